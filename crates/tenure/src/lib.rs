@@ -1,1 +1,51 @@
-//! wip
+//! Distributed locks: any number of processes agree who may do a thing now, learn at once when that ends, and get a fencing
+//! number by which the guarded resource refuses a stale holder.
+//!
+//! This crate is the core and has no backend but [`MemoryStore`]. Take `tenure-redis` for Redis or `tenure-sql` for an embedded
+//! file; all give a [`Locker`].
+//!
+//! # What is promised
+//! - One holder at a time, for every fault in which the store keeps its data and its clock.
+//! - Where that cannot be (a holder paused longer than its lease, a failover that lost the write), the later holder's
+//!   [`Fence`] is larger, so a resource that compares refuses the stale one.
+//! - Loss is told by a local clock: no running holder believes longer than its lease.
+//! - After a crash, a cancelled wait or a lost reply a name is free again within its ttl.
+//!
+//! # What is not
+//! A lock with a lease cannot stop a process that was paused in the middle of a write. Only the resource can, by the fence.
+//!
+//! # Layers
+//! A [`Store`] makes one attempt and says what came of it. Waiting, renewal, clean-up and belief stand above it, once for all
+//! stores. Programs without a runtime use [`blocking`].
+
+mod acquire;
+pub mod blocking;
+mod clock;
+mod duration;
+mod error;
+mod fence;
+mod guard;
+mod locker;
+mod memory;
+mod name;
+mod owner;
+mod share;
+mod store;
+mod tenure;
+mod watchdog;
+
+pub use crate::acquire::{Acquire, Waiting};
+pub use crate::clock::{BootClock, BootTime, Clock};
+pub use crate::duration::parse_duration;
+pub use crate::error::{Error, ErrorKind};
+pub use crate::fence::Fence;
+pub use crate::guard::{Guard, Release};
+pub use crate::locker::{Locker, LockerBuilder};
+pub use crate::memory::MemoryStore;
+pub use crate::name::Name;
+pub use crate::owner::Owner;
+pub use crate::share::Share;
+pub use crate::store::{
+    Acquired, Busy, Entry, Features, Grant, Holder, Lease, Notice, Place, Released, Renewal, Request, Store, operation_timeout,
+};
+pub use crate::tenure::{Loss, State};

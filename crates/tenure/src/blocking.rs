@@ -1,0 +1,166 @@
+//! The same locks for programs without an async runtime.
+//!
+//! A [`Locker`] brings a runtime of one background thread, which renews what is held. Everything else blocks the calling thread.
+//! Inside an async runtime use [`crate::Locker`]: blocking there panics.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::guard::Release;
+use crate::{Entry, Error, Fence, Lease, Name, Owner, State};
+
+/// Takes locks in one store, blocking the calling thread.
+///
+/// ```
+/// let locks = tenure::blocking::Locker::connect(async { Ok(tenure::Locker::new(tenure::MemoryStore::new())) })?;
+/// let guard = locks.acquire(locks.mutex("invoice/42"))?;
+/// assert_eq!(guard.state(), tenure::State::Held);
+/// guard.release()?;
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Locker {
+    locks: crate::Locker,
+    runtime: Arc<Background>,
+}
+
+/// The background thread. Letting go of it does not block, so that it may also be dropped inside another runtime.
+struct Background(Option<Runtime>);
+
+impl Background {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        match &self.0 {
+            Some(runtime) => runtime.block_on(future),
+            None => unreachable!("the runtime is taken only when it is dropped"),
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Locker {
+    /// Connects within a runtime of its own, e.g. `Locker::connect(tenure_redis::connect(url))`.
+    ///
+    /// # Errors
+    /// Those of the connection, and [`Unavailable`](crate::ErrorKind::Unavailable) when the thread cannot be started.
+    pub fn connect(connecting: impl Future<Output = Result<crate::Locker, Error>>) -> Result<Self, Error> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("tenure").enable_all().build();
+        let runtime = runtime.map_err(|e| Error::unavailable("the thread that renews locks could not be started").source(e))?;
+        let locks = runtime.block_on(connecting)?;
+        Ok(Self { locks, runtime: Arc::new(Background(Some(runtime))) })
+    }
+
+    /// See [`Locker::mutex`](crate::Locker::mutex); hand the result to [`acquire`](Locker::acquire).
+    pub fn mutex(&self, name: impl AsRef<str>) -> crate::Acquire {
+        self.locks.mutex(name)
+    }
+
+    /// See [`Acquire::acquire`](crate::Acquire::acquire).
+    pub fn acquire(&self, settings: crate::Acquire) -> Result<Guard, Error> {
+        self.runtime.block_on(settings.acquire()).map(|guard| self.guard(guard))
+    }
+
+    /// See [`Acquire::try_acquire`](crate::Acquire::try_acquire).
+    pub fn try_acquire(&self, settings: crate::Acquire) -> Result<Option<Guard>, Error> {
+        Ok(self.runtime.block_on(settings.try_acquire())?.map(|guard| self.guard(guard)))
+    }
+
+    /// See [`Locker::adopt`](crate::Locker::adopt).
+    pub fn adopt(&self, lease: &Lease) -> Result<Guard, Error> {
+        self.runtime.block_on(self.locks.adopt(lease)).map(|guard| self.guard(guard))
+    }
+
+    /// See [`Locker::inspect`](crate::Locker::inspect).
+    pub fn inspect(&self, name: &Name) -> Result<Option<Entry>, Error> {
+        self.runtime.block_on(self.locks.inspect(name))
+    }
+
+    /// See [`Locker::release_all`](crate::Locker::release_all).
+    pub fn release_all(&self) -> Vec<(Name, Result<Release, Error>)> {
+        self.runtime.block_on(self.locks.release_all())
+    }
+
+    /// See [`Locker::settled`](crate::Locker::settled).
+    pub fn settled(&self) {
+        self.runtime.block_on(self.locks.settled());
+    }
+
+    fn guard(&self, guard: crate::Guard) -> Guard {
+        Guard { guard, runtime: Arc::clone(&self.runtime) }
+    }
+}
+
+impl fmt::Debug for Locker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.locks.fmt(f)
+    }
+}
+
+/// See [`crate::Guard`]. Keeps the background thread alive.
+#[must_use = "a guard that is dropped at once gives the lock up at once"]
+pub struct Guard {
+    guard: crate::Guard,
+    runtime: Arc<Background>,
+}
+
+impl Guard {
+    /// See [`Guard::name`](crate::Guard::name).
+    pub fn name(&self) -> Name {
+        self.guard.name()
+    }
+
+    /// See [`Guard::fence`](crate::Guard::fence).
+    pub fn fence(&self) -> Option<Fence> {
+        self.guard.fence()
+    }
+
+    /// See [`Guard::token`](crate::Guard::token).
+    pub fn token(&self) -> Owner {
+        self.guard.token()
+    }
+
+    /// See [`Guard::remaining`](crate::Guard::remaining).
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// See [`Guard::state`](crate::Guard::state): look at it between the steps of the work.
+    pub fn state(&self) -> State {
+        self.guard.state()
+    }
+
+    /// See [`Guard::verify`](crate::Guard::verify).
+    pub fn verify(&self) -> Result<(), Error> {
+        self.runtime.block_on(self.guard.verify())
+    }
+
+    /// See [`Guard::extend`](crate::Guard::extend).
+    pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        self.runtime.block_on(self.guard.extend(ttl))
+    }
+
+    /// See [`Guard::release`](crate::Guard::release).
+    pub fn release(self) -> Result<Release, Error> {
+        self.runtime.block_on(self.guard.release())
+    }
+
+    /// See [`Guard::into_lease`](crate::Guard::into_lease).
+    pub fn into_lease(self) -> Lease {
+        self.guard.into_lease()
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guard.fmt(f)
+    }
+}

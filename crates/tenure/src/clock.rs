@@ -1,0 +1,150 @@
+//! The one clock that beliefs are measured by: time since boot, sleep included.
+//!
+//! `std::time::Instant` and the timers of tokio stand still while the machine sleeps, and the wall clock jumps. A lease ends in
+//! real time, so deadlines are points on the boot-time clock and are armed on a boot-time timer.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+/// A point on the boot-time clock of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootTime(Duration);
+
+impl BootTime {
+    /// Now.
+    pub fn now() -> Self {
+        #[cfg(target_os = "linux")]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        // On macOS the monotonic clock goes on while the machine sleeps. Elsewhere it is the best there is.
+        #[cfg(not(target_os = "linux"))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+        let now = rustix::time::clock_gettime(CLOCK);
+        let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
+        Self(Duration::new(now.tv_sec.unsigned_abs(), nanos))
+    }
+
+    /// The point that lies `since` after boot.
+    pub const fn from_boot(since: Duration) -> Self {
+        Self(since)
+    }
+
+    /// The time from boot to this point.
+    pub const fn since_boot(self) -> Duration {
+        self.0
+    }
+
+    /// The time from `earlier` to this point, zero if `earlier` is the later one.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for BootTime {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+}
+
+impl Sub<Duration> for BootTime {
+    type Output = Self;
+
+    fn sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(span))
+    }
+}
+
+/// Where the core takes its time from. [`BootClock`] outside of simulations.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Now. Never goes back.
+    fn now(&self) -> BootTime;
+
+    /// Resolves at `at`, or soon after, even if the machine slept meanwhile.
+    fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()>;
+}
+
+/// The clock of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    fn now(&self) -> BootTime {
+        BootTime::now()
+    }
+
+    fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
+        Box::pin(sleep_until(at))
+    }
+}
+
+/// The longest a sleeper that has no boot-time timer goes without looking at the clock.
+const TICK: Duration = Duration::from_millis(250);
+
+async fn sleep_until(at: BootTime) {
+    #[cfg(target_os = "linux")]
+    if let Ok(timer) = timer::at(at) {
+        while BootTime::now() < at {
+            match timer.readable().await {
+                // The timer fires once; whoever wakes early for another reason waits on.
+                Ok(mut ready) => ready.clear_ready(),
+                Err(_) => break,
+            }
+        }
+    }
+    loop {
+        let left = at.since(BootTime::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(TICK)).await;
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod timer {
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime};
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    use super::BootTime;
+
+    /// A timer that becomes readable at `at`, also while the machine sleeps.
+    pub(super) fn at(at: BootTime) -> io::Result<AsyncFd<OwnedFd>> {
+        let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let since_boot = at.since_boot();
+        let it_value = Timespec {
+            tv_sec: i64::try_from(since_boot.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(since_boot.subsec_nanos()),
+        };
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        timerfd_settime(&fd, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval: never, it_value })?;
+        #[allow(deprecated, reason = "sound for an OwnedFd, which stays open and the same; the replacement is an unsafe fn")]
+        AsyncFd::with_interest(fd, Interest::READABLE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sleeps_neither_short_nor_long() {
+        let started = BootTime::now();
+        BootClock.sleep_until(started + Duration::from_millis(30)).await;
+        let took = BootTime::now().since(started);
+        assert!(took >= Duration::from_millis(30), "woke after {took:?}");
+        assert!(took < Duration::from_millis(530), "overslept: {took:?}");
+    }
+
+    #[tokio::test]
+    async fn a_point_that_has_passed_is_not_waited_for() {
+        BootClock.sleep_until(BootTime::from_boot(Duration::ZERO)).await;
+    }
+}

@@ -1,0 +1,161 @@
+//! Why something was not done, and whether it may have been done all the same.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::Holder;
+
+/// What went wrong, in a class that a program can act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The caller asked for something impossible: a bad name, a ttl too short for its timeouts, an unknown parameter.
+    Invalid,
+    /// The store cannot do this at all.
+    Unsupported,
+    /// Another held the name for as long as the caller was willing to wait. [`Error::holder`] tells who, where known.
+    TimedOut,
+    /// The tenure ended before the work did.
+    Lost,
+    /// The store gave no answer: no connection, or no reply in time.
+    Unreachable,
+    /// The store answered that it cannot serve now: loading, read-only, out of memory, too many clients.
+    Unavailable,
+    /// The store refused and will refuse again: password, permission, a key of another type.
+    Refused,
+    /// The embedded file cannot be used: corrupt, full, read-only, not a file.
+    Damaged,
+}
+
+/// An error with its reason, the fix where there is one, and whether the call may have been applied.
+///
+/// The text is one line: what failed, why, and what to do. Secrets are never in it.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    what: String,
+    fix: Option<String>,
+    maybe_applied: bool,
+    holder: Option<Holder>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` whose call was certainly not applied.
+    pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+        let what = what.into();
+        Self(Box::new(Inner { kind, what, fix: None, maybe_applied: false, holder: None, source: None }))
+    }
+
+    /// An [`ErrorKind::Invalid`].
+    pub fn invalid(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, what)
+    }
+
+    /// An [`ErrorKind::Unreachable`].
+    pub fn unreachable(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unreachable, what)
+    }
+
+    /// An [`ErrorKind::Unavailable`].
+    pub fn unavailable(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, what)
+    }
+
+    /// An [`ErrorKind::Refused`].
+    pub fn refused(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Refused, what)
+    }
+
+    /// Says what the reader can do about it.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.0.fix = Some(fix.into());
+        self
+    }
+
+    /// Marks that the call may have been applied, or may still be.
+    #[must_use]
+    pub fn maybe_applied(mut self) -> Self {
+        self.0.maybe_applied = true;
+        self
+    }
+
+    /// Keeps the error below this one.
+    #[must_use]
+    pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// Names who held the name.
+    #[must_use]
+    pub(crate) fn held_by(mut self, holder: Option<Holder>) -> Self {
+        self.0.holder = holder;
+        self
+    }
+
+    /// The class of the error.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the call may have been applied in spite of the error. `false` is certain.
+    pub fn may_have_been_applied(&self) -> bool {
+        self.0.maybe_applied
+    }
+
+    /// Whether the same call may go through later, with nothing changed by the caller.
+    pub fn is_transient(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Unreachable | ErrorKind::Unavailable)
+    }
+
+    /// Who held the name, for [`ErrorKind::TimedOut`] where the store tells.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.0.holder.as_ref()
+    }
+
+    /// Puts what the caller was doing in front of the text.
+    #[must_use]
+    pub fn context(mut self, doing: impl fmt::Display) -> Self {
+        self.0.what = format!("{doing}: {}", self.0.what);
+        self
+    }
+
+    /// The same error once more, for each of several leases that one failed call was about.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let mut copy = Self::new(self.0.kind, self.0.what.clone());
+        copy.0.fix.clone_from(&self.0.fix);
+        copy.0.maybe_applied = self.0.maybe_applied;
+        copy.0.holder.clone_from(&self.0.holder);
+        copy
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.what)?;
+        if let Some(source) = &self.0.source {
+            write!(f, ": {source}")?;
+        }
+        if let Some(fix) = &self.0.fix {
+            write!(f, "; {fix}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let applied = if self.0.maybe_applied { ", maybe applied" } else { "" };
+        write!(f, "{:?}({self}{applied})", self.0.kind)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

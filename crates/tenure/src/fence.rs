@@ -1,0 +1,99 @@
+//! The number by which the guarded resource refuses a stale holder.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A number that is larger for every later exclusive holder of a name.
+///
+/// Hand it to the guarded resource with each write; the resource remembers the largest it has seen and refuses smaller ones.
+/// It is a grant counter times 1024 plus the index of a hand-over within a process, always below 2^63 so that it fits a
+/// `BIGINT`. As JSON it is a string, because 2^53 is where many JSON readers stop counting.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Fence(u64);
+
+impl Fence {
+    /// The largest counter: 2^53 - 1, so that servers which count in doubles count right.
+    pub const MAX_COUNTER: u64 = (1 << 53) - 1;
+    const HANDOVERS: u64 = 1024;
+
+    /// The fence of a grant whose counter is `counter`, before any hand-over. `None` above [`Fence::MAX_COUNTER`] or at 0.
+    pub const fn from_counter(counter: u64) -> Option<Self> {
+        if counter == 0 || counter > Self::MAX_COUNTER {
+            return None;
+        }
+        Some(Self(counter * Self::HANDOVERS))
+    }
+
+    /// The grant counter it was made of.
+    pub const fn counter(self) -> u64 {
+        self.0 / Self::HANDOVERS
+    }
+
+    /// The number itself.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Fence {
+    type Err = ParseIntError;
+
+    fn from_str(digits: &str) -> Result<Self, ParseIntError> {
+        digits.parse::<i64>().and_then(|_| digits.parse()).map(Self)
+    }
+}
+
+impl TryFrom<String> for Fence {
+    type Error = ParseIntError;
+
+    fn try_from(digits: String) -> Result<Self, ParseIntError> {
+        digits.parse()
+    }
+}
+
+impl From<Fence> for String {
+    fn from(fence: Fence) -> Self {
+        fence.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_order_fences_and_fit_a_bigint() {
+        let last = Fence::from_counter(Fence::MAX_COUNTER).unwrap();
+        assert!(i64::try_from(last.get()).is_ok());
+        assert!(Fence::from_counter(Fence::MAX_COUNTER - 1).unwrap() < last);
+        assert_eq!(last.counter(), Fence::MAX_COUNTER);
+        assert_eq!(Fence::from_counter(Fence::MAX_COUNTER + 1), None);
+        assert_eq!(Fence::from_counter(0), None);
+    }
+
+    #[test]
+    fn json_keeps_every_digit() {
+        let fence = Fence::from_counter(Fence::MAX_COUNTER).unwrap();
+        let json = serde_json::to_string(&fence).unwrap();
+        assert_eq!(json, format!("\"{}\"", fence.get()));
+        assert_eq!(serde_json::from_str::<Fence>(&json).unwrap(), fence);
+        assert!(serde_json::from_str::<Fence>("\"-1\"").is_err());
+        assert!(serde_json::from_str::<Fence>("\"9223372036854775808\"").is_err());
+    }
+}

@@ -1,0 +1,201 @@
+//! The holder's side of a tenure.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::locker::Core;
+use crate::tenure::{Loss, State, Tenure};
+use crate::watchdog::{Id, gone};
+use crate::{Error, ErrorKind, Fence, Lease, Name, Owner};
+
+/// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
+///
+/// It renews itself until it is released, dropped or lost. Loss is told by this machine's boot-time clock before the lease ends
+/// at the store, without waiting for anyone's answer.
+///
+/// Dropping it gives the name up in the background: it never blocks and never panics, inside or outside a runtime. Where the
+/// runtime is gone as well nobody is left to send the release, and the name is free when its ttl has passed.
+#[must_use = "a guard that is dropped at once gives the lock up at once"]
+pub struct Guard {
+    core: Arc<Core>,
+    tenure: Arc<Tenure>,
+    id: Id,
+}
+
+/// How a release went.
+#[derive(Debug)]
+#[must_use = "whether the name was still ours when it was given up"]
+pub enum Release {
+    /// The name was ours and is free (or lingers, see [`min_hold`](crate::Acquire::min_hold)).
+    Released,
+    /// The tenure had ended before: somebody else may have held the name meanwhile.
+    WasLost,
+    /// No answer. The release is repeated in the background.
+    Unknown {
+        /// The name is free by itself in this long at the latest.
+        until: Duration,
+        /// Why there was no answer.
+        error: Error,
+    },
+}
+
+impl Guard {
+    pub(crate) fn new(core: Arc<Core>, tenure: Arc<Tenure>) -> Self {
+        let id = core.watchdog.hold(Arc::clone(&tenure));
+        Self { core, tenure, id }
+    }
+
+    /// What is held.
+    pub fn name(&self) -> Name {
+        self.tenure.lease().name
+    }
+
+    /// The number to hand to the guarded resource; `None` where the store does not count.
+    pub fn fence(&self) -> Option<Fence> {
+        self.tenure.lease().fence
+    }
+
+    /// The owner token that names this claim at the store.
+    pub fn token(&self) -> Owner {
+        self.tenure.lease().owner
+    }
+
+    /// How long the tenure can be believed from now if no renewal is answered; zero once it is lost.
+    pub fn remaining(&self) -> Duration {
+        let now = self.core.clock.now();
+        if self.tenure.loss(now).is_some() {
+            return Duration::ZERO;
+        }
+        self.tenure.believed_until().since(now)
+    }
+
+    /// How long until the lease ends at the store if no renewal is answered. Longer than [`remaining`](Guard::remaining) by
+    /// the guard time, in which nobody else can hold.
+    pub fn lease_remaining(&self) -> Duration {
+        self.tenure.store_until().since(self.core.clock.now())
+    }
+
+    /// Held, in jeopardy or lost, by the clock. No round trip.
+    pub fn state(&self) -> State {
+        self.tenure.state(self.core.clock.now())
+    }
+
+    /// Why the tenure ended; `None` while it stands.
+    pub fn loss(&self) -> Option<Loss> {
+        self.tenure.loss(self.core.clock.now())
+    }
+
+    /// Asks the store whether the tenure stands. One round trip.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost) when it does not; the guard is lost from then on. Without an answer, the store's error:
+    /// the guard is believed as before.
+    pub async fn verify(&self) -> Result<(), Error> {
+        self.check()?;
+        let lease = self.tenure.lease();
+        let entries = self.core.limited(lease.ttl, self.core.store.inspect(Some(&lease.name))).await?;
+        let ours = entries.iter().flat_map(|entry| &entry.holders).any(|holder| holder.owner == lease.owner);
+        if !ours {
+            self.core.watchdog.lose(self.id, Loss::Gone);
+        }
+        self.check()
+    }
+
+    /// Resolves when the tenure ends, with the reason. It stays useful after the guard is gone.
+    pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
+        let (tenure, clock) = (Arc::clone(&self.tenure), Arc::clone(&self.core.clock));
+        async move {
+            tenure.ended.cancelled().await;
+            tenure.loss(clock.now()).unwrap_or(Loss::GivenUp)
+        }
+    }
+
+    /// A token that is cancelled when the tenure ends.
+    pub fn cancellation(&self) -> CancellationToken {
+        self.tenure.ended.clone()
+    }
+
+    /// Runs `work` for as long as the tenure stands.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost) the moment the tenure ends; `work` is dropped then, wherever it was.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.check()?;
+        tokio::select! {
+            biased;
+            () = self.tenure.ended.cancelled() => Err(self.lost_error()),
+            done = work => Ok(done),
+        }
+    }
+
+    /// Renews now, for `ttl` from now on. The lease is not shortened before the store has answered, and belief never is.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost) when the tenure has ended, [`Invalid`](crate::ErrorKind::Invalid) for a ttl too short for
+    /// its timeouts. After any other error the lease goes on as before.
+    ///
+    /// # Cancel safety
+    /// The renewal is sent and counted even if the future is dropped.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        self.check()?;
+        let terms = crate::tenure::Terms { ttl, ..self.tenure.terms };
+        crate::acquire::check_terms(&self.core, &terms)?;
+        self.core.watchdog.extend(self.id, ttl).await
+    }
+
+    /// Gives the name up. One round trip.
+    ///
+    /// # Errors
+    /// When the store refuses the release, e.g. because a permission was withdrawn: the name is free when its ttl has passed.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves the release to the background.
+    pub async fn release(self) -> Result<Release, Error> {
+        self.core.watchdog.forget(self.id);
+        if self.tenure.give_up() { self.core.release(&self.tenure).await } else { Ok(Release::WasLost) }
+    }
+
+    /// Ends this guard's belief without releasing, so that the lease can be [adopted](crate::Locker::adopt) elsewhere within its
+    /// ttl. Nobody renews it meanwhile.
+    pub fn into_lease(self) -> Lease {
+        self.core.watchdog.forget(self.id);
+        self.tenure.give_up();
+        self.tenure.lease()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.state() == State::Lost { Err(self.lost_error()) } else { Ok(()) }
+    }
+
+    fn lost_error(&self) -> Error {
+        let name = self.tenure.lease().name;
+        match self.loss() {
+            Some(loss) => Error::new(ErrorKind::Lost, format!("{name:?} was lost: {loss}")),
+            None => gone().context(format_args!("{name:?}")),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.core.watchdog.forget(self.id);
+        if self.tenure.give_up() {
+            self.core.clear(&self.tenure);
+        }
+        self.tenure.end(Loss::GivenUp);
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lease = self.tenure.lease();
+        f.debug_struct("Guard")
+            .field("name", &lease.name)
+            .field("fence", &lease.fence)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,306 @@
+//! Where users begin: a store with the settings for its locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::acquire::Acquire;
+use crate::guard::Release;
+use crate::owner::check_label;
+use crate::tenure::{Tenure, Terms};
+use crate::watchdog::{Orphan, Watchdog, gone, no_answer};
+use crate::{
+    Acquired, BootClock, BootTime, Clock, Entry, Error, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request, Store,
+    operation_timeout,
+};
+
+/// Takes locks in one store. Cheap to clone; clones share one watchdog.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+/// use std::time::Duration;
+/// let locks = tenure::Locker::new(tenure::MemoryStore::new());
+/// let guard = locks.mutex("invoice/42").wait(Duration::from_secs(5)).acquire().await?;
+/// guard.run(async { /* charge the customer, with guard.fence() */ }).await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Locker {
+    pub(crate) core: Arc<Core>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) watchdog: Watchdog,
+    pub(crate) label: String,
+    pub(crate) ttl: Duration,
+    pub(crate) guard: Option<Duration>,
+    pub(crate) drift: f64,
+    /// The store has answered once: from then on an outage is something to wait out.
+    pub(crate) answered: AtomicBool,
+}
+
+/// How long a store that never answered is tried before an acquisition gives up, whatever its wait.
+pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
+
+impl Locker {
+    /// A locker over `store` with the defaults of [`Locker::builder`].
+    pub fn new(store: impl Store) -> Self {
+        Self::builder(store).build_unchecked()
+    }
+
+    /// A locker with settings of its own.
+    pub fn builder(store: impl Store) -> LockerBuilder {
+        LockerBuilder {
+            store: Arc::new(store),
+            clock: Arc::new(BootClock),
+            label: default_label(),
+            ttl: Duration::from_secs(30),
+            guard: None,
+            drift: 0.01,
+        }
+    }
+
+    /// Begins to take the mutex `name`. Nothing happens before [`acquire`](Acquire::acquire) or
+    /// [`try_acquire`](Acquire::try_acquire); a bad name is told there.
+    pub fn mutex(&self, name: impl AsRef<str>) -> Acquire {
+        Acquire::new(Arc::clone(&self.core), Name::new(name))
+    }
+
+    /// The store below.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.core.store
+    }
+
+    /// Takes over a lease that another guard gave up with [`Guard::into_lease`], in this process or another.
+    ///
+    /// One checked step at the store swaps in a new owner and a new fence: the lease that was passed on is finished, and of two
+    /// processes that adopt the same one, one gets it. Renewal goes on with the lease's ttl.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost) when the lease no longer stands. After an unknown outcome the step is not repeated: the
+    /// old owner may be gone already.
+    ///
+    /// # Cancel safety
+    /// A dropped future may have taken the lease over; the new owner is then released.
+    pub async fn adopt(&self, lease: &Lease) -> Result<Guard, Error> {
+        Acquire::new(Arc::clone(&self.core), Ok(lease.name.clone())).ttl(lease.ttl).adopt(lease).await
+    }
+
+    /// Renews a lease of whoever holds its token, once. Nothing is believed or renewed afterwards; for that, see
+    /// [`adopt`](Locker::adopt).
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost) when it no longer stands.
+    pub async fn renew(&self, lease: &Lease) -> Result<(), Error> {
+        let leases = std::slice::from_ref(lease);
+        let mut answers = self.core.limited(lease.ttl, async { Ok(self.core.store.renew(leases).await) }).await?;
+        match answers.pop() {
+            Some(Ok(Renewal::Renewed { .. })) => Ok(()),
+            Some(Ok(Renewal::Gone)) => Err(gone().context(format_args!("{:?}", lease.name))),
+            Some(Err(error)) => Err(error),
+            None => Err(Error::unavailable("the store gave no answer for the lease").maybe_applied()),
+        }
+    }
+
+    /// Gives up a lease of whoever holds its token.
+    pub async fn release(&self, lease: &Lease) -> Result<Released, Error> {
+        self.core.limited(lease.ttl, self.core.store.release(lease, Duration::ZERO)).await
+    }
+
+    /// Who holds `name`; `None` when it is free. What it says may be over when it arrives.
+    pub async fn inspect(&self, name: &Name) -> Result<Option<Entry>, Error> {
+        let entries = self.core.limited(self.core.ttl, self.core.store.inspect(Some(name))).await?;
+        Ok(entries.into_iter().find(|entry| entry.name == *name))
+    }
+
+    /// Every name that is held, as far as the store can tell. Reads the whole store.
+    pub async fn list(&self) -> Result<Vec<Entry>, Error> {
+        // A scan of a large store takes as long as it takes: no limit of one operation applies.
+        self.core.store.inspect(None).await
+    }
+
+    /// Gives up everything that this locker holds and says how each release went.
+    ///
+    /// The guards that are left learn it: they are lost, by [`Loss::GivenUp`](crate::Loss::GivenUp).
+    pub async fn release_all(&self) -> Vec<(Name, Result<Release, Error>)> {
+        let all = self.core.watchdog.give_up_all();
+        let given_up = all.into_iter().filter(|tenure| tenure.give_up());
+        join_all(given_up.map(|tenure| async move { (tenure.lease().name, self.core.release(&tenure).await) })).await
+    }
+
+    /// Waits until what dropped guards and cancelled waits left behind has been released.
+    ///
+    /// A program that drops guards and then ends its runtime calls this in between, else those names stay taken for their ttl.
+    pub async fn settled(&self) {
+        self.core.watchdog.cleared().await;
+    }
+}
+
+impl Core {
+    /// The time one call may take for a lease of `ttl`.
+    pub(crate) fn operation_timeout(&self, ttl: Duration) -> Duration {
+        self.store.features().operation_timeout.unwrap_or_else(|| operation_timeout(ttl))
+    }
+
+    /// Runs one call to the store within the operation timeout, and notes that the store has answered.
+    pub(crate) async fn limited<T>(&self, ttl: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let limit = self.operation_timeout(ttl);
+        let answer = tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(no_answer(limit)));
+        if !matches!(&answer, Err(error) if error.is_transient()) {
+            self.answered.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// Releases a tenure that has left the watchdog's book.
+    ///
+    /// # Cancel safety
+    /// A dropped future, and an outcome that stays unknown, leave the release to the background.
+    pub(crate) async fn release(&self, tenure: &Tenure) -> Result<Release, Error> {
+        let mut releasing = Releasing { core: self, tenure, answered: false };
+        let lease = tenure.lease();
+        let lost = matches!(tenure.loss(self.clock.now()), Some(loss) if loss != Loss::GivenUp);
+        if lost && !tenure.minted {
+            // The value may be another's by now, who was given the same: releasing it would free theirs.
+            releasing.answered = true;
+            return Ok(Release::WasLost);
+        }
+        let linger = tenure.min_hold_left(self.clock.now());
+        let answer = self.limited(lease.ttl, self.store.release(&lease, linger)).await;
+        releasing.answered = !matches!(&answer, Err(error) if error.is_transient());
+        match answer {
+            Ok(Released::Released) if !lost => Ok(Release::Released),
+            Ok(_) => Ok(Release::WasLost),
+            Err(error) if error.is_transient() => {
+                Ok(Release::Unknown { until: self.forgotten_at(tenure).since(self.clock.now()), error })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the watchdog release a tenure in the background.
+    pub(crate) fn clear(&self, tenure: &Tenure) {
+        let now = self.clock.now();
+        if tenure.minted || tenure.loss(now).is_none() {
+            let until = self.forgotten_at(tenure);
+            self.watchdog.clear(Orphan { lease: tenure.lease(), linger: tenure.min_hold_left(now), until });
+        }
+    }
+
+    /// When the store has forgotten the lease even if a renewal sent just now is executed last of all.
+    fn forgotten_at(&self, tenure: &Tenure) -> BootTime {
+        tenure.store_until().max(self.clock.now() + tenure.lease().ttl)
+    }
+
+    /// The guard of a granted request; `None` where the grant came too late to be believed.
+    pub(crate) fn granted(self: &Arc<Self>, request: &Request, terms: Terms, sent_at: BootTime, grant: &Grant) -> Option<Guard> {
+        let Request { name, owner, share, .. } = request.clone();
+        let lease = Lease { name, owner, share, ttl: terms.ttl.min(grant.ttl), fence: grant.fence };
+        let tenure = Arc::new(Tenure::new(lease, terms, sent_at, grant.ttl, request.repeatable));
+        tenure.loss(self.clock.now()).is_none().then(|| Guard::new(Arc::clone(self), tenure))
+    }
+
+    /// One attempt at the store.
+    pub(crate) async fn attempt(&self, request: &Request) -> Result<Acquired, Error> {
+        self.limited(request.ttl, self.store.acquire(request)).await
+    }
+}
+
+/// A release on its way. Dropped without an answer, it goes to the background.
+struct Releasing<'a> {
+    core: &'a Core,
+    tenure: &'a Tenure,
+    answered: bool,
+}
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.core.clear(self.tenure);
+        }
+    }
+}
+
+/// Settings for a [`Locker`]; see [`Locker::builder`].
+#[derive(Clone, Debug)]
+pub struct LockerBuilder {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    label: String,
+    ttl: Duration,
+    guard: Option<Duration>,
+    drift: f64,
+}
+
+impl LockerBuilder {
+    /// The ttl of locks that set none: 30 s.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long before the lease ends at the store the holder stops believing it, so that work can stop before anyone else
+    /// starts: a tenth of the ttl.
+    #[must_use]
+    pub fn guard(mut self, guard: Duration) -> Self {
+        self.guard = Some(guard);
+        self
+    }
+
+    /// The part of every second by which this machine's clock and the store's may run apart, in addition to 2 ms: 0.01.
+    #[must_use]
+    pub fn drift(mut self, drift: f64) -> Self {
+        self.drift = drift;
+        self
+    }
+
+    /// What operators see of the holder: `host.pid`. Empty for none.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Another clock, for simulations.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Checks the settings and makes the locker.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a bad label, a drift outside 0 to 0.5, or a ttl too short for its timeouts.
+    pub fn build(self) -> Result<Locker, Error> {
+        check_label(&self.label)?;
+        if !(0.0..=0.5).contains(&self.drift) {
+            return Err(
+                Error::invalid(format!("a clock drift of {} is not between 0 and 0.5", self.drift)).fix("0.01 is one percent")
+            );
+        }
+        let locker = self.build_unchecked();
+        locker.mutex("settings").check()?;
+        Ok(locker)
+    }
+
+    fn build_unchecked(self) -> Locker {
+        let Self { store, clock, label, ttl, guard, drift } = self;
+        let watchdog = Watchdog::new(Arc::clone(&store), Arc::clone(&clock));
+        Locker { core: Arc::new(Core { store, clock, watchdog, label, ttl, guard, drift, answered: AtomicBool::new(false) }) }
+    }
+}
+
+fn default_label() -> String {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    let host: String = host.chars().filter(|c| !c.is_control()).take(64).collect();
+    format!("{host}.{}", std::process::id())
+}

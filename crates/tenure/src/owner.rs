@@ -1,0 +1,178 @@
+//! Who holds: the token that names one claim.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+const RANDOM_HEX: usize = 32;
+
+/// The opaque bytes that name one claim on a name.
+///
+/// Ours are `<label>.<128 random bits in hex>`: the label tells an operator who holds, the random bits make every attempt's
+/// owner unlike any other. Other clients' values are any bytes. As text, bytes that are not printable UTF-8 become
+/// `hex:<digits>`, which parses back.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Owner(Arc<[u8]>);
+
+impl Owner {
+    /// The longest label, in bytes.
+    pub const MAX_LABEL: usize = 128;
+
+    /// A new owner that nobody has had before: `<label>.<random>`. The label may be empty.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) when the label is too long or has control characters;
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the system gives no random bytes.
+    pub fn mint(label: &str) -> Result<Self, Error> {
+        check_label(label)?;
+        let mut random = [0_u8; RANDOM_HEX / 2];
+        getrandom::fill(&mut random)
+            .map_err(|e| Error::unavailable("the system gave no random bytes for an owner token").source(e))?;
+        let mut text = String::with_capacity(label.len() + 1 + RANDOM_HEX);
+        text.push_str(label);
+        text.push('.');
+        push_hex(&mut text, &random);
+        Ok(Self(text.into_bytes().into()))
+    }
+
+    /// An owner from bytes that somebody else chose.
+    pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The bytes as a store keeps them.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The label of an owner that has our shape, `None` for any other value.
+    pub fn label(&self) -> Option<&str> {
+        let text = std::str::from_utf8(&self.0).ok()?;
+        let split = text.len().checked_sub(RANDOM_HEX)?;
+        let random = text.get(split..)?;
+        if !random.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            return None;
+        }
+        text[..split].strip_suffix('.')
+    }
+
+    /// Whether the value has the shape of a token of ours, so that a scan may take its key for a lock.
+    pub fn is_ours(&self) -> bool {
+        self.label().is_some()
+    }
+}
+
+/// Checks a label before it becomes part of an owner.
+pub(crate) fn check_label(label: &str) -> Result<(), Error> {
+    if label.len() > Owner::MAX_LABEL {
+        let what = format!("the label has {} bytes, more than {}", label.len(), Owner::MAX_LABEL);
+        return Err(Error::invalid(what).fix("use a shorter label"));
+    }
+    if label.chars().any(char::is_control) {
+        return Err(Error::invalid(format!("the label {label:?} has control characters")).fix("use printable characters"));
+    }
+    Ok(())
+}
+
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) if !text.starts_with("hex:") && !text.chars().any(char::is_control) => f.write_str(text),
+            _ => {
+                let mut text = String::from("hex:");
+                push_hex(&mut text, &self.0);
+                f.write_str(&text)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+impl FromStr for Owner {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if text.is_empty() {
+            return Err(Error::invalid("the owner token is empty").fix("give the token that acquire printed"));
+        }
+        let Some(digits) = text.strip_prefix("hex:") else {
+            return Ok(Self(text.as_bytes().into()));
+        };
+        let bad = || Error::invalid(format!("{text:?} is not a token")).fix("hex: is followed by an even number of hex digits");
+        if digits.len() % 2 != 0 || !digits.is_ascii() {
+            return Err(bad());
+        }
+        let pairs =
+            digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok()));
+        let bytes: Option<Vec<u8>> = pairs.collect();
+        Ok(Self(bytes.ok_or_else(bad)?.into()))
+    }
+}
+
+impl TryFrom<String> for Owner {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
+    }
+}
+
+impl From<Owner> for String {
+    fn from(owner: Owner) -> Self {
+        owner.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minted_owners_differ_and_carry_the_label() {
+        let (a, b) = (Owner::mint("web-1.42").unwrap(), Owner::mint("web-1.42").unwrap());
+        assert_ne!(a, b);
+        assert_eq!(a.label(), Some("web-1.42"));
+        assert_eq!(Owner::mint("").unwrap().label(), Some(""));
+    }
+
+    #[test]
+    fn foreign_values_have_no_label() {
+        for value in [
+            &b"1"[..],
+            b"ADDED:2026@host:uuid",
+            &[0xff; 20],
+            b"x0123456789abcdef0123456789abcdef",
+            b"0123456789abcdef0123456789abcdef",
+        ] {
+            assert_eq!(Owner::from_bytes(value).label(), None);
+        }
+    }
+
+    #[test]
+    fn any_bytes_survive_as_text() {
+        for value in [&b"plain"[..], "ключ".as_bytes(), &[0xff, 0, 7], b"line\nbreak", b"hex:zz", b"a"] {
+            let owner = Owner::from_bytes(value);
+            assert_eq!(owner.to_string().parse::<Owner>().unwrap(), owner);
+        }
+        for bad in ["", "hex:a", "hex:zz", "hex:жж"] {
+            assert!(bad.parse::<Owner>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The cut: a store makes one attempt; waiting, renewing and retrying stand above it.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Fence, Name, Owner, Share};
+
+/// A place where names are held: a Redis, a file, a table.
+///
+/// This is the contract between tenure and those who write stores or wrap them; users talk to [`Locker`](crate::Locker).
+/// Every method is one shot: it neither waits for a holder nor retries a refusal, and it has no default body, so that a
+/// wrapper cannot forget one. A call may be repeated after an unknown outcome with the same effect as one call.
+///
+/// # Cancel safety
+/// Any of these futures may be dropped at any point. What was sent may still run; the caller clears up with
+/// [`release`](Store::release).
+#[async_trait]
+pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
+    /// What this store can promise, as far as it knows now.
+    fn features(&self) -> Features;
+
+    /// Asks for a share of a name, once.
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error>;
+
+    /// Sets each lease that is still its owner's back to its full ttl, counted from the moment the store executes it.
+    ///
+    /// The answers stand in the order of the leases. A lease that is gone, or is another's, is left alone.
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>>;
+
+    /// Gives up a share or a place, if it is still this owner's.
+    ///
+    /// With a `linger` the name stays taken that long, by nobody: no renewal and no acquisition of the owner matches it.
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error>;
+
+    /// A stream of hints that the request's name is worth another look; armed when the call returns.
+    ///
+    /// A store that cannot push answers with a stream that stays silent: the caller looks again by itself in any case.
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error>;
+
+    /// Who holds `name` and how many wait; without a name, every name the store can tell to be a lock.
+    ///
+    /// For people and tests: what it says may be over when it arrives. A free name is not listed.
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error>;
+}
+
+/// What a store can promise.
+#[allow(clippy::struct_excessive_bools, reason = "a list of independent promises")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// Grants carry a fence.
+    pub fence: bool,
+    /// Shares other than a mutex are kept.
+    pub shares: bool,
+    /// Waiters queue at the store and are served in order.
+    pub queue: bool,
+    /// [`Store::watch`] says when to look.
+    pub push: bool,
+    /// Leases end by the store's own clock, not by that of its clients.
+    pub server_clock: bool,
+    /// A command whose reply was lost may still run after a later command was answered. Clean-ups are then repeated until
+    /// the ttl of what they clear up has passed.
+    pub late_commands: bool,
+    /// The shortest ttl the store can keep.
+    pub min_ttl: Duration,
+    /// The longest name the store can keep, in bytes.
+    pub max_name: usize,
+    /// How long one call may take; `None` is [`operation_timeout`].
+    pub operation_timeout: Option<Duration>,
+}
+
+/// How long one call to a store may take where nothing else was said: a sixth of the ttl, at most a second.
+pub fn operation_timeout(ttl: Duration) -> Duration {
+    (ttl / 6).min(Duration::from_secs(1))
+}
+
+/// What is asked of [`Store::acquire`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is locked.
+    pub name: Name,
+    /// For whom.
+    pub owner: Owner,
+    /// How much of it.
+    pub share: Share,
+    /// For how long after the store executes it.
+    pub ttl: Duration,
+    /// What to do when it is busy.
+    pub place: Place,
+    /// The owner's bits were made for this attempt alone, so finding it in place already is success. For a value that the
+    /// caller gave it is busy: another may have given the same.
+    pub repeatable: bool,
+    /// Take the tenure over from this owner in one checked step, with a new fence; anything else in place is busy, and so
+    /// is a free name.
+    pub from: Option<Owner>,
+}
+
+/// What a request that finds the name busy does about the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Leaves nothing behind.
+    None,
+    /// Takes a place that lapses unless it is looked after within `keep`; a grant handed to it lasts `claim` until renewed.
+    Join {
+        /// How long the place lives without a heartbeat.
+        keep: Duration,
+        /// The ttl of a lease handed to this waiter.
+        claim: Duration,
+    },
+    /// Looks after a place it has, and never makes one.
+    Keep,
+}
+
+/// The answer to [`Store::acquire`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// The name is the owner's.
+    Granted(Grant),
+    /// Another has it.
+    Busy(Busy),
+    /// The store takes no part for now, e.g. after it may have forgotten leases.
+    Refused {
+        /// How long, from now.
+        until: Duration,
+        /// Why, for people.
+        why: String,
+    },
+}
+
+/// A name that was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The number of this tenure, where the store counts.
+    pub fence: Option<Fence>,
+    /// The ttl in force: the one asked for, or what the store made of it.
+    pub ttl: Duration,
+    /// Somebody waits for the name already.
+    pub waiting: bool,
+}
+
+/// A name that another has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Busy {
+    /// How many are in front, where the store queues.
+    pub ahead: Option<u32>,
+    /// When to look again if nothing is heard. The caller adds jitter.
+    pub recheck: Duration,
+    /// The grant counter when this was answered: a pushed grant that is not above it is an old one.
+    pub mark: Option<u64>,
+    /// One of those who hold it, where the store tells.
+    pub holder: Option<Holder>,
+}
+
+/// One who holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The owner's bytes.
+    pub owner: Owner,
+    /// Its share.
+    pub share: Share,
+    /// Its fence, where the store keeps it.
+    pub fence: Option<Fence>,
+    /// What is left of its lease; `None` for a lease that never ends by itself.
+    pub ttl: Option<Duration>,
+    /// How long it has held, at least; `None` where nobody knows.
+    pub age: Option<Duration>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.owner.label() {
+            Some("") => f.write_str("an owner without a label")?,
+            Some(label) => f.write_str(label)?,
+            None => write!(f, "another client (value {:?})", self.owner.to_string())?,
+        }
+        if let Some(age) = self.age {
+            write!(f, ", for {:.1}s", age.as_secs_f64())?;
+        }
+        match self.ttl {
+            Some(ttl) => write!(f, ", ending in {:.1}s unless renewed", ttl.as_secs_f64()),
+            None => f.write_str(", without an expiry: it never ends by itself"),
+        }
+    }
+}
+
+/// A tenure as plain data: it can be logged, renewed in batches and handed to another process.
+///
+/// It says who may renew or release, not that the tenure still stands: only the store knows that, and a
+/// [`Guard`](crate::Guard) believes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// What is held.
+    pub name: Name,
+    /// By whom.
+    pub owner: Owner,
+    /// How much of it.
+    pub share: Share,
+    /// For how long from each renewal.
+    #[serde(rename = "ttl_ms", with = "millis")]
+    pub ttl: Duration,
+    /// The number of this tenure, where the store counts.
+    pub fence: Option<Fence>,
+}
+
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(ttl: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
+}
+
+/// The answer for one lease of [`Store::renew`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// The full ttl runs again.
+    Renewed {
+        /// Somebody waits for the name.
+        waiting: bool,
+    },
+    /// It is this owner's no longer.
+    Gone,
+}
+
+/// The answer to [`Store::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It was the owner's and is given up.
+    Released,
+    /// It was not the owner's.
+    NotHeld,
+}
+
+/// What [`Store::watch`] tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Something changed: look again.
+    Look,
+    /// The name was handed to this owner.
+    Granted {
+        /// To whom.
+        owner: Owner,
+        /// With which number.
+        fence: Fence,
+        /// For how long, until it is renewed.
+        claim: Duration,
+    },
+}
+
+/// What [`Store::inspect`] tells of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What is held.
+    pub name: Name,
+    /// Those who hold it.
+    pub holders: Vec<Holder>,
+    /// How many wait at the store.
+    pub waiters: u64,
+}
