@@ -1,1 +1,37 @@
-//! wip
+//! Locks on Redis and Valkey: the [`tenure`] store for one server, 6.2 or newer.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), tenure::Error> {
+//! let locks = tenure_redis::connect("redis://127.0.0.1").await?;
+//! let guard = locks.mutex("invoice/42").acquire().await?;
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! URLs and their parameters are told at [`Options`]. The layout is the one that clients of `SET NX PX` share: `<name>` holds the
+//! owner, `tenure:fence` the grant counter that fences are made of.
+
+mod connection;
+mod failure;
+mod link;
+mod native;
+mod options;
+mod reply;
+mod script;
+
+#[cfg(feature = "redis-1")]
+mod brought;
+
+#[cfg(feature = "redis-1")]
+pub use crate::brought::over;
+pub use crate::native::RedisStore;
+pub use crate::options::Options;
+
+/// Connects to the server at `url` and makes sure that it answers.
+///
+/// # Errors
+/// [`Invalid`](tenure::ErrorKind::Invalid) for a bad URL, [`Unreachable`](tenure::ErrorKind::Unreachable) when nobody answers within
+/// 5 s, [`Refused`](tenure::ErrorKind::Refused) when the server does not let us in.
+pub async fn connect(url: &str) -> Result<tenure::Locker, tenure::Error> {
+    Ok(tenure::Locker::new(Options::parse(url)?.connect().await?))
+}

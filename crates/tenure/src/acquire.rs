@@ -271,13 +271,13 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     async fn send(&mut self) -> Result<Acquired, Error> {
-        self.dirty = true;
+        let was_dirty = std::mem::replace(&mut self.dirty, true);
         let answer = self.core.attempt(&self.request).await;
         self.dirty = match &answer {
             Ok(Acquired::Granted(_)) => true,
-            // An answered refusal says that nothing is there, unless an earlier unanswered try may still come.
+            // Busy says that the token is not there, unless an earlier unanswered try may still come.
             Ok(_) => self.core.store.features().late_commands,
-            Err(error) => error.may_have_been_applied(),
+            Err(error) => was_dirty || error.may_have_been_applied(),
         };
         answer
     }

@@ -1,6 +1,7 @@
 //! The cut: a store makes one attempt; waiting, renewing and retrying stand above it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -45,6 +46,33 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     ///
     /// For people and tests: what it says may be over when it arrives. A free name is not listed.
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error>;
+}
+
+#[async_trait]
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn features(&self) -> Features {
+        (**self).features()
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        (**self).acquire(request).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        (**self).renew(leases).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        (**self).release(lease, linger).await
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        (**self).watch(request).await
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        (**self).inspect(name).await
+    }
 }
 
 /// What a store can promise.

@@ -1,0 +1,28 @@
+//! Locks over a connection that the application has already.
+
+use redis::aio::ConnectionLike;
+
+use crate::RedisStore;
+use crate::connection::Connection;
+use crate::link::Link;
+
+/// Locks over a `redis` 1.x connection of the application's, such as a `MultiplexedConnection` or a `ConnectionManager`.
+///
+/// The connection is the application's to mend: where it does not reconnect by itself, locks are lost at their deadline when it
+/// breaks. What it had under way when it broke may still run, so clean-ups are repeated until a ttl has passed. A connection with a
+/// response timeout below tenure's operation timeout reports its own. Do not bring one that blocks in `BLPOP` or `WAIT`.
+///
+/// `prefix` is put in front of every key; empty for none.
+pub fn over<C>(connection: C, prefix: &str) -> RedisStore
+where
+    C: ConnectionLike + Clone + Send + Sync + 'static,
+{
+    let recheck = std::time::Duration::from_millis(100);
+    RedisStore::over(
+        Connection::brought(Link::brought(connection)),
+        "a connection of the application's".to_owned(),
+        prefix,
+        None,
+        recheck,
+    )
+}

@@ -1,0 +1,208 @@
+//! A connection that is replaced when replies stop coming.
+//!
+//! The client library reports a timeout and keeps a dead connection; a stopped server or a black-holed link would fail every
+//! command until the kernel gives up, a quarter of an hour later. Here a command that has no reply after half its time is sent
+//! again on a second connection, which replaces the first if it answers. The second connection first has the server end the
+//! first, so nothing that was under way there runs later.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Client, Pipeline};
+use tenure::Error;
+use tokio::time::{Instant, timeout_at};
+use tracing::debug;
+
+use crate::failure::{is_noscript, translate};
+use crate::link::{Answers, Identity, Link, Met};
+use crate::options::Options;
+use crate::script::Form;
+
+/// How long the first contact may take.
+const FIRST_CONTACT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Connection {
+    source: Source,
+    state: Mutex<State>,
+    replacing: tokio::sync::Mutex<()>,
+    /// The largest grant counter that this process has seen at the server.
+    seen: AtomicU64,
+    /// A connection was left behind whose commands may still run.
+    loose: AtomicBool,
+}
+
+enum Source {
+    /// We connect.
+    Client(Box<Client>),
+    /// The application connected, and looks after its connection.
+    Brought,
+}
+
+#[derive(Default)]
+struct State {
+    link: Option<Arc<Link>>,
+    /// Connections that were given up and that the server has not confirmed to be ended.
+    predecessors: Vec<Identity>,
+}
+
+impl Connection {
+    /// Connects for the first time.
+    pub(crate) async fn open(options: &Options) -> Result<Self, Error> {
+        let client = options.client()?;
+        let connection = Self::new(Source::Client(Box::new(client)), None);
+        connection.replace(None, Instant::now() + FIRST_CONTACT).await.map_err(|e| e.context(format_args!("{options}")))?;
+        Ok(connection)
+    }
+
+    /// Uses a connection that the application looks after. What it had under way when it broke may run later.
+    pub(crate) fn brought(link: Link) -> Self {
+        Self::new(Source::Brought, Some(link))
+    }
+
+    fn new(source: Source, link: Option<Link>) -> Self {
+        let loose = matches!(source, Source::Brought);
+        let state = State { link: link.map(Arc::new), predecessors: Vec::new() };
+        Self {
+            source,
+            state: Mutex::new(state),
+            replacing: tokio::sync::Mutex::default(),
+            seen: AtomicU64::new(0),
+            loose: AtomicBool::new(loose),
+        }
+    }
+
+    /// Commands that were given up may still run after later ones.
+    pub(crate) fn has_late_commands(&self) -> bool {
+        self.loose.load(Ordering::Relaxed)
+    }
+
+    /// The largest grant counter seen. Whoever compares a grant with it reads it before the request leaves: all that was seen by
+    /// then was granted before.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn saw(&self, counter: u64) {
+        self.seen.fetch_max(counter, Ordering::AcqRel);
+    }
+
+    /// Sends a pipeline of which every command may run twice, within `limit`.
+    ///
+    /// `pipeline` is told the link it is for and the form in which scripts are called.
+    pub(crate) async fn call(
+        &self,
+        limit: Duration,
+        pipeline: impl Fn(&Link, Form) -> Pipeline + Sync,
+    ) -> Result<Answers, Error> {
+        let (link, answers) = self.exchange(limit, |link| pipeline(link, Form::Digest)).await?;
+        if answers.iter().filter_map(|answer| answer.as_ref().err()).any(is_noscript) {
+            let text = pipeline(&link, Form::Text);
+            return self.exchange(limit, |_| text.clone()).await.map(|(_, answers)| answers);
+        }
+        Ok(answers)
+    }
+
+    /// As [`call`](Connection::call), and says which link answered.
+    pub(crate) async fn exchange(
+        &self,
+        limit: Duration,
+        pipeline: impl Fn(&Link) -> Pipeline + Sync,
+    ) -> Result<(Arc<Link>, Answers), Error> {
+        let started = Instant::now();
+        let (half, end) = (started + limit / 2, started + limit);
+        let current = self.link();
+        if let Some(link) = &current {
+            match timeout_at(half, link.send(&tolerant(pipeline(link)))).await {
+                Ok(Ok(answers)) => return Ok((Arc::clone(link), answers)),
+                Ok(Err(error)) => {
+                    debug!(%error, "connection lost");
+                    self.drop_link(link);
+                }
+                Err(_) => debug!("no reply after half the operation timeout"),
+            }
+        }
+        let sent_before = current.is_some();
+        let unanswered = |error: Error| if sent_before { error.maybe_applied() } else { error };
+        let link = self.replace(current.as_ref(), end).await.map_err(unanswered)?;
+        match timeout_at(end, link.send(&tolerant(pipeline(&link)))).await {
+            Ok(Ok(answers)) => Ok((link, answers)),
+            Ok(Err(error)) => {
+                self.drop_link(&link);
+                Err(translate(&error).maybe_applied())
+            }
+            Err(_) => Err(no_reply(limit).maybe_applied()),
+        }
+    }
+
+    /// A link other than `failed`: somebody else's replacement, or a new one made before `end`.
+    async fn replace(&self, failed: Option<&Arc<Link>>, end: Instant) -> Result<Arc<Link>, Error> {
+        let Source::Client(client) = &self.source else {
+            return self.link().ok_or_else(|| Error::unreachable("the connection that was brought is gone"));
+        };
+        let Ok(_one_at_a_time) = timeout_at(end, self.replacing.lock()).await else { return Err(no_connection()) };
+        if let Some(link) = self.link().filter(|link| failed.is_none_or(|failed| !Arc::ptr_eq(link, failed))) {
+            return Ok(link);
+        }
+        let mut predecessors = self.state().predecessors.clone();
+        if let Some(identity) = failed.and_then(|link| link.identity.clone())
+            && !predecessors.contains(&identity)
+        {
+            predecessors.push(identity);
+        }
+        let unnamed = failed.is_some_and(|link| link.identity.is_none());
+        let limit = end.saturating_duration_since(Instant::now());
+        let Ok(met) = timeout_at(end, Link::establish(client, limit, &predecessors)).await else { return Err(no_connection()) };
+        let Met { link, predecessors_ended } = met?;
+        if unnamed || !predecessors_ended {
+            self.loose.store(true, Ordering::Relaxed);
+        }
+        let link = Arc::new(link);
+        let mut state = self.state();
+        state.predecessors.retain(|identity| !predecessors.contains(identity));
+        state.link = Some(Arc::clone(&link));
+        Ok(link)
+    }
+
+    fn link(&self) -> Option<Arc<Link>> {
+        self.state().link.clone()
+    }
+
+    /// Stops using a link that has failed. A brought one stays: the application mends it.
+    fn drop_link(&self, failed: &Arc<Link>) {
+        let mut state = self.state();
+        let current = state.link.as_ref().is_some_and(|link| Arc::ptr_eq(link, failed));
+        if current && matches!(self.source, Source::Client(_)) {
+            state.link = None;
+            match &failed.identity {
+                Some(identity) => state.predecessors.push(identity.clone()),
+                None => self.loose.store(true, Ordering::Relaxed),
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pipeline whose errors come one for each command instead of as one for all.
+fn tolerant(mut pipeline: Pipeline) -> Pipeline {
+    pipeline.ignore_errors();
+    pipeline
+}
+
+fn no_reply(limit: Duration) -> Error {
+    Error::unreachable(format!("no reply within {limit:?}"))
+}
+
+fn no_connection() -> Error {
+    Error::unreachable("no connection in time").fix("make sure that the server runs and can be reached from here")
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("connected", &self.link().is_some()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,348 @@
+//! The native layout: a name is a string key that holds the owner and nothing else.
+//!
+//! Every client that takes locks with `SET NX PX` and gives them up by compare-and-delete shares such a lock with us.
+//! Beside the names there is one key, the grant counter that fences are made of.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use redis::{Pipeline, RedisResult, Value, cmd, pipe};
+use tenure::{
+    Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Place, Released, Renewal, Request, Share,
+    Store, operation_timeout,
+};
+
+use crate::connection::Connection;
+use crate::failure::{is_noscript, translate, unexpected};
+use crate::link::{Link, now_ms};
+use crate::options::Options;
+use crate::reply::{counter, fence, holder, only, renewals, transaction};
+use crate::script::{self, Form};
+
+/// Locks on one Redis or Valkey server. Clones share one connection.
+///
+/// # Round trips
+/// Acquire 1, and 1 more when the name is busy; renew 1 for any number of leases; release 1; inspect 1, or as many as a `SCAN`
+/// of the whole database takes.
+#[derive(Clone)]
+pub struct RedisStore {
+    connection: Arc<Connection>,
+    shown: Arc<str>,
+    prefix: Arc<str>,
+    counter: Arc<str>,
+    timeout: Option<Duration>,
+    recheck: Duration,
+}
+
+/// Leases to a renewal script: more would block the server for longer, fewer would cost it more for each.
+const BATCH: usize = 100;
+
+impl RedisStore {
+    pub(crate) async fn connect(options: Options) -> Result<Self, Error> {
+        let connection = Connection::open(&options).await?;
+        Ok(Self::over(connection, options.to_string(), &options.prefix, options.timeout, options.recheck))
+    }
+
+    pub(crate) fn over(
+        connection: Connection,
+        shown: String,
+        prefix: &str,
+        timeout: Option<Duration>,
+        recheck: Duration,
+    ) -> Self {
+        let counter = format!("{prefix}tenure:fence").into();
+        Self { connection: Arc::new(connection), shown: shown.into(), prefix: prefix.into(), counter, timeout, recheck }
+    }
+
+    fn key(&self, name: &Name) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn limit(&self, ttl: Duration) -> Duration {
+        self.timeout.unwrap_or_else(|| operation_timeout(ttl))
+    }
+
+    /// Takes a free name without a script: a script costs the server almost twice as much.
+    async fn take(&self, request: &Request) -> Result<Taken, Error> {
+        let key = self.key(&request.name);
+        // Everything seen before the request leaves was granted before it; what other tasks see meanwhile says nothing.
+        let seen = self.connection.seen();
+        let sent_at = now_ms();
+        let pipeline = |link: &Link| {
+            let mut pipeline = pipe();
+            if link.needs_lift() {
+                let form = if link.lift_known.load(Ordering::Relaxed) { Form::Digest } else { Form::Text };
+                pipeline.add_command(script::call(&script::LIFT, form, &[&*self.counter], &[seen]));
+            }
+            pipeline.cmd("MULTI");
+            pipeline.cmd("SET").arg(&key).arg(request.owner.as_bytes()).arg("NX").arg("PX").arg(millis(request.ttl));
+            pipeline.cmd("INCR").arg(&*self.counter);
+            pipeline.cmd("EXEC");
+            pipeline
+        };
+        let (link, mut answers) = self.connection.exchange(self.limit(request.ttl), pipeline).await?;
+        let lifted = match answers.len() {
+            4 => true,
+            5 => settle_lift(&link, answers.remove(0), sent_at)?,
+            other => return Err(unexpected(format_args!("{other} replies to a transaction"))),
+        };
+        let (set, incremented) = transaction(answers)?;
+        if set == Value::Nil {
+            return Ok(Taken::Busy);
+        }
+        // Whatever is wrong from here on, the name may be ours at the server.
+        let counter = counter(&incremented).map_err(Error::maybe_applied)?;
+        self.connection.saw(counter);
+        // A counter that does not rise above what was seen has lost data: no fence is made of it.
+        if lifted && counter > seen { Ok(Taken::Granted(fence(counter)?)) } else { Ok(Taken::Unfenced) }
+    }
+
+    /// Settles by script what the fast path could not: who holds, whether it is us, or a new fence for what is ours.
+    async fn claim(&self, request: &Request, mine_counts: bool) -> Result<Acquired, Error> {
+        let key = self.key(&request.name);
+        let seen = self.connection.seen().to_string();
+        let from = request.from.as_ref().map_or(&b""[..], |from| from.as_bytes());
+        let (ttl, mine) = (millis(request.ttl).to_string(), if mine_counts { "1" } else { "0" });
+        let args = [request.owner.as_bytes(), ttl.as_bytes(), mine.as_bytes(), from, seen.as_bytes()];
+        let answer = self
+            .script(request.ttl, |_, form| script::call(&script::CLAIM, form, &[key.as_bytes(), self.counter.as_bytes()], &args))
+            .await?;
+        let Value::Array(parts) = &answer else { return Err(unexpected(format_args!("{answer:?} to a claim")).maybe_applied()) };
+        match &parts[..] {
+            [Value::Int(1), number] => {
+                let counter = counter(number).map_err(Error::maybe_applied)?;
+                self.connection.saw(counter);
+                Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl, waiting: false }))
+            }
+            [Value::Int(0)] => Ok(Acquired::Busy(self.busy(None))),
+            [Value::Int(0), Value::BulkString(value), Value::Int(ttl)] => {
+                Ok(Acquired::Busy(self.busy(Some(holder(value, *ttl)))))
+            }
+            other => Err(unexpected(format_args!("{other:?} to a claim")).maybe_applied()),
+        }
+    }
+
+    fn busy(&self, holder: Option<Holder>) -> Busy {
+        Busy { ahead: None, recheck: self.recheck, mark: None, holder }
+    }
+
+    /// Runs one script call and gives its answer.
+    async fn script(&self, ttl: Duration, call: impl Fn(&Link, Form) -> redis::Cmd + Sync) -> Result<Value, Error> {
+        let answers = self.connection.call(self.limit(ttl), |link, form| single(call(link, form))).await?;
+        only(answers)?.map_err(|e| translate(&e))
+    }
+
+    fn renewal(&self, leases: &[Lease], form: Form) -> redis::Cmd {
+        let keys: Vec<String> = leases.iter().map(|lease| self.key(&lease.name)).collect();
+        let ttls: Vec<String> = leases.iter().map(|lease| millis(lease.ttl).to_string()).collect();
+        let args: Vec<&[u8]> =
+            leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]).collect();
+        script::call(&script::RENEW, form, &keys, &args)
+    }
+
+    /// Renews batches in one pipeline. Batches that were refused as a whole come back with the refusal.
+    async fn renew_batches<'a>(
+        &self,
+        limit: Duration,
+        batches: &[&'a [Lease]],
+    ) -> Vec<(&'a [Lease], Result<Vec<Renewal>, Error>)> {
+        let pipeline = |_: &Link, form| {
+            let mut pipeline = pipe();
+            for batch in batches {
+                pipeline.add_command(self.renewal(batch, form));
+            }
+            pipeline
+        };
+        match self.connection.call(limit, pipeline).await {
+            Ok(answers) => batches.iter().zip(answers).map(|(batch, answer)| (*batch, renewals(answer, batch.len()))).collect(),
+            Err(error) => batches.iter().map(|batch| (*batch, Err(error.copy()))).collect(),
+        }
+    }
+
+    async fn scan(&self) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        let mut cursor = String::from("0");
+        let pattern = format!("{}*", glob_escaped(&self.prefix));
+        loop {
+            let step = single(
+                cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg("string").to_owned(),
+            );
+            let answer = only(self.connection.call(FOR_PEOPLE, |_, _| step.clone()).await?)?.map_err(|e| translate(&e))?;
+            let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(unexpected)?;
+            let names: Vec<Name> = keys.iter().filter_map(|key| self.name(key)).collect();
+            entries.extend(
+                self.look_at(&names, FOR_PEOPLE)
+                    .await?
+                    .into_iter()
+                    .filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())),
+            );
+            if next == "0" {
+                return Ok(entries);
+            }
+            cursor = next;
+        }
+    }
+
+    fn name(&self, key: &[u8]) -> Option<Name> {
+        let name = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
+        Name::new(name).ok()
+    }
+
+    /// What the keys of `names` hold. Free ones are left out.
+    async fn look_at(&self, names: &[Name], limit: Duration) -> Result<Vec<Entry>, Error> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipeline = pipe();
+        for name in names {
+            let key = self.key(name);
+            pipeline.cmd("MULTI").cmd("GET").arg(&key).cmd("PTTL").arg(&key).cmd("EXEC");
+        }
+        let mut answers = self.connection.call(limit, |_, _| pipeline.clone()).await?.into_iter();
+        let mut entries = Vec::new();
+        for name in names {
+            let (value, ttl) = transaction(answers.by_ref().take(4).collect())?;
+            if let (Value::BulkString(value), Value::Int(ttl)) = (value, ttl) {
+                entries.push(Entry { name: name.clone(), holders: vec![holder(&value, ttl)], waiters: 0 });
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// How long a look for people may take: no lease hangs on it.
+const FOR_PEOPLE: Duration = Duration::from_secs(2);
+
+enum Taken {
+    Granted(Fence),
+    /// Ours, without a number that can be relied on.
+    Unfenced,
+    Busy,
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn features(&self) -> Features {
+        Features {
+            fence: true,
+            shares: false,
+            queue: false,
+            push: false,
+            server_clock: true,
+            late_commands: self.connection.has_late_commands(),
+            min_ttl: Duration::from_millis(50),
+            max_name: Name::MAX_BYTES,
+            operation_timeout: self.timeout,
+        }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        if request.share != Share::MUTEX || request.place != Place::None {
+            return Err(Error::new(tenure::ErrorKind::Unsupported, format!("{self} keeps mutexes without a queue only")));
+        }
+        if request.from.is_some() {
+            return self.claim(request, request.repeatable).await;
+        }
+        match self.take(request).await? {
+            Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl, waiting: false })),
+            // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
+            Taken::Unfenced => self.claim(request, true).await.map_err(Error::maybe_applied),
+            Taken::Busy => self.claim(request, request.repeatable).await,
+        }
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        let mut answers: Vec<(&Lease, Result<Renewal, Error>)> = Vec::with_capacity(leases.len());
+        let limit = self.limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
+        let mut batches: Vec<&[Lease]> = leases.chunks(BATCH).collect();
+        while !batches.is_empty() {
+            let mut halves = Vec::new();
+            for (batch, outcome) in self.renew_batches(limit, &batches).await {
+                match outcome {
+                    Ok(renewals) => answers.extend(batch.iter().zip(renewals.into_iter().map(Ok))),
+                    // One lease that the server refuses fails its whole batch: halves, until it stands alone.
+                    Err(error) if batch.len() > 1 && !error.is_transient() => {
+                        let (left, right) = batch.split_at(batch.len() / 2);
+                        halves.extend([left, right]);
+                    }
+                    Err(error) => answers.extend(batch.iter().map(|lease| (lease, Err(error.copy())))),
+                }
+            }
+            batches = halves;
+        }
+        // Batches were answered in the order of their splitting; the caller's order is that of the addresses in its slice.
+        answers.sort_by_key(|(lease, _)| std::ptr::from_ref::<Lease>(lease));
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        let key = self.key(&lease.name);
+        let linger = millis(linger).to_string();
+        let args = [lease.owner.as_bytes(), linger.as_bytes()];
+        match self.script(lease.ttl, |_, form| script::call(&script::RELEASE, form, &[key.as_bytes()], &args)).await? {
+            Value::Int(1) => Ok(Released::Released),
+            Value::Int(0) => Ok(Released::NotHeld),
+            other => Err(unexpected(format_args!("{other:?} to a release"))),
+        }
+    }
+
+    async fn watch(&self, _request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        Ok(stream::pending().boxed())
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        match name {
+            Some(name) => self.look_at(std::slice::from_ref(name), FOR_PEOPLE).await,
+            None => self.scan().await,
+        }
+    }
+}
+
+/// Whether the counter was lifted. A server that has forgotten the script has not lifted, and must be sent its text next time.
+fn settle_lift(link: &Link, answer: RedisResult<Value>, sent_at: u64) -> Result<bool, Error> {
+    match answer {
+        Ok(_) => {
+            link.lifted(sent_at);
+            Ok(true)
+        }
+        Err(error) if is_noscript(&error) => {
+            link.lift_known.store(false, Ordering::Relaxed);
+            Ok(false)
+        }
+        // The transaction behind it may have gone through all the same.
+        Err(error) => Err(translate(&error).maybe_applied()),
+    }
+}
+
+fn single(command: redis::Cmd) -> Pipeline {
+    let mut pipeline = pipe();
+    pipeline.add_command(command);
+    pipeline
+}
+
+/// Whole milliseconds, at least one: a ttl or linger of zero means something else to Redis.
+fn millis(span: Duration) -> u64 {
+    let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    if span.is_zero() { 0 } else { millis.max(1) }
+}
+
+fn glob_escaped(prefix: &str) -> String {
+    prefix.chars().flat_map(|c| if "*?[]^\\".contains(c) { vec!['\\', c] } else { vec![c] }).collect()
+}
+
+impl fmt::Display for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("at", &self.shown).field("connection", &self.connection).finish_non_exhaustive()
+    }
+}

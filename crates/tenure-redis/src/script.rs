@@ -1,0 +1,51 @@
+//! The Lua scripts, and their calls.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ToRedisArgs, cmd};
+
+/// A script and the digest by which a server knows it.
+pub(crate) struct Script {
+    text: &'static str,
+    digest: String,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, digest: redis::Script::new(text).get_hash().to_owned() }
+    }
+}
+
+macro_rules! script {
+    ($($file:literal),+) => {
+        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file)), "\n"),+)))
+    };
+}
+
+pub(crate) static LIFT: LazyLock<Script> = script!("fence.lua", "lift.lua");
+pub(crate) static CLAIM: LazyLock<Script> = script!("fence.lua", "claim.lua");
+pub(crate) static RENEW: LazyLock<Script> = script!("renew.lua");
+pub(crate) static RELEASE: LazyLock<Script> = script!("release.lua");
+
+/// How a script is named to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// By its digest: short, and unknown to a server that has restarted or was flushed.
+    Digest,
+    /// By its text, which the server then knows by its digest as well.
+    Text,
+}
+
+/// A call of `script`.
+pub(crate) fn call<K: ToRedisArgs, A: ToRedisArgs>(script: &Script, form: Form, keys: &[K], args: &[A]) -> Cmd {
+    let mut call = match form {
+        Form::Digest => cmd("EVALSHA"),
+        Form::Text => cmd("EVAL"),
+    };
+    call.arg(match form {
+        Form::Digest => &script.digest,
+        Form::Text => script.text,
+    });
+    call.arg(keys.len()).arg(keys).arg(args);
+    call
+}

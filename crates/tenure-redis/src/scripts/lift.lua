@@ -1,0 +1,12 @@
+-- Lifts the grant counter before a grant that follows in the same pipeline.
+--
+-- KEYS[1] counter
+-- ARGV[1] the largest counter this client has seen here
+-- reply   1
+
+local floor, refused = lifted(KEYS[1], ARGV[1])
+if not floor then
+  return refused
+end
+redis.call('SET', KEYS[1], digits(floor))
+return 1
