@@ -37,6 +37,7 @@ enum Source {
     /// We connect.
     Client(Box<Client>),
     /// The application connected, and looks after its connection.
+    #[cfg(feature = "redis-1")]
     Brought,
 }
 
@@ -57,12 +58,13 @@ impl Connection {
     }
 
     /// Uses a connection that the application looks after. What it had under way when it broke may run later.
+    #[cfg(feature = "redis-1")]
     pub(crate) fn brought(link: Link) -> Self {
         Self::new(Source::Brought, Some(link))
     }
 
     fn new(source: Source, link: Option<Link>) -> Self {
-        let loose = matches!(source, Source::Brought);
+        let loose = !matches!(source, Source::Client(_));
         let state = State { link: link.map(Arc::new), predecessors: Vec::new() };
         Self {
             source,

@@ -56,6 +56,7 @@ const LIFT_EVERY_MS: u64 = 1_000;
 
 impl Link {
     /// A connection that the application made.
+    #[cfg(feature = "redis-1")]
     pub(crate) fn brought(wire: impl Wire + 'static) -> Self {
         Self::new(Box::new(wire), None)
     }

@@ -1,1 +1,29 @@
-//! wip
+//! What the tests of every `tenure` store share: real servers, faults on the way to them, and detectors that say
+//! when two holders overlapped.
+//!
+//! A missing server is a named failure, never a silent skip. Everything here is synchronous or brings its own thread,
+//! so it serves tests of any runtime; a call that waits says so.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "test support: a broken set-up must stop the test that asked for it"
+)]
+
+pub mod client;
+pub mod conformance;
+pub mod overlap;
+pub mod process;
+pub mod proxy;
+pub mod redis;
+mod resp;
+pub mod tls;
+pub mod worker;
+
+pub use client::{Client, Reply};
+pub use overlap::Counter;
+pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
+pub use proxy::Proxy;
+pub use redis::RedisServer;
+pub use tls::Certificates;

@@ -1,0 +1,215 @@
+//! The cases every store must pass, as a library.
+//!
+//! A store's tests say `tenure_testkit::conformance!(subject)`, where `subject` is an async function that makes a [`Subject`], and
+//! get one test for each case. A case that a store cannot run (no other process can reach a store in memory) must be declared in
+//! [`Subject::exceptions`]; one that is declared and runs all the same fails, and so does one that cannot run undeclared.
+
+pub mod basics;
+pub mod expiry;
+pub mod fences;
+pub mod foreign;
+pub mod guards;
+pub mod processes;
+pub mod repeats;
+pub mod waiting;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure::{Acquired, Grant, Lease, Locker, Name, Owner, Place, Request, Share, Store};
+
+/// A store under test: names of its own that nobody else uses.
+#[async_trait]
+pub trait Subject: Send + Sync {
+    /// Another handle on the same names, as another process would have.
+    async fn store(&self) -> Arc<dyn Store>;
+
+    /// A command that runs [`worker::serve`](crate::worker::serve) on the same names.
+    fn worker(&self) -> Result<Command, NotApplicable>;
+
+    /// Puts something at a name that no tenure made.
+    fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable>;
+
+    /// Makes the store silent, or lets it answer again.
+    fn silence(&self, silent: bool) -> Result<(), NotApplicable>;
+
+    /// The cases that cannot be run on this store.
+    fn exceptions(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// What others leave at a name.
+#[derive(Clone, Debug)]
+pub enum Plant {
+    /// A lock of a client that knows nothing of us.
+    Value(&'static [u8], Option<Duration>),
+    /// No lock at all.
+    OtherType,
+    /// Nothing any more.
+    Nothing,
+}
+
+/// Why a case cannot be run on a store.
+#[derive(Clone, Copy, Debug)]
+pub struct NotApplicable(pub &'static str);
+
+/// How a case ends when it does not panic.
+pub type Outcome = Result<(), NotApplicable>;
+
+/// One test for each case, on the subject that an async function makes.
+#[macro_export]
+macro_rules! conformance {
+    ($subject:path) => {
+        $crate::conformance_tests! { $subject;
+            basics: [
+                a_free_name_is_granted_and_a_held_one_is_busy, it_tells_who_holds, odd_names_are_kept_apart,
+                a_free_name_is_not_listed, every_held_name_is_listed,
+            ]
+            repeats: [
+                a_repeated_acquire_is_one_tenure, a_given_token_is_busy_for_its_second_user, a_repeated_renewal_is_harmless,
+                a_repeated_release_frees_once, a_repeated_linger_is_released, a_repeated_adoption_is_one_tenure,
+            ]
+            expiry: [
+                a_lease_ends_by_itself_and_not_before, renewal_restarts_the_ttl, many_leases_are_answered_in_order,
+                a_late_renewal_does_not_resurrect, a_late_owner_harms_nobody, a_lingering_name_is_nobodys,
+            ]
+            fences: [
+                fences_rise_with_every_grant, fences_rise_under_contention, adoption_swaps_owner_and_fence, one_of_two_adopters_wins,
+            ]
+            guards: [
+                a_guard_renews_itself, a_fixed_lease_ends_before_the_store_frees_it, a_broken_lock_is_told_at_the_next_renewal,
+                verify_asks_the_store, work_stops_when_the_tenure_is_lost, a_lease_is_extended, a_longest_hold_ends_it,
+                a_shortest_hold_keeps_the_name, a_lease_passes_to_another, everything_is_given_up_at_once, settings_that_cannot_work_are_refused,
+            ]
+            waiting: [
+                a_waiter_gets_the_name, a_wait_ends_with_who_holds, a_cancelled_wait_leaves_nothing, a_future_dropped_at_any_await_leaves_nothing,
+                a_dropped_guard_frees, a_guard_dropped_outside_a_runtime_frees, a_guard_outlives_its_runtime_in_peace, many_tasks_take_turns,
+                locks_without_a_runtime,
+            ]
+            processes: [
+                no_two_processes_are_inside_at_once, a_killed_holder_frees_within_its_ttl, a_stopped_holder_is_overtaken_and_knows_it,
+                a_killed_waiter_leaves_nothing, a_lease_passes_between_processes,
+            ]
+            foreign: [
+                a_foreign_lock_and_ours_exclude_each_other, a_lock_without_expiry_is_told, another_type_is_refused_and_left_alone,
+                a_silent_store_is_told_within_the_timeout, what_was_sent_to_a_silent_store_is_cleared,
+            ]
+        }
+    };
+}
+
+/// The expansion of [`conformance!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_tests {
+    ($subject:path; $($group:ident: [$($case:ident),* $(,)?])*) => {
+        $($(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let subject = $subject().await;
+                let outcome = $crate::conformance::$group::$case(&subject).await;
+                $crate::conformance::settle(stringify!($case), &subject, outcome);
+            }
+        )*)*
+
+        #[test]
+        fn every_case_is_listed() {
+            $crate::conformance::check_list(&[$($(stringify!($case)),*),*]);
+        }
+    };
+}
+
+/// Holds an outcome against what the subject declared.
+#[doc(hidden)]
+pub fn settle(case: &str, subject: &dyn Subject, outcome: Outcome) {
+    let declared = subject.exceptions().contains(&case);
+    match outcome {
+        Ok(()) => assert!(!declared, "{case} is declared to be impossible on this store, and passes"),
+        Err(NotApplicable(why)) if declared => println!("{case}: not on this store: {why}"),
+        Err(NotApplicable(why)) => panic!("{case} cannot be run on this store and is not declared: {why}"),
+    }
+}
+
+/// Fails when a case exists that the list forgot.
+#[doc(hidden)]
+pub fn check_list(listed: &[&str]) {
+    const SOURCES: &[&str] = &[
+        include_str!("conformance/basics.rs"),
+        include_str!("conformance/repeats.rs"),
+        include_str!("conformance/expiry.rs"),
+        include_str!("conformance/fences.rs"),
+        include_str!("conformance/guards.rs"),
+        include_str!("conformance/waiting.rs"),
+        include_str!("conformance/processes.rs"),
+        include_str!("conformance/foreign.rs"),
+    ];
+    let written = SOURCES.iter().flat_map(|source| source.lines()).filter_map(|line| line.strip_prefix("pub async fn ")?.split('(').next());
+    for case in written {
+        assert!(listed.contains(&case), "the case {case} is not in the list of conformance!");
+    }
+}
+
+/// Long enough that a busy machine keeps it alive, short enough to wait for.
+pub(crate) const TTL: Duration = Duration::from_millis(1_500);
+/// For leases that must not end during the test.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// For waits whose end is an event: only a hang lasts as long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub(crate) fn owner() -> Owner {
+    Owner::mint("conformance").unwrap()
+}
+
+pub(crate) fn request(text: &str, ttl: Duration) -> Request {
+    Request { name: name(text), owner: owner(), share: Share::MUTEX, ttl, place: Place::None, repeatable: true, from: None }
+}
+
+pub(crate) fn lease(request: &Request) -> Lease {
+    let Request { name, owner, share, ttl, .. } = request.clone();
+    Lease { name, owner, share, ttl, fence: None }
+}
+
+/// The grant of a request that must be granted.
+pub(crate) async fn granted(store: &dyn Store, request: &Request) -> Grant {
+    match store.acquire(request).await {
+        Ok(Acquired::Granted(grant)) => grant,
+        other => panic!("{:?} was to be granted: {other:?}", request.name),
+    }
+}
+
+pub(crate) async fn is_busy(store: &dyn Store, request: &Request) -> bool {
+    match store.acquire(request).await.unwrap() {
+        Acquired::Granted(_) => false,
+        Acquired::Busy(_) => true,
+        Acquired::Refused { why, .. } => panic!("refused: {why}"),
+    }
+}
+
+/// Asks again until the request is granted; the time from `since` to the send of the request that was.
+pub(crate) async fn granted_after(store: &dyn Store, request: &Request, since: tenure::BootTime) -> Duration {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if !is_busy(store, request).await {
+            return tenure::BootTime::now().since(since);
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{:?} is not free after {PATIENCE:?}", request.name);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub(crate) async fn locker(subject: &dyn Subject) -> Locker {
+    Locker::builder(subject.store().await).label("conformance").ttl(TTL).build().unwrap()
+}
+
+/// The name is free and nothing of ours is left at it.
+pub(crate) async fn assert_free(subject: &dyn Subject, text: &str) {
+    let left = subject.store().await.inspect(Some(&name(text))).await.unwrap();
+    assert!(left.is_empty(), "something was left behind: {left:?}");
+}

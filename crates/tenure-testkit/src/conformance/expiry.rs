@@ -1,0 +1,93 @@
+//! Leases end by themselves, and what comes late changes nothing.
+
+use std::time::Duration;
+
+use tenure::{BootTime, Lease, Released, Renewal};
+
+use super::{LONG, Outcome, Subject, TTL, granted, granted_after, is_busy, lease, request};
+
+/// Not a moment before the ttl, and soon after it.
+pub async fn a_lease_ends_by_itself_and_not_before(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let sent_at = BootTime::now();
+    granted(&store, &request("door", TTL)).await;
+    let freed = granted_after(&store, &request("door", LONG), sent_at).await;
+    // Stores count in whole milliseconds.
+    assert!(freed + Duration::from_millis(2) >= TTL, "free after {freed:?}");
+    assert!(freed < TTL + Duration::from_secs(2), "free only after {freed:?}");
+    Ok(())
+}
+
+/// A renewal counts from when it is executed.
+pub async fn renewal_restarts_the_ttl(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", TTL);
+    granted(&store, &held).await;
+    tokio::time::sleep(TTL / 2).await;
+    let renewed_at = BootTime::now();
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed { .. })]));
+    let freed = granted_after(&store, &request("door", LONG), renewed_at).await;
+    assert!(freed + Duration::from_millis(2) >= TTL, "free {freed:?} after the renewal");
+    Ok(())
+}
+
+/// Every lease has its own answer, whatever became of its neighbours.
+pub async fn many_leases_are_answered_in_order(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let mut leases = Vec::new();
+    for i in 0..257 {
+        let held = request(&format!("door {i}"), LONG);
+        if i % 3 != 0 {
+            granted(&store, &held).await;
+        }
+        leases.push(lease(&held));
+    }
+    let answers = store.renew(&leases).await;
+    assert_eq!(answers.len(), leases.len());
+    for (i, answer) in answers.into_iter().enumerate() {
+        let expected = if i % 3 == 0 { Renewal::Gone } else { Renewal::Renewed { waiting: false } };
+        assert_eq!(answer.unwrap(), expected, "lease {i}");
+    }
+    assert!(store.renew(&[]).await.is_empty());
+    Ok(())
+}
+
+/// A renewal after the release brings nothing back.
+pub async fn a_late_renewal_does_not_resurrect(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    store.release(&lease(&held), Duration::ZERO).await.unwrap();
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Gone)]));
+    granted(&store, &request("door", LONG)).await;
+    Ok(())
+}
+
+/// An owner whose lease has ended can neither renew nor free what is now another's.
+pub async fn a_late_owner_harms_nobody(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let (old, new) = (request("door", Duration::from_millis(100)), request("door", LONG));
+    granted(&store, &old).await;
+    granted_after(&store, &new, BootTime::now()).await;
+    let late = Lease { ttl: Duration::from_millis(50), ..lease(&old) };
+    assert!(matches!(store.renew(std::slice::from_ref(&late)).await[..], [Ok(Renewal::Gone)]));
+    assert_eq!(store.release(&late, Duration::ZERO).await.unwrap(), Released::NotHeld);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(is_busy(&store, &request("door", LONG)).await, "the new owner's lease was shortened or freed");
+    Ok(())
+}
+
+/// While a name lingers it is taken, and no renewal, release or acquisition of the old owner matches it (U10).
+pub async fn a_lingering_name_is_nobodys(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    let released_at = BootTime::now();
+    store.release(&lease(&held), TTL).await.unwrap();
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Gone)]));
+    assert!(is_busy(&store, &held).await, "the released owner got it back");
+    let freed = granted_after(&store, &request("door", LONG), released_at).await;
+    assert!(freed + Duration::from_millis(2) >= TTL, "free after {freed:?}");
+    assert!(freed < TTL + Duration::from_secs(2), "free only after {freed:?}");
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Later holders have larger numbers.
+
+use std::time::Duration;
+
+use tenure::{Acquired, BootTime, Fence, Renewal, Request};
+use tokio::task::JoinSet;
+
+use super::{LONG, Outcome, Subject, granted, granted_after, lease, locker, request};
+
+/// After a release, after an expiry, from any handle.
+pub async fn fences_rise_with_every_grant(subject: &dyn Subject) -> Outcome {
+    let mut last: Option<Fence> = None;
+    for round in 0..20 {
+        let store = subject.store().await;
+        let held = request("door", if round % 7 == 6 { Duration::from_millis(60) } else { LONG });
+        granted_after(&store, &held, BootTime::now()).await;
+        let fence = granted(&store, &held).await.fence;
+        assert!(fence.is_some() || !store.features().fence);
+        assert!(fence > last, "{fence:?} after {last:?}");
+        last = fence;
+        if round % 7 != 6 {
+            store.release(&lease(&held), Duration::ZERO).await.unwrap();
+        }
+    }
+    Ok(())
+}
+
+/// Many tasks on one handle: the numbers are in the order of the tenures.
+pub async fn fences_rise_under_contention(subject: &dyn Subject) -> Outcome {
+    let locks = locker(subject).await;
+    let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let (locks, order) = (locks.clone(), order.clone());
+        tasks.spawn(async move {
+            for _ in 0..10 {
+                let guard = locks.mutex("door").ttl(LONG).recheck(Duration::from_millis(2)).acquire().await.unwrap();
+                order.lock().unwrap().push(guard.fence());
+                let _ = guard.release().await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let order = order.lock().unwrap();
+    assert_eq!(order.len(), 80);
+    assert!(order.windows(2).all(|pair| pair[0] < pair[1]), "{order:?}");
+    Ok(())
+}
+
+/// The lease that was passed on is finished, and the new one has a larger number (B14).
+pub async fn adoption_swaps_owner_and_fence(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    let first = granted(&store, &held).await;
+    let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let second = granted(&store, &adopt).await;
+    assert!(second.fence > first.fence);
+    assert!(matches!(store.renew(&[lease(&held), lease(&adopt)]).await[..], [Ok(Renewal::Gone), Ok(Renewal::Renewed { .. })]));
+    Ok(())
+}
+
+/// One lease copied to two processes is adopted by one of them; a free name by none.
+pub async fn one_of_two_adopters_wins(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    let adopt = || Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    granted(&store, &adopt()).await;
+    assert!(matches!(store.acquire(&adopt()).await.unwrap(), Acquired::Busy(_)));
+    let free = Request { from: Some(held.owner.clone()), ..request("free", LONG) };
+    assert!(matches!(store.acquire(&free).await.unwrap(), Acquired::Busy(_)));
+    granted(&store, &request("free", LONG)).await;
+    Ok(())
+}

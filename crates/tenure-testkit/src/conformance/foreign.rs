@@ -1,0 +1,73 @@
+//! What others put at a name, and a store that falls silent.
+
+use std::time::Duration;
+
+use tenure::{Acquired, BootTime, ErrorKind, Released};
+use tokio::time::timeout;
+
+use super::{LONG, Outcome, PATIENCE, Plant, Subject, granted, is_busy, lease, locker, name, request};
+
+/// A client that knows nothing of us keeps us out, and our release does not free it.
+pub async fn a_foreign_lock_and_ours_exclude_each_other(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    subject.plant(&name("door"), &Plant::Value(b"\xffforeign", Some(LONG)))?;
+    let ours = request("door", LONG);
+    let Acquired::Busy(busy) = store.acquire(&ours).await.unwrap() else { panic!("granted over a foreign lock") };
+    let holder = busy.holder.expect("the holder is told");
+    assert_eq!((holder.owner.as_bytes(), holder.owner.label()), (&b"\xffforeign"[..], None));
+    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert!(is_busy(&store, &ours).await);
+    subject.plant(&name("door"), &Plant::Nothing)?;
+    granted(&store, &ours).await;
+    Ok(())
+}
+
+/// A lock that never ends by itself is busy like any other, and told as what it is.
+pub async fn a_lock_without_expiry_is_told(subject: &dyn Subject) -> Outcome {
+    let locks = locker(subject).await;
+    subject.plant(&name("door"), &Plant::Value(b"1", None))?;
+    let error = locks.mutex("door").wait(Duration::from_millis(200)).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert_eq!(error.holder().unwrap().ttl, None);
+    assert!(error.to_string().contains("never ends"), "{error}");
+    Ok(())
+}
+
+/// A key that is no lock is refused at once, by every call, and stays as it is.
+pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Outcome {
+    let (locks, store) = (locker(subject).await, subject.store().await);
+    subject.plant(&name("door"), &Plant::OtherType)?;
+    let error = timeout(PATIENCE, locks.mutex("door").acquire()).await.expect("it is waited for").unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
+    let ours = lease(&request("door", LONG));
+    assert_eq!(store.release(&ours, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(store.inspect(Some(&ours.name)).await.unwrap_err().kind(), ErrorKind::Refused);
+    Ok(())
+}
+
+/// No answer is told as such, as possibly applied, and within the operation timeout.
+pub async fn a_silent_store_is_told_within_the_timeout(subject: &dyn Subject) -> Outcome {
+    let locks = locker(subject).await;
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    subject.silence(true)?;
+    let started = BootTime::now();
+    let error = locks.mutex("door").ttl(Duration::from_secs(3)).try_acquire().await.unwrap_err();
+    let took = BootTime::now().since(started);
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
+    assert!(took < Duration::from_millis(500 + 500), "told only after {took:?}");
+    subject.silence(false)?;
+    Ok(())
+}
+
+/// An acquisition given up while the store was silent is cleared up when it answers again, not after the ttl.
+pub async fn what_was_sent_to_a_silent_store_is_cleared(subject: &dyn Subject) -> Outcome {
+    let (locks, store) = (locker(subject).await, subject.store().await);
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    subject.silence(true)?;
+    let given_up = timeout(Duration::from_millis(700), locks.mutex("door").ttl(LONG).acquire()).await;
+    assert!(given_up.is_err(), "a silent store answered: {given_up:?}");
+    subject.silence(false)?;
+    timeout(PATIENCE, locks.settled()).await.expect("the clean-up hangs");
+    granted(&store, &request("door", LONG)).await;
+    Ok(())
+}

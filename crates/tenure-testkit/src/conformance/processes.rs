@@ -1,0 +1,85 @@
+//! Holders in separate processes that are stopped and killed.
+
+use std::time::Duration;
+
+use tenure::BootTime;
+
+use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, request};
+use crate::worker::Worker;
+use crate::{Counter, Signal};
+
+/// Several processes count in a file that nothing protects but the lock; the fences are in the order of entry.
+pub async fn no_two_processes_are_inside_at_once(subject: &dyn Subject) -> Outcome {
+    let dir = tempfile::tempdir().unwrap();
+    let counter = Counter::create(dir.path());
+    let mut workers = Vec::new();
+    for _ in 0..4 {
+        workers.push(Worker::start(subject.worker()?));
+    }
+    for worker in &mut workers {
+        worker.begin_visits("door", dir.path(), 25);
+    }
+    for worker in &mut workers {
+        worker.finish();
+    }
+    counter.check(100).unwrap_or_else(|damage| panic!("{damage}"));
+    Ok(())
+}
+
+/// kill -9 of a holder costs the next one the ttl and no more.
+pub async fn a_killed_holder_frees_within_its_ttl(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let mut worker = Worker::start(subject.worker()?);
+    worker.acquire("door", TTL);
+    tokio::time::sleep(TTL).await;
+    assert!(is_busy(&store, &request("door", LONG)).await, "the worker does not renew");
+    let killed_at = BootTime::now();
+    worker.kill();
+    let freed = granted_after(&store, &request("door", LONG), killed_at).await;
+    assert!(freed < TTL + Duration::from_secs(1), "free only after {freed:?}");
+    Ok(())
+}
+
+/// A holder stopped for longer than its lease finds itself lost at its first look, and its successor has a larger fence.
+pub async fn a_stopped_holder_is_overtaken_and_knows_it(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let mut worker = Worker::start(subject.worker()?);
+    let first = worker.acquire("door", TTL);
+    worker.signal(Signal::Stop);
+    let stopped_at = BootTime::now();
+    let next = request("door", LONG);
+    granted_after(&store, &next, stopped_at).await;
+    let second = super::granted(&store, &next).await.fence;
+    assert!(second > first || !store.features().fence);
+    worker.signal(Signal::Cont);
+    assert_eq!(worker.state(), "Lost");
+    Ok(())
+}
+
+/// kill -9 of a waiter leaves nothing that keeps others out.
+pub async fn a_killed_waiter_leaves_nothing(subject: &dyn Subject) -> Outcome {
+    let locks = super::locker(subject).await;
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let mut waiter = Worker::start(subject.worker()?);
+    waiter.begin_acquire("door", LONG);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    waiter.kill();
+    let _ = guard.release().await.unwrap();
+    assert_free(subject, "door").await;
+    let again = tokio::time::timeout(PATIENCE, locks.mutex("door").ttl(LONG).acquire()).await.expect("the dead waiter is served");
+    let _ = again.unwrap().release().await.unwrap();
+    Ok(())
+}
+
+/// Taken in one process, given up in another.
+pub async fn a_lease_passes_between_processes(subject: &dyn Subject) -> Outcome {
+    let (mut first, mut second) = (Worker::start(subject.worker()?), Worker::start(subject.worker()?));
+    let before = first.acquire("door", LONG);
+    let lease = first.hand_over();
+    let after = second.adopt(&lease);
+    assert!(after > before || before.is_none());
+    first.kill();
+    second.release();
+    assert_free(subject, "door").await;
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Every call may be repeated after an unknown outcome.
+
+use std::time::Duration;
+
+use tenure::{Acquired, Owner, Released, Renewal, Request};
+
+use super::{LONG, Outcome, Subject, assert_free, granted, is_busy, lease, request};
+
+/// An acquire that runs twice is one tenure, with the later number.
+pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    let first = granted(&store, &held).await;
+    let second = granted(&store, &held).await;
+    assert!(second.fence > first.fence, "{second:?} after {first:?}");
+    assert!(is_busy(&store, &request("door", LONG)).await);
+    store.release(&lease(&held), Duration::ZERO).await.unwrap();
+    assert_free(subject, "door").await;
+    Ok(())
+}
+
+/// Two users of one given value are two users (U13).
+pub async fn a_given_token_is_busy_for_its_second_user(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..request("door", LONG) };
+    granted(&store, &given).await;
+    assert!(is_busy(&store, &given).await);
+    assert_eq!(store.release(&lease(&given), Duration::ZERO).await.unwrap(), Released::Released);
+    granted(&store, &given).await;
+    Ok(())
+}
+
+/// A renewal that runs twice is one.
+pub async fn a_repeated_renewal_is_harmless(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    let twice = [lease(&held), lease(&held)];
+    for answer in store.renew(&twice).await {
+        assert!(matches!(answer, Ok(Renewal::Renewed { .. })), "{answer:?}");
+    }
+    Ok(())
+}
+
+/// The second release finds nothing, or another's lease, and leaves it alone.
+pub async fn a_repeated_release_frees_once(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let (first, second) = (request("door", LONG), request("door", LONG));
+    granted(&store, &first).await;
+    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    granted(&store, &second).await;
+    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert!(is_busy(&store, &request("door", LONG)).await);
+    Ok(())
+}
+
+/// A release with a linger that runs twice is answered alike, and does not start the linger again (U10).
+pub async fn a_repeated_linger_is_released(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    assert_eq!(store.release(&lease(&held), Duration::from_secs(5)).await.unwrap(), Released::Released);
+    let before = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it lingers").holders[0].ttl;
+    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), Released::Released);
+    let after = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it lingers").holders[0].ttl;
+    assert!(after <= before, "the linger was {before:?} and is {after:?}");
+    Ok(())
+}
+
+/// An adoption whose answer was lost succeeds when it is asked again.
+pub async fn a_repeated_adoption_is_one_tenure(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    granted(&store, &adopt).await;
+    assert!(matches!(store.acquire(&adopt).await.unwrap(), Acquired::Granted(_)));
+    Ok(())
+}

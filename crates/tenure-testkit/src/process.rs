@@ -1,0 +1,213 @@
+//! Processes under test: signals, guards that leave nothing behind, and bounded waiting.
+
+use std::collections::hash_map::RandomState;
+use std::fs;
+use std::hash::{BuildHasher, Hasher};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// The signals that tests send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Hang up.
+    Hup,
+    /// Interrupt, as ^C.
+    Int,
+    /// Quit, as ^\.
+    Quit,
+    /// Die at once; cannot be caught.
+    Kill,
+    /// First user signal.
+    Usr1,
+    /// Second user signal.
+    Usr2,
+    /// Please end.
+    Term,
+    /// Go on after a stop.
+    Cont,
+    /// Freeze; cannot be caught.
+    Stop,
+}
+
+impl From<Signal> for rustix::process::Signal {
+    fn from(signal: Signal) -> Self {
+        match signal {
+            Signal::Hup => Self::HUP,
+            Signal::Int => Self::INT,
+            Signal::Quit => Self::QUIT,
+            Signal::Kill => Self::KILL,
+            Signal::Usr1 => Self::USR1,
+            Signal::Usr2 => Self::USR2,
+            Signal::Term => Self::TERM,
+            Signal::Cont => Self::CONT,
+            Signal::Stop => Self::STOP,
+        }
+    }
+}
+
+/// Sends `signal` to the one process `pid`.
+///
+/// After `Stop` it returns once the process is frozen (or gone), after `Cont` once it is not.
+pub fn signal(pid: u32, signal: Signal) -> std::io::Result<()> {
+    let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let pid_of_process = raw.ok_or(std::io::ErrorKind::InvalidInput)?;
+    rustix::process::kill_process(pid_of_process, signal.into())?;
+    // The kernel delivers these two in its own time; a test that goes on at once would race with it.
+    match signal {
+        Signal::Stop => wait_until(SETTLE, "the process to stop", || matches!(state(pid), Some('T' | 't' | 'Z') | None)),
+        Signal::Cont => wait_until(SETTLE, "the process to go on", || state(pid) != Some('T')),
+        _ => {}
+    }
+    Ok(())
+}
+
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// True while `pid` runs or is stopped; false for a zombie and for a process that is gone (Linux: reads `/proc`).
+pub fn is_alive(pid: u32) -> bool {
+    !matches!(state(pid), None | Some('Z' | 'X'))
+}
+
+/// The state letter of `/proc/<pid>/stat`, none when there is no such process.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The command name stands in parentheses and may itself hold any of them.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// A child that is killed and reaped when this is dropped.
+#[derive(Debug)]
+pub struct Spawned(Child);
+
+impl Spawned {
+    /// Takes over a running child.
+    pub fn new(child: Child) -> Self {
+        Self(child)
+    }
+
+    /// Starts `command` under a guard.
+    pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
+        command.spawn().map(Self)
+    }
+
+    /// The child's process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The child itself, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    /// Sends `signal` to the child; an error once it was reaped.
+    pub fn signal(&mut self, signal: Signal) -> std::io::Result<()> {
+        // A reaped child's number may belong to somebody else by now.
+        match self.0.try_wait()? {
+            None => self::signal(self.pid(), signal),
+            Some(_) => Err(std::io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Kills the child and reaps it, also when it is stopped or has already ended.
+    pub fn kill(&mut self) -> ExitStatus {
+        let _ = self.0.kill();
+        self.0.wait().expect("a child of ours can be reaped")
+    }
+
+    /// Waits for the child to end by itself; panics after `timeout`.
+    pub fn wait_exit(&mut self, timeout: Duration) -> ExitStatus {
+        let mut status = None;
+        wait_until(timeout, "the child to end", || {
+            status = self.0.try_wait().expect("a child of ours can be waited for");
+            status.is_some()
+        });
+        status.expect("just seen")
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Polls `condition` every 2 ms until it holds; panics with `what` after `timeout`. Blocks the calling thread.
+#[track_caller]
+pub fn wait_until(timeout: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + timeout;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited {timeout:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A loopback port nobody listens on now.
+///
+/// It lies below the range from which systems number outgoing connections, so none of those can take it while a
+/// server that owns it is down. Another process may still pick it, so a caller must be ready to ask again.
+pub fn free_port() -> u16 {
+    const FIRST: u16 = 12_000;
+    const COUNT: u64 = 20_000;
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let random = || u16::try_from(RandomState::new().build_hasher().finish() % COUNT).expect("COUNT fits");
+    (0..1000).map(|_| FIRST + random()).find(free).expect("one of a thousand ports is free")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper() -> Spawned {
+        Spawned::spawn(Command::new("sleep").arg("60")).unwrap()
+    }
+
+    #[test]
+    fn a_stopped_process_is_alive_and_a_zombie_is_not() {
+        let mut child = sleeper();
+        let pid = child.pid();
+        assert_eq!(state(pid).map(|s| s == 'T'), Some(false));
+        child.signal(Signal::Stop).unwrap();
+        assert_eq!(state(pid), Some('T'));
+        assert!(is_alive(pid));
+        child.signal(Signal::Cont).unwrap();
+        assert_ne!(state(pid), Some('T'));
+        signal(pid, Signal::Kill).unwrap();
+        wait_until(SETTLE, "the zombie", || state(pid) == Some('Z'));
+        assert!(!is_alive(pid));
+        assert!(!child.kill().success());
+        assert_eq!(state(pid), None);
+        assert!(child.signal(Signal::Term).is_err(), "reaped: the number is no longer ours");
+    }
+
+    #[test]
+    fn a_dropped_guard_leaves_no_process_even_a_stopped_one() {
+        let mut child = sleeper();
+        let pid = child.pid();
+        child.signal(Signal::Stop).unwrap();
+        drop(child);
+        assert_eq!(state(pid), None);
+    }
+
+    #[test]
+    fn exit_status_is_told() {
+        let mut child = Spawned::spawn(Command::new("sh").args(["-c", "exit 7"])).unwrap();
+        assert_eq!(child.wait_exit(SETTLE).code(), Some(7));
+    }
+
+    #[test]
+    #[should_panic(expected = "waited 10ms in vain for the moon")]
+    fn waiting_in_vain_names_what_was_waited_for() {
+        wait_until(Duration::from_millis(10), "the moon", || false);
+    }
+
+    #[test]
+    fn a_free_port_can_be_bound() {
+        // Another process may take one between the two calls, but not every time.
+        let bound = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).is_ok();
+        assert!((0..10).any(bound));
+    }
+}

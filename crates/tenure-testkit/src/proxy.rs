@@ -1,0 +1,240 @@
+//! A TCP proxy that does to a connection what networks do, at the moment a test chooses.
+//!
+//! It runs on a thread of its own, so it works beside any runtime, and a control is in force when it returns. It reads
+//! the Redis protocol to count commands and to lose exactly one of them; anything else passes through uncounted.
+//!
+//! A byte stream cannot lose its middle: shifted replies would be a fault no network makes. So from a lost command or
+//! reply on, that direction of its connection stays silent (the other one works), until [`Proxy::heal`] or
+//! [`Proxy::cut`] resets the connection. `MONITOR` and `CLIENT REPLY` are not understood.
+
+mod connection;
+mod ledger;
+mod pump;
+mod state;
+
+use std::future::pending;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use state::{Fault, Shared, State};
+
+/// Whether to listen, and where to say that it is done.
+type Listening = (bool, mpsc::Sender<()>);
+
+/// A fault proxy in front of one server; dropping it closes everything.
+#[derive(Debug)]
+pub struct Proxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    control: Option<UnboundedSender<Listening>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Listens on a free loopback port and forwards to `upstream`, which need not run yet.
+    pub fn start(upstream: SocketAddr) -> Self {
+        Self::launch(upstream, Shared::default())
+    }
+
+    /// As [`start`](Self::start) for a protocol that is not Redis: nothing is parsed, counted, or lost singly.
+    pub fn start_opaque(upstream: SocketAddr) -> Self {
+        Self::launch(upstream, Shared::opaque())
+    }
+
+    fn launch(upstream: SocketAddr, shared: Shared) -> Self {
+        let shared = Arc::new(shared);
+        let (control, orders) = unbounded_channel();
+        let (ready, address) = mpsc::channel();
+        let theirs = Arc::clone(&shared);
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("a runtime can be made");
+            runtime.block_on(serve(upstream, &theirs, orders, &ready));
+        };
+        let thread = std::thread::Builder::new().name("fault-proxy".to_owned()).spawn(run);
+        let thread = Some(thread.expect("a thread can be started"));
+        let addr = address.recv().expect("the proxy can listen on a loopback port");
+        Self { addr, shared, control: Some(control), thread }
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `redis://127.0.0.1:<port>`.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr)
+    }
+
+    /// Forwards nothing either way and reads nothing; new connections are accepted and treated alike.
+    pub fn black_hole(&self) {
+        self.shared.change(|state| state.black_hole = true);
+    }
+
+    /// Ends every fault. What was held is forwarded in order, also for clients that are gone by now; connections that
+    /// lost a command or a reply are reset, with what was held for them.
+    pub fn heal(&self) {
+        self.listen(true);
+        self.shared.change(State::heal);
+        self.shared.wait_for_resets();
+    }
+
+    /// Resets (RST) every connection, and forgets what was held for it.
+    pub fn cut(&self) {
+        self.shared.change(State::cut);
+        self.shared.wait_for_resets();
+    }
+
+    /// Refuses new connections; the present ones go on.
+    pub fn refuse(&self) {
+        self.listen(false);
+    }
+
+    /// Accepts new connections again.
+    pub fn accept(&self) {
+        self.listen(true);
+    }
+
+    /// Delays everything read from now on by `delay`, each way.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.change(|state| state.delay = delay);
+    }
+
+    /// Lets the `k`-th command from now (1 is the next, over all connections, handshakes included) be executed and loses
+    /// its reply and all later ones on that connection.
+    pub fn swallow_reply(&self, k: u64) {
+        self.shared.change(|state| state.plan(k, Fault::SwallowReply));
+    }
+
+    /// Loses the `k`-th command from now (1 is the next, over all connections, handshakes included) and all later ones
+    /// on that connection.
+    pub fn drop_request(&self, k: u64) {
+        self.shared.change(|state| state.plan(k, Fault::DropRequest));
+    }
+
+    /// Reads requests but keeps them until [`heal`](Self::heal), which delivers them even if their client has closed its
+    /// connection: the late execution. Replies still flow.
+    pub fn hold_requests(&self) {
+        self.shared.change(|state| state.hold_requests = true);
+    }
+
+    /// Keeps replies and pushes until [`heal`](Self::heal). Requests still flow.
+    pub fn hold_replies(&self) {
+        self.shared.change(|state| state.hold_replies = true);
+    }
+
+    /// How many commands clients have sent, lost and held ones included.
+    pub fn commands(&self) -> u64 {
+        self.shared.lock().commands()
+    }
+
+    /// The name of each of those commands, upper case, in order of arrival.
+    pub fn log(&self) -> Vec<String> {
+        self.shared.lock().log.clone()
+    }
+
+    /// How many client connections are open.
+    pub fn connections(&self) -> usize {
+        self.shared.lock().live.len()
+    }
+
+    /// Waits until `n` commands were seen since the start; panics after `timeout`. Blocks the calling thread.
+    #[track_caller]
+    pub fn wait_for_commands(&self, n: u64, timeout: Duration) {
+        let log = self.shared.wait_for_commands(n, timeout);
+        if let Err(log) = log {
+            panic!("the proxy saw {} of {n} commands within {timeout:?}: {log:?}", log.len());
+        }
+    }
+
+    /// Completes when `n` commands were seen since the start; for a task, on any runtime.
+    pub async fn reached(&self, n: u64) {
+        let mut changed = self.shared.changes();
+        while self.commands() < n && changed.changed().await.is_ok() {}
+    }
+
+    fn listen(&self, on: bool) {
+        let (done, wait) = mpsc::channel();
+        let control = self.control.as_ref().expect("present until dropped");
+        control.send((on, done)).expect("the proxy's thread runs");
+        wait.recv().expect("the proxy's thread runs");
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        drop(self.control.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Accepts connections until `orders` ends.
+async fn serve(
+    upstream: SocketAddr,
+    shared: &Arc<Shared>,
+    mut orders: UnboundedReceiver<Listening>,
+    ready: &mpsc::Sender<SocketAddr>,
+) {
+    let (_reserved, address) = reserve().expect("a loopback port is free");
+    let open = || listen(address).expect("the port is reserved");
+    let mut listener = Some(open());
+    let _ = ready.send(address);
+    loop {
+        tokio::select! {
+            biased;
+            order = orders.recv() => {
+                let Some((on, done)) = order else { return };
+                if on {
+                    listener = listener.or_else(|| Some(open()));
+                } else if let Some(present) = listener.take() {
+                    close(&present);
+                }
+                let _ = done.send(());
+            }
+            accepted = next(listener.as_ref()) => {
+                let Ok(client) = accepted else { continue };
+                let id = shared.admit();
+                tokio::spawn(connection::run(Arc::clone(shared), id, client, upstream));
+            }
+        }
+    }
+}
+
+/// A bound socket that does not listen: it keeps the port ours, and the kernel refuses connections, while nobody does.
+fn reserve() -> io::Result<(TcpSocket, SocketAddr)> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    // Only now: were the port chosen with it, the kernel might choose one that another proxy has.
+    socket.set_reuseport(true)?;
+    let address = socket.local_addr()?;
+    Ok((socket, address))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    socket.listen(1024)
+}
+
+/// Ends listening at once: a process that is just being started elsewhere may hold a copy of the descriptor, and closing
+/// ours would leave its copy listening.
+fn close(listener: &TcpListener) {
+    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+}
+
+async fn next(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
+    match listener {
+        Some(listener) => listener.accept().await.map(|(client, _)| client),
+        None => pending().await,
+    }
+}

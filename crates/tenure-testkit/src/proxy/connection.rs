@@ -1,0 +1,54 @@
+//! One client's connection and the one made for it to the server.
+
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::net::TcpStream;
+
+use super::ledger::Ledger;
+use super::pump::{Pump, Way};
+use super::state::Shared;
+
+/// Carries bytes both ways until the server closes or the connection shall be reset.
+pub(super) async fn run(shared: Arc<Shared>, id: u64, mut client: TcpStream, upstream: SocketAddr) {
+    tokio::select! {
+        biased;
+        () = shared.doomed(id) => { let _ = client.set_zero_linger(); }
+        result = carry(&shared, id, &mut client, upstream) => {
+            if result.is_err() {
+                let _ = client.set_zero_linger();
+            }
+        }
+    }
+    drop(client);
+    shared.gone(id);
+}
+
+async fn carry(shared: &Shared, id: u64, client: &mut TcpStream, upstream: SocketAddr) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    out_of_the_black_hole(shared).await;
+    let mut server = TcpStream::connect(upstream).await?;
+    server.set_nodelay(true)?;
+    let ledger = Mutex::new(Ledger::default());
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let requests = Pump::new(shared, id, Way::Requests, &ledger).run(from_client, to_server);
+    let replies = Pump::new(shared, id, Way::Replies, &ledger).run(from_server, to_client);
+    // A client may close and still have requests on the way; only the server's end ends both.
+    let requests = async {
+        requests.await;
+        pending::<()>().await;
+    };
+    tokio::select! {
+        () = replies => {}
+        () = requests => {}
+    }
+    Ok(())
+}
+
+async fn out_of_the_black_hole(shared: &Shared) {
+    let mut changed = shared.changes();
+    while shared.lock().black_hole && changed.changed().await.is_ok() {}
+}

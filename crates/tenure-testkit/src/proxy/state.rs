@@ -1,0 +1,125 @@
+//! What the test ordered and what the proxy saw, shared by both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// What shall happen to one command.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    SwallowReply,
+    DropRequest,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) black_hole: bool,
+    pub(super) hold_requests: bool,
+    pub(super) hold_replies: bool,
+    pub(super) delay: Duration,
+    /// By the number of the command, counted from the start.
+    pub(super) faults: BTreeMap<u64, Fault>,
+    pub(super) log: Vec<String>,
+    pub(super) live: BTreeSet<u64>,
+    /// Connections that lost something.
+    pub(super) maimed: BTreeSet<u64>,
+    /// Connections that shall be reset.
+    pub(super) doomed: BTreeSet<u64>,
+    admitted: u64,
+}
+
+impl State {
+    pub(super) fn commands(&self) -> u64 {
+        u64::try_from(self.log.len()).expect("a usize fits")
+    }
+
+    pub(super) fn plan(&mut self, k: u64, fault: Fault) {
+        assert!(k > 0, "commands are counted from 1");
+        self.faults.insert(self.commands() + k, fault);
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.black_hole = false;
+        self.hold_requests = false;
+        self.hold_replies = false;
+        self.delay = Duration::ZERO;
+        self.faults.clear();
+        self.doomed.append(&mut self.maimed);
+    }
+
+    pub(super) fn cut(&mut self) {
+        self.doomed.clone_from(&self.live);
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) opaque: bool,
+    state: Mutex<State>,
+    /// Wakes the test's threads.
+    moved: Condvar,
+    /// Wakes tasks, ours and the test's.
+    changed: watch::Sender<()>,
+}
+
+impl Shared {
+    pub(super) fn opaque() -> Self {
+        Self { opaque: true, ..Self::default() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.tell();
+        result
+    }
+
+    /// Wakes everybody who waits for a change of the state.
+    pub(super) fn tell(&self) {
+        self.moved.notify_all();
+        self.changed.send_replace(());
+    }
+
+    pub(super) fn admit(&self) -> u64 {
+        self.change(|state| {
+            state.admitted += 1;
+            state.live.insert(state.admitted);
+            state.admitted
+        })
+    }
+
+    pub(super) fn gone(&self, id: u64) {
+        self.change(|state| {
+            state.live.remove(&id);
+            state.maimed.remove(&id);
+            state.doomed.remove(&id);
+        });
+    }
+
+    /// Completes when connection `id` shall be reset.
+    pub(super) async fn doomed(&self, id: u64) {
+        let mut changed = self.changes();
+        while !self.lock().doomed.contains(&id) && changed.changed().await.is_ok() {}
+    }
+
+    pub(super) fn wait_for_resets(&self) {
+        let waited = self.moved.wait_while(self.lock(), |state| !state.doomed.is_empty());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits for `n` commands; the log so far when they do not come.
+    pub(super) fn wait_for_commands(&self, n: u64, timeout: Duration) -> Result<(), Vec<String>> {
+        let waited = self.moved.wait_timeout_while(self.lock(), timeout, |state| state.commands() < n);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.commands() < n { Err(state.log.clone()) } else { Ok(()) }
+    }
+}
