@@ -33,6 +33,15 @@ pub(crate) struct Connection {
     loose: AtomicBool,
 }
 
+/// An answered pipeline.
+pub(crate) struct Exchange {
+    /// The link that brought the answers.
+    pub(crate) link: Arc<Link>,
+    pub(crate) answers: Answers,
+    /// The pipeline was sent once before, without an answer: its commands may have run twice.
+    pub(crate) repeated: bool,
+}
+
 enum Source {
     /// We connect.
     Client(Box<Client>),
@@ -97,27 +106,23 @@ impl Connection {
         &self,
         limit: Duration,
         pipeline: impl Fn(&Link, Form) -> Pipeline + Sync,
-    ) -> Result<Answers, Error> {
-        let (link, answers) = self.exchange(limit, |link| pipeline(link, Form::Digest)).await?;
-        if answers.iter().filter_map(|answer| answer.as_ref().err()).any(is_noscript) {
-            let text = pipeline(&link, Form::Text);
-            return self.exchange(limit, |_| text.clone()).await.map(|(_, answers)| answers);
+    ) -> Result<Exchange, Error> {
+        let exchange = self.exchange(limit, |link| pipeline(link, Form::Digest)).await?;
+        if exchange.answers.iter().filter_map(|answer| answer.as_ref().err()).any(is_noscript) {
+            let text = self.exchange(limit, |link| pipeline(link, Form::Text)).await?;
+            return Ok(Exchange { repeated: exchange.repeated || text.repeated, ..text });
         }
-        Ok(answers)
+        Ok(exchange)
     }
 
-    /// As [`call`](Connection::call), and says which link answered.
-    pub(crate) async fn exchange(
-        &self,
-        limit: Duration,
-        pipeline: impl Fn(&Link) -> Pipeline + Sync,
-    ) -> Result<(Arc<Link>, Answers), Error> {
+    /// As [`call`](Connection::call), for a pipeline that minds a forgotten script itself.
+    pub(crate) async fn exchange(&self, limit: Duration, pipeline: impl Fn(&Link) -> Pipeline + Sync) -> Result<Exchange, Error> {
         let started = Instant::now();
         let (half, end) = (started + limit / 2, started + limit);
         let current = self.link();
         if let Some(link) = &current {
             match timeout_at(half, link.send(&tolerant(pipeline(link)))).await {
-                Ok(Ok(answers)) => return Ok((Arc::clone(link), answers)),
+                Ok(Ok(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
                 Ok(Err(error)) => {
                     debug!(%error, "connection lost");
                     self.drop_link(link);
@@ -125,11 +130,11 @@ impl Connection {
                 Err(_) => debug!("no reply after half the operation timeout"),
             }
         }
-        let sent_before = current.is_some();
-        let unanswered = |error: Error| if sent_before { error.maybe_applied() } else { error };
+        let repeated = current.is_some();
+        let unanswered = |error: Error| if repeated { error.maybe_applied() } else { error };
         let link = self.replace(current.as_ref(), end).await.map_err(unanswered)?;
         match timeout_at(end, link.send(&tolerant(pipeline(&link)))).await {
-            Ok(Ok(answers)) => Ok((link, answers)),
+            Ok(Ok(answers)) => Ok(Exchange { link, answers, repeated }),
             Ok(Err(error)) => {
                 self.drop_link(&link);
                 Err(translate(&error).maybe_applied())

@@ -3,60 +3,64 @@
 use redis::RedisError;
 use tenure::{Error, ErrorKind};
 
-/// How a server's error starts, what that means, and what to do about it.
-const ANSWERS: &[(&str, ErrorKind, &str, &str)] = &[
-    ("READONLY", ErrorKind::Unavailable, "the server is a read-only replica", "point the store URL at the master"),
-    ("LOADING", ErrorKind::Unavailable, "the server is loading its data", "wait until it has"),
-    ("MASTERDOWN", ErrorKind::Unavailable, "the server is a replica without its master", "point the store URL at the master"),
-    ("CLUSTERDOWN", ErrorKind::Unavailable, "the cluster is down", "look at the state of its nodes"),
-    ("TRYAGAIN", ErrorKind::Unavailable, "the slot of the lock is being moved", "wait until it has"),
-    ("BUSY", ErrorKind::Unavailable, "the server is busy with another client's script", "end it with SCRIPT KILL"),
-    ("OOM", ErrorKind::Unavailable, "the server is out of memory", "raise its maxmemory or free some"),
-    ("MISCONF", ErrorKind::Unavailable, "the server cannot save its data and takes no writes", "look at its log and its disk"),
-    (
-        "NOREPLICAS",
-        ErrorKind::Unavailable,
+/// What a server's error means.
+struct Meaning {
+    /// How the error starts.
+    starts: &'static [&'static str],
+    kind: ErrorKind,
+    what: &'static str,
+    fix: &'static str,
+}
+
+const fn unavailable(starts: &'static [&'static str], what: &'static str, fix: &'static str) -> Meaning {
+    Meaning { starts, kind: ErrorKind::Unavailable, what, fix }
+}
+
+const fn refused(starts: &'static [&'static str], what: &'static str, fix: &'static str) -> Meaning {
+    Meaning { starts, kind: ErrorKind::Refused, what, fix }
+}
+
+const MEANINGS: &[Meaning] = &[
+    unavailable(&["READONLY"], "the server is a read-only replica", "point the store URL at the master"),
+    unavailable(&["LOADING"], "the server is loading its data", "wait until it has"),
+    unavailable(&["MASTERDOWN"], "the server is a replica without its master", "point the store URL at the master"),
+    unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),
+    unavailable(&["TRYAGAIN"], "the slot of the lock is being moved", "wait until it has"),
+    unavailable(&["BUSY"], "the server is busy with another client's script", "end it with SCRIPT KILL"),
+    unavailable(&["OOM"], "the server is out of memory", "raise its maxmemory or free some"),
+    unavailable(&["MISCONF"], "the server cannot save its data and takes no writes", "look at its log and its disk"),
+    unavailable(
+        &["NOREPLICAS"],
         "the server has too few replicas to take writes",
-        "look at min-replicas-to-write and its replicas",
+        "look at its replicas and min-replicas-to-write",
     ),
-    ("ERR max number of clients", ErrorKind::Unavailable, "the server has as many clients as it allows", "raise its maxclients"),
-    ("NOAUTH", ErrorKind::Refused, "the server wants a password", "set TENURE_PASSWORD or put it in the store URL"),
-    ("WRONGPASS", ErrorKind::Refused, "the server does not take this user name and password", "correct them"),
-    ("ERR AUTH", ErrorKind::Refused, "the server does not take this user name and password", "correct them"),
-    ("ERR invalid password", ErrorKind::Refused, "the server does not take this user name and password", "correct them"),
-    (
-        "NOPERM",
-        ErrorKind::Refused,
+    unavailable(&["ERR max number of clients"], "the server has as many clients as it allows", "raise its maxclients"),
+    refused(&["NOAUTH"], "the server wants a password", "set TENURE_PASSWORD or put it in the store URL"),
+    refused(
+        &["WRONGPASS", "ERR AUTH", "ERR invalid password"],
+        "the server does not take this user name and password",
+        "correct them",
+    ),
+    refused(
+        &["NOPERM", "ERR The user executing the script", "ERR ACL failure in script"],
         "the server does not permit it to this user",
         "grant the user the command and the keys with ACL SETUSER",
     ),
-    (
-        "ERR The user executing the script",
-        ErrorKind::Refused,
-        "the server does not permit it to this user",
-        "grant the user the command and the keys with ACL SETUSER",
-    ),
-    (
-        "ERR ACL failure in script",
-        ErrorKind::Refused,
-        "the server does not permit it to this user",
-        "grant the user the command and the keys with ACL SETUSER",
-    ),
-    (
-        "WRONGTYPE",
-        ErrorKind::Refused,
+    refused(
+        &["WRONGTYPE"],
         "the key holds another kind of value, so it is another kind of lock or no lock at all",
         "use another name, or a prefix= of your own",
     ),
-    (
-        "TENURECOUNTER",
-        ErrorKind::Refused,
+    refused(
+        &["TENURECOUNTER", "ERR increment or decrement would overflow", "ERR value is not an integer"],
         "the grant counter cannot be used",
-        "correct or delete that key, or use a prefix= of your own",
+        "correct or delete the key tenure:fence, or use a prefix= of your own",
     ),
-    ("MOVED", ErrorKind::Refused, "the server is a node of a cluster", "this version speaks to single servers only"),
-    ("ASK", ErrorKind::Refused, "the server is a node of a cluster", "this version speaks to single servers only"),
-    ("CROSSSLOT", ErrorKind::Refused, "the server is a node of a cluster", "this version speaks to single servers only"),
+    refused(
+        &["MOVED", "ASK", "CROSSSLOT"],
+        "the server is a node of a cluster",
+        "name a single server: this version speaks to no cluster",
+    ),
 ];
 
 /// Turns an error of the client library into ours. A server's error means that the command was not applied; anything else
@@ -99,9 +103,9 @@ fn text_of(error: &RedisError) -> String {
 }
 
 fn translate_answer(text: &str) -> Error {
-    let known = ANSWERS.iter().find(|(start, ..)| text.starts_with(start) || text.trim_start_matches("ERR ").starts_with(start));
-    let (kind, what, fix) = match known {
-        Some((_, kind, what, fix)) => (*kind, *what, *fix),
+    let means = |meaning: &&Meaning| meaning.starts.iter().any(|start| text.starts_with(start));
+    let (kind, what, fix) = match MEANINGS.iter().find(means) {
+        Some(Meaning { kind, what, fix, .. }) => (*kind, *what, *fix),
         None => (ErrorKind::Refused, "the server refused", "make sure that it is Redis 6.2 or newer, or a Valkey"),
     };
     Error::new(kind, format!("{what} ({text})")).fix(fix)

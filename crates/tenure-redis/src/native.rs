@@ -17,7 +17,7 @@ use tenure::{
     Store, operation_timeout,
 };
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Exchange};
 use crate::failure::{is_noscript, translate, unexpected};
 use crate::link::{Link, now_ms};
 use crate::options::Options;
@@ -85,13 +85,15 @@ impl RedisStore {
             pipeline.cmd("EXEC");
             pipeline
         };
-        let (link, mut answers) = self.connection.exchange(self.limit(request.ttl), pipeline).await?;
-        let lifted = match answers.len() {
-            4 => true,
-            5 => settle_lift(&link, answers.remove(0), sent_at)?,
-            other => return Err(unexpected(format_args!("{other} replies to a transaction"))),
+        let Exchange { link, mut answers, .. } = self.connection.exchange(self.limit(request.ttl), pipeline).await?;
+        let lift = (answers.len() == 5).then(|| answers.remove(0));
+        let executed = transaction(answers);
+        let lifted = match lift.map(|answer| settle_lift(&link, answer, sent_at)) {
+            Some(Err(error)) => return Err(if may_have_set(&executed) { error.maybe_applied() } else { error }),
+            Some(Ok(lifted)) => lifted,
+            None => true,
         };
-        let (set, incremented) = transaction(answers)?;
+        let (set, incremented) = executed?;
         if set == Value::Nil {
             return Ok(Taken::Busy);
         }
@@ -109,7 +111,7 @@ impl RedisStore {
         let from = request.from.as_ref().map_or(&b""[..], |from| from.as_bytes());
         let (ttl, mine) = (millis(request.ttl).to_string(), if mine_counts { "1" } else { "0" });
         let args = [request.owner.as_bytes(), ttl.as_bytes(), mine.as_bytes(), from, seen.as_bytes()];
-        let answer = self
+        let (answer, _) = self
             .script(request.ttl, |_, form| script::call(&script::CLAIM, form, &[key.as_bytes(), self.counter.as_bytes()], &args))
             .await?;
         let Value::Array(parts) = &answer else { return Err(unexpected(format_args!("{answer:?} to a claim")).maybe_applied()) };
@@ -131,10 +133,12 @@ impl RedisStore {
         Busy { ahead: None, recheck: self.recheck, mark: None, holder }
     }
 
-    /// Runs one script call and gives its answer.
-    async fn script(&self, ttl: Duration, call: impl Fn(&Link, Form) -> redis::Cmd + Sync) -> Result<Value, Error> {
-        let answers = self.connection.call(self.limit(ttl), |link, form| single(call(link, form))).await?;
-        only(answers)?.map_err(|e| translate(&e))
+    /// Runs one script call and gives its answer, and whether it may have run twice.
+    async fn script(&self, ttl: Duration, call: impl Fn(&Link, Form) -> redis::Cmd + Sync) -> Result<(Value, bool), Error> {
+        let Exchange { answers, repeated, .. } =
+            self.connection.call(self.limit(ttl), |link, form| single(call(link, form))).await?;
+        let answer = only(answers)?.map_err(|e| translate(&e))?;
+        Ok((answer, repeated))
     }
 
     fn renewal(&self, leases: &[Lease], form: Form) -> redis::Cmd {
@@ -159,7 +163,9 @@ impl RedisStore {
             pipeline
         };
         match self.connection.call(limit, pipeline).await {
-            Ok(answers) => batches.iter().zip(answers).map(|(batch, answer)| (*batch, renewals(answer, batch.len()))).collect(),
+            Ok(Exchange { answers, .. }) => {
+                batches.iter().zip(answers).map(|(batch, answer)| (*batch, renewals(answer, batch.len()))).collect()
+            }
             Err(error) => batches.iter().map(|batch| (*batch, Err(error.copy()))).collect(),
         }
     }
@@ -172,7 +178,8 @@ impl RedisStore {
             let step = single(
                 cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg("string").to_owned(),
             );
-            let answer = only(self.connection.call(FOR_PEOPLE, |_, _| step.clone()).await?)?.map_err(|e| translate(&e))?;
+            let answer =
+                only(self.connection.call(FOR_PEOPLE, |_, _| step.clone()).await?.answers)?.map_err(|e| translate(&e))?;
             let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(unexpected)?;
             let names: Vec<Name> = keys.iter().filter_map(|key| self.name(key)).collect();
             entries.extend(
@@ -203,7 +210,7 @@ impl RedisStore {
             let key = self.key(name);
             pipeline.cmd("MULTI").cmd("GET").arg(&key).cmd("PTTL").arg(&key).cmd("EXEC");
         }
-        let mut answers = self.connection.call(limit, |_, _| pipeline.clone()).await?.into_iter();
+        let mut answers = self.connection.call(limit, |_, _| pipeline.clone()).await?.answers.into_iter();
         let mut entries = Vec::new();
         for name in names {
             let (value, ttl) = transaction(answers.by_ref().take(4).collect())?;
@@ -285,9 +292,13 @@ impl Store for RedisStore {
         let linger = millis(linger).to_string();
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
         match self.script(lease.ttl, |_, form| script::call(&script::RELEASE, form, &[key.as_bytes()], &args)).await? {
-            Value::Int(1) => Ok(Released::Released),
-            Value::Int(0) => Ok(Released::NotHeld),
-            other => Err(unexpected(format_args!("{other:?} to a release"))),
+            (Value::Int(1), _) => Ok(Released::Released),
+            (Value::Int(0), false) => Ok(Released::NotHeld),
+            // The first of the two may have given it up, or it was lost before: nobody knows.
+            (Value::Int(0), true) => {
+                Err(Error::unreachable("the first release had no answer, and the second found nothing").maybe_applied())
+            }
+            (other, _) => Err(unexpected(format_args!("{other:?} to a release"))),
         }
     }
 
@@ -303,6 +314,14 @@ impl Store for RedisStore {
     }
 }
 
+/// Whether the transaction behind a failed lift may have taken the name.
+fn may_have_set(executed: &Result<(Value, Value), Error>) -> bool {
+    match executed {
+        Ok((set, _)) => *set != Value::Nil,
+        Err(error) => error.may_have_been_applied(),
+    }
+}
+
 /// Whether the counter was lifted. A server that has forgotten the script has not lifted, and must be sent its text next time.
 fn settle_lift(link: &Link, answer: RedisResult<Value>, sent_at: u64) -> Result<bool, Error> {
     match answer {
@@ -314,8 +333,7 @@ fn settle_lift(link: &Link, answer: RedisResult<Value>, sent_at: u64) -> Result<
             link.lift_known.store(false, Ordering::Relaxed);
             Ok(false)
         }
-        // The transaction behind it may have gone through all the same.
-        Err(error) => Err(translate(&error).maybe_applied()),
+        Err(error) => Err(translate(&error)),
     }
 }
 

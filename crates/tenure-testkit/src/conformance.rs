@@ -146,7 +146,8 @@ pub fn check_list(listed: &[&str]) {
         include_str!("conformance/processes.rs"),
         include_str!("conformance/foreign.rs"),
     ];
-    let written = SOURCES.iter().flat_map(|source| source.lines()).filter_map(|line| line.strip_prefix("pub async fn ")?.split('(').next());
+    let written =
+        SOURCES.iter().flat_map(|source| source.lines()).filter_map(|line| line.strip_prefix("pub async fn ")?.split('(').next());
     for case in written {
         assert!(listed.contains(&case), "the case {case} is not in the list of conformance!");
     }

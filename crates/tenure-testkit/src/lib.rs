@@ -8,6 +8,9 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::missing_panics_doc,
+    clippy::print_stdout,
+    clippy::unused_async,
+    clippy::future_not_send,
     reason = "test support: a broken set-up must stop the test that asked for it"
 )]
 

@@ -1,5 +1,7 @@
 //! Conformance of the store in memory.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
+
 use std::process::Command;
 use std::sync::Arc;
 

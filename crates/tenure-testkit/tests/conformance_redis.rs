@@ -1,5 +1,7 @@
 //! Conformance of the Redis store, in its native layout, on a real server behind a proxy that can fall silent.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
+
 use std::process::Command;
 use std::sync::Arc;
 
@@ -41,7 +43,11 @@ impl Subject for Redis {
     }
 
     fn silence(&self, silent: bool) -> Result<(), NotApplicable> {
-        if silent { self.proxy.black_hole() } else { self.proxy.heal() }
+        if silent {
+            self.proxy.black_hole()
+        } else {
+            self.proxy.heal()
+        }
         Ok(())
     }
 }

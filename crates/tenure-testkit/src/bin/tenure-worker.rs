@@ -4,7 +4,7 @@ use tenure::Locker;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), tenure::Error> {
-    let url = std::env::args().nth(1).expect("usage: tenure-worker URL");
+    let url = std::env::args().nth(1).ok_or_else(|| tenure::Error::invalid("usage: tenure-worker URL"))?;
     let locks = match url.strip_prefix("sqlite:") {
         Some(path) => Locker::new(tenure_sql::sqlite::open(path)?),
         None => tenure_redis::connect(&url).await?,

@@ -42,7 +42,27 @@ pub async fn odd_names_are_kept_apart(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let long = "n".repeat(store.features().max_name.min(1_000));
     let names = [
-        "a", "A", " ", "a ", "two words", "a}b", "{a}b", "{}x", "x{}{y}", "a*", "[a]", "a\\b", "%", "a'b", "a\"b", "заказ/42", "日本", "é", "e\u{301}", &*long, &long[1..],
+        "a",
+        "A",
+        " ",
+        "a ",
+        "two words",
+        "a}b",
+        "{a}b",
+        "{}x",
+        "x{}{y}",
+        "a*",
+        "[a]",
+        "a\\b",
+        "%",
+        "a'b",
+        "a\"b",
+        "заказ/42",
+        "日本",
+        "é",
+        "e\u{301}",
+        &*long,
+        &long[1..],
     ];
     let held: Vec<_> = names.iter().map(|text| request(text, LONG)).collect();
     for request in &held {

@@ -54,7 +54,7 @@ pub async fn a_silent_store_is_told_within_the_timeout(subject: &dyn Subject) ->
     let error = locks.mutex("door").ttl(Duration::from_secs(3)).try_acquire().await.unwrap_err();
     let took = BootTime::now().since(started);
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
-    assert!(took < Duration::from_millis(500 + 500), "told only after {took:?}");
+    assert!(took < Duration::from_secs(1), "told only after {took:?}");
     subject.silence(false)?;
     Ok(())
 }

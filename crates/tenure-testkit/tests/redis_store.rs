@@ -1,0 +1,175 @@
+//! What the Redis store says to servers that are set up in odd ways, and how it gets in.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
+
+use std::time::Duration;
+
+use tenure::{Acquired, ErrorKind, Locker, Name, Owner, Place, Release, Request, Share, Store};
+use tenure_redis::{Options, RedisStore};
+use tenure_testkit::{Certificates, RedisServer, free_port, wait_until};
+
+const LONG: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn connect(url: &str) -> Result<RedisStore, tenure::Error> {
+    Options::parse(url)?.connect().await
+}
+
+fn request(name: &str) -> Request {
+    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("store").unwrap());
+    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+}
+
+/// One cycle through a fresh connection.
+async fn works(url: &str) {
+    let locks = Locker::new(connect(url).await.unwrap());
+    let guard = locks.mutex("door").acquire().await.unwrap();
+    assert!(guard.fence().is_some());
+    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passwords_users_databases_and_sockets() {
+    let server = RedisServer::builder().password("s3cr/t@").start();
+    server.cli("ACL SETUSER app on >app:pw ~* +@all");
+    let port = server.port();
+    works(&format!("redis://:s3cr%2Ft%40@127.0.0.1:{port}")).await;
+    works(&format!("valkey://app:app%3Apw@127.0.0.1:{port}/3")).await;
+    works(&format!("redis+unix://:s3cr%2Ft%40@localhost{}?db=2", server.unix_socket().display())).await;
+    let options = Options::parse(&format!("redis://127.0.0.1:{port}/5?prefix=app:")).unwrap().password("s3cr/t@");
+    let store = options.connect().await.unwrap();
+    let held = request("door");
+    assert!(matches!(store.acquire(&held).await.unwrap(), Acquired::Granted(_)));
+    let mut client = server.connect().unwrap();
+    client.command(&["SELECT", "5"]).unwrap();
+    assert_eq!(client.command(&["GET", "app:door"]).unwrap().text().as_bytes(), held.owner.as_bytes());
+    assert_eq!(
+        client.command(&["EXISTS", "app:tenure:fence", "tenure:fence"]).unwrap(),
+        1,
+        "the counter belongs under the prefix"
+    );
+    assert_eq!(store.inspect(None).await.unwrap().len(), 1);
+    for (url, word) in [
+        (format!("redis://127.0.0.1:{port}"), "password"),
+        (format!("redis://:wrong@127.0.0.1:{port}"), "password"),
+        (format!("redis://nobody:wrong@127.0.0.1:{port}"), "password"),
+        (format!("redis://:s3cr%2Ft%40@127.0.0.1:{port}/99"), "DB index"),
+    ] {
+        let error = connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{url}: {error}");
+        assert!(error.to_string().contains(word), "{error}");
+        assert!(!format!("{error} {error:?}").contains("wrong@"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_checked_both_ways() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (certs, strangers) = (Certificates::generate(dir.path()), Certificates::generate(other.path()));
+    let server = RedisServer::builder().tls(&certs).start();
+    let (url, ca) = (server.tls_url(), certs.ca().display().to_string());
+    works(&format!("{url}?ca={ca}")).await;
+    works(&format!("{url}?ca={ca}&cert={}&key={}", certs.client_cert().display(), certs.client_key().display())).await;
+    for bad in [
+        format!("{url}?ca={}", strangers.ca().display()),
+        url.clone(),
+        format!("rediss://127.0.0.1:{}?ca={ca}", server.port()),
+        format!("redis://127.0.0.1:{}", server.tls_port()),
+    ] {
+        let error = connect(&bad).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{bad}: {error}");
+    }
+    let error = connect(&format!("{url}?ca=/nonexistent.pem")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("/nonexistent.pem"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_there_is_told_at_once() {
+    let error = connect(&format!("redis://127.0.0.1:{}", free_port())).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, false), "{error}");
+    let error = connect("redis+unix:///nonexistent/redis.sock").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let stopped = RedisServer::start();
+    stopped.stop();
+    let started = std::time::Instant::now();
+    let error = connect(&stopped.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
+}
+
+/// Each way in which a server says no has its class, and is not waited for where waiting does not help.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_refusal_has_its_class() {
+    let server = RedisServer::start();
+    let store = connect(&server.url()).await.unwrap();
+    let refused = async |name: &str| store.acquire(&request(name)).await.unwrap_err();
+
+    server.cli("CONFIG SET min-replicas-to-write 1");
+    let error = refused("a").await;
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
+    server.cli("CONFIG SET min-replicas-to-write 0");
+
+    // A server that could not save takes no writes.
+    server.command(&["CONFIG", "SET", "save", "3600 1"]);
+    std::fs::create_dir(server.dir().join("dump.rdb")).unwrap();
+    server.cli("SET x 1");
+    server.cli("BGSAVE");
+    wait_until(PATIENCE, "the save to fail", || server.cli("INFO persistence").contains("rdb_last_bgsave_status:err"));
+    let error = refused("b").await;
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
+    server.command(&["CONFIG", "SET", "save", ""]);
+
+    server.cli("ACL SETUSER app on >pw ~* +@all -set");
+    let user = connect(&format!("redis://app:pw@127.0.0.1:{}", server.port())).await.unwrap();
+    let error = user.acquire(&request("c")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    // Inside a script the server words it differently.
+    server.cli("ACL SETUSER app +@all -del");
+    let held = request("d");
+    assert!(matches!(user.acquire(&held).await.unwrap(), Acquired::Granted(_)));
+    let lease = tenure::Lease { name: held.name, owner: held.owner, share: held.share, ttl: held.ttl, fence: None };
+    let error = user.release(&lease, Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("ACL"), "{error}");
+
+    server.cli("CONFIG SET maxclients 3");
+    let crowd: Vec<_> = (0..6).map(|_| server.connect()).collect();
+    let error = connect(&server.url()).await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    drop(crowd);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_is_waited_for() {
+    let server = RedisServer::builder().arg("busy-reply-threshold", "50").start();
+    let locks = Locker::new(connect(&server.url()).await.unwrap());
+    let mut hog = server.connect().unwrap();
+    hog.send(&["EVAL", "while true do end", "0"]).unwrap();
+    let store = locks.store().clone();
+    wait_until(PATIENCE, "the server to say that it is busy", || {
+        server.connect().unwrap().command(&["GET", "x"]).unwrap().text().starts_with("BUSY")
+    });
+    let error = store.acquire(&request("door")).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
+    let waiting = tokio::spawn(async move { locks.mutex("door").wait(PATIENCE).acquire().await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(server.connect().unwrap().command(&["SCRIPT", "KILL"]).unwrap(), "OK");
+    let _guard = waiting.await.unwrap().unwrap();
+}
+
+/// A connection that the application has already, with everything that holds above it.
+#[cfg(feature = "redis-1")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_was_brought() {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let locks = Locker::new(tenure_redis::over(connection, "mine:"));
+    assert!(locks.store().features().late_commands, "nobody ends a connection that is not ours");
+    let guard = locks.mutex("door").acquire().await.unwrap();
+    assert_eq!(server.cli("GET mine:door"), guard.token().to_string());
+    guard.verify().await.unwrap();
+    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert_eq!(server.cli("EXISTS mine:door"), "0");
+}
