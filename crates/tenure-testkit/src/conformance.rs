@@ -1,6 +1,6 @@
 //! The cases every store must pass, as a library.
 //!
-//! A store's tests say `tenure_testkit::conformance!(subject)`, where `subject` is an async function that makes a [`Subject`], and
+//! A store's tests say `tenure_testkit::conformance!(subject)`, where `subject` is a function that makes a [`Subject`], and
 //! get one test for each case. A case that a store cannot run (no other process can reach a store in memory) must be declared in
 //! [`Subject::exceptions`]; one that is declared and runs all the same fails, and so does one that cannot run undeclared.
 
@@ -59,7 +59,7 @@ pub struct NotApplicable(pub &'static str);
 /// How a case ends when it does not panic.
 pub type Outcome = Result<(), NotApplicable>;
 
-/// One test for each case, on the subject that an async function makes.
+/// One test for each case, on the subject that a function makes.
 #[macro_export]
 macro_rules! conformance {
     ($subject:path) => {
@@ -109,7 +109,7 @@ macro_rules! conformance_tests {
         $($(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                let subject = $subject().await;
+                let subject = $subject();
                 let outcome = $crate::conformance::$group::$case(&subject).await;
                 $crate::conformance::settle(stringify!($case), &subject, outcome);
             }

@@ -47,7 +47,7 @@ impl Subject for Memory {
     }
 }
 
-async fn subject() -> Memory {
+fn subject() -> Memory {
     Memory(MemoryStore::new())
 }
 

@@ -43,16 +43,13 @@ impl Subject for Redis {
     }
 
     fn silence(&self, silent: bool) -> Result<(), NotApplicable> {
-        if silent {
-            self.proxy.black_hole()
-        } else {
-            self.proxy.heal()
-        }
+        let control = if silent { Proxy::black_hole } else { Proxy::heal };
+        control(&self.proxy);
         Ok(())
     }
 }
 
-async fn subject() -> Redis {
+fn subject() -> Redis {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     Redis { server, proxy }

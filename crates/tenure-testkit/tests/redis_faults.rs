@@ -77,7 +77,8 @@ async fn a_swallowed_reply_costs_no_lock() {
     let (server, proxy, store) = behind_proxy().await;
     // So that the server knows the scripts.
     assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), Released::NotHeld);
-    for k in 1..=8 {
+    // Each command of the transaction in turn.
+    for k in 1..=4 {
         proxy.swallow_reply(k);
         let name = format!("door {k}");
         let held = request(&name, LONG);
