@@ -85,7 +85,7 @@ impl RedisStore {
             pipeline.cmd("EXEC");
             pipeline
         };
-        let Exchange { link, mut answers, .. } = self.connection.exchange(self.limit(request.ttl), pipeline).await?;
+        let Exchange { link, mut answers, repeated } = self.connection.exchange(self.limit(request.ttl), pipeline).await?;
         let lift = (answers.len() == 5).then(|| answers.remove(0));
         let executed = transaction(answers);
         let lifted = match lift.map(|answer| settle_lift(&link, answer, sent_at)) {
@@ -95,7 +95,7 @@ impl RedisStore {
         };
         let (set, incremented) = executed?;
         if set == Value::Nil {
-            return Ok(Taken::Busy);
+            return Ok(Taken::Busy { repeated });
         }
         // Whatever is wrong from here on, the name may be ours at the server.
         let counter = counter(&incremented).map_err(Error::maybe_applied)?;
@@ -229,7 +229,10 @@ enum Taken {
     Granted(Fence),
     /// Ours, without a number that can be relied on.
     Unfenced,
-    Busy,
+    Busy {
+        /// An earlier try had no answer, and may be what it is busy with.
+        repeated: bool,
+    },
 }
 
 #[async_trait]
@@ -259,7 +262,18 @@ impl Store for RedisStore {
             Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl, waiting: false })),
             // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
             Taken::Unfenced => self.claim(request, true).await.map_err(Error::maybe_applied),
-            Taken::Busy => self.claim(request, request.repeatable).await,
+            Taken::Busy { repeated } => {
+                let answer = self.claim(request, request.repeatable).await?;
+                match &answer {
+                    Acquired::Busy(busy)
+                        if repeated && busy.holder.as_ref().is_some_and(|holder| holder.owner == request.owner) =>
+                    {
+                        Err(Error::unreachable("the first try had no answer, and the given value is in place: ours or another's")
+                            .maybe_applied())
+                    }
+                    _ => Ok(answer),
+                }
+            }
         }
     }
 

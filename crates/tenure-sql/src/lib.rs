@@ -1,1 +1,25 @@
-//! wip
+//! The SQL stores of tenure. So far one: [`SqliteStore`], a file on this machine, with no server.
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+//! let locks = tenure_sql::connect("/var/lib/app/locks.db").await?;
+//! let guard = locks.mutex("invoice/42").acquire().await?;
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # What is promised
+//! One holder at a time among all processes of one machine, through crashes and kills at any moment, and a fence that is larger
+//! for every later holder, also after the file was deleted or an older one put in its place.
+//!
+//! # What is not
+//! - Several machines. SQLite cannot share a file over a network file system, and the leases in it are counted on the clock of one
+//!   machine. A file that another machine wrote to is refused, but two machines that were cloned with one machine id, and start
+//!   on the file at the same moment, are not told apart.
+//! - A time namespace (`unshare --time`) with a shifted boot clock of its own: its deadlines do not compare with those outside.
+//! - Deleting the file while processes hold locks in it frees those locks at once: the holders learn it at their next renewal,
+//!   and only the fence protects until then. Its `-wal` and `-shm` companions belong to it and go with it.
+
+pub mod sqlite;
+
+pub use crate::sqlite::{SqliteStore, connect};

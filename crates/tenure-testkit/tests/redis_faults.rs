@@ -95,6 +95,24 @@ async fn a_swallowed_reply_costs_no_lock() {
     assert!(!store.features().late_commands);
 }
 
+/// U13: a given value that is in place after an unheard try may be ours or another's, and is told as neither held nor busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_given_token_after_a_swallowed_reply_is_unknown() {
+    let (server, proxy, store) = behind_proxy().await;
+    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..request("door", LONG) };
+    proxy.swallow_reply(1);
+    let error = store.acquire(&given).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
+    proxy.heal();
+    proxy.swallow_reply(1);
+    let locks = Locker::new(store);
+    let error = locks.mutex("gate").token(given.owner).ttl(LONG).acquire().await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error}");
+    proxy.heal();
+    locks.settled().await;
+    assert_eq!(server.cli("GET gate"), "fixed", "nothing may be cleared up that could be another's");
+}
+
 /// B16: one half-dead connection does not cost the job, though the ttl is small: the renewal goes out again on a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_half_dead_connection_costs_no_lock() {

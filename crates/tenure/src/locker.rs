@@ -12,8 +12,8 @@ use crate::owner::check_label;
 use crate::tenure::{Tenure, Terms};
 use crate::watchdog::{Orphan, Watchdog, gone, no_answer};
 use crate::{
-    Acquired, BootClock, BootTime, Clock, Entry, Error, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request, Store,
-    operation_timeout,
+    Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request,
+    Store, operation_timeout,
 };
 
 /// Takes locks in one store. Cheap to clone; clones share one watchdog.
@@ -152,7 +152,7 @@ impl Core {
     pub(crate) async fn limited<T>(&self, ttl: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let limit = self.operation_timeout(ttl);
         let answer = tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(no_answer(limit)));
-        if !matches!(&answer, Err(error) if error.is_transient()) {
+        if !matches!(&answer, Err(error) if error.kind() == ErrorKind::Unreachable) {
             self.answered.store(true, Ordering::Relaxed);
         }
         answer

@@ -11,8 +11,8 @@ use futures_util::stream::{self, BoxStream};
 use tokio::sync::watch;
 
 use crate::{
-    Acquired, BootClock, BootTime, Busy, Clock, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Owner,
-    Released, Renewal, Request, Share, Store,
+    Acquired, BootClock, BootTime, Busy, Clock, Entry, Error, ErrorKind, Features, Fence, Grant, Holder, Lease, Name, Notice,
+    Owner, Place, Released, Renewal, Request, Share, Store,
 };
 
 /// Names held in this process's memory. Clones are the same store.
@@ -97,6 +97,9 @@ impl Store for MemoryStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        if request.share != Share::MUTEX || request.place != Place::None {
+            return Err(Error::new(ErrorKind::Unsupported, "memory: keeps mutexes without a queue only"));
+        }
         let now = self.clock.now();
         let mut held = self.held();
         let Some(row) = held.live(&request.name, now) else {

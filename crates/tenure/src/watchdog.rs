@@ -339,7 +339,10 @@ impl Shared {
             match answer.unwrap_or_else(|_| Err(no_answer(limit))) {
                 Ok(Released::Released | Released::NotHeld) if !self.store.features().late_commands => break,
                 Ok(_) => {}
-                Err(error) if error.is_transient() => debug!(name = %lease.name, %error, "clean-up failed, will retry"),
+                // A full disk may have room again before the ttl has passed; a refusal stays one.
+                Err(error) if error.is_transient() || error.kind() == ErrorKind::Damaged => {
+                    debug!(name = %lease.name, %error, "clean-up failed, will retry");
+                }
                 Err(error) => {
                     warn!(name = %lease.name, %error, "clean-up refused; the name is free when its ttl has passed");
                     break;

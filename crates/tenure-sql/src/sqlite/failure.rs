@@ -1,0 +1,115 @@
+//! What SQLite's errors mean to a caller.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+use rusqlite::ffi::{SQLITE_CANTOPEN_ISDIR, SQLITE_IOERR_SHMSIZE};
+use rustix::fs::{Access, access};
+use tenure::{Error, ErrorKind};
+
+/// Why a call on the file did not go through.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// SQLite's word, before anything was committed.
+    Sql(rusqlite::Error),
+    /// SQLite's word on the commit.
+    Commit(rusqlite::Error),
+    /// Said in full already.
+    Told(Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Told(error)
+    }
+}
+
+impl Failure {
+    /// Whether another process was in the way, so that the same may go through in a moment.
+    pub(super) fn is_busy(&self) -> bool {
+        let busy =
+            |code| matches!(code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed);
+        matches!(self, Self::Sql(error) | Self::Commit(error) if error.sqlite_error_code().is_some_and(busy))
+    }
+
+    /// Whether SQLite could not open the file.
+    pub(super) fn is_cannot_open(&self) -> bool {
+        matches!(self, Self::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen))
+    }
+
+    /// In words, for the file at `path`.
+    pub(super) fn told(self, path: &Path) -> Error {
+        match self {
+            Self::Told(error) => error,
+            Self::Sql(error) => describe(path, error),
+            // The last page may have reached the file before the error did: a process that recovers the file after a crash
+            // would find the commit there. A full disk cannot have taken it.
+            Self::Commit(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => describe(path, error),
+            Self::Commit(error) => describe(path, error).maybe_applied(),
+        }
+    }
+}
+
+/// An error about the file itself, which stays until somebody mends it.
+pub(super) fn damaged(path: &Path, why: &str, fix: &str) -> Error {
+    Error::new(ErrorKind::Damaged, format!("cannot use the lock file {}: {why}", path.display())).fix(fix)
+}
+
+fn describe(path: &Path, error: rusqlite::Error) -> Error {
+    let Some(code) = error.sqlite_error_code() else {
+        return damaged(path, "its tables are not as tenure made them", RECREATE).source(error);
+    };
+    let (why, fix) = match code {
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
+            return Error::unavailable(format!("the lock file {} stayed busy for the whole operation timeout", path.display()))
+                .fix("try again; if it stays so, a program keeps a transaction open in the file (lsof tells which)")
+                .source(error);
+        }
+        ErrorCode::OutOfMemory => {
+            return Error::unavailable(format!("no memory to use the lock file {}", path.display())).source(error);
+        }
+        ErrorCode::DiskFull => ("the disk is full", "free some space"),
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => ("it is read-only", WRITABLE),
+        ErrorCode::CannotOpen => return cannot_open(path, error),
+        ErrorCode::NotADatabase => ("it is not an SQLite file", "give the path of another file, which tenure will make"),
+        ErrorCode::DatabaseCorrupt => ("it is corrupt", RECREATE),
+        ErrorCode::SystemIoFailure if extended(&error) == SQLITE_IOERR_SHMSIZE => {
+            ("no space for its -shm companion", "free some space")
+        }
+        ErrorCode::SystemIoFailure => ("the disk failed", "look at the system log, and whether the disk is full"),
+        _ => ("its tables are not as tenure made them", RECREATE),
+    };
+    damaged(path, why, fix).source(error)
+}
+
+const WRITABLE: &str = "make the file and its directory writable, or give another path";
+const RECREATE: &str = "stop the programs that use it and delete it with its -wal and -shm companions; its locks are then free";
+
+fn extended(error: &rusqlite::Error) -> i32 {
+    error.sqlite_error().map_or(0, |error| error.extended_code)
+}
+
+/// SQLite does not say why. The file must not be opened to find out: closing it would drop this process's locks on it.
+fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
+    let directory = || path.metadata().is_ok_and(|found| found.is_dir());
+    if extended(&error) == SQLITE_CANTOPEN_ISDIR || directory() {
+        return damaged(path, "it is a directory", "give the path of a file in it");
+    }
+    let may = |path: &Path, how| access(path, how).map_err(std::io::Error::from);
+    let parent = path.parent().unwrap_or(path);
+    let why = match (path.exists(), may(path, Access::READ_OK | Access::WRITE_OK).and(may(parent, Access::WRITE_OK))) {
+        (true, Err(no)) => format!("it is read-only ({no})"),
+        (true, Ok(())) => "it, or a companion beside it, cannot be opened".to_owned(),
+        (false, _) => match may(parent, Access::WRITE_OK) {
+            Err(no) => format!("it does not exist and cannot be made there ({no})"),
+            Ok(()) => "it does not exist and cannot be made there".to_owned(),
+        },
+    };
+    damaged(path, &why, WRITABLE).source(error)
+}

@@ -1,0 +1,180 @@
+//! A file that any number of processes of one machine share. No server.
+
+mod calls;
+mod failure;
+mod file;
+mod freed;
+mod lease;
+mod machine;
+mod patience;
+mod schema;
+mod statements;
+mod thread;
+
+use std::fmt;
+use std::path::{Path, PathBuf, absolute};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use tenure::{
+    Acquired, Entry, Error, ErrorKind, Features, Lease, Locker, Name, Notice, Released, Renewal, Request, Share, Store,
+    operation_timeout,
+};
+use tokio::sync::oneshot;
+
+use self::freed::Freed;
+use self::thread::{Worker, ended};
+
+/// How often a waiter looks again. There is no push between processes; a look is a read of some microseconds.
+const RECHECK: Duration = Duration::from_millis(15);
+
+/// How long a listing may wait for the file.
+const LIST_LIMIT: Duration = Duration::from_secs(1);
+
+/// Names held in an SQLite file. Clones share one connection, on a thread of its own that ends with the last of them.
+///
+/// Leases end by the boot-time clock, so neither a changed wall clock nor a suspended machine moves them. Every lease ends with a
+/// restart of the machine. A process may be killed at any moment: what it had not committed never was.
+#[derive(Clone)]
+pub struct SqliteStore {
+    path: Arc<Path>,
+    worker: Worker,
+    freed: Freed,
+    operation_timeout: Option<Duration>,
+    recheck: Duration,
+}
+
+/// Opens the lock file at `path`, and makes it and the directories above it where they are missing.
+///
+/// Blocks for some hundred microseconds, and up to 5 s where many processes make the file at once; [`connect`] does not block.
+///
+/// # Errors
+/// [`Damaged`](ErrorKind::Damaged) when the file cannot be used: corrupt, read-only, on a full disk, not a file, of another
+/// application, of a newer version, or used from another machine.
+pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
+    let path = checked(path.as_ref())?;
+    let (opened, answer) = mpsc::sync_channel(1);
+    Worker::start(path.clone(), move |worker| drop(opened.send(worker)))?;
+    Ok(SqliteStore::new(path, answer.recv().map_err(|_| ended())??))
+}
+
+/// A [`Locker`] on the lock file at `path`.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Cancel safety
+/// A dropped future may leave an empty lock file behind.
+pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
+    let path = checked(path.as_ref())?;
+    let (opened, answer) = oneshot::channel();
+    Worker::start(path.clone(), move |worker| drop(opened.send(worker)))?;
+    Ok(Locker::new(SqliteStore::new(path, answer.await.map_err(|_| ended())??)))
+}
+
+/// The path in full: it means the same file after a change of directory, and none of SQLite's special names.
+fn checked(path: &Path) -> Result<PathBuf, Error> {
+    absolute(path).map_err(|e| Error::invalid(format!("{:?} is no path for a lock file", path.display())).source(e))
+}
+
+impl SqliteStore {
+    fn new(path: PathBuf, worker: Worker) -> Self {
+        Self { path: path.into(), worker, freed: Freed::default(), operation_timeout: None, recheck: RECHECK }
+    }
+
+    /// The file, as an absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How long one call may take, the wait for other processes included: [`tenure::operation_timeout`] of the ttl.
+    #[must_use]
+    pub fn with_operation_timeout(mut self, limit: Duration) -> Self {
+        self.operation_timeout = Some(limit);
+        self
+    }
+
+    /// How often a waiter looks again: 15 ms.
+    #[must_use]
+    pub fn with_recheck(mut self, every: Duration) -> Self {
+        self.recheck = every;
+        self
+    }
+
+    fn limit(&self, ttl: Duration) -> Duration {
+        self.operation_timeout.unwrap_or_else(|| operation_timeout(ttl))
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn features(&self) -> Features {
+        Features {
+            fence: true,
+            shares: false,
+            queue: false,
+            push: false,
+            server_clock: true,
+            late_commands: false,
+            min_ttl: Duration::from_millis(10),
+            max_name: Name::MAX_BYTES,
+            operation_timeout: self.operation_timeout,
+        }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        if request.share != Share::MUTEX {
+            let what = format!("a lock file keeps no shares of {:?}", request.share);
+            return Err(Error::new(ErrorKind::Unsupported, what).fix("use a mutex, or a redis: store"));
+        }
+        let (request, recheck) = (request.clone(), self.recheck);
+        self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, recheck)).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        let Some(shortest) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
+        let batch = leases.to_vec();
+        match self.worker.call(self.limit(shortest), false, move |file| file.renew(&batch)).await {
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+        }
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        let (lease, freed, limit) = (lease.clone(), self.freed.clone(), self.limit(lease.ttl));
+        let release = move |file: &mut file::LockFile| {
+            let released = file.release(&lease, linger)?;
+            // Told here, so that a dropped future does not keep it from those who wait.
+            if released == Released::Released {
+                freed.tell(&lease.name);
+            }
+            Ok(released)
+        };
+        self.worker.call(limit, false, release).await
+    }
+
+    /// Tells of releases made through this store and its clones; those of other processes are found by looking.
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        Ok(self.freed.listen(&request.name))
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        let name = name.cloned();
+        let limit = self.operation_timeout.unwrap_or(LIST_LIMIT);
+        self.worker.call(limit, true, move |file| file.inspect(name.as_ref())).await
+    }
+}
+
+impl fmt::Display for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sqlite:{}", self.path.display())
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,66 @@
+//! Whose file it is, and its first tables.
+
+use std::path::Path;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use super::failure::{Failure, damaged};
+use super::machine::Machine;
+use super::statements::{APPLICATION, CREATE, EMPTY, FIRST, PAGES, SETTINGS, VERSION, WAL};
+
+/// Settles a fresh connection, and makes the tables where the file is new. A file of others is refused untouched.
+///
+/// May be repeated after any failure.
+pub(super) fn settle(conn: &Connection, path: &Path, machine: &Machine) -> Result<(), Failure> {
+    let read = conn.unchecked_transaction()?;
+    let ours = is_made(&read, path)?;
+    let mode: String = read.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+    read.commit()?;
+    if conn.is_readonly("main")? {
+        return Err(damaged(path, "it is read-only", "make the file and its directory writable, or give another path").into());
+    }
+    if mode != "wal" {
+        if !ours {
+            conn.execute_batch(PAGES)?;
+        }
+        let mode: String = conn.query_row(WAL, [], |row| row.get(0))?;
+        if mode != "wal" {
+            let why = "its file system has no memory that processes share";
+            return Err(damaged(path, why, "give a path on a local disk, or use a redis: store").into());
+        }
+    }
+    conn.execute_batch(SETTINGS)?;
+    if !ours {
+        make(conn, path, machine)?;
+    }
+    Ok(())
+}
+
+/// Whether the tables are there; `false` for an empty file.
+fn is_made(conn: &Connection, path: &Path) -> Result<bool, Failure> {
+    let application: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let version: i32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    match (application, version) {
+        (APPLICATION, VERSION) => Ok(true),
+        (APPLICATION, newer) => {
+            let why = format!("it is of version {newer}, and this tenure knows version {VERSION}");
+            Err(damaged(path, &why, "update tenure, or give another path").into())
+        }
+        (0, 0) if conn.query_row(EMPTY, [], |row| row.get(0))? => Ok(false),
+        _ => {
+            Err(damaged(path, "it belongs to another application", "give the path of another file, which tenure will make")
+                .into())
+        }
+    }
+}
+
+fn make(conn: &Connection, path: &Path, machine: &Machine) -> Result<(), Failure> {
+    let write = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    // Another process may have been first.
+    if is_made(&write, path)? {
+        return Ok(());
+    }
+    write.execute_batch(CREATE)?;
+    write.execute(FIRST, (&machine.boot, &machine.id))?;
+    write.commit().map_err(Failure::Commit)
+}

@@ -1,0 +1,84 @@
+//! What the cases share.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tenure::{Acquired, Busy, Error, Grant, Lease, Name, Owner, Place, Request, Share, Store};
+use tenure_sql::SqliteStore;
+
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+/// A directory that goes with the test, and a file in it that does not exist yet.
+pub(crate) fn fresh() -> (TempDir, PathBuf) {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("locks.db");
+    (dir, path)
+}
+
+pub(crate) fn owner() -> Owner {
+    Owner::mint("test").unwrap()
+}
+
+pub(crate) fn request(name: &str, owner: &Owner) -> Request {
+    let (name, owner) = (Name::new(name).unwrap(), owner.clone());
+    Request { name, owner, share: Share::MUTEX, ttl: TTL, place: Place::None, repeatable: true, from: None }
+}
+
+pub(crate) fn lease(name: &str, owner: &Owner) -> Lease {
+    let (name, owner) = (Name::new(name).unwrap(), owner.clone());
+    Lease { name, owner, share: Share::MUTEX, ttl: TTL, fence: None }
+}
+
+pub(crate) async fn granted(store: &SqliteStore, request: &Request) -> Grant {
+    match store.acquire(request).await.unwrap() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub(crate) async fn busy(store: &SqliteStore, request: &Request) -> Busy {
+    match store.acquire(request).await.unwrap() {
+        Acquired::Busy(busy) => busy,
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+/// The file as SQLite alone sees it.
+pub(crate) fn raw(path: &Path) -> Connection {
+    Connection::open(path).unwrap()
+}
+
+pub(crate) fn check_integrity(path: &Path) {
+    let said: String = raw(path).query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(said, "ok");
+}
+
+pub(crate) fn one_line(error: &Error) -> String {
+    let text = error.to_string();
+    assert!(!text.contains('\n'), "{text}");
+    println!("{:?}: {text}", error.kind());
+    text
+}
+
+/// Writes until the disk is full.
+pub(crate) fn fill(path: &Path) {
+    let mut file = std::fs::File::create(path).unwrap();
+    while file.write_all(&[0; 512]).is_ok() {}
+}
+
+/// How often this process has the file open.
+pub(crate) fn open_files(path: &Path) -> usize {
+    let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    files.filter(|file| file == path).count()
+}
+
+/// Waits until the thread of the last handle has closed the file.
+pub(crate) fn wait_until_closed(path: &Path) {
+    let begun = std::time::Instant::now();
+    while open_files(path) > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "the file is still open");
+    }
+}

@@ -1,0 +1,11 @@
+//! The SQLite store on real files, and with real processes where it matters.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "helpers of tests are tests")]
+
+mod child;
+mod common;
+mod cost;
+mod damage;
+mod identity;
+mod processes;
+mod semantics;
