@@ -1,0 +1,32 @@
+# What exists
+default:
+    @just --list
+
+# Every test; arguments go to `cargo test`
+test *args:
+    ./scripts/test {{args}}
+
+# Style, lints, docs and dependencies, without the tests
+check: && docs deny
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+
+# Format the code
+fmt:
+    cargo fmt --all
+
+# The documentation, with warnings as errors
+docs:
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked
+
+# Licences, sources and banned crates of the dependency tree
+deny:
+    cargo deny --locked check bans licenses sources
+
+# Known vulnerabilities in the dependency tree; needs the network
+advisories:
+    cargo deny --locked check advisories
+
+# All that must hold before a change is taken
+ci:
+    .ci/run
