@@ -145,8 +145,10 @@ impl Connection {
 
     /// A link other than `failed`: somebody else's replacement, or a new one made before `end`.
     async fn replace(&self, failed: Option<&Arc<Link>>, end: Instant) -> Result<Arc<Link>, Error> {
-        let Source::Client(client) = &self.source else {
-            return self.link().ok_or_else(|| Error::unreachable("the connection that was brought is gone"));
+        let client = match &self.source {
+            Source::Client(client) => client,
+            #[cfg(feature = "redis-1")]
+            Source::Brought => return self.link().ok_or_else(|| Error::unreachable("the connection that was brought is gone")),
         };
         let Ok(_one_at_a_time) = timeout_at(end, self.replacing.lock()).await else { return Err(no_connection()) };
         if let Some(link) = self.link().filter(|link| failed.is_none_or(|failed| !Arc::ptr_eq(link, failed))) {
