@@ -145,6 +145,7 @@ impl Connection {
 
     /// A link other than `failed`: somebody else's replacement, or a new one made before `end`.
     async fn replace(&self, failed: Option<&Arc<Link>>, end: Instant) -> Result<Arc<Link>, Error> {
+        #[allow(clippy::infallible_destructuring_match, reason = "there is a second source with a feature")]
         let client = match &self.source {
             Source::Client(client) => client,
             #[cfg(feature = "redis-1")]

@@ -1,6 +1,7 @@
 //! Taking a lock: the settings of one acquisition, and the wait for it.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -224,6 +225,9 @@ impl fmt::Debug for Acquire {
     }
 }
 
+/// Longer spans overflow one store's arithmetic or another's.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// Refuses settings under which no lease could be kept.
 pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
     let Terms { ttl, guard, .. } = *terms;
@@ -233,10 +237,11 @@ pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
             Error::invalid(format!("a ttl of {ttl:?} is shorter than the {min:?} this store can keep")).fix("use a longer ttl")
         );
     }
-    if ttl > Duration::from_secs(100 * 365 * 86_400) {
-        return Err(
-            Error::invalid(format!("a ttl of {ttl:?} is longer than a century")).fix("use a shorter ttl: renewal keeps the lock")
-        );
+    for (what, span) in [("ttl", ttl), ("shortest hold", terms.min_hold)] {
+        if span > CENTURY {
+            let fix = "use a shorter one: renewal keeps the lock for as long as the holder lives";
+            return Err(Error::invalid(format!("a {what} of {span:?} is longer than a century")).fix(fix));
+        }
     }
     // A renewal must have had time to fail once before work has to stop.
     let timeout = core.operation_timeout(ttl);
@@ -305,6 +310,9 @@ enum Look {
     Won(Guard),
     Again(Duration),
 }
+
+/// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
+const RECHECK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
 
 /// The state of one waiting acquisition.
 struct Wait<'a> {
@@ -382,7 +390,12 @@ impl<'a> Wait<'a> {
             self.notices = Some(armed(self.core, &self.attempt.request).await);
             return Ok(Look::Again(Duration::ZERO));
         }
-        let every = self.settings.recheck.unwrap_or(busy.recheck).mul_f64(0.8 + fastrand::f64() * 0.4);
+        let every = self
+            .settings
+            .recheck
+            .unwrap_or(busy.recheck)
+            .clamp(*RECHECK.start(), *RECHECK.end())
+            .mul_f64(0.8 + fastrand::f64() * 0.4);
         // A lease that nobody renews ends at a known time: be there, not a whole interval later.
         let ends = self.holder.as_ref().and_then(|h| h.ttl).map_or(every, |ttl| ttl + Duration::from_millis(1));
         self.again(every.min(ends), || self.timed_out())

@@ -80,8 +80,13 @@ impl Locker {
     }
 
     /// See [`Locker::inspect`](crate::Locker::inspect).
-    pub fn inspect(&self, name: &Name) -> Result<Option<Entry>, Error> {
+    pub fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<Entry>, Error> {
         self.runtime.block_on(self.locks.inspect(name))
+    }
+
+    /// See [`Locker::list`](crate::Locker::list).
+    pub fn list(&self) -> Result<Vec<Entry>, Error> {
+        self.runtime.block_on(self.locks.list())
     }
 
     /// See [`Locker::release_all`](crate::Locker::release_all).

@@ -114,9 +114,10 @@ impl Locker {
     }
 
     /// Who holds `name`; `None` when it is free. What it says may be over when it arrives.
-    pub async fn inspect(&self, name: &Name) -> Result<Option<Entry>, Error> {
-        let entries = self.core.limited(self.core.ttl, self.core.store.inspect(Some(name))).await?;
-        Ok(entries.into_iter().find(|entry| entry.name == *name))
+    pub async fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<Entry>, Error> {
+        let name = Name::new(name)?;
+        let entries = self.core.limited(self.core.ttl, self.core.store.inspect(Some(&name))).await?;
+        Ok(entries.into_iter().find(|entry| entry.name == name))
     }
 
     /// Every name that is held, as far as the store can tell. Reads the whole store.

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use tenure::{
-    Acquired, Entry, Error, ErrorKind, Features, Lease, Locker, MemoryStore, Name, Notice, Owner, Release, Released, Renewal,
-    Request, State, Store, Waiting,
+    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Lease, Locker, MemoryStore, Name, Notice, Owner, Release,
+    Released, Renewal, Request, State, Store, Waiting,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -332,6 +333,49 @@ async fn a_grant_that_came_too_late_is_not_believed() {
     let locks = Locker::new(Fickle::new());
     let error = locks.mutex("door").ttl(Duration::from_millis(220)).fixed_lease().acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+/// The boot-time clock of a machine that slept: it jumps, and no timer of the runtime notices (U12).
+#[derive(Clone, Debug, Default)]
+struct Slept(Arc<AtomicUsize>);
+
+impl Clock for Slept {
+    fn now(&self) -> BootTime {
+        BootTime::now() + Duration::from_secs(self.0.load(Ordering::SeqCst) as u64)
+    }
+
+    fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
+        let clock = self.clone();
+        Box::pin(async move {
+            while clock.now() < at {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_slept_finds_its_locks_lost() {
+    let (clock, store) = (Slept::default(), Fickle::new());
+    let locks = Locker::builder(store.clone()).clock(clock.clone()).build().unwrap();
+    let guard = locks.mutex("door").ttl(Duration::from_secs(30)).acquire().await.unwrap();
+    let lost = guard.lost();
+    assert_eq!(guard.state(), State::Held);
+    clock.0.store(28, Ordering::SeqCst);
+    assert_eq!((guard.state(), guard.remaining()), (State::Lost, Duration::ZERO), "the first look tells it");
+    assert_eq!(timeout(SOON, lost).await.unwrap(), tenure::Loss::Expired);
+    assert_eq!(guard.run(async {}).await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test]
+async fn extreme_settings_neither_panic_nor_spin() {
+    let locks = Locker::new(Fickle::new());
+    let _guard = locks.mutex("door").ttl(LONG).max_hold(Duration::MAX).guard(Duration::from_secs(1)).acquire().await.unwrap();
+    let endless = locks.mutex("door").ttl(LONG).wait(Duration::MAX).recheck(Duration::MAX).acquire();
+    assert!(timeout(Duration::from_millis(50), endless).await.is_err());
+    let spinning = locks.mutex("door").ttl(LONG).recheck(Duration::ZERO).acquire();
+    assert!(timeout(Duration::from_millis(50), spinning).await.is_err());
+    assert!(locks.mutex("door").guard(Duration::MAX).acquire().await.is_err());
 }
 
 async fn until(condition: impl Fn() -> bool + Send + Sync) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::{BootTime, ErrorKind, Locker, Loss, Release, Released, State};
 use tokio::time::timeout;
 
-use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, lease, locker, name, request};
+use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, lease, locker, request};
 
 /// Far beyond its ttl it is still held, and nobody else gets in.
 pub async fn a_guard_renews_itself(subject: &dyn Subject) -> Outcome {
@@ -164,6 +164,7 @@ pub async fn settings_that_cannot_work_are_refused(subject: &dyn Subject) -> Out
         (locks.mutex("door").ttl(Duration::ZERO), "ttl of 0ns"),
         (locks.mutex("door").ttl(Duration::MAX), "century"),
         (locks.mutex("door").ttl(ms(1_000)).guard(ms(900)), "too short"),
+        (locks.mutex("door").min_hold(Duration::MAX), "century"),
         (locks.mutex("door").max_hold(Duration::ZERO), "longest hold"),
         (locks.mutex("door").max_hold(ms(1)).min_hold(ms(2)), "longest hold"),
         (locks.mutex("door").label("a\nb"), "label"),
@@ -173,6 +174,6 @@ pub async fn settings_that_cannot_work_are_refused(subject: &dyn Subject) -> Out
         assert!(error.to_string().contains(why), "{error}");
     }
     assert!(Locker::builder(subject.store().await).drift(2.0).build().is_err());
-    assert_eq!(locks.inspect(&name("door")).await.unwrap(), None);
+    assert_eq!(locks.inspect("door").await.unwrap(), None);
     Ok(())
 }
