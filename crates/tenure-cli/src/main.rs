@@ -1,1 +1,112 @@
-fn main() {}
+//! The `tenure` command: run a program under a distributed lock.
+
+mod acquire;
+mod args;
+mod child;
+mod config;
+mod docs;
+mod exec;
+mod exit;
+#[cfg_attr(not(target_os = "linux"), path = "keep_elsewhere.rs")]
+mod keep;
+mod lease;
+mod run;
+mod show;
+mod signals;
+mod store;
+mod supervise;
+mod take;
+mod terminal;
+
+use std::env::args_os;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::{Error, ErrorKind};
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::args::{Cli, Command};
+use crate::exit::{Failure, USAGE, say};
+
+fn main() -> ExitCode {
+    let mut args = args_os();
+    let first = args.nth(1);
+    // Before anything else: this process is about to become the user's command.
+    if first.as_deref() == Some(exec::WORD.as_ref()) {
+        return exec::main(args).into();
+    }
+    if first.as_deref() == Some(exec::DIE.as_ref()) {
+        return exec::die().into();
+    }
+    let ended = if first.as_deref() == Some(keep::WORD.as_ref()) {
+        let starter = args.next();
+        let flags = ["tenure".into(), "acquire".into()].into_iter().chain(args);
+        parse(flags).and_then(|cli| keep::main(cli, starter.as_deref()))
+    } else {
+        parse(args_os()).and_then(dispatch)
+    };
+    let code = ended.unwrap_or_else(|failure| {
+        if let Some(text) = failure.text {
+            say(text);
+        }
+        failure.code
+    });
+    if code != 0 && first.as_deref() == Some("acquire".as_ref()) {
+        acquire::stop_the_shell(code);
+    }
+    code.into()
+}
+
+fn dispatch(cli: Cli) -> Result<u8, Failure> {
+    match cli.command {
+        Command::Run(args) => block_on(run::main(&args)),
+        Command::Acquire(args) => acquire::main(&args),
+        Command::Renew(args) => block_on(lease::renew(&args)),
+        Command::Release(args) => block_on(lease::release(&args)),
+        Command::Show(args) => block_on(show::main(&args)),
+        Command::Break(args) => block_on(lease::break_lease(&args)),
+        Command::Completions { shell } => docs::completions(shell),
+        Command::Man { dir } => docs::man(dir.as_deref()),
+    }
+}
+
+/// Runs on this thread alone: a child dies with the thread that started it, and one thread starts fastest.
+fn block_on(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| Failure::new(exit::UNREACHABLE, format!("no event loop, {e}; nothing was done")))?;
+    let ended = runtime.block_on(work);
+    // A name look-up that hangs must not hold up our end.
+    runtime.shutdown_background();
+    ended
+}
+
+fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, Failure> {
+    let matches = Cli::command().try_get_matches_from(args);
+    matches.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches)).map_err(|error| usage(&error))
+}
+
+/// clap's answer: help as it is, anything else as one line.
+fn usage(error: &Error) -> Failure {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            Failure::told(0)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Failure::told(USAGE)
+        }
+        _ => Failure::usage(one_line(&error.to_string())),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let mut paragraphs = text.split("\n\n").map(|p| p.split_whitespace().collect::<Vec<_>>().join(" "));
+    let what = paragraphs.next().unwrap_or_default();
+    let what = what.strip_prefix("error: ").unwrap_or(&what);
+    if what.contains("not provided: <CMD>") {
+        return "no command was given to run; write it behind --, e.g. tenure run NAME -- CMD ARGS".into();
+    }
+    let tip = paragraphs.find_map(|p| p.strip_prefix("tip: ").map(String::from));
+    format!("{what}; {}", tip.as_deref().unwrap_or("see --help"))
+}

@@ -124,8 +124,8 @@ fn identity(info: &Value) -> Option<Identity> {
 fn refused_or_unreachable(error: &redis::RedisError) -> Error {
     let translated = translate(error);
     if translated.is_transient() && error.code().is_none() {
-        Error::unreachable(format!("no connection: {error}"))
-    } else {
-        translated
+        let fix = "make sure that the server runs and can be reached from here";
+        return Error::unreachable(format!("no connection: {error}")).fix(fix);
     }
+    translated
 }

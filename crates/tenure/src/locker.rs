@@ -167,8 +167,7 @@ impl Core {
         let mut releasing = Releasing { core: self, tenure, answered: false };
         let lease = tenure.lease();
         let lost = matches!(tenure.loss(self.clock.now()), Some(loss) if loss != Loss::GivenUp);
-        if lost && !tenure.minted {
-            // The value may be another's by now, who was given the same: releasing it would free theirs.
+        if tenure.may_be_anothers(self.clock.now()) {
             releasing.answered = true;
             return Ok(Release::WasLost);
         }
@@ -188,7 +187,7 @@ impl Core {
     /// Has the watchdog release a tenure in the background.
     pub(crate) fn clear(&self, tenure: &Tenure) {
         let now = self.clock.now();
-        if tenure.minted || tenure.loss(now).is_none() {
+        if !tenure.may_be_anothers(now) {
             let until = self.forgotten_at(tenure);
             self.watchdog.clear(Orphan { lease: tenure.lease(), linger: tenure.min_hold_left(now), until });
         }

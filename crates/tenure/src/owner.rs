@@ -58,7 +58,8 @@ impl Owner {
         if !random.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return None;
         }
-        text[..split].strip_suffix('.')
+        // No label of ours has control characters; whoever forged one means to write on somebody's terminal.
+        text[..split].strip_suffix('.').filter(|label| !label.chars().any(char::is_control))
     }
 
     /// Whether the value has the shape of a token of ours, so that a scan may take its key for a lock.

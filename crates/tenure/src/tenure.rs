@@ -61,9 +61,14 @@ impl Terms {
     /// Clocks are read in whole milliseconds at either end.
     const GRAIN: Duration = Duration::from_millis(2);
 
+    /// For how long after the request was *sent* a lease of `ttl` certainly stands, if nobody breaks it.
+    fn certain(&self, ttl: Duration) -> Duration {
+        ttl.saturating_sub(ttl.mul_f64(self.drift)).saturating_sub(Self::GRAIN)
+    }
+
     /// For how long after the request was *sent* a lease of `ttl` may be believed.
     pub(crate) fn belief(&self, ttl: Duration) -> Duration {
-        ttl.saturating_sub(ttl.mul_f64(self.drift)).saturating_sub(Self::GRAIN).saturating_sub(self.guard)
+        self.certain(ttl).saturating_sub(self.guard)
     }
 }
 
@@ -76,6 +81,8 @@ pub(crate) struct Tenure {
     pub(crate) minted: bool,
     believed_until: AtomicU64,
     store_until: AtomicU64,
+    /// Until when nobody else can have the name, whatever the clocks do: belief without the time to stop work, and without a cap.
+    alone_until: AtomicU64,
     jeopardy: AtomicBool,
     pub(crate) ended: CancellationToken,
     loss: OnceLock<Loss>,
@@ -92,6 +99,7 @@ impl Tenure {
             minted,
             believed_until: AtomicU64::new(0),
             store_until: AtomicU64::new(0),
+            alone_until: AtomicU64::new(0),
             jeopardy: AtomicBool::new(false),
             ended: CancellationToken::new(),
             loss: OnceLock::new(),
@@ -111,6 +119,7 @@ impl Tenure {
         let cap = self.terms.max_hold.map_or(u64::MAX, |max| nanos(self.since + max));
         let until = nanos(sent_at + self.terms.belief(ttl)).min(cap);
         self.believed_until.fetch_max(until, Ordering::AcqRel);
+        self.alone_until.fetch_max(nanos(sent_at + self.terms.certain(ttl)), Ordering::AcqRel);
         self.store_until.fetch_max(nanos(sent_at + ttl), Ordering::AcqRel);
         self.jeopardy.store(false, Ordering::Release);
     }
@@ -118,6 +127,13 @@ impl Tenure {
     /// True for the one who may give the name up: a token is released once, and never used after.
     pub(crate) fn give_up(&self) -> bool {
         !self.given_up.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether the value at the store may be another's who was given the same: releasing it would free theirs. Never for a
+    /// value with random bits of our own.
+    pub(crate) fn may_be_anothers(&self, now: BootTime) -> bool {
+        let alone_until = BootTime::from_boot(Duration::from_nanos(self.alone_until.load(Ordering::Acquire)));
+        !self.minted && (self.loss.get() == Some(&Loss::Gone) || now >= alone_until)
     }
 
     /// What is left of the shortest hold.

@@ -1,0 +1,96 @@
+//! `tenure acquire`: takes a lock and leaves it to the caller.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::args::{Acquire, Output};
+use crate::child::Variables;
+use crate::config::Settings;
+use crate::exit::Failure;
+use crate::run::no_signals;
+use crate::show::print;
+use crate::signals::Signals;
+use crate::take::{Plan, variables};
+use crate::{block_on, keep};
+
+/// Takes a fixed lease and prints it, or has it kept for as long as a process lives.
+pub(crate) fn main(args: &Acquire) -> Result<u8, Failure> {
+    match args.watch_pid {
+        Some(pid) => keep::start(pid, args),
+        None => block_on(take(args)),
+    }
+}
+
+async fn take(args: &Acquire) -> Result<u8, Failure> {
+    if args.taking.max_hold.is_some() || args.taking.kill_after.is_some() {
+        let what = "--max-hold and --kill-after need --watch-pid: without it nobody watches the lease";
+        return Err(Failure::usage(format!("{what}; use --ttl")));
+    }
+    let settings = Settings::load(&args.common)?;
+    let plan = Plan::fixed(&args.name, &args.taking, &settings)?;
+    let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
+    let (_locker, guard) = plan.take(&mut signals).await?;
+    let text = text(args.output, &variables(&guard), plan.ttl);
+    if let Err(failure) = print(&text) {
+        // Nobody knows the token: nobody could release it.
+        let _ = guard.release().await;
+        return Err(failure);
+    }
+    drop(guard.into_lease());
+    Ok(0)
+}
+
+/// Tells a shell that evaluates what we print that there is no lease: evaluating nothing succeeds, and the script would go on.
+pub(crate) fn stop_the_shell(code: u8) {
+    let for_a_program = std::env::args_os().any(|arg| arg.to_str().is_some_and(|arg| arg.ends_with("json")));
+    if !for_a_program {
+        // Whoever does not read it has the exit code.
+        let _ = print(&format!("(exit {code})\n"));
+    }
+}
+
+/// The lease as lines that a shell can evaluate, or as JSON.
+pub(crate) fn text(output: Output, lease: &Variables, ttl: Duration) -> String {
+    let Variables { name, token, fence, expires_at } = lease;
+    match output {
+        Output::Text => format!(
+            "TENURE_NAME={}\nTENURE_TOKEN={}\nTENURE_FENCE={}\nTENURE_EXPIRES_AT={expires_at}\n",
+            quoted(name),
+            quoted(token),
+            fence.as_deref().unwrap_or_default(),
+        ),
+        Output::Json => {
+            let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+            let lease = json!({ "name": name, "token": token, "fence": fence, "expires_at": expires_at, "ttl_ms": ttl_ms });
+            format!("{lease}\n")
+        }
+    }
+}
+
+/// The text as one word of a shell.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_a_shell() {
+        for (text, word) in [("web-1.42", "web-1.42"), ("two words", "'two words'"), ("it's", r"'it'\''s'"), ("$(x)", "'$(x)'")] {
+            assert_eq!(quoted(text), word);
+        }
+    }
+
+    #[test]
+    fn a_lease_without_a_fence_clears_an_older_one() {
+        let lease = Variables { name: "n".into(), token: "t".into(), fence: None, expires_at: 5 };
+        let printed = text(Output::Text, &lease, Duration::from_secs(1));
+        assert_eq!(printed, "TENURE_NAME=n\nTENURE_TOKEN=t\nTENURE_FENCE=\nTENURE_EXPIRES_AT=5\n");
+        let json: serde_json::Value = serde_json::from_str(&text(Output::Json, &lease, Duration::from_secs(1))).unwrap();
+        assert_eq!(json, json!({ "name": "n", "token": "t", "fence": null, "expires_at": 5, "ttl_ms": 1000 }));
+    }
+}

@@ -1,0 +1,250 @@
+//! What can be written on the command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tenure::parse_duration;
+
+/// Let one process at a time do a thing, across processes and machines.
+///
+/// A lock is a name in a store: a file on this machine unless --store names a Redis. It is held as a lease that renews itself
+/// while the holder lives, and every holder gets a larger number (a fence) by which the guarded resource can refuse a stale one.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, propagate_version = true, subcommand_required = true, after_help = CODES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command while holding a lock
+    Run(Box<Run>),
+    /// Take a lock and leave it to the caller: prints the token, the fence and the expiry
+    Acquire(Box<Acquire>),
+    /// Renew a lease that acquire left, by its token
+    Renew(Renew),
+    /// Release a lease that acquire left, by its token
+    Release(Release),
+    /// Show who holds what
+    Show(Show),
+    /// Take a name from whoever holds it; the holder learns it at its next renewal
+    Break(Break),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all pages into a directory
+    Man {
+        /// Where to write tenure.1, tenure-run.1 and so on
+        dir: Option<PathBuf>,
+    },
+}
+
+/// What every command that talks to a store takes.
+#[derive(Args, Debug)]
+pub(crate) struct Common {
+    #[arg(long, value_name = "URL", help = STORE_HELP)]
+    pub(crate) store: Option<OsString>,
+    /// Say nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say who holds the name, and what is taken and released
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// How to take a lock.
+#[derive(Args, Debug)]
+pub(crate) struct Taking {
+    /// Give up after this long; without it, wait for ever
+    #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Do not wait: the same as --wait 0
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// How long the lease lasts from each renewal [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// The lease ends after this long, however well renewals go
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Keep the name taken for at least this long, though the work is done before
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) min_hold: Option<Duration>,
+    /// How long before the lease ends the work is told to stop; at most a third of the ttl [default: 5s or ttl/3]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) kill_after: Option<Duration>,
+    /// The exit code when another holds the name
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::NOT_ACQUIRED)]
+    pub(crate) conflict_exit_code: u8,
+    /// What others see of this holder [default: host.pid]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    /// Show nothing to others but random bits
+    #[arg(long, conflicts_with = "label")]
+    pub(crate) no_label: bool,
+    /// Use this value as the owner, for a peer that expects it, instead of a random one. Less is safe then
+    #[arg(long, value_name = "T", conflicts_with_all = ["label", "no_label"])]
+    pub(crate) token: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = RUN_HELP)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+    /// Take a fixed lease of one ttl and do not renew it
+    #[arg(long)]
+    pub(crate) no_renew: bool,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The thing that must not be done twice at once, e.g. invoice/42
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
+    /// The command and its arguments, run as they are: no shell
+    #[arg(value_name = "CMD", last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = ACQUIRE_HELP)]
+pub(crate) struct Acquire {
+    #[command(flatten)]
+    pub(crate) taking: Taking,
+    /// Renew in the background until this process ends, then release; tell it with TERM if the lock is lost
+    #[arg(long, value_name = "PID")]
+    pub(crate) watch_pid: Option<i32>,
+    /// What the watched process gets when the lock is lost: a TERM signal, or none and a line on stderr
+    #[arg(long, value_enum, default_value_t = OnLost::Term, requires = "watch_pid")]
+    pub(crate) on_lost: OnLost,
+    /// How to print the lease
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The thing that must not be done twice at once
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    Term,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people and shells
+    #[default]
+    Text,
+    /// For programs
+    Json,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Renew {
+    /// The token that acquire printed
+    #[arg(long, value_name = "T")]
+    pub(crate) token: String,
+    /// How long the lease lasts from now on [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// What is held
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Release {
+    /// The token that acquire printed
+    #[arg(long, value_name = "T")]
+    pub(crate) token: String,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// What is held
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Which name; without it, every name the store can tell to be a lock
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Break {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Which name
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
+}
+
+const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey). Otherwise \
+TENURE_STORE, the config file, or a file under $XDG_STATE_HOME";
+
+const CODES: &str = "\
+Exit codes: the command's own, or 128+n if signal n ended it
+  75  another holds the name               79  the lock was lost meanwhile
+  69  the store gives no answer            77  the store refuses
+  74  the embedded file cannot be used     64  usage      78  configuration
+  126, 127  the command cannot be run, or was not found
+
+`tenure run --help` shows the common uses.";
+
+const RUN_HELP: &str = "\
+Common uses:
+  A cron job that must not run twice, on however many machines. Whoever comes
+  second gives up at once (exit 75):
+    tenure run -n --store redis://cache nightly-report -- ./report.sh
+
+  One after the other: wait for the name, here at most five minutes:
+    tenure run -w 5m deploy/web -- ./deploy.sh
+
+  A resource that is safe even from a holder that was paused longer than its
+  lease: hand it TENURE_FENCE, and let it refuse any number smaller than the
+  largest it has seen:
+    tenure run ledger -- sh -c \\
+      'curl -T day.json -H \"Fence: $TENURE_FENCE\" https://ledger/day'
+
+The command gets TENURE_NAME, TENURE_TOKEN, TENURE_FENCE and TENURE_EXPIRES_AT
+(Unix milliseconds; renewals move it). It runs in a process group of its own.
+If the lock is lost, that group gets TERM and, after --kill-after, KILL, and is
+gone before anyone else can hold the name. What the command leaves in the
+background when it ends is no longer protected.
+
+Exit codes: the command's own, or 128+n if signal n ended it
+  75  another holds the name (see -E)      79  lost, or ended by --max-hold
+  69  the store gives no answer            77  the store refuses
+  74  the embedded file cannot be used     64  usage      78  configuration
+  126, 127  the command cannot be run, or was not found
+
+Durations (DUR): 500ms, 30s, 5m, 1h, 1d; a bare number is seconds.
+The password of a store: TENURE_PASSWORD, TENURE_PASSWORD_FILE, or the config
+file $XDG_CONFIG_HOME/tenure/config.toml; never needed in the arguments.";
+
+const ACQUIRE_HELP: &str = "\
+For scripts that cannot wrap a command:
+  lease=$(tenure acquire --ttl 10m nightly) || exit; eval \"$lease\"
+  tenure renew nightly --token \"$TENURE_TOKEN\" --ttl 10m || exit
+  tenure release nightly --token \"$TENURE_TOKEN\"
+
+Or have it renewed in the background for as long as the script lives:
+  lease=$(tenure acquire --watch-pid $$ nightly) || exit; eval \"$lease\"
+
+Without --watch-pid nobody renews the lease but `tenure renew`. With it, the
+process gets TERM --kill-after before the lease ends, if it is lost.";

@@ -1,0 +1,79 @@
+//! `tenure __exec PARENT FRONT CMD...`: the last step before the command itself runs, in its own process.
+//!
+//! Only a process can ask for its own parent-death signal, so the child starts as this, asks, and becomes the command.
+
+use std::env::ArgsOs;
+use std::ffi::{OsStr, OsString};
+use std::io::{Error, ErrorKind};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
+
+use crate::exit::{CANNOT_RUN, NOT_FOUND, USAGE, by_signal, say};
+use crate::{child, terminal};
+
+/// What stands in front of the command's arguments.
+pub(crate) const WORD: &str = "__exec";
+/// Asks for the death of a process that only its own handler keeps alive.
+pub(crate) const DIE: &str = "__die";
+
+/// The arguments that make this process's child run `command`.
+pub(crate) fn arguments(front: bool, command: &[OsString]) -> impl Iterator<Item = OsString> + '_ {
+    let parent = std::process::id().to_string();
+    let front = if front { "front" } else { "back" };
+    [WORD.into(), parent.into(), front.into()].into_iter().chain(command.iter().cloned())
+}
+
+/// Becomes the command; returns the exit code if that fails.
+pub(crate) fn main(mut args: ArgsOs) -> u8 {
+    let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok());
+    let (Some(parent), Some(front), Some(program)) = (parent, args.next(), args.next()) else {
+        say("__exec is for tenure itself; use `tenure run`");
+        return USAGE;
+    };
+    if !die_with(parent) {
+        return CANNOT_RUN;
+    }
+    if front == "front" {
+        terminal::come_to_front();
+    }
+    let error = Command::new(&program).args(args).exec();
+    refused(&program, &error)
+}
+
+/// Interrupts the job that we are a part of, and dies of it: a shell ends a script only if what it ran did not survive the key.
+///
+/// Only an `exec` takes back, without `unsafe`, that we listen to the signal. Returns if that fails.
+pub(crate) fn die_of_interrupt() {
+    let _ = kill_current_process_group(Signal::INT);
+    let _ = Command::new(child::myself()).arg(DIE).exec();
+}
+
+/// The rest of [`die_of_interrupt`].
+pub(crate) fn die() -> u8 {
+    let _ = kill_process(getpid(), Signal::INT);
+    by_signal(Signal::INT.as_raw())
+}
+
+/// Has the kernel kill us when tenure dies; false if it is dead already.
+fn die_with(parent: u32) -> bool {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        say(format_args!("the parent-death signal cannot be set, {error}; nothing was run"));
+        return false;
+    }
+    std::os::unix::process::parent_id() == parent
+}
+
+fn refused(program: &OsStr, error: &Error) -> u8 {
+    let program = program.to_string_lossy();
+    if error.kind() == ErrorKind::NotFound {
+        say(format_args!(
+            "cannot run {program:?}, there is no such command (or its interpreter is missing); check PATH and spelling"
+        ));
+        return NOT_FOUND;
+    }
+    say(format_args!("cannot run {program:?}, {error}; is it an executable file?"));
+    CANNOT_RUN
+}

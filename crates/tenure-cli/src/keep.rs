@@ -1,0 +1,238 @@
+//! `tenure acquire --watch-pid`: a process in the background that keeps the lease for as long as another process lives.
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
+use std::os::unix::process::parent_id;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setsid,
+    test_kill_process,
+};
+use sha2::{Digest, Sha256};
+use tenure::{Guard, Name, Owner, Release, Released};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
+
+use crate::args::{Acquire, Cli, OnLost};
+use crate::config::Settings;
+use crate::exit::{CANNOT_RUN, Failure, LOST, USAGE, by_signal, say};
+use crate::run::no_signals;
+use crate::show::print;
+use crate::signals::Signals;
+use crate::take::{Plan, variables};
+use crate::{acquire, block_on, child};
+
+/// What stands in front of a keeper's arguments.
+pub(crate) const WORD: &str = "__keep";
+/// How long the keeper and those who ask it wait for each other.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Starts the keeper and prints what it took.
+pub(crate) fn start(pid: i32, args: &Acquire) -> Result<u8, Failure> {
+    watched(pid, args.on_lost)?;
+    // The keeper reads the same flags again.
+    let flags = std::env::args_os().skip(2);
+    let mut keeper = Command::new(child::myself());
+    keeper.arg(WORD).arg(std::process::id().to_string()).args(flags).stdin(Stdio::null()).stdout(Stdio::piped());
+    // The keeper dies with the thread that starts it until it has the lock, so it is started from the main thread.
+    let keeper =
+        keeper.spawn().map_err(|e| Failure::new(CANNOT_RUN, format!("the keeper cannot be started, {e}; nothing is held")))?;
+    block_on(relay(keeper))
+}
+
+/// The process to watch.
+fn watched(pid: i32, on_lost: OnLost) -> Result<OwnedFd, Failure> {
+    let bad = |why: &dyn std::fmt::Display| Failure::usage(format!("--watch-pid {pid} cannot be watched, {why}; use e.g. $$"));
+    let id = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(|| bad(&"process ids are positive"))?;
+    let process = pidfd_open(id, PidfdFlags::NONBLOCK).map_err(|e| match e {
+        rustix::io::Errno::SRCH => bad(&"there is no such process"),
+        other => bad(&other),
+    })?;
+    if on_lost == OnLost::Term && test_kill_process(id).is_err() {
+        return Err(bad(&"it is another user's, so it could not be told of a loss (see --on-lost)"));
+    }
+    Ok(process)
+}
+
+/// The process as something to wait for.
+#[expect(deprecated, reason = "the replacement is unsafe, because of other types: an `OwnedFd` keeps its descriptor open")]
+fn pollable(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(process, Interest::READABLE)
+}
+
+/// Waits for what the keeper prints and passes it on.
+async fn relay(mut keeper: Child) -> Result<u8, Failure> {
+    let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
+    let pipe = keeper.stdout.take().map(OwnedFd::from);
+    let pipe = pipe.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe)).and_then(pipe::Receiver::from_owned_fd);
+    let mut pipe =
+        pipe.map_err(|e| stop(&mut keeper, Failure::new(CANNOT_RUN, format!("the keeper cannot be heard, {e}; try again"))))?;
+    let mut lease = String::new();
+    tokio::select! {
+        biased;
+        signal = signals.next() => return Err(stop(&mut keeper, Failure::told(by_signal(signal.as_raw())))),
+        _ = pipe.read_to_string(&mut lease) => {}
+    }
+    if lease.is_empty() {
+        // It has said why.
+        let code = keeper.wait().ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
+        return Err(Failure::told(code.unwrap_or(CANNOT_RUN)));
+    }
+    print(&lease).map_err(|failure| stop(&mut keeper, failure))?;
+    Ok(0)
+}
+
+/// Has the keeper give up what it took.
+fn stop(keeper: &mut Child, failure: Failure) -> Failure {
+    if let Some(pid) = i32::try_from(keeper.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::TERM);
+        let _ = keeper.wait();
+    }
+    failure
+}
+
+/// The keeper itself.
+pub(crate) fn main(cli: Cli, starter: Option<&OsStr>) -> Result<u8, Failure> {
+    let crate::args::Command::Acquire(args) = cli.command else {
+        return Err(Failure::new(USAGE, "__keep is for tenure itself; use `tenure acquire --watch-pid`"));
+    };
+    // A session of its own: neither the keys nor the end of the terminal reach it. Until it has the lock it ends with its starter.
+    let _ = setsid();
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    if starter != Some(parent_id().to_string().as_ref()) {
+        return Err(Failure::told(by_signal(Signal::TERM.as_raw())));
+    }
+    block_on(keep(&args))
+}
+
+async fn keep(args: &Acquire) -> Result<u8, Failure> {
+    let process = watched(args.watch_pid.unwrap_or_default(), args.on_lost)?;
+    let process = pollable(process).map_err(|e| no_signals(&e))?;
+    let settings = Settings::load(&args.common)?;
+    let plan = Plan::guarded(&args.name, &args.taking, &settings)?;
+    let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
+    let (locker, guard) = tokio::select! {
+        biased;
+        _ = process.readable() => return Err(Failure::usage("the process to watch has ended; nothing is held")),
+        taken = plan.take(&mut signals) => taken?,
+    };
+    let door = door(&guard);
+    if let Err(failure) = print(&acquire::text(args.output, &variables(&guard), plan.ttl)) {
+        let _ = guard.release().await;
+        return Err(failure);
+    }
+    let _ = set_parent_process_death_signal(None);
+    detach(args.on_lost);
+    tokio::select! {
+        biased;
+        loss = guard.lost() => {
+            say(format_args!("the lock {:?} is lost: {loss}", guard.name()));
+            if args.on_lost == OnLost::Term {
+                let _ = pidfd_send_signal(&process, Signal::TERM);
+            }
+            let _ = guard.release().await;
+            return Ok(LOST);
+        }
+        _ = process.readable() => {}
+        _ = signals.next() => {}
+        visitor = visitor(door.as_ref(), guard.token()) => return released(guard, visitor).await,
+    }
+    let _ = guard.release().await;
+    let _ = timeout(PATIENCE, locker.settled()).await;
+    Ok(0)
+}
+
+/// Lets go of the caller's streams, so that whoever reads them sees their end.
+fn detach(on_lost: OnLost) {
+    let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    let _ = rustix::stdio::dup2_stdout(&nowhere);
+    if on_lost == OnLost::Term && !io::stderr().is_terminal() {
+        let _ = rustix::stdio::dup2_stderr(&nowhere);
+    }
+}
+
+/// Where `tenure release` finds the keeper. Only for tokens of our own: a given one may be kept more than once.
+fn door(guard: &Guard) -> Option<UnixListener> {
+    let token = guard.token();
+    let listener = token.is_ours().then(|| StdListener::bind_addr(&address(&guard.name(), &token).ok()?).ok()).flatten()?;
+    listener.set_nonblocking(true).ok()?;
+    UnixListener::from_std(listener).ok()
+}
+
+/// An address that only those can tell who know the token.
+fn address(name: &Name, token: &Owner) -> io::Result<SocketAddr> {
+    let mut digest = Sha256::new();
+    digest.update(name.as_str());
+    digest.update([0]);
+    digest.update(token.as_bytes());
+    let digest = digest.finalize();
+    let half = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
+    SocketAddr::from_abstract_name(format!("tenure/{half:032x}"))
+}
+
+/// The next one who comes with the token.
+async fn visitor(door: Option<&UnixListener>, token: Owner) -> UnixStream {
+    let Some(door) = door else { return std::future::pending().await };
+    let expected = format!("{token}\n");
+    loop {
+        let Ok((mut visitor, _)) = door.accept().await else {
+            tokio::time::sleep(PATIENCE).await;
+            continue;
+        };
+        let mut said = vec![0; expected.len()];
+        let read = timeout(PATIENCE, visitor.read_exact(&mut said)).await;
+        if matches!(read, Ok(Ok(_))) && said == expected.as_bytes() && is_ours(visitor.peer_cred().map(|peer| peer.uid())) {
+            return visitor;
+        }
+    }
+}
+
+/// Releases for a visitor and tells it how that went.
+async fn released(guard: Guard, mut visitor: UnixStream) -> Result<u8, Failure> {
+    let answer: &[u8] = match guard.release().await {
+        Ok(Release::Released) => b"released\n",
+        Ok(Release::WasLost) => b"lost\n",
+        // The visitor sees no answer and asks the store itself.
+        _ => b"",
+    };
+    let _ = timeout(PATIENCE, visitor.write_all(answer)).await;
+    Ok(0)
+}
+
+/// Asks the process that keeps the lease to release it; `None` where there is none.
+pub(crate) fn ask_release(name: &Name, token: &Owner) -> Option<Released> {
+    let mut keeper = StdStream::connect_addr(&address(name, token).ok()?).ok()?;
+    let peer = rustix_peer(&keeper);
+    if !is_ours(peer) {
+        return None;
+    }
+    keeper.set_read_timeout(Some(PATIENCE)).ok()?;
+    keeper.set_write_timeout(Some(PATIENCE)).ok()?;
+    keeper.write_all(format!("{token}\n").as_bytes()).ok()?;
+    let mut answer = String::new();
+    keeper.read_to_string(&mut answer).ok()?;
+    match answer.as_str() {
+        "released\n" => Some(Released::Released),
+        "lost\n" => Some(Released::NotHeld),
+        _ => None,
+    }
+}
+
+fn rustix_peer(stream: &StdStream) -> io::Result<u32> {
+    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
+}
+
+/// Whether the other end is us or root, or we are root.
+fn is_ours(peer: io::Result<u32>) -> bool {
+    let us = geteuid().as_raw();
+    peer.is_ok_and(|peer| peer == us || peer == 0 || us == 0)
+}

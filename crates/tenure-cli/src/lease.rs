@@ -1,0 +1,91 @@
+//! `tenure renew`, `release` and `break`: one step on a lease that another process took.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Released, Share};
+
+use crate::args::{Break, Common, Release, Renew};
+use crate::config::Settings;
+use crate::exit::{Failure, LOST, about, say};
+use crate::take::{TTL, lock_name};
+use crate::{keep, store};
+
+/// A locker for single steps, and its settings.
+pub(crate) async fn open(common: &Common, ttl: Option<Duration>) -> Result<(Locker, Settings), Failure> {
+    let settings = Settings::load(common)?;
+    let ttl = ttl.or(settings.ttl).unwrap_or(TTL);
+    let locker = store::open(&settings).await?.ttl(ttl).guard(Duration::ZERO).build()?;
+    Ok((locker, settings))
+}
+
+/// Renews the lease of a token.
+pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
+    let (name, owner) = claim(&args.name, &args.token)?;
+    let (locker, settings) = open(&args.common, args.ttl).await?;
+    let ttl = args.ttl.or(settings.ttl).unwrap_or(TTL);
+    locker.renew(&lease(name.clone(), owner, ttl)).await.map_err(|error| about(&name, error))?;
+    settings.voice.detail(format_args!("{name:?} is renewed"));
+    Ok(0)
+}
+
+/// Releases the lease of a token, through the process that keeps it where there is one.
+pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
+    let (name, owner) = claim(&args.name, &args.token)?;
+    let (released, settings) = if let Some(released) = keep::ask_release(&name, &owner) {
+        (released, Settings::load(&args.common)?)
+    } else {
+        let (locker, settings) = open(&args.common, None).await?;
+        let released = locker.release(&lease(name.clone(), owner, TTL)).await;
+        (released.map_err(|error| about(&name, error))?, settings)
+    };
+    match released {
+        Released::Released => {
+            settings.voice.detail(format_args!("{name:?} is released"));
+            Ok(0)
+        }
+        Released::NotHeld => {
+            let what = format!("{name:?} is not held with this token: its lease had ended, or was broken");
+            Err(Failure::new(LOST, format!("{what}; what was done since may have overlapped with another holder")))
+        }
+    }
+}
+
+/// Takes the name from whoever is shown to hold it.
+pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
+    const NOTHING_HELD: u8 = 1;
+    let name = lock_name(&args.name)?;
+    let (locker, settings) = open(&args.common, None).await?;
+    let holders =
+        locker.inspect(&name).await.map_err(|error| about(&name, error))?.map(|entry| entry.holders).unwrap_or_default();
+    let mut broken = false;
+    for holder in holders {
+        let owner = holder.owner.clone();
+        let lease = Lease { name: name.clone(), owner, share: holder.share, ttl: TTL, fence: holder.fence };
+        match locker.release(&lease).await.map_err(|error| about(&name, error))? {
+            Released::Released => {
+                say(format_args!("{name:?} is broken; it was held by {holder}; that holder learns it at its next renewal"));
+                broken = true;
+            }
+            Released::NotHeld => {
+                settings.voice.say(format_args!("{name:?} changed hands meanwhile; look again with `tenure show`"));
+            }
+        }
+    }
+    if !broken {
+        settings.voice.say(format_args!("nothing is broken: {name:?} is not held"));
+    }
+    Ok(if broken { 0 } else { NOTHING_HELD })
+}
+
+fn claim(name: &OsStr, token: &str) -> Result<(Name, Owner), Failure> {
+    let owner = token.parse().map_err(|error: Error| match error.kind() {
+        ErrorKind::Invalid => Failure::usage(error.context("--token").to_string()),
+        _ => error.into(),
+    })?;
+    Ok((lock_name(name)?, owner))
+}
+
+fn lease(name: Name, owner: Owner, ttl: Duration) -> Lease {
+    Lease { name, owner, share: Share::MUTEX, ttl, fence: None }
+}

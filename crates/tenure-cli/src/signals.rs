@@ -1,0 +1,63 @@
+//! The signals that reach us.
+
+use std::fs;
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+/// What is forwarded to the child, and obeyed while there is none.
+const PASSED_ON: [Signal; 6] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+/// Signals as they arrive, instead of what they would do by themselves.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    streams: Vec<(Signal, unix::Signal)>,
+    /// What whoever started us had us ignore, as a mask; it stays ignored, by us and by the command.
+    ignored: u64,
+}
+
+impl Signals {
+    /// From now on the forwarded signals arrive here.
+    pub(crate) fn passed_on() -> io::Result<Self> {
+        Self::listen(&PASSED_ON, ignored())
+    }
+
+    /// From now on stops, continuations and the ends of children arrive here.
+    pub(crate) fn job_control(&self) -> io::Result<Self> {
+        // That somebody does not care for its children must not keep us from caring for ours.
+        Self::listen(&[Signal::CONT, Signal::CHILD, Signal::TSTP], self.ignored & bit(Signal::TSTP))
+    }
+
+    fn listen(signals: &[Signal], ignored: u64) -> io::Result<Self> {
+        let heard = signals.iter().filter(|signal| ignored & bit(**signal) == 0);
+        let streams = heard.map(|signal| Ok((*signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)));
+        Ok(Self { streams: streams.collect::<io::Result<_>>()?, ignored })
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            for (signal, stream) in &mut self.streams {
+                if let Poll::Ready(Some(())) = stream.poll_recv(context) {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The signals that whoever started us had us ignore, as a mask.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn bit(signal: Signal) -> u64 {
+    1 << (signal.as_raw() - 1)
+}

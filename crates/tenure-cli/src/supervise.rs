@@ -1,0 +1,193 @@
+//! Watching over the command and the lease at once.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use rustix::process::{Signal, getpgrp, getpid, kill_current_process_group, kill_process};
+use tenure::{BootClock, BootTime, Clock, Guard, Loss};
+use tokio::time::sleep;
+
+use crate::child::{Change, Child};
+use crate::exit::{Voice, say_aside};
+use crate::show::span;
+use crate::signals::Signals;
+use crate::terminal::{self, Terminal};
+
+/// How long a group that was asked to stop itself may take before it is stopped.
+const STOPPING: Duration = Duration::from_millis(500);
+/// How often to look whether a group is gone: its members are not all our children.
+const LOOK: Duration = Duration::from_millis(5);
+/// Left between the KILL and the end of the lease when we are late.
+const MARGIN: Duration = Duration::from_millis(50);
+/// How long after the KILL we go on looking: what the kernel cannot end by then, nothing we do will.
+const GIVE_UP: Duration = Duration::from_secs(5);
+
+/// How a watch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The command ended while the lock was held, with this exit code.
+    Ended(u8),
+    /// The tenure ended first, and the command's group is gone.
+    Lost(Loss),
+}
+
+/// A command that runs under a lock.
+#[derive(Debug)]
+pub(crate) struct Supervisor<'a> {
+    pub(crate) guard: &'a Guard,
+    pub(crate) child: Child,
+    pub(crate) terminal: Terminal,
+    pub(crate) kill_after: Duration,
+    pub(crate) voice: Voice,
+    /// When to stop a group that was asked to stop itself.
+    pub(crate) stop_at: Option<BootTime>,
+    /// A TSTP that we sent to our own group, and that arrives here as well.
+    pub(crate) echo: bool,
+    /// The CONT that ended our own stop arrives here as well.
+    pub(crate) woken: bool,
+    /// An interrupt came by us, so it was not the key.
+    pub(crate) interrupted: bool,
+}
+
+impl Supervisor<'_> {
+    /// Watches until the command has ended, or has been ended because the lock was lost.
+    pub(crate) async fn watch(&mut self, passed_on: &mut Signals, jobs: &mut Signals) -> End {
+        let mut lost = pin!(self.guard.lost());
+        loop {
+            // By the clock: after a stop or a sleep, before anything else is done for the command.
+            if let Some(loss) = self.guard.loss() {
+                self.end_group(loss).await;
+                return End::Lost(loss);
+            }
+            if let Some(code) = self.child.ended() {
+                return End::Ended(code);
+            }
+            let stop_at = self.stop_at;
+            tokio::select! {
+                biased;
+                _ = &mut lost => {}
+                signal = jobs.next() => self.job_control(signal),
+                signal = passed_on.next() => {
+                    self.interrupted |= signal == Signal::INT;
+                    self.child.signal(signal);
+                }
+                () = reached(stop_at) => self.child.signal(Signal::STOP),
+            }
+        }
+    }
+
+    /// Whether the command died of the interrupt key, which the terminal sent to its group alone, while we are part of a
+    /// larger job that ought to hear of it too.
+    pub(crate) fn owes_interrupt(&self) -> bool {
+        let by_key = self.child.died_of() == Some(Signal::INT.as_raw()) && self.terminal.was_given() && !self.interrupted;
+        by_key && getpgrp() != getpid()
+    }
+
+    fn job_control(&mut self, signal: Signal) {
+        match signal {
+            Signal::TSTP if std::mem::take(&mut self.echo) => {}
+            Signal::TSTP => {
+                self.stop_at = Some(BootTime::now() + STOPPING);
+                self.child.signal(Signal::TSTP);
+            }
+            // What woke us from a stop of our own was obeyed at once; obeyed again it would undo the next stop.
+            Signal::CONT if std::mem::take(&mut self.woken) => {}
+            Signal::CONT => self.resume(false),
+            _ => {
+                if let Some(Change::Stopped(signal)) = self.child.look() {
+                    self.stopped(signal);
+                }
+            }
+        }
+    }
+
+    /// The command was stopped, by a key, by the terminal it wanted to use, or by somebody's signal.
+    fn stopped(&mut self, signal: i32) {
+        let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
+        if wants_terminal && self.terminal.give(self.child.group()) {
+            self.child.signal(Signal::CONT);
+        } else if wants_terminal || self.terminal.was_given() || self.stop_at.is_some() {
+            self.suspend(wants_terminal);
+        }
+        // Any other stop is between the command and who sent it: the lease goes on.
+    }
+
+    /// Stops what is left of the group, then ourselves with everything in our own group, as a shell expects it of a job.
+    fn suspend(&mut self, wants_terminal: bool) {
+        // A member that ignored the stop would run on with nobody to renew the lease.
+        self.child.signal(Signal::STOP);
+        let asked = self.stop_at.take().is_some();
+        if !terminal::has_shell() {
+            // Nobody would ever continue us.
+            if !wants_terminal {
+                self.resume(false);
+            }
+            return;
+        }
+        self.terminal.take_back();
+        if !asked {
+            // The key stopped the command's group alone.
+            self.echo = kill_current_process_group(Signal::TSTP).is_ok();
+        }
+        self.woken = kill_process(getpid(), Signal::STOP).is_ok();
+        self.resume(wants_terminal);
+    }
+
+    /// Continues the group, unless the lock was lost while we were stopped.
+    fn resume(&mut self, wants_terminal: bool) {
+        self.stop_at = None;
+        if self.guard.loss().is_some() {
+            self.child.signal(Signal::KILL);
+            return;
+        }
+        if wants_terminal || self.terminal.was_given() {
+            self.terminal.give(self.child.group());
+        }
+        self.child.signal(Signal::CONT);
+    }
+
+    /// TERM, then KILL, until nothing of the group is left.
+    async fn end_group(&mut self, loss: Loss) {
+        let grace = self.kill_after.min(self.guard.lease_remaining().saturating_sub(MARGIN));
+        let kill_at = BootTime::now() + grace;
+        self.child.signal(Signal::TERM);
+        let (name, grace) = (self.guard.name(), span(grace));
+        let told = say_aside(format!("the lock {name:?} is lost: {loss}; the command gets TERM, and KILL {grace} later"));
+        if !self.gone_by(kill_at).await {
+            self.child.signal(Signal::KILL);
+            let gone = self.gone_by(BootTime::now() + GIVE_UP).await;
+            told.finish().await;
+            self.tell_kill(gone).await;
+        }
+        told.finish().await;
+        self.terminal.take_back();
+        self.terminal.restore();
+    }
+
+    async fn tell_kill(&self, gone: bool) {
+        let group = self.child.group();
+        if !gone {
+            let what = format!("some of the command's process group {group} cannot be killed; see `ps`");
+            say_aside(what).finish().await;
+        } else if self.voice >= Voice::Normal {
+            say_aside("the command did not end by itself and was killed".to_owned()).finish().await;
+        }
+    }
+
+    async fn gone_by(&mut self, deadline: BootTime) -> bool {
+        while self.child.is_left() {
+            if BootTime::now() >= deadline {
+                return false;
+            }
+            sleep(LOOK.min(deadline.since(BootTime::now()))).await;
+        }
+        true
+    }
+}
+
+async fn reached(at: Option<BootTime>) {
+    match at {
+        Some(at) => BootClock.sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
