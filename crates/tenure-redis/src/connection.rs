@@ -20,6 +20,9 @@ use crate::link::{Answers, Identity, Link, Met};
 use crate::options::Options;
 use crate::script::Form;
 
+/// How long a link may be silent, whatever the timeout of those who ask.
+const DEAD_AFTER: Duration = Duration::from_millis(100);
+
 /// How long the first contact may take.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
@@ -31,6 +34,17 @@ pub(crate) struct Connection {
     seen: AtomicU64,
     /// A connection was left behind whose commands may still run.
     loose: AtomicBool,
+}
+
+/// Whether a pipeline that had no answer may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Running twice, or late, is as good as running once.
+    Freely,
+    /// Running late is not: only where the first can no longer run. Else the caller has to know.
+    Settled,
+    /// Running twice is not.
+    Never,
 }
 
 /// An answered pipeline.
@@ -89,6 +103,11 @@ impl Connection {
         self.loose.load(Ordering::Relaxed)
     }
 
+    /// The counter was never lifted through the connection in use.
+    pub(crate) fn is_new(&self) -> bool {
+        self.link().is_none_or(|link| link.is_new())
+    }
+
     /// The largest grant counter seen. Whoever compares a grant with it reads it before the request leaves: all that was seen by
     /// then was granted before.
     pub(crate) fn seen(&self) -> u64 {
@@ -99,40 +118,56 @@ impl Connection {
         self.seen.fetch_max(counter, Ordering::AcqRel);
     }
 
-    /// Sends a pipeline of which every command may run twice, within `limit`.
+    /// Sends a pipeline of scripts within `limit`.
     ///
     /// `pipeline` is told the link it is for and the form in which scripts are called.
     pub(crate) async fn call(
         &self,
         limit: Duration,
+        repeat: Repeat,
         pipeline: impl Fn(&Link, Form) -> Pipeline + Sync,
     ) -> Result<Exchange, Error> {
-        let exchange = self.exchange(limit, |link| pipeline(link, Form::Digest)).await?;
+        let end = Instant::now() + limit;
+        let exchange = self.exchange(limit, repeat, |link| pipeline(link, Form::Digest)).await?;
         if exchange.answers.iter().filter_map(|answer| answer.as_ref().err()).any(is_noscript) {
-            let text = self.exchange(limit, |link| pipeline(link, Form::Text)).await?;
+            let left = end.saturating_duration_since(Instant::now());
+            let text = self.exchange(left, repeat, |link| pipeline(link, Form::Text)).await?;
             return Ok(Exchange { repeated: exchange.repeated || text.repeated, ..text });
         }
         Ok(exchange)
     }
 
     /// As [`call`](Connection::call), for a pipeline that minds a forgotten script itself.
-    pub(crate) async fn exchange(&self, limit: Duration, pipeline: impl Fn(&Link) -> Pipeline + Sync) -> Result<Exchange, Error> {
+    pub(crate) async fn exchange(
+        &self,
+        limit: Duration,
+        repeat: Repeat,
+        pipeline: impl Fn(&Link) -> Pipeline + Sync,
+    ) -> Result<Exchange, Error> {
         let started = Instant::now();
-        let (half, end) = (started + limit / 2, started + limit);
+        let end = started + limit;
         let current = self.link();
         if let Some(link) = &current {
-            match timeout_at(half, link.send(&tolerant(pipeline(link)))).await {
+            let patience = if repeat == Repeat::Never { end } else { patience(link, started, limit) };
+            match timeout_at(patience, link.send(&tolerant(pipeline(link)))).await {
                 Ok(Ok(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
                 Ok(Err(error)) => {
                     debug!(%error, "connection lost");
                     self.drop_link(link);
+                    if repeat == Repeat::Never {
+                        return Err(translate(&error).maybe_applied());
+                    }
                 }
+                Err(_) if patience >= end => return Err(no_reply(limit).maybe_applied()),
                 Err(_) => debug!("no reply after half the operation timeout"),
             }
         }
         let repeated = current.is_some();
         let unanswered = |error: Error| if repeated { error.maybe_applied() } else { error };
         let link = self.replace(current.as_ref(), end).await.map_err(unanswered)?;
+        if repeated && repeat == Repeat::Settled && self.has_late_commands() {
+            return Err(Error::unreachable("no reply, and what was sent may still run").maybe_applied());
+        }
         match timeout_at(end, link.send(&tolerant(pipeline(&link)))).await {
             Ok(Ok(answers)) => Ok(Exchange { link, answers, repeated }),
             Ok(Err(error)) => {
@@ -195,6 +230,13 @@ impl Connection {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Until when a reply is waited for before the link is taken to be dead: half the time, and longer where the link has not been
+/// silent for long. A caller in a hurry must not cost the others a connection that is only slow.
+fn patience(link: &Link, started: Instant, limit: Duration) -> Instant {
+    let bearable = DEAD_AFTER.saturating_sub(link.silence());
+    (started + limit / 2).max(started + bearable).min(started + limit)
 }
 
 /// A pipeline whose errors come one for each command instead of as one for all.

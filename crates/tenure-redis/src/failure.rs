@@ -54,7 +54,7 @@ const MEANINGS: &[Meaning] = &[
     refused(
         &["TENURECOUNTER", "ERR increment or decrement would overflow", "ERR value is not an integer"],
         "the grant counter cannot be used",
-        "correct or delete the key tenure:fence, or use a prefix= of your own",
+        "set the key tenure:fence to a number below 2^53, or use a prefix= of your own",
     ),
     refused(
         &["MOVED", "ASK", "CROSSSLOT"],
@@ -91,15 +91,22 @@ pub(crate) fn is_noscript(error: &RedisError) -> bool {
 
 /// Whether the server is, or was, another than the one whose grant counter we know.
 pub(crate) fn doubts_counter(error: &RedisError) -> bool {
-    matches!(error.code(), Some("READONLY" | "MOVED" | "ASK" | "LOADING"))
+    let text = text_of(error);
+    ["READONLY", "MOVED", "ASK", "LOADING"].iter().any(|start| text.starts_with(start))
 }
 
 fn text_of(error: &RedisError) -> String {
-    let code = error.code().unwrap_or("ERR");
-    let detail = error.detail().unwrap_or_default();
-    // Where a script failed is of no use to the reader.
-    let detail = detail.split(" script: ").next().unwrap_or_default();
-    format!("{code} {detail}").trim_end().to_owned()
+    let text = format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
+    without_script(&text).trim_end().to_owned()
+}
+
+/// The error without where in a script it came up, which is of no use to the reader. Redis 6.2 puts that in front, as
+/// `ERR Error running script (call to f_<sha>): @user_script:4: @user_script: 4: -OOM ...`; 7.0 puts it behind.
+fn without_script(text: &str) -> &str {
+    if text.starts_with("ERR Error running script") {
+        return text.rsplit_once(": -").or_else(|| text.rsplit_once("@user_script: ")).map_or(text, |(_, error)| error);
+    }
+    text.split(" script: ").next().unwrap_or(text)
 }
 
 fn translate_answer(text: &str) -> Error {
@@ -114,6 +121,16 @@ fn translate_answer(text: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_in_scripts_are_those_of_their_commands() {
+        for text in [
+            "OOM command not allowed when used memory > 'maxmemory'. script: 52ab, on @user_script:12.",
+            "ERR Error running script (call to f_52ab): @user_script:12: @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+        ] {
+            assert_eq!(without_script(text), "OOM command not allowed when used memory > 'maxmemory'.");
+        }
+    }
 
     #[test]
     fn every_known_answer_has_a_class() {

@@ -1,6 +1,7 @@
 //! One physical connection, from its handshake to its end.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use redis::{AsyncConnectionConfig, Client, Pipeline, RedisResult, Value, cmd, pi
 use tenure::{BootTime, Error};
 
 use crate::failure::{doubts_counter, translate};
+use crate::script::Form;
 
 /// The answers to a pipeline, one for each command.
 pub(crate) type Answers = Vec<RedisResult<Value>>;
@@ -34,14 +36,25 @@ pub(crate) struct Identity {
     addr: String,
 }
 
-/// One connection, and what is known about the grant counter at its far end.
+/// One connection, and what is known about its far end.
 pub(crate) struct Link {
     wire: Box<dyn Wire>,
     pub(crate) identity: Option<Identity>,
-    /// When the counter was last lifted through this connection, ms since boot; 0 is never.
-    lifted_at: AtomicU64,
-    /// The server knows the lifting script by its digest.
-    pub(crate) lift_known: AtomicBool,
+    lift: Mutex<Lift>,
+    /// When the first command was sent since the last reply, and when that came; ms since boot.
+    asked_at: AtomicU64,
+    heard_at: AtomicU64,
+}
+
+/// What this connection has seen of the grant counter.
+#[derive(Clone, Copy, Default)]
+struct Lift {
+    /// When the counter was last lifted through here, ms since boot.
+    at: Option<u64>,
+    /// The server knows the script by its digest.
+    known: bool,
+    /// How often there was reason to doubt that the counter is the one that was lifted.
+    doubts: u64,
 }
 
 /// What the handshake found.
@@ -62,7 +75,8 @@ impl Link {
     }
 
     fn new(wire: Box<dyn Wire>, identity: Option<Identity>) -> Self {
-        Self { wire, identity, lifted_at: AtomicU64::new(0), lift_known: AtomicBool::new(false) }
+        let (lift, asked_at, heard_at) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        Self { wire, identity, lift, asked_at, heard_at }
     }
 
     /// Connects, ends the predecessors and learns the own identity, in two round trips.
@@ -89,22 +103,60 @@ impl Link {
     }
 
     pub(crate) async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers> {
-        let answers = self.wire.send(pipeline).await?;
-        if answers.iter().filter_map(|answer| answer.as_ref().err()).any(doubts_counter) {
-            self.lifted_at.store(0, Ordering::Relaxed);
+        if self.asked_at.load(Ordering::Relaxed) <= self.heard_at.load(Ordering::Relaxed) {
+            self.asked_at.store(now_ms(), Ordering::Relaxed);
         }
-        Ok(answers)
+        let answers = self.wire.send(pipeline).await;
+        self.heard_at.store(now_ms(), Ordering::Relaxed);
+        // A brought connection that failed may come back as a connection to another server.
+        let doubtful =
+            answers.as_ref().map_or(true, |answers| answers.iter().filter_map(|a| a.as_ref().err()).any(doubts_counter));
+        if doubtful {
+            let mut lift = self.lift();
+            lift.at = None;
+            lift.doubts += 1;
+        }
+        answers
     }
 
-    pub(crate) fn needs_lift(&self) -> bool {
-        let lifted_at = self.lifted_at.load(Ordering::Relaxed);
-        lifted_at == 0 || now_ms().saturating_sub(lifted_at) >= LIFT_EVERY_MS
+    /// For how long something was asked and nothing heard.
+    pub(crate) fn silence(&self) -> Duration {
+        let (asked, heard) = (self.asked_at.load(Ordering::Relaxed), self.heard_at.load(Ordering::Relaxed));
+        if asked <= heard { Duration::ZERO } else { Duration::from_millis(now_ms().saturating_sub(asked)) }
     }
 
-    /// The counter was lifted by a request that left at `sent_at`.
-    pub(crate) fn lifted(&self, sent_at: u64) {
-        self.lifted_at.fetch_max(sent_at, Ordering::Relaxed);
-        self.lift_known.store(true, Ordering::Relaxed);
+    /// The call of the lifting script that has to go before a grant now, if one has to.
+    pub(crate) fn due_lift(&self) -> Option<Form> {
+        let Lift { at, known, .. } = *self.lift();
+        let fresh = at.is_some_and(|at| now_ms().saturating_sub(at) < LIFT_EVERY_MS);
+        (!fresh).then_some(if known { Form::Digest } else { Form::Text })
+    }
+
+    /// Whether the counter was never lifted through here.
+    pub(crate) fn is_new(&self) -> bool {
+        !self.lift().known
+    }
+
+    pub(crate) fn doubts(&self) -> u64 {
+        self.lift().doubts
+    }
+
+    /// The counter was lifted by a request that left at `sent_at`, when there had been so many `doubts`.
+    pub(crate) fn lifted(&self, sent_at: u64, doubts: u64) {
+        let mut lift = self.lift();
+        lift.known = true;
+        if lift.doubts == doubts {
+            lift.at = lift.at.max(Some(sent_at));
+        }
+    }
+
+    /// The server has forgotten the script.
+    pub(crate) fn forgot_script(&self) {
+        self.lift().known = false;
+    }
+
+    fn lift(&self) -> MutexGuard<'_, Lift> {
+        self.lift.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,9 +167,10 @@ pub(crate) fn now_ms() -> u64 {
 
 fn identity(info: &Value) -> Option<Identity> {
     let text: String = redis::from_redis_value(info.clone()).ok()?;
-    let field =
-        |name: &str| text.split_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned);
-    Some(Identity { id: field("id")?, addr: field("addr")? })
+    let id = text.split_whitespace().find_map(|field| field.strip_prefix("id="))?;
+    // The path of a unix socket may have spaces.
+    let addr = text.split_once(" addr=")?.1.split_once(" laddr=")?.0;
+    Some(Identity { id: id.to_owned(), addr: addr.to_owned() })
 }
 
 /// Nothing but the handshake was sent: whatever failed, no lock was touched.
@@ -128,4 +181,21 @@ fn refused_or_unreachable(error: &redis::RedisError) -> Error {
         return Error::unreachable(format!("no connection: {error}")).fix(fix);
     }
     translated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_known_by_number_and_address() {
+        for (addr, info) in [
+            ("127.0.0.1:40202", "id=7 addr=127.0.0.1:40202 laddr=127.0.0.1:6379 fd=8 name= age=0"),
+            ("/tmp/two words/r.sock:0", "id=7 addr=/tmp/two words/r.sock:0 laddr=/tmp/two words/r.sock:0 fd=8 name= age=0"),
+        ] {
+            let known = identity(&Value::BulkString(info.into())).unwrap();
+            assert_eq!((&*known.id, &*known.addr), ("7", addr));
+        }
+        assert_eq!(identity(&Value::Nil), None);
+    }
 }

@@ -5,19 +5,20 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use redis::{Pipeline, RedisResult, Value, cmd, pipe};
+use redis::{Pipeline, Value, cmd, pipe};
 use tenure::{
-    Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Place, Released, Renewal, Request, Share,
-    Store, operation_timeout,
+    Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Owner, Place, Released, Renewal, Request,
+    Share, Store, operation_timeout,
 };
+use tokio::time::Instant;
 
-use crate::connection::{Connection, Exchange};
+use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{is_noscript, translate, unexpected};
 use crate::link::{Link, now_ms};
 use crate::options::Options;
@@ -67,16 +68,40 @@ impl RedisStore {
         self.timeout.unwrap_or_else(|| operation_timeout(ttl))
     }
 
+    /// Refuses the one name that is not a lock.
+    fn check(&self, name: &Name) -> Result<(), Error> {
+        if self.key(name) == *self.counter {
+            let what = format!("{name:?} is where {self} keeps the counter that fences are made of");
+            return Err(Error::invalid(what).fix("use another name, or a prefix= of your own"));
+        }
+        Ok(())
+    }
+
+    /// Lifts the counter through a connection that never did, and so learns whether scripts may be run at all, before anything is
+    /// taken that a script would have to give up.
+    async fn prepare(&self, limit: Duration) -> Result<(), Error> {
+        if !self.connection.is_new() {
+            return Ok(());
+        }
+        let (seen, sent_at) = (self.connection.seen(), now_ms());
+        let lift = |_: &Link| single(script::call(&script::LIFT, Form::Text, &[&*self.counter], &[seen]));
+        let Exchange { link, answers, .. } = self.connection.exchange(limit, Repeat::Freely, lift).await?;
+        self.connection.saw(counter(&only(answers)?.map_err(|e| translate(&e))?)?);
+        link.lifted(sent_at, 0);
+        Ok(())
+    }
+
     /// Takes a free name without a script: a script costs the server almost twice as much.
-    async fn take(&self, request: &Request) -> Result<Taken, Error> {
+    async fn take(&self, request: &Request, limit: Duration) -> Result<Taken, Error> {
         let key = self.key(&request.name);
         // Everything seen before the request leaves was granted before it; what other tasks see meanwhile says nothing.
         let seen = self.connection.seen();
         let sent_at = now_ms();
+        let doubts = AtomicU64::new(0);
         let pipeline = |link: &Link| {
             let mut pipeline = pipe();
-            if link.needs_lift() {
-                let form = if link.lift_known.load(Ordering::Relaxed) { Form::Digest } else { Form::Text };
+            doubts.store(link.doubts(), Ordering::Relaxed);
+            if let Some(form) = link.due_lift() {
                 pipeline.add_command(script::call(&script::LIFT, form, &[&*self.counter], &[seen]));
             }
             pipeline.cmd("MULTI");
@@ -85,13 +110,22 @@ impl RedisStore {
             pipeline.cmd("EXEC");
             pipeline
         };
-        let Exchange { link, mut answers, repeated } = self.connection.exchange(self.limit(request.ttl), pipeline).await?;
+        let Exchange { link, mut answers, repeated } = self.connection.exchange(limit, Repeat::Settled, pipeline).await?;
         let lift = (answers.len() == 5).then(|| answers.remove(0));
         let executed = transaction(answers);
-        let lifted = match lift.map(|answer| settle_lift(&link, answer, sent_at)) {
-            Some(Err(error)) => return Err(if may_have_set(&executed) { error.maybe_applied() } else { error }),
-            Some(Ok(lifted)) => lifted,
-            None => true,
+        let floor = match lift {
+            None => Some(seen),
+            Some(Ok(floor)) => {
+                link.lifted(sent_at, doubts.into_inner());
+                Some(counter(&floor)?.max(seen))
+            }
+            // Not lifted: the server has to be sent the text next time.
+            Some(Err(error)) if is_noscript(&error) => {
+                link.forgot_script();
+                None
+            }
+            Some(Err(error)) if may_have_set(&executed) => return Err(translate(&error).maybe_applied()),
+            Some(Err(error)) => return Err(translate(&error)),
         };
         let (set, incremented) = executed?;
         if set == Value::Nil {
@@ -101,19 +135,18 @@ impl RedisStore {
         let counter = counter(&incremented).map_err(Error::maybe_applied)?;
         self.connection.saw(counter);
         // A counter that does not rise above what was seen has lost data: no fence is made of it.
-        if lifted && counter > seen { Ok(Taken::Granted(fence(counter)?)) } else { Ok(Taken::Unfenced) }
+        if floor.is_some_and(|floor| counter > floor) { Ok(Taken::Granted(fence(counter)?)) } else { Ok(Taken::Unfenced) }
     }
 
     /// Settles by script what the fast path could not: who holds, whether it is us, or a new fence for what is ours.
-    async fn claim(&self, request: &Request, mine_counts: bool) -> Result<Acquired, Error> {
+    async fn claim(&self, request: &Request, mine_counts: bool, limit: Duration) -> Result<Acquired, Error> {
         let key = self.key(&request.name);
         let seen = self.connection.seen().to_string();
         let from = request.from.as_ref().map_or(&b""[..], |from| from.as_bytes());
         let (ttl, mine) = (millis(request.ttl).to_string(), if mine_counts { "1" } else { "0" });
         let args = [request.owner.as_bytes(), ttl.as_bytes(), mine.as_bytes(), from, seen.as_bytes()];
-        let (answer, _) = self
-            .script(request.ttl, |_, form| script::call(&script::CLAIM, form, &[key.as_bytes(), self.counter.as_bytes()], &args))
-            .await?;
+        let call = |form| script::call(&script::CLAIM, form, &[key.as_bytes(), self.counter.as_bytes()], &args);
+        let (answer, _) = self.script(limit, Repeat::Settled, call).await?;
         let Value::Array(parts) = &answer else { return Err(unexpected(format_args!("{answer:?} to a claim")).maybe_applied()) };
         match &parts[..] {
             [Value::Int(1), number] => {
@@ -134,9 +167,13 @@ impl RedisStore {
     }
 
     /// Runs one script call and gives its answer, and whether it may have run twice.
-    async fn script(&self, ttl: Duration, call: impl Fn(&Link, Form) -> redis::Cmd + Sync) -> Result<(Value, bool), Error> {
-        let Exchange { answers, repeated, .. } =
-            self.connection.call(self.limit(ttl), |link, form| single(call(link, form))).await?;
+    async fn script(
+        &self,
+        limit: Duration,
+        repeat: Repeat,
+        call: impl Fn(Form) -> redis::Cmd + Sync,
+    ) -> Result<(Value, bool), Error> {
+        let Exchange { answers, repeated, .. } = self.connection.call(limit, repeat, |_, form| single(call(form))).await?;
         let answer = only(answers)?.map_err(|e| translate(&e))?;
         Ok((answer, repeated))
     }
@@ -162,7 +199,7 @@ impl RedisStore {
             }
             pipeline
         };
-        match self.connection.call(limit, pipeline).await {
+        match self.connection.call(limit, Repeat::Freely, pipeline).await {
             Ok(Exchange { answers, .. }) => {
                 batches.iter().zip(answers).map(|(batch, answer)| (*batch, renewals(answer, batch.len()))).collect()
             }
@@ -179,15 +216,12 @@ impl RedisStore {
                 cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg("string").to_owned(),
             );
             let answer =
-                only(self.connection.call(FOR_PEOPLE, |_, _| step.clone()).await?.answers)?.map_err(|e| translate(&e))?;
+                only(self.connection.call(self.limit(Duration::MAX), Repeat::Freely, |_, _| step.clone()).await?.answers)?
+                    .map_err(|e| translate(&e))?;
             let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(unexpected)?;
             let names: Vec<Name> = keys.iter().filter_map(|key| self.name(key)).collect();
-            entries.extend(
-                self.look_at(&names, FOR_PEOPLE)
-                    .await?
-                    .into_iter()
-                    .filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())),
-            );
+            entries
+                .extend(self.look_at(&names).await?.into_iter().filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
             if next == "0" {
                 return Ok(entries);
             }
@@ -201,7 +235,7 @@ impl RedisStore {
     }
 
     /// What the keys of `names` hold. Free ones are left out.
-    async fn look_at(&self, names: &[Name], limit: Duration) -> Result<Vec<Entry>, Error> {
+    async fn look_at(&self, names: &[Name]) -> Result<Vec<Entry>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -210,7 +244,8 @@ impl RedisStore {
             let key = self.key(name);
             pipeline.cmd("MULTI").cmd("GET").arg(&key).cmd("PTTL").arg(&key).cmd("EXEC");
         }
-        let mut answers = self.connection.call(limit, |_, _| pipeline.clone()).await?.answers.into_iter();
+        let mut answers =
+            self.connection.call(self.limit(Duration::MAX), Repeat::Freely, |_, _| pipeline.clone()).await?.answers.into_iter();
         let mut entries = Vec::new();
         for name in names {
             let (value, ttl) = transaction(answers.by_ref().take(4).collect())?;
@@ -221,9 +256,6 @@ impl RedisStore {
         Ok(entries)
     }
 }
-
-/// How long a look for people may take: no lease hangs on it.
-const FOR_PEOPLE: Duration = Duration::from_secs(2);
 
 enum Taken {
     Granted(Fence),
@@ -255,57 +287,66 @@ impl Store for RedisStore {
         if request.share != Share::MUTEX || request.place != Place::None {
             return Err(Error::new(tenure::ErrorKind::Unsupported, format!("{self} keeps mutexes without a queue only")));
         }
-        if request.from.is_some() {
-            return self.claim(request, request.repeatable).await;
+        self.check(&request.name)?;
+        let limit = self.limit(request.ttl);
+        let end = Instant::now() + limit;
+        let left = || end.saturating_duration_since(Instant::now());
+        if let Some(from) = &request.from {
+            if from.as_bytes().is_empty() {
+                return Err(Error::invalid("the owner to take over from is empty"));
+            }
+            return self.claim(request, request.repeatable, limit).await;
         }
-        match self.take(request).await? {
+        self.prepare(limit).await?;
+        match self.take(request, left()).await? {
             Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl, waiting: false })),
             // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
-            Taken::Unfenced => self.claim(request, true).await.map_err(Error::maybe_applied),
+            Taken::Unfenced => self.claim(request, true, left()).await.map_err(Error::maybe_applied),
             Taken::Busy { repeated } => {
-                let answer = self.claim(request, request.repeatable).await?;
-                match &answer {
-                    Acquired::Busy(busy)
-                        if repeated && busy.holder.as_ref().is_some_and(|holder| holder.owner == request.owner) =>
-                    {
-                        Err(Error::unreachable("the first try had no answer, and the given value is in place: ours or another's")
-                            .maybe_applied())
-                    }
-                    _ => Ok(answer),
+                let answer = self.claim(request, request.repeatable, left()).await?;
+                if repeated && is_held_by(&answer, &request.owner) {
+                    let what = "the first try had no answer, and the given value is in place: ours or another's";
+                    return Err(Error::unreachable(what).maybe_applied());
                 }
+                Ok(answer)
             }
         }
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
-        let mut answers: Vec<(&Lease, Result<Renewal, Error>)> = Vec::with_capacity(leases.len());
         let limit = self.limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
-        let mut batches: Vec<&[Lease]> = leases.chunks(BATCH).collect();
-        while !batches.is_empty() {
-            let mut halves = Vec::new();
-            for (batch, outcome) in self.renew_batches(limit, &batches).await {
-                match outcome {
-                    Ok(renewals) => answers.extend(batch.iter().zip(renewals.into_iter().map(Ok))),
-                    // One lease that the server refuses fails its whole batch: halves, until it stands alone.
-                    Err(error) if batch.len() > 1 && !error.is_transient() => {
-                        let (left, right) = batch.split_at(batch.len() / 2);
-                        halves.extend([left, right]);
-                    }
-                    Err(error) => answers.extend(batch.iter().map(|lease| (lease, Err(error.copy())))),
-                }
+        let end = Instant::now() + limit;
+        let batches: Vec<&[Lease]> = leases.chunks(BATCH).collect();
+        let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
+        for (batch, outcome) in self.renew_batches(limit, &batches).await {
+            match outcome {
+                Ok(renewals) => answers.extend(batch.iter().zip(renewals.into_iter().map(Ok))),
+                // One lease that the server refuses fails its whole batch. All in turn, in one more round trip.
+                Err(error) if batch.len() > 1 && !error.is_transient() => refused.extend(batch.chunks(1)),
+                Err(error) => answers.extend(batch.iter().map(|lease| (lease, Err(error.copy())))),
             }
-            batches = halves;
         }
-        // Batches were answered in the order of their splitting; the caller's order is that of the addresses in its slice.
+        if !refused.is_empty() {
+            // Somewhat less than is left, so that the answers there are reach the caller before it gives up.
+            let left = end.saturating_duration_since(Instant::now()).mul_f64(0.9);
+            for (alone, outcome) in self.renew_batches(left, &refused).await {
+                answers.extend(alone.iter().zip([outcome.map(|renewals| renewals[0])]));
+            }
+        }
+        // The caller's order is that of the addresses in its slice.
         answers.sort_by_key(|(lease, _)| std::ptr::from_ref::<Lease>(lease));
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        self.check(&lease.name)?;
         let key = self.key(&lease.name);
         let linger = millis(linger).to_string();
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
-        match self.script(lease.ttl, |_, form| script::call(&script::RELEASE, form, &[key.as_bytes()], &args)).await? {
+        // Between two runs of the release of a given value another may have taken the name with the same.
+        let repeat = if lease.owner.is_ours() { Repeat::Freely } else { Repeat::Never };
+        let call = |form| script::call(&script::RELEASE, form, &[key.as_bytes()], &args);
+        match self.script(self.limit(lease.ttl), repeat, call).await? {
             (Value::Int(1), _) => Ok(Released::Released),
             (Value::Int(0), false) => Ok(Released::NotHeld),
             // The first of the two may have given it up, or it was lost before: nobody knows.
@@ -322,7 +363,10 @@ impl Store for RedisStore {
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         match name {
-            Some(name) => self.look_at(std::slice::from_ref(name), FOR_PEOPLE).await,
+            Some(name) => {
+                self.check(name)?;
+                self.look_at(std::slice::from_ref(name)).await
+            }
             None => self.scan().await,
         }
     }
@@ -336,19 +380,8 @@ fn may_have_set(executed: &Result<(Value, Value), Error>) -> bool {
     }
 }
 
-/// Whether the counter was lifted. A server that has forgotten the script has not lifted, and must be sent its text next time.
-fn settle_lift(link: &Link, answer: RedisResult<Value>, sent_at: u64) -> Result<bool, Error> {
-    match answer {
-        Ok(_) => {
-            link.lifted(sent_at);
-            Ok(true)
-        }
-        Err(error) if is_noscript(&error) => {
-            link.lift_known.store(false, Ordering::Relaxed);
-            Ok(false)
-        }
-        Err(error) => Err(translate(&error)),
-    }
+fn is_held_by(answer: &Acquired, owner: &Owner) -> bool {
+    matches!(answer, Acquired::Busy(Busy { holder: Some(holder), .. }) if holder.owner == *owner)
 }
 
 fn single(command: redis::Cmd) -> Pipeline {

@@ -218,11 +218,12 @@ fn database(text: &str) -> Result<i64, Error> {
 }
 
 fn positive(key: &str, value: Duration) -> Result<Duration, Error> {
-    if value.is_zero() {
-        Err(Error::invalid(format!("the parameter {key}= of the store URL is zero")).fix("write e.g. 500ms"))
-    } else {
-        Ok(value)
-    }
+    let why = match value {
+        Duration::ZERO => "zero",
+        value if value > Duration::from_secs(3_600) => "more than an hour",
+        _ => return Ok(value),
+    };
+    Err(Error::invalid(format!("the parameter {key}= of the store URL is {why}")).fix("write e.g. 500ms"))
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
@@ -292,6 +293,7 @@ mod tests {
             ("redis://:hunter2@h?tiemout=1s", "tiemout="),
             ("redis://:hunter2@h?timeout=0", "zero"),
             ("redis://:hunter2@h?timeout=soon", "timeout="),
+            ("redis://:hunter2@h?timeout=9000d", "hour"),
             ("redis://:hunter2@h?ca=/x", "rediss"),
             ("rediss://:hunter2@h?cert=/x", "both"),
             ("redis://:hunter2@h?scheme=redisson", "redisson"),

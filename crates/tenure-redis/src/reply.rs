@@ -13,7 +13,10 @@ pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<(Value, Va
     let (queued, executed) = (answers.by_ref().take(3).collect::<Vec<_>>(), answers.next());
     // What was refused when it was queued says why; EXEC then only says that something was.
     if let Some(error) = queued.iter().find_map(|answer| answer.as_ref().err()) {
-        return Err(translate(error));
+        let error = translate(error);
+        // Where MULTI itself was refused, the commands behind it ran as they came.
+        let ran_alone = matches!(queued.first(), Some(Err(_))) && queued.get(1).is_some_and(Result::is_ok);
+        return Err(if ran_alone { error.maybe_applied() } else { error });
     }
     match executed {
         Some(Ok(Value::Array(results))) => {

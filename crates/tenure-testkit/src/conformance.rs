@@ -73,7 +73,7 @@ macro_rules! conformance {
                 a_repeated_release_frees_once, a_repeated_linger_is_released, a_repeated_adoption_is_one_tenure,
             ]
             expiry: [
-                a_lease_ends_by_itself_and_not_before, renewal_restarts_the_ttl, many_leases_are_answered_in_order,
+                a_lease_ends_by_itself_and_not_before, renewal_restarts_the_ttl, renewal_never_shortens, many_leases_are_answered_in_order,
                 a_late_renewal_does_not_resurrect, a_late_owner_harms_nobody, a_lingering_name_is_nobodys,
             ]
             fences: [
@@ -86,6 +86,7 @@ macro_rules! conformance {
             ]
             waiting: [
                 a_waiter_gets_the_name, a_wait_ends_with_who_holds, a_cancelled_wait_leaves_nothing, a_future_dropped_at_any_await_leaves_nothing,
+                a_wait_dropped_at_any_await_leaves_nothing,
                 a_dropped_guard_frees, a_guard_dropped_outside_a_runtime_frees, a_guard_outlives_its_runtime_in_peace, many_tasks_take_turns,
                 locks_without_a_runtime,
             ]

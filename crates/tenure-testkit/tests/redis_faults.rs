@@ -100,10 +100,12 @@ async fn a_swallowed_reply_costs_no_lock() {
 async fn a_given_token_after_a_swallowed_reply_is_unknown() {
     let (server, proxy, store) = behind_proxy().await;
     let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..request("door", LONG) };
+    fence(&store, &request("first", LONG)).await;
     proxy.swallow_reply(1);
     let error = store.acquire(&given).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
     proxy.heal();
+    fence(&store, &request("second", LONG)).await;
     proxy.swallow_reply(1);
     let locks = Locker::new(store);
     let error = locks.mutex("gate").token(given.owner).ttl(LONG).acquire().await.unwrap_err();
@@ -291,6 +293,95 @@ async fn one_forbidden_lease_does_not_fail_its_batch() {
             Err(error) => assert!(i == 77 && error.kind() == ErrorKind::Refused, "lease {i}: {error}"),
         }
     }
+}
+
+/// B8 on a slow link: all that happens for the guilty lease fits into the time there is for the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_forbidden_lease_on_a_slow_link_costs_no_other() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* +@all");
+    let proxy = Proxy::start(server.addr());
+    let locks = Locker::new(store(&format!("redis://app:pw@{}", proxy.addr())).await);
+    proxy.delay(Duration::from_millis(60));
+    let name = |i| format!("{}{i}", if i == 77 { "secret:" } else { "open:" });
+    let ttl = Duration::from_secs(4);
+    let guards = futures_util::future::join_all((0..100).map(|i| locks.mutex(name(i)).ttl(ttl).acquire())).await;
+    server.cli("ACL SETUSER app resetkeys ~open:* ~tenure:*");
+    tokio::time::sleep(ttl + Duration::from_secs(1)).await;
+    let lost: Vec<usize> = (0..100).filter(|i| guards[*i].as_ref().unwrap().state() == State::Lost).collect();
+    assert_eq!(lost, [77]);
+}
+
+/// A lock with a short ttl, and so with a short timeout, costs its neighbours neither their leases nor their connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_in_a_hurry_costs_no_other() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let locks = Locker::new(store(&proxy.url()).await);
+    let acquiring = (0..2_000).map(|i| locks.mutex(format!("door {i}")).ttl(Duration::from_secs(9)).acquire());
+    let guards: Vec<_> = futures_util::future::join_all(acquiring).await.into_iter().map(Result::unwrap).collect();
+    let connections = server.cli("INFO stats");
+    proxy.delay(Duration::from_millis(15));
+    let started = BootTime::now();
+    while BootTime::now().since(started) < Duration::from_secs(10) {
+        if let Ok(hurried) = locks.mutex("short").ttl(Duration::from_millis(300)).wait(Duration::from_secs(1)).acquire().await {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            drop(hurried);
+        }
+    }
+    assert_eq!(guards.iter().filter(|guard| guard.state() == State::Lost).count(), 0);
+    let made = |stats: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.trim().strip_prefix("total_connections_received:"));
+        line.unwrap().parse().unwrap()
+    };
+    let more = made(&server.cli("INFO stats")) - made(&connections);
+    assert!(more < 10, "the connection was replaced {more} times, though it was only slow");
+}
+
+/// Commands that the server forbids to this user, one at a time: nothing is granted, and nothing is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_forbidden_leaves_nothing() {
+    for forbidden in ["-multi", "-exec", "-set", "-incr", "-eval", "-evalsha -eval", "-time"] {
+        let server = RedisServer::start();
+        server.cli(&format!("ACL SETUSER app on >pw ~* +@all {forbidden}"));
+        let locks = Locker::new(store(&format!("redis://app:pw@{}", server.addr())).await);
+        let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{forbidden}: {error}");
+        timeout(PATIENCE, locks.settled()).await.unwrap();
+        assert_eq!(
+            server.cli("EXISTS door"),
+            "0",
+            "{forbidden}: the name was left taken, applied {}",
+            error.may_have_been_applied()
+        );
+    }
+}
+
+/// The counter stands among the names and is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_counter_is_no_lock() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    fence(&store, &request("door", LONG)).await;
+    let counter = request("tenure:fence", LONG);
+    assert_eq!(store.acquire(&counter).await.unwrap_err().kind(), ErrorKind::Invalid);
+    let as_shown = Lease { owner: Owner::from_bytes(server.cli("GET tenure:fence").into_bytes()), ..lease(&counter) };
+    assert_eq!(store.release(&as_shown, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(server.cli("EXISTS tenure:fence"), "1");
+    assert_eq!(store.inspect(None).await.unwrap().len(), 1);
+}
+
+/// A look goes out on a second connection like everything else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_survives_a_half_dead_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let locks = Locker::new(store(&proxy.url()).await);
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    proxy.swallow_reply(1);
+    assert!(locks.inspect("door").await.unwrap().is_some());
+    proxy.swallow_reply(1);
+    guard.verify().await.unwrap();
 }
 
 /// B10, row 28: out of memory nothing is granted, and everything held can be renewed and given up.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 
+use crate::book::Orphan;
 use crate::locker::{Core, FIRST_CONTACT};
 use crate::tenure::Terms;
-use crate::watchdog::Orphan;
 use crate::{
     Acquired, BootTime, Busy, Error, ErrorKind, Grant, Guard, Holder, Lease, Name, Notice, Owner, Place, Request, Share,
 };
@@ -103,8 +103,9 @@ impl Acquire {
 
     /// Uses a value that was given as the owner, instead of random bits of our own.
     ///
-    /// Others may have been given the same value, so less is safe: finding it in place is busy, an unknown outcome is reported and
-    /// neither retried nor cleared up, and a lost tenure is not released.
+    /// Others may have been given the same value, so less is safe: finding it in place is busy; an acquisition or release without
+    /// an answer is reported and neither repeated nor cleared up; a tenure that may have ended is not released, and none is adopted.
+    /// A value of the shape of our own tokens is taken to have been made for one claim.
     pub fn token(mut self, token: Owner) -> Self {
         self.token = Some(token);
         self
@@ -171,6 +172,7 @@ impl Acquire {
     /// A dropped future leaves nothing behind: what it may have taken is released in the background.
     pub async fn acquire(self) -> Result<Guard, Error> {
         self.check()?;
+        self.core.watchdog.tend();
         let name = self.name.as_ref().map_err(Error::copy)?.clone();
         let mut wait = Wait::new(&self, name)?;
         loop {
@@ -184,6 +186,12 @@ impl Acquire {
     /// Takes over `lease`, once.
     pub(crate) async fn adopt(self, lease: &Lease) -> Result<Guard, Error> {
         self.check()?;
+        if !lease.owner.is_ours() {
+            let what =
+                format!("the lease of {:?} has an owner that was given, and another may hold by the same value", lease.name);
+            return Err(Error::invalid(what).fix("release it where it was taken, and take it again"));
+        }
+        self.core.watchdog.tend();
         let mut wait = Wait::new(&self, lease.name.clone())?;
         wait.attempt.request.from = Some(lease.owner.clone());
         wait.attempt.request.share = lease.share;
@@ -228,21 +236,30 @@ impl fmt::Debug for Acquire {
 /// Longer spans overflow one store's arithmetic or another's.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Refuses settings under which no lease could be kept.
-pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
-    let Terms { ttl, guard, .. } = *terms;
+/// Refuses a ttl that the store cannot keep.
+pub(crate) fn check_ttl(core: &Core, ttl: Duration) -> Result<(), Error> {
     let min = core.store.features().min_ttl;
     if ttl < min {
         return Err(
             Error::invalid(format!("a ttl of {ttl:?} is shorter than the {min:?} this store can keep")).fix("use a longer ttl")
         );
     }
-    for (what, span) in [("ttl", ttl), ("shortest hold", terms.min_hold)] {
-        if span > CENTURY {
-            let fix = "use a shorter one: renewal keeps the lock for as long as the holder lives";
-            return Err(Error::invalid(format!("a {what} of {span:?} is longer than a century")).fix(fix));
-        }
+    check_span("ttl", ttl)
+}
+
+fn check_span(what: &str, span: Duration) -> Result<(), Error> {
+    if span > CENTURY {
+        let fix = "use a shorter one: renewal keeps the lock for as long as the holder lives";
+        return Err(Error::invalid(format!("a {what} of {span:?} is longer than a century")).fix(fix));
     }
+    Ok(())
+}
+
+/// Refuses settings under which no lease could be kept.
+pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
+    let Terms { ttl, guard, .. } = *terms;
+    check_ttl(core, ttl)?;
+    check_span("shortest hold", terms.min_hold)?;
     // A renewal must have had time to fail once before work has to stop.
     let timeout = core.operation_timeout(ttl);
     let needed = if terms.renews { ttl / 3 + timeout } else { timeout };
@@ -272,23 +289,31 @@ struct Attempt<'a> {
     request: Request,
     /// The token may be in place at the store, or may still get there.
     dirty: bool,
+    /// A try had no answer. Where the store has late commands, it may still run after all that is sent later.
+    unheard: bool,
 }
 
-impl Attempt<'_> {
+impl<'a> Attempt<'a> {
+    fn new(core: &'a Arc<Core>, request: Request) -> Self {
+        Self { core, request, dirty: false, unheard: false }
+    }
+
     async fn send(&mut self) -> Result<Acquired, Error> {
+        let was_unheard = std::mem::replace(&mut self.unheard, true);
         let was_dirty = std::mem::replace(&mut self.dirty, true);
         let answer = self.core.attempt(&self.request).await;
+        self.unheard = was_unheard || matches!(&answer, Err(error) if error.may_have_been_applied());
         self.dirty = match &answer {
             Ok(Acquired::Granted(_)) => true,
-            // Busy says that the token is not there, unless an earlier unanswered try may still come.
-            Ok(_) => self.core.store.features().late_commands,
+            // Busy says that the token is not there, unless an unheard try may still come.
+            Ok(_) => self.unheard && self.core.store.features().late_commands,
             Err(error) => was_dirty || error.may_have_been_applied(),
         };
         answer
     }
 
     fn won(&mut self, terms: Terms, sent_at: BootTime, grant: &Grant) -> Option<Guard> {
-        let guard = self.core.granted(&self.request, terms, sent_at, grant)?;
+        let guard = self.core.granted(&self.request, self.unheard, terms, sent_at, grant)?;
         self.dirty = false;
         Some(guard)
     }
@@ -300,8 +325,8 @@ impl Drop for Attempt<'_> {
         // A given value may be another's claim: only what carries our own random bits is ours to clear up.
         if self.dirty && self.request.repeatable {
             let lease = Lease { name: name.clone(), owner: owner.clone(), share: *share, ttl: *ttl, fence: None };
-            let until = self.core.clock.now() + *ttl;
-            self.core.watchdog.clear(Orphan { lease, linger: Duration::ZERO, until });
+            let now = self.core.clock.now();
+            self.core.watchdog.clear(Orphan { lease, lingers_until: now, until: now + *ttl, late: self.unheard, once: false });
         }
     }
 }
@@ -336,7 +361,7 @@ impl<'a> Wait<'a> {
         let ttl = terms.ttl.max(terms.min_hold);
         let (owner, repeatable) = (settings.owner()?, settings.token.is_none());
         let request = Request { name, owner, share: Share::MUTEX, ttl, place: Place::None, repeatable, from: None };
-        let attempt = Attempt { core, request, dirty: false };
+        let attempt = Attempt::new(core, request);
         let started = core.clock.now();
         Ok(Self { settings, core, attempt, terms, started, notices: None, holder: None, seen: started, outage: false })
     }
@@ -368,7 +393,7 @@ impl<'a> Wait<'a> {
         if !request.repeatable {
             return Err(Error::unreachable("the grant arrived too late to be believed").maybe_applied());
         }
-        self.attempt = Attempt { core: self.core, request, dirty: false };
+        self.attempt = Attempt::new(self.core, request);
         self.again(Duration::ZERO, || Error::unreachable("the grant arrived too late to be believed"))
     }
 

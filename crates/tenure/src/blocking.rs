@@ -1,6 +1,7 @@
 //! The same locks for programs without an async runtime.
 //!
-//! A [`Locker`] brings a runtime of one background thread, which renews what is held. Everything else blocks the calling thread.
+//! A [`Locker`] brings a runtime of one background thread, which renews what is held. Everything else blocks the calling thread,
+//! but for the drop of a guard, which leaves the release to that thread. The drop of the last handle waits up to a second for it.
 //! Inside an async runtime use [`crate::Locker`]: blocking there panics.
 
 use std::fmt;
@@ -27,25 +28,37 @@ pub struct Locker {
     runtime: Arc<Background>,
 }
 
-/// The background thread. Letting go of it does not block, so that it may also be dropped inside another runtime.
-struct Background(Option<Runtime>);
+/// The background thread, and what it works for.
+struct Background {
+    runtime: Option<Runtime>,
+    locks: Option<crate::Locker>,
+}
 
 impl Background {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        match &self.0 {
+        match &self.runtime {
             Some(runtime) => runtime.block_on(future),
             None => unreachable!("the runtime is taken only when it is dropped"),
         }
     }
 }
 
+/// The last handle is gone, and the program perhaps about to end: what was dropped before is released first, if that is quick.
 impl Drop for Background {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
+        let Some(runtime) = self.runtime.take() else { return };
+        // Inside another runtime nothing may block.
+        if let Some(locks) = self.locks.take()
+            && tokio::runtime::Handle::try_current().is_err()
+        {
+            let _ = runtime.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.settled()).await });
         }
+        runtime.shutdown_background();
     }
 }
+
+/// How long the end of the last handle waits for releases.
+const LAST_RELEASES: Duration = Duration::from_secs(1);
 
 impl Locker {
     /// Connects within a runtime of its own, e.g. `Locker::connect(tenure_redis::connect(url))`.
@@ -56,7 +69,7 @@ impl Locker {
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("tenure").enable_all().build();
         let runtime = runtime.map_err(|e| Error::unavailable("the thread that renews locks could not be started").source(e))?;
         let locks = runtime.block_on(connecting)?;
-        Ok(Self { locks, runtime: Arc::new(Background(Some(runtime))) })
+        Ok(Self { locks: locks.clone(), runtime: Arc::new(Background { runtime: Some(runtime), locks: Some(locks) }) })
     }
 
     /// See [`Locker::mutex`](crate::Locker::mutex); hand the result to [`acquire`](Locker::acquire).

@@ -1,14 +1,18 @@
 //! The holder's side of a tenure.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::book::Id;
 use crate::locker::Core;
 use crate::tenure::{Loss, State, Tenure};
-use crate::watchdog::{Id, gone};
+use crate::watchdog::gone;
 use crate::{Error, ErrorKind, Fence, Lease, Name, Owner};
 
 /// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
@@ -94,9 +98,10 @@ impl Guard {
     /// [`Lost`](crate::ErrorKind::Lost) when it does not; the guard is lost from then on. Without an answer, the store's error:
     /// the guard is believed as before.
     pub async fn verify(&self) -> Result<(), Error> {
+        self.core.watchdog.tend();
         self.check()?;
         let lease = self.tenure.lease();
-        let entries = self.core.limited(lease.ttl, self.core.store.inspect(Some(&lease.name))).await?;
+        let entries = self.core.looked(self.core.store.inspect(Some(&lease.name))).await?;
         let ours = entries.iter().flat_map(|entry| &entry.holders).any(|holder| holder.owner == lease.owner);
         if !ours {
             self.core.watchdog.lose(self.id, Loss::Gone);
@@ -107,31 +112,36 @@ impl Guard {
     /// Resolves when the tenure ends, with the reason. It stays useful after the guard is gone.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
         let (tenure, clock) = (Arc::clone(&self.tenure), Arc::clone(&self.core.clock));
-        async move {
-            tenure.ended.cancelled().await;
-            tenure.loss(clock.now()).unwrap_or(Loss::GivenUp)
-        }
+        async move { tenure.over(&*clock).await }
     }
 
-    /// A token that is cancelled when the tenure ends.
+    /// A token that is cancelled when the tenure ends. It is told by the task that renews: where the runtime of that task has
+    /// ended, [`lost`](Guard::lost) and [`run`](Guard::run) still tell.
     pub fn cancellation(&self) -> CancellationToken {
         self.tenure.ended.clone()
     }
 
     /// Runs `work` for as long as the tenure stands.
     ///
+    /// The clock is looked at before each step of `work`, so a process that was stopped does not go on with it.
+    ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost) the moment the tenure ends; `work` is dropped then, wherever it was.
+    /// [`Lost`](crate::ErrorKind::Lost) the moment the tenure ends; `work` is dropped then, wherever it was. Also when it ended
+    /// during the last step: what that step did was not covered.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        self.check()?;
-        tokio::select! {
-            biased;
-            () = self.tenure.ended.cancelled() => Err(self.lost_error()),
-            done = work => Ok(done),
-        }
+        self.core.watchdog.tend();
+        let mut over = pin!(self.tenure.over(&*self.core.clock));
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            if self.loss().is_some() || over.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(self.lost_error()));
+            }
+            work.as_mut().poll(context).map(|done| self.check().map(|()| done))
+        })
+        .await
     }
 
-    /// Renews now, for `ttl` from now on. The lease is not shortened before the store has answered, and belief never is.
+    /// Renews now, for `ttl` from now on. A shorter ttl counts from the next renewals: no renewal shortens a lease.
     ///
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) when the tenure has ended, [`Invalid`](crate::ErrorKind::Invalid) for a ttl too short for

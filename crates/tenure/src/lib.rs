@@ -20,6 +20,7 @@
 
 mod acquire;
 pub mod blocking;
+mod book;
 mod clock;
 mod duration;
 mod error;

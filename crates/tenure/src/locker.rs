@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::acquire::Acquire;
+use crate::acquire::{Acquire, check_ttl};
+use crate::book::Orphan;
 use crate::guard::Release;
 use crate::owner::check_label;
 use crate::tenure::{Tenure, Terms};
-use crate::watchdog::{Orphan, Watchdog, gone, no_answer};
+use crate::watchdog::{Watchdog, gone, no_answer};
 use crate::{
     Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request,
     Store, operation_timeout,
@@ -80,11 +81,13 @@ impl Locker {
     /// Takes over a lease that another guard gave up with [`Guard::into_lease`], in this process or another.
     ///
     /// One checked step at the store swaps in a new owner and a new fence: the lease that was passed on is finished, and of two
-    /// processes that adopt the same one, one gets it. Renewal goes on with the lease's ttl.
+    /// processes that adopt the same one, one gets it. Renewal goes on with the lease's ttl; other settings of the guard, such as
+    /// its shortest and longest hold, do not pass on.
     ///
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) when the lease no longer stands. After an unknown outcome the step is not repeated: the
-    /// old owner may be gone already.
+    /// old owner may be gone already. [`Invalid`](crate::ErrorKind::Invalid) for a lease of a value that was
+    /// [given](Acquire::token): another may hold by the same value.
     ///
     /// # Cancel safety
     /// A dropped future may have taken the lease over; the new owner is then released.
@@ -92,12 +95,13 @@ impl Locker {
         Acquire::new(Arc::clone(&self.core), Ok(lease.name.clone())).ttl(lease.ttl).adopt(lease).await
     }
 
-    /// Renews a lease of whoever holds its token, once. Nothing is believed or renewed afterwards; for that, see
-    /// [`adopt`](Locker::adopt).
+    /// Renews a lease of whoever holds its token, once, so that it lasts at least its ttl from now. Nothing is believed or renewed
+    /// afterwards; for that, see [`adopt`](Locker::adopt).
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost) when it no longer stands.
+    /// [`Lost`](crate::ErrorKind::Lost) when it no longer stands, [`Invalid`](crate::ErrorKind::Invalid) for an impossible ttl.
     pub async fn renew(&self, lease: &Lease) -> Result<(), Error> {
+        check_ttl(&self.core, lease.ttl)?;
         let leases = std::slice::from_ref(lease);
         let mut answers = self.core.limited(lease.ttl, async { Ok(self.core.store.renew(leases).await) }).await?;
         match answers.pop() {
@@ -109,6 +113,9 @@ impl Locker {
     }
 
     /// Gives up a lease of whoever holds its token.
+    ///
+    /// # Errors
+    /// [`Unreachable`](crate::ErrorKind::Unreachable) when nobody knows whether it was given up; it may be called again.
     pub async fn release(&self, lease: &Lease) -> Result<Released, Error> {
         self.core.limited(lease.ttl, self.core.store.release(lease, Duration::ZERO)).await
     }
@@ -116,7 +123,7 @@ impl Locker {
     /// Who holds `name`; `None` when it is free. What it says may be over when it arrives.
     pub async fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<Entry>, Error> {
         let name = Name::new(name)?;
-        let entries = self.core.limited(self.core.ttl, self.core.store.inspect(Some(&name))).await?;
+        let entries = self.core.looked(self.core.store.inspect(Some(&name))).await?;
         Ok(entries.into_iter().find(|entry| entry.name == name))
     }
 
@@ -164,16 +171,18 @@ impl Core {
     /// # Cancel safety
     /// A dropped future, and an outcome that stays unknown, leave the release to the background.
     pub(crate) async fn release(&self, tenure: &Tenure) -> Result<Release, Error> {
-        let mut releasing = Releasing { core: self, tenure, answered: false };
+        let mut releasing = Releasing { core: self, tenure, settled: false };
         let lease = tenure.lease();
         let lost = matches!(tenure.loss(self.clock.now()), Some(loss) if loss != Loss::GivenUp);
-        if tenure.may_be_anothers(self.clock.now()) {
-            releasing.answered = true;
+        if tenure.may_be_anothers(self.clock.now(), self.operation_timeout(lease.ttl)) {
+            releasing.settled = true;
             return Ok(Release::WasLost);
         }
+        // A value that was given may be another's once this has run unheard: it is not sent again.
+        releasing.settled = !tenure.minted;
         let linger = tenure.min_hold_left(self.clock.now());
         let answer = self.limited(lease.ttl, self.store.release(&lease, linger)).await;
-        releasing.answered = !matches!(&answer, Err(error) if error.is_transient());
+        releasing.settled |= !matches!(&answer, Err(error) if error.is_transient());
         match answer {
             Ok(Released::Released) if !lost => Ok(Release::Released),
             Ok(_) => Ok(Release::WasLost),
@@ -186,10 +195,10 @@ impl Core {
 
     /// Has the watchdog release a tenure in the background.
     pub(crate) fn clear(&self, tenure: &Tenure) {
-        let now = self.clock.now();
-        if !tenure.may_be_anothers(now) {
-            let until = self.forgotten_at(tenure);
-            self.watchdog.clear(Orphan { lease: tenure.lease(), linger: tenure.min_hold_left(now), until });
+        let (now, lease) = (self.clock.now(), tenure.lease());
+        if !tenure.may_be_anothers(now, self.operation_timeout(lease.ttl)) {
+            let (lingers_until, until) = (now + tenure.min_hold_left(now), self.forgotten_at(tenure));
+            self.watchdog.clear(Orphan { lease, lingers_until, until, late: tenure.late, once: !tenure.minted });
         }
     }
 
@@ -199,11 +208,25 @@ impl Core {
     }
 
     /// The guard of a granted request; `None` where the grant came too late to be believed.
-    pub(crate) fn granted(self: &Arc<Self>, request: &Request, terms: Terms, sent_at: BootTime, grant: &Grant) -> Option<Guard> {
-        let Request { name, owner, share, .. } = request.clone();
+    pub(crate) fn granted(
+        self: &Arc<Self>,
+        request: &Request,
+        late: bool,
+        terms: Terms,
+        sent_at: BootTime,
+        grant: &Grant,
+    ) -> Option<Guard> {
+        let Request { name, owner, share, repeatable: minted, .. } = request.clone();
         let lease = Lease { name, owner, share, ttl: terms.ttl.min(grant.ttl), fence: grant.fence };
-        let tenure = Arc::new(Tenure::new(lease, terms, sent_at, grant.ttl, request.repeatable));
+        let mut tenure = Tenure::new(lease, terms, sent_at, grant.ttl);
+        (tenure.minted, tenure.late) = (minted, late);
+        let tenure = Arc::new(tenure);
         tenure.loss(self.clock.now()).is_none().then(|| Guard::new(Arc::clone(self), tenure))
+    }
+
+    /// Runs one look at the store, which hangs on no lease.
+    pub(crate) async fn looked<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.limited(Duration::MAX, call).await
     }
 
     /// One attempt at the store.
@@ -212,16 +235,16 @@ impl Core {
     }
 }
 
-/// A release on its way. Dropped without an answer, it goes to the background.
+/// A release on its way. Dropped before it is settled, it goes to the background.
 struct Releasing<'a> {
     core: &'a Core,
     tenure: &'a Tenure,
-    answered: bool,
+    settled: bool,
 }
 
 impl Drop for Releasing<'_> {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.settled {
             self.core.clear(self.tenure);
         }
     }

@@ -121,7 +121,7 @@ impl Store for MemoryStore {
         let mut held = self.held();
         let mut renew = |lease: &Lease| match held.live(&lease.name, now) {
             Some(row) if row.owner.as_ref() == Some(&lease.owner) => {
-                row.until = now + lease.ttl;
+                row.until = row.until.max(now + lease.ttl);
                 Renewal::Renewed { waiting: false }
             }
             _ => Renewal::Gone,

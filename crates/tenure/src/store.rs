@@ -27,9 +27,10 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Asks for a share of a name, once.
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error>;
 
-    /// Sets each lease that is still its owner's back to its full ttl, counted from the moment the store executes it.
+    /// Makes each lease that is still its owner's last at least its ttl from the moment the store executes it.
     ///
-    /// The answers stand in the order of the leases. A lease that is gone, or is another's, is left alone.
+    /// A renewal never shortens a lease: one that runs late, or is for a shorter ttl, must not end what its holder believes. The
+    /// answers stand in the order of the leases. A lease that is gone, or is another's, is left alone.
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>>;
 
     /// Gives up a share or a place, if it is still this owner's.
@@ -250,7 +251,7 @@ mod millis {
 /// The answer for one lease of [`Store::renew`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// The full ttl runs again.
+    /// It lasts for its full ttl from now, or longer.
     Renewed {
         /// Somebody waits for the name.
         waiting: bool,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{BootTime, Lease};
+use crate::{BootTime, Clock, Lease};
 
 /// How sure a holder may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +79,8 @@ pub(crate) struct Tenure {
     pub(crate) terms: Terms,
     pub(crate) since: BootTime,
     pub(crate) minted: bool,
+    /// An acquire of this token had no answer, and may still run.
+    pub(crate) late: bool,
     believed_until: AtomicU64,
     store_until: AtomicU64,
     /// Until when nobody else can have the name, whatever the clocks do: belief without the time to stop work, and without a cap.
@@ -91,12 +93,13 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    /// The tenure that a request sent at `sent_at` was granted for `granted`.
-    pub(crate) fn new(lease: Lease, terms: Terms, sent_at: BootTime, granted: Duration, minted: bool) -> Self {
+    /// The tenure of a lease that a request sent at `sent_at` was granted for `granted`.
+    pub(crate) fn new(lease: Lease, terms: Terms, sent_at: BootTime, granted: Duration) -> Self {
         let tenure = Self {
             terms,
             since: sent_at,
-            minted,
+            minted: true,
+            late: false,
             believed_until: AtomicU64::new(0),
             store_until: AtomicU64::new(0),
             alone_until: AtomicU64::new(0),
@@ -129,11 +132,11 @@ impl Tenure {
         !self.given_up.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether the value at the store may be another's who was given the same: releasing it would free theirs. Never for a
-    /// value with random bits of our own.
-    pub(crate) fn may_be_anothers(&self, now: BootTime) -> bool {
+    /// Whether the value at the store may be another's, who was given the same, when a command that is sent now has run within
+    /// `limit`. Never for a value with random bits of our own.
+    pub(crate) fn may_be_anothers(&self, now: BootTime, limit: Duration) -> bool {
         let alone_until = BootTime::from_boot(Duration::from_nanos(self.alone_until.load(Ordering::Acquire)));
-        !self.minted && (self.loss.get() == Some(&Loss::Gone) || now >= alone_until)
+        !self.minted && (self.loss.get() == Some(&Loss::Gone) || now + limit >= alone_until)
     }
 
     /// What is left of the shortest hold.
@@ -173,6 +176,21 @@ impl Tenure {
         self.ended.cancel();
     }
 
+    /// Resolves when the tenure has ended, with the reason. The clock alone suffices: no other task need be alive.
+    pub(crate) async fn over(&self, clock: &dyn Clock) -> Loss {
+        loop {
+            tokio::select! {
+                () = self.ended.cancelled() => {}
+                () = clock.sleep_until(self.believed_until()) => {}
+            }
+            // A renewal may have moved the deadline meanwhile.
+            if let Some(loss) = self.loss(clock.now()) {
+                self.end(loss);
+                return self.loss.get().copied().unwrap_or(loss);
+            }
+        }
+    }
+
     /// Why it ended, by the clock or by what was told; `None` while it stands.
     pub(crate) fn loss(&self, now: BootTime) -> Option<Loss> {
         self.loss.get().copied().or_else(|| (now >= self.believed_until()).then(|| self.deadline_loss()))
@@ -199,7 +217,7 @@ mod tests {
     fn tenure(terms: Terms) -> Tenure {
         let (name, owner) = (Name::new("n").unwrap(), Owner::mint("").unwrap());
         let lease = Lease { name, owner, share: Share::MUTEX, ttl: terms.ttl, fence: None };
-        Tenure::new(lease, terms, at(100), terms.ttl, true)
+        Tenure::new(lease, terms, at(100), terms.ttl)
     }
 
     fn at(seconds: u64) -> BootTime {

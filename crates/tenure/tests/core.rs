@@ -28,6 +28,8 @@ enum Fate {
     Unheard,
     /// Executed, and never answered.
     Hangs,
+    /// The store's code fails, once.
+    Panics,
 }
 
 /// A store in memory that fails as it is told, and keeps count.
@@ -43,6 +45,8 @@ struct State_ {
     renewals: Mutex<Vec<usize>>,
     calls: AtomicUsize,
     called: Notify,
+    /// Ends the wait of a call that hangs.
+    answer: Notify,
 }
 
 impl Fickle {
@@ -60,11 +64,19 @@ impl Fickle {
             renewals: Mutex::default(),
             calls: AtomicUsize::new(0),
             called: Notify::new(),
+            answer: Notify::new(),
         }))
     }
 
     fn fated(&self, fate: Fate) {
         *self.0.fate.lock().unwrap() = fate;
+    }
+
+    /// Has the machine sleep, and then the call that hangs be answered.
+    fn sleep_then_answer(&self, clock: &Slept, seconds: usize) {
+        self.fated(Fate::Works);
+        clock.0.fetch_add(seconds, Ordering::SeqCst);
+        self.0.answer.notify_one();
     }
 
     fn released(&self) -> Vec<Owner> {
@@ -75,13 +87,20 @@ impl Fickle {
         self.0.calls.fetch_add(1, Ordering::SeqCst);
         self.0.called.notify_waiters();
         let fate = *self.0.fate.lock().unwrap();
+        if fate == Fate::Panics {
+            self.fated(Fate::Works);
+            panic!("as the test wants it");
+        }
         if fate == Fate::Fails {
             return Err(Error::unreachable("no connection"));
         }
         let answer = call.await;
         match fate {
             Fate::Unheard => Err(Error::unreachable("the reply was lost").maybe_applied()),
-            Fate::Hangs => std::future::pending().await,
+            Fate::Hangs => {
+                self.0.answer.notified().await;
+                answer
+            }
             _ => answer,
         }
     }
@@ -137,6 +156,44 @@ impl fmt::Display for Fickle {
 impl fmt::Debug for Fickle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Fickle")
+    }
+}
+
+/// A store that needs half a millisecond for each lease it renews: a batch takes its time.
+#[derive(Debug)]
+struct SlowByLease(MemoryStore);
+
+#[async_trait]
+impl Store for SlowByLease {
+    fn features(&self) -> Features {
+        self.0.features()
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        self.0.acquire(request).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        tokio::time::sleep(Duration::from_micros(500) * u32::try_from(leases.len()).unwrap()).await;
+        self.0.renew(leases).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        self.0.release(lease, linger).await
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        self.0.watch(request).await
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        self.0.inspect(name).await
+    }
+}
+
+impl fmt::Display for SlowByLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("slow:")
     }
 }
 
@@ -216,12 +273,14 @@ async fn a_given_token_is_neither_retried_nor_cleared_up() {
 async fn late_commands_are_cleared_up_after_until_they_cannot_come() {
     let store = Fickle::with(true);
     let locks = Locker::new(store.clone());
-    let ttl = Duration::from_millis(900);
-    let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
+    let ttl = Duration::from_secs(2);
+    store.fated(Fate::Unheard);
     let started = std::time::Instant::now();
-    drop(guard);
+    let error = locks.mutex("door").ttl(ttl).try_acquire().await.unwrap_err();
+    assert!(error.may_have_been_applied());
+    store.fated(Fate::Works);
     timeout(SOON, locks.settled()).await.unwrap();
-    assert!(started.elapsed() >= ttl * 8 / 9, "settled after {:?}", started.elapsed());
+    assert!(started.elapsed() >= ttl, "settled after {:?}, when the acquire may still run", started.elapsed());
     assert!(store.released().len() > 1);
 }
 
@@ -299,16 +358,142 @@ async fn an_outage_is_jeopardy_until_it_is_over_or_the_lease_is() {
 }
 
 #[tokio::test]
-async fn an_extension_that_could_be_undone_by_a_late_renewal_is_refused() {
+async fn a_shorter_extension_shortens_nothing() {
+    let store = Fickle::new();
+    let (ours, theirs) = (Locker::new(store.clone()), Locker::new(store.clone()));
+    for unheard in [false, true] {
+        let guard = ours.mutex("door").ttl(LONG).guard(Duration::from_millis(100)).fixed_lease().acquire().await.unwrap();
+        store.fated(if unheard { Fate::Unheard } else { Fate::Works });
+        assert_eq!(guard.extend(Duration::from_millis(900)).await.is_err(), unheard);
+        store.fated(Fate::Works);
+        // By its token anyone may ask for less, and gets no less for it.
+        theirs.renew(&Lease { ttl: Duration::from_millis(100), ..lease_of(&guard) }).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(guard.state(), State::Held);
+        assert!(theirs.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none(), "two hold");
+        let _ = guard.release().await.unwrap();
+    }
+}
+
+fn lease_of(guard: &tenure::Guard) -> Lease {
+    Lease { name: guard.name(), owner: guard.token(), share: tenure::Share::MUTEX, ttl: LONG, fence: guard.fence() }
+}
+
+#[tokio::test]
+async fn answered_tries_are_not_cleared_up_after_for_ever() {
     let store = Fickle::with(true);
     let locks = Locker::new(store.clone());
-    let guard = locks.mutex("door").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    for _ in 0..20 {
+        assert!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none());
+    }
+    drop(guard);
+    timeout(Duration::from_secs(1), locks.settled()).await.expect("an answered release is repeated");
+    assert_eq!(store.released().len(), 1);
+}
+
+#[tokio::test]
+async fn a_given_tokens_release_is_sent_once() {
+    let store = Fickle::new();
+    let (ours, theirs) = (Locker::new(store.clone()), Locker::new(store.clone()));
+    let token = Owner::from_bytes(&b"fixed"[..]);
+    let guard = ours.mutex("door").ttl(LONG).token(token.clone()).acquire().await.unwrap();
     store.fated(Fate::Unheard);
-    until(|| guard.state() == State::Jeopardy).await;
+    assert!(matches!(guard.release().await.unwrap(), Release::Unknown { .. }));
     store.fated(Fate::Works);
-    let error = guard.extend(LONG).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    guard.extend(Duration::from_secs(2)).await.unwrap();
+    let next = theirs.mutex("door").ttl(LONG).token(token.clone()).acquire().await.unwrap();
+    ours.settled().await;
+    next.verify().await.expect("the first holder's release was repeated and freed the second's lock");
+    let dropped = ours.mutex("gate").ttl(LONG).token(token).acquire().await.unwrap();
+    store.fated(Fate::Unheard);
+    drop(dropped);
+    ours.settled().await;
+    assert_eq!(store.released().len(), 2);
+    assert_eq!(theirs.adopt(&lease_of(&next)).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn work_does_not_go_on_after_a_pause() {
+    let locks = Locker::new(Fickle::new());
+    let guard = locks.mutex("door").ttl(Duration::from_secs(1)).acquire().await.unwrap();
+    let steps = AtomicUsize::new(0);
+    let outcome = guard
+        .run(async {
+            // The whole process stands still, with it the task that renews.
+            std::thread::sleep(guard.remaining());
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+                steps.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(steps.load(Ordering::SeqCst), 0, "work went on after the deadline");
+}
+
+/// The watchdog's task lives in one runtime; holders of other runtimes are told of a loss all the same, and can go on.
+#[test]
+fn every_runtime_is_told_of_its_losses() {
+    let locks = Locker::new(Fickle::new());
+    let brief = Duration::from_secs(1);
+    // Undriven from its first call on, and then gone.
+    for gone in [false, true] {
+        let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let other = first.block_on(locks.mutex("other").ttl(LONG).acquire()).unwrap();
+        let first = if gone { None } else { Some(first) };
+        let second = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        second.block_on(async {
+            let guard = locks.mutex("door").ttl(brief).fixed_lease().acquire().await.unwrap();
+            let lost = timeout(SOON, guard.run(std::future::pending::<()>())).await.expect("the work runs on");
+            assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);
+            assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), tenure::Loss::Expired);
+            drop(guard);
+            // And the next guard is renewed here.
+            let guard = locks.mutex("door").ttl(brief).acquire().await.unwrap();
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            if guard.state() == State::Lost {
+                // The other task's runtime was taken to be asleep only after its time; from now on this one renews.
+                drop(guard);
+                let guard = locks.mutex("door").ttl(brief).acquire().await.unwrap();
+                tokio::time::sleep(brief * 2).await;
+                assert_eq!(guard.state(), State::Held, "nobody renews");
+            }
+            drop(other);
+            timeout(SOON, locks.settled()).await.expect("nobody clears up");
+        });
+        drop(first);
+    }
+}
+
+/// A store that panics once costs a task, and no lock.
+#[tokio::test]
+async fn a_panic_in_a_store_costs_no_lock() {
+    let store = Fickle::new();
+    let locks = Locker::new(store.clone());
+    let guard = locks.mutex("door").ttl(Duration::from_secs(2)).acquire().await.unwrap();
+    store.fated(Fate::Panics);
+    until(|| *store.0.fate.lock().unwrap() == Fate::Works).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(guard.state(), State::Held);
+}
+
+/// One short lock among long ones renews on its own terms.
+#[tokio::test]
+async fn a_short_lease_does_not_hurry_the_long_ones() {
+    let locks = Locker::new(SlowByLease(MemoryStore::new()));
+    let mut guards = Vec::new();
+    for i in 0..200 {
+        guards.push(locks.mutex(format!("door {i}")).ttl(Duration::from_secs(4)).acquire().await.unwrap());
+    }
+    let started = std::time::Instant::now();
+    while started.elapsed() < Duration::from_secs(6) {
+        if let Ok(short) = locks.mutex("short").ttl(Duration::from_millis(300)).acquire().await {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            drop(short);
+        }
+    }
+    let held = guards.iter().filter(|guard| guard.state() != State::Lost).count();
+    assert_eq!(held, guards.len());
 }
 
 #[tokio::test]
@@ -340,10 +525,22 @@ async fn a_release_that_is_dropped_half_way_goes_on() {
 
 #[tokio::test]
 async fn a_grant_that_came_too_late_is_not_believed() {
-    // Nothing of this lease is left to believe when its operation timeout has passed, so settings refuse it.
-    let locks = Locker::new(Fickle::new());
-    let error = locks.mutex("door").ttl(Duration::from_millis(220)).fixed_lease().acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    let (clock, store) = (Slept::default(), Fickle::new());
+    let locks = Locker::builder(store.clone()).clock(clock.clone()).build().unwrap();
+    store.fated(Fate::Hangs);
+    let waiting = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("door").ttl(LONG).acquire().await.unwrap() })
+    };
+    store.0.called.notified().await;
+    // The machine sleeps longer than the lease between the grant and its answer.
+    store.sleep_then_answer(&clock, 70);
+    let guard = timeout(SOON, waiting).await.unwrap().unwrap();
+    assert_eq!(guard.state(), State::Held);
+    locks.settled().await;
+    let asked = store.0.acquired.lock().unwrap().clone();
+    assert!(asked.len() >= 2 && asked[0] != guard.token(), "the token of the late grant was used again");
+    assert!(store.released().contains(&asked[0]), "what came too late was not given up");
 }
 
 /// The boot-time clock of a machine that slept: it jumps, and no timer of the runtime notices (U12).

@@ -2,11 +2,12 @@
 --
 -- KEYS[1] counter
 -- ARGV[1] the largest counter this client has seen here
--- reply   1
+-- reply   the counter, as a string
 
 local floor, refused = lifted(KEYS[1], ARGV[1])
 if not floor then
   return refused
 end
-redis.call('SET', KEYS[1], digits(floor))
-return 1
+local counter = digits(floor)
+redis.call('SET', KEYS[1], counter)
+return counter

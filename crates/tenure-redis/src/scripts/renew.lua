@@ -1,4 +1,5 @@
--- Sets each lease that is still its owner's back to its full ttl. A name of another type reads as nobody's.
+-- Makes each lease that is still its owner's last at least its ttl from now. Never shortens one: a renewal that runs late must not
+-- end what its holder believes. A name of another type reads as nobody's.
 --
 -- KEYS    names
 -- ARGV    owner and ttl in ms of each name, in turn
@@ -8,7 +9,10 @@ local values = redis.call('MGET', unpack(KEYS))
 local renewed = {}
 for i, name in ipairs(KEYS) do
   if values[i] == ARGV[2 * i - 1] then
-    renewed[i] = redis.call('PEXPIRE', name, ARGV[2 * i])
+    if redis.call('PTTL', name) < tonumber(ARGV[2 * i]) then
+      redis.call('PEXPIRE', name, ARGV[2 * i])
+    end
+    renewed[i] = 1
   else
     renewed[i] = 0
   end

@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::{
-    Acquired, Entry, Error, ErrorKind, Features, Lease, Locker, Name, Notice, Released, Renewal, Request, Share, Store,
+    Acquired, Entry, Error, ErrorKind, Features, Lease, Locker, Name, Notice, Place, Released, Renewal, Request, Share, Store,
     operation_timeout,
 };
 use tokio::sync::oneshot;
@@ -125,9 +125,8 @@ impl Store for SqliteStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
-        if request.share != Share::MUTEX {
-            let what = format!("a lock file keeps no shares of {:?}", request.share);
-            return Err(Error::new(ErrorKind::Unsupported, what).fix("use a mutex, or a redis: store"));
+        if request.share != Share::MUTEX || request.place != Place::None {
+            return Err(Error::new(ErrorKind::Unsupported, format!("{self} keeps mutexes without a queue only")));
         }
         let (request, recheck) = (request.clone(), self.recheck);
         self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, recheck)).await

@@ -89,7 +89,7 @@ DELETE FROM lock WHERE name > (SELECT hand FROM meta) AND name <= ?2 AND until <
 pub(super) const MOVE_HAND: &str = "UPDATE meta SET hand = ?1";
 
 /// ?1 name, ?2 owner, ?3 now, ?4 until. Changes one row or none.
-pub(super) const RENEW: &str = "UPDATE lock SET until = ?4 WHERE name = ?1 AND owner = ?2 AND until > ?3";
+pub(super) const RENEW: &str = "UPDATE lock SET until = max(until, ?4) WHERE name = ?1 AND owner = ?2 AND until > ?3";
 
 /// ?1 name.
 pub(super) const FREE: &str = "DELETE FROM lock WHERE name = ?1";

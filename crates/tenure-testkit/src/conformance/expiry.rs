@@ -31,6 +31,18 @@ pub async fn renewal_restarts_the_ttl(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
+/// A renewal for less, or one that runs after a later one for more, ends nothing that its holder believes.
+pub async fn renewal_never_shortens(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    let brief = Lease { ttl: Duration::from_millis(100), ..lease(&held) };
+    assert!(matches!(store.renew(std::slice::from_ref(&brief)).await[..], [Ok(Renewal::Renewed { .. })]));
+    let left = store.inspect(Some(&held.name)).await.unwrap()[0].holders[0].ttl.unwrap();
+    assert!(left > LONG / 2, "{left:?} is left");
+    Ok(())
+}
+
 /// Every lease has its own answer, whatever became of its neighbours.
 pub async fn many_leases_are_answered_in_order(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;

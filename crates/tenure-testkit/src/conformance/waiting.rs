@@ -83,6 +83,24 @@ pub async fn a_future_dropped_at_any_await_leaves_nothing(subject: &dyn Subject)
     Ok(())
 }
 
+/// The same while the name is busy: the first look, the watch, the pause, the look after it.
+pub async fn a_wait_dropped_at_any_await_leaves_nothing(subject: &dyn Subject) -> Outcome {
+    let (locks, store) = (locker(subject).await, subject.store().await);
+    let held = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    for polls in 1..30 {
+        let mut wait = Box::pin(locks.mutex("door").ttl(LONG).recheck(Duration::from_millis(1)).acquire());
+        for _ in 0..polls {
+            assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            tokio::time::sleep(Duration::from_micros(300)).await;
+        }
+        drop(wait);
+    }
+    let _ = held.release().await.unwrap();
+    timeout(Duration::from_secs(5), locks.settled()).await.expect("the clean-up hangs");
+    granted(&store, &request("door", LONG)).await;
+    Ok(())
+}
+
 /// Dropped inside the runtime that took it.
 pub async fn a_dropped_guard_frees(subject: &dyn Subject) -> Outcome {
     let locks = locker(subject).await;
@@ -157,8 +175,8 @@ pub async fn locks_without_a_runtime(subject: &dyn Subject) -> Outcome {
         assert_eq!(guard.state(), State::Held, "nobody renewed it");
         guard.verify().unwrap();
         assert!(matches!(guard.release().unwrap(), Release::Released));
+        // How a program ends: the guard goes, then the locker, then the process.
         drop(locks.acquire(locks.mutex("door").ttl(LONG)).unwrap());
-        locks.settled();
     });
     let mut work = pin!(tokio::task::spawn_blocking(move || work.join().expect("the blocking half failed")));
     timeout(PATIENCE, work.as_mut()).await.expect("it hangs").unwrap();

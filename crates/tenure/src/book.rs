@@ -1,0 +1,283 @@
+//! What the watchdog knows: who is held until when, what is to be renewed, and what is to be cleared up.
+//!
+//! Plain data without waiting, under the watchdog's lock. What wakes others is handed out as [`After`] and done without the lock.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tracing::debug;
+
+use crate::tenure::{Loss, Tenure};
+use crate::watchdog::{backoff, gone};
+use crate::{BootTime, Error, Lease, Renewal};
+
+pub(crate) type Id = u64;
+
+/// What must be released because nobody will use it.
+#[derive(Clone, Debug)]
+pub(crate) struct Orphan {
+    pub(crate) lease: Lease,
+    /// Until when the name stays taken by nobody.
+    pub(crate) lingers_until: BootTime,
+    /// When the store has certainly forgotten it by itself.
+    pub(crate) until: BootTime,
+    /// An acquire of this token may still run, after an answered release.
+    pub(crate) late: bool,
+    /// The value was given, and may be another's after the first release was sent.
+    pub(crate) once: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    pub(crate) closed: bool,
+    /// The task that looks at the book, of those that ever did.
+    pub(crate) runner: Option<u64>,
+    pub(crate) runners: u64,
+    /// When it will next look by itself.
+    pub(crate) awake_at: Option<BootTime>,
+    last_id: Id,
+    held: HashMap<Id, Entry>,
+    deadlines: BTreeSet<(BootTime, Id)>,
+    renewals: BTreeSet<(BootTime, Id)>,
+    orphans: BTreeMap<Id, (Orphan, bool)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    tenure: Arc<Tenure>,
+    deadline: BootTime,
+    /// When the next renewal is due; `None` while one is under way, and for a fixed lease.
+    renew_at: Option<BootTime>,
+    in_flight: bool,
+    extension: Option<Extension>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Extension {
+    pub(crate) ttl: Duration,
+    pub(crate) answer: oneshot::Sender<Result<(), Error>>,
+}
+
+/// A renewal that was sent for one entry.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    id: Id,
+    pub(crate) lease: Lease,
+    extension: Option<Extension>,
+}
+
+/// What is to be told once the lock on the book is gone: whoever hears it may come back to the book at once.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct After {
+    ended: Vec<(Arc<Tenure>, Loss)>,
+    answers: Vec<(Extension, Result<(), Error>)>,
+}
+
+impl After {
+    pub(crate) fn tell(self) {
+        for (tenure, loss) in self.ended {
+            tenure.end(loss);
+        }
+        for (extension, outcome) in self.answers {
+            // Whoever asked may have gone.
+            let _ = extension.answer.send(outcome);
+        }
+    }
+}
+
+impl Book {
+    /// Enters a tenure; the time of its first appointment.
+    pub(crate) fn hold(&mut self, tenure: Arc<Tenure>) -> (Id, BootTime) {
+        let id = self.next_id();
+        let deadline = tenure.believed_until();
+        let renew_at = tenure.terms.renews.then(|| tenure.since + tenure.lease().ttl / 3);
+        self.held.insert(id, Entry { tenure, deadline, renew_at, in_flight: false, extension: None });
+        self.deadlines.insert((deadline, id));
+        self.renewals.extend(renew_at.map(|at| (at, id)));
+        (id, renew_at.map_or(deadline, |at| at.min(deadline)))
+    }
+
+    pub(crate) fn remove(&mut self, id: Id) -> Option<Arc<Tenure>> {
+        let entry = self.held.remove(&id)?;
+        self.deadlines.remove(&(entry.deadline, id));
+        if let Some(at) = entry.renew_at {
+            self.renewals.remove(&(at, id));
+        }
+        Some(entry.tenure)
+    }
+
+    pub(crate) fn remove_all(&mut self) -> Vec<Arc<Tenure>> {
+        self.deadlines.clear();
+        self.renewals.clear();
+        self.held.drain().map(|(_, entry)| entry.tenure).collect()
+    }
+
+    pub(crate) fn holds(&self, id: Id) -> bool {
+        self.held.contains_key(&id)
+    }
+
+    /// Has the next renewal be this extension: now, or after the one that is under way.
+    pub(crate) fn extend(&mut self, id: Id, extension: Extension, now: BootTime) -> Result<(), Error> {
+        let entry = self.held.get_mut(&id).ok_or_else(gone)?;
+        if entry.extension.is_some() {
+            return Err(Error::invalid("the lease is being extended already").fix("await the other extend first"));
+        }
+        entry.extension = Some(extension);
+        if !entry.in_flight {
+            self.schedule(id, now);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn orphan(&mut self, orphan: Orphan) {
+        let id = self.next_id();
+        self.orphans.insert(id, (orphan, false));
+    }
+
+    /// The orphans nobody sees to yet.
+    pub(crate) fn take_orphans(&mut self) -> Vec<(Id, Orphan)> {
+        let waiting = self.orphans.iter_mut().filter(|(_, (_, seen_to))| !seen_to);
+        waiting
+            .map(|(id, (orphan, seen_to))| {
+                *seen_to = true;
+                (*id, orphan.clone())
+            })
+            .collect()
+    }
+
+    pub(crate) fn cleared(&mut self, id: Id) {
+        self.orphans.remove(&id);
+    }
+
+    pub(crate) fn all_cleared(&self) -> bool {
+        self.orphans.is_empty()
+    }
+
+    pub(crate) fn next_appointment(&self) -> Option<BootTime> {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let renewal = self.renewals.first().map(|(at, _)| *at);
+        deadline.into_iter().chain(renewal).min()
+    }
+
+    /// Ends the tenures whose time has come.
+    pub(crate) fn end_due(&mut self, now: BootTime) -> After {
+        let mut after = After::default();
+        while let Some(&(at, id)) = self.deadlines.first() {
+            if at > now {
+                break;
+            }
+            self.deadlines.remove(&(at, id));
+            after.ended.extend(self.remove(id).map(|tenure| {
+                let loss = tenure.deadline_loss();
+                (tenure, loss)
+            }));
+        }
+        after
+    }
+
+    /// Takes the renewals that are due, and with them those that soon will be, so that they share a batch.
+    pub(crate) fn take_renewals(&mut self, now: BootTime) -> Vec<Sent> {
+        let mut taken = Vec::new();
+        while let Some(&(at, id)) = self.renewals.first() {
+            let Some(entry) = self.held.get_mut(&id) else {
+                self.renewals.remove(&(at, id));
+                continue;
+            };
+            let mut lease = entry.tenure.lease();
+            let early = if taken.is_empty() { Duration::ZERO } else { lease.ttl / 30 };
+            if at > now + early {
+                break;
+            }
+            let extension = entry.extension.take();
+            if let Some(extension) = &extension {
+                lease.ttl = extension.ttl;
+            }
+            // A holder that crashes leaves the name taken for the shortest hold.
+            lease.ttl = lease.ttl.max(entry.tenure.min_hold_left(now));
+            entry.renew_at = None;
+            entry.in_flight = true;
+            self.renewals.remove(&(at, id));
+            taken.push(Sent { id, lease, extension });
+        }
+        taken
+    }
+
+    /// Enters what came of a renewal that was sent at `sent_at`.
+    pub(crate) fn renewed(&mut self, sent: Sent, sent_at: BootTime, answer: Result<Renewal, Error>, now: BootTime) -> After {
+        let Sent { id, lease, extension } = sent;
+        let mut after = After::default();
+        let Some(entry) = self.held.get_mut(&id) else { return after };
+        entry.in_flight = false;
+        let tenure = Arc::clone(&entry.tenure);
+        let outcome = match answer {
+            // An answer that comes after the deadline is too late: somebody may have been told already.
+            _ if tenure.loss(now).is_some() => Err(gone()),
+            Ok(Renewal::Renewed { .. }) => {
+                if let Some(extension) = &extension {
+                    tenure.set_ttl(extension.ttl);
+                }
+                tenure.believe(sent_at, lease.ttl);
+                let deadline = tenure.believed_until();
+                let old = std::mem::replace(&mut entry.deadline, deadline);
+                self.deadlines.remove(&(old, id));
+                self.deadlines.insert((deadline, id));
+                if tenure.terms.renews {
+                    self.schedule(id, sent_at + tenure.lease().ttl / 3);
+                }
+                Ok(())
+            }
+            Ok(Renewal::Gone) => {
+                self.remove(id);
+                after.ended.push((tenure, Loss::Gone));
+                Err(gone())
+            }
+            Err(error) => {
+                debug!(name = %lease.name, %error, "renewal failed");
+                if tenure.terms.renews {
+                    tenure.doubt();
+                    self.schedule(id, now + backoff(lease.ttl));
+                }
+                Err(error)
+            }
+        };
+        after.answers.extend(extension.map(|extension| (extension, outcome)));
+        // An extension that was asked for while this renewal was under way goes out next.
+        if self.held.get(&id).is_some_and(|entry| entry.extension.is_some()) {
+            self.schedule(id, now);
+        }
+        after
+    }
+
+    /// What was under way died with its task: it is due again at `at`. Extensions are not repeated: whoever asked is told.
+    pub(crate) fn strand(&mut self, at: BootTime) {
+        for (_, seen_to) in self.orphans.values_mut() {
+            *seen_to = false;
+        }
+        let mut due = Vec::new();
+        for (id, entry) in &mut self.held {
+            entry.extension = None;
+            if std::mem::take(&mut entry.in_flight) && entry.tenure.terms.renews {
+                due.push(*id);
+            }
+        }
+        for id in due {
+            self.schedule(id, at);
+        }
+    }
+
+    fn schedule(&mut self, id: Id, at: BootTime) {
+        let Some(entry) = self.held.get_mut(&id) else { return };
+        if let Some(old) = entry.renew_at.replace(at) {
+            self.renewals.remove(&(old, id));
+        }
+        self.renewals.insert((at, id));
+    }
+
+    fn next_id(&mut self) -> Id {
+        self.last_id += 1;
+        self.last_id
+    }
+}
