@@ -239,17 +239,19 @@ impl RedisStore {
         if names.is_empty() {
             return Ok(Vec::new());
         }
+        // Not in a transaction: a server out of memory queues none, and that is when people look. What is read between a change of
+        // hands shows the one owner with the other's ttl, for a moment.
         let mut pipeline = pipe();
         for name in names {
             let key = self.key(name);
-            pipeline.cmd("MULTI").cmd("GET").arg(&key).cmd("PTTL").arg(&key).cmd("EXEC");
+            pipeline.cmd("GET").arg(&key).cmd("PTTL").arg(&key);
         }
         let mut answers =
             self.connection.call(self.limit(Duration::MAX), Repeat::Freely, |_, _| pipeline.clone()).await?.answers.into_iter();
         let mut entries = Vec::new();
         for name in names {
-            let (value, ttl) = transaction(answers.by_ref().take(4).collect())?;
-            if let (Value::BulkString(value), Value::Int(ttl)) = (value, ttl) {
+            let mut answer = || answers.next().unwrap_or(Ok(Value::Nil)).map_err(|e| translate(&e));
+            if let (Value::BulkString(value), Value::Int(ttl @ -1..)) = (answer()?, answer()?) {
                 entries.push(Entry { name: name.clone(), holders: vec![holder(&value, ttl)], waiters: 0 });
             }
         }

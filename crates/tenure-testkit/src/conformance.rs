@@ -75,6 +75,7 @@ macro_rules! conformance {
             expiry: [
                 a_lease_ends_by_itself_and_not_before, renewal_restarts_the_ttl, renewal_never_shortens, many_leases_are_answered_in_order,
                 a_late_renewal_does_not_resurrect, a_late_owner_harms_nobody, a_lingering_name_is_nobodys,
+                a_lingering_name_can_be_broken,
             ]
             fences: [
                 fences_rise_with_every_grant, fences_rise_under_contention, adoption_swaps_owner_and_fence, one_of_two_adopters_wins,

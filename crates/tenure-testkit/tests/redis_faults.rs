@@ -396,6 +396,7 @@ async fn out_of_memory_holders_go_on() {
     let error = store.acquire(&request("c", LONG)).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
     assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed { .. })]));
+    assert_eq!(store.inspect(None).await.unwrap().len(), 2, "an operator can see and break what is held");
     assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
     assert_eq!(store.release(&lease(&lingering), LONG).await.unwrap(), Released::Released);
     assert_eq!(server.cli("GET b"), format!("linger:{}", lingering.owner));

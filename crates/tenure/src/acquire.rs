@@ -64,7 +64,8 @@ impl Acquire {
         self
     }
 
-    /// Gives up after this long; zero tries once. Without it, [`acquire`](Acquire::acquire) waits for ever.
+    /// Gives up after this long; zero tries once. Without it, [`acquire`](Acquire::acquire) waits for ever. A store that gives no
+    /// answer may make it longer by one operation timeout.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self

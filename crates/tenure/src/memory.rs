@@ -134,6 +134,11 @@ impl Store for MemoryStore {
         {
             let mut held = self.held();
             let Some(row) = held.live(&lease.name, now) else { return Ok(Released::NotHeld) };
+            let broken = row.released_by.is_some() && row.released_by == lease.owner.lingers_after();
+            if broken {
+                held.names.remove(&lease.name);
+                return Ok(Released::Released);
+            }
             if row.released_by.as_ref() == Some(&lease.owner) {
                 return Ok(Released::Released);
             }
@@ -168,8 +173,8 @@ impl Store for MemoryStore {
 
 impl Row {
     fn holder(&self, now: BootTime) -> Holder {
-        let Self { owner, share, fence, since, until, .. } = self;
-        let lingering = || Owner::from_bytes(&b"linger"[..]);
+        let Self { owner, released_by, share, fence, since, until } = self;
+        let lingering = || released_by.as_ref().map_or_else(|| Owner::from_bytes(&b"linger:"[..]), Owner::lingering);
         Holder {
             owner: owner.clone().unwrap_or_else(lingering),
             share: *share,

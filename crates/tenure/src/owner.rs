@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 
 const RANDOM_HEX: usize = 32;
+const LINGER: &[u8] = b"linger:";
 
 /// The opaque bytes that name one claim on a name.
 ///
@@ -60,6 +61,17 @@ impl Owner {
         }
         // No label of ours has control characters; whoever forged one means to write on somebody's terminal.
         text[..split].strip_suffix('.').filter(|label| !label.chars().any(char::is_control))
+    }
+
+    /// What stands at a name that lingers after this owner gave it up: no renewal and no release of the owner matches it.
+    #[must_use]
+    pub fn lingering(&self) -> Self {
+        Self([LINGER, &self.0].concat().into())
+    }
+
+    /// The owner after whom a name lingers, where the value says that it does.
+    pub fn lingers_after(&self) -> Option<Self> {
+        self.0.strip_prefix(LINGER).map(Self::from_bytes)
     }
 
     /// Whether the value has the shape of a token of ours, so that a scan may take its key for a lock.
@@ -164,6 +176,15 @@ mod tests {
         ] {
             assert_eq!(Owner::from_bytes(value).label(), None);
         }
+    }
+
+    #[test]
+    fn a_lingering_value_tells_after_whom() {
+        let owner = Owner::mint("web-1").unwrap();
+        assert_ne!(owner.lingering(), owner);
+        assert_eq!(owner.lingering().lingers_after(), Some(owner.clone()));
+        assert_eq!(owner.lingers_after(), None);
+        assert!(owner.lingering().is_ours(), "a scan lists what lingers");
     }
 
     #[test]

@@ -200,7 +200,11 @@ pub struct Holder {
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.owner.label() {
+        let gone = self.owner.lingers_after();
+        if gone.is_some() {
+            f.write_str("nobody, kept taken for its shortest hold after ")?;
+        }
+        match gone.as_ref().unwrap_or(&self.owner).label() {
             Some("") => f.write_str("an owner without a label")?,
             Some(label) => f.write_str(label)?,
             None => write!(f, "another client (value {:?})", self.owner.to_string())?,
@@ -209,6 +213,7 @@ impl fmt::Display for Holder {
             write!(f, ", for {:.1}s", age.as_secs_f64())?;
         }
         match self.ttl {
+            Some(ttl) if gone.is_some() => write!(f, ", free in {:.1}s", ttl.as_secs_f64()),
             Some(ttl) => write!(f, ", ending in {:.1}s unless renewed", ttl.as_secs_f64()),
             None => f.write_str(", without an expiry: it never ends by itself"),
         }

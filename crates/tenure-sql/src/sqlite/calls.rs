@@ -70,6 +70,10 @@ impl LockFile {
         let name = lease.name.as_str();
         let free = |tx: &Transaction<'_>, found: Found| {
             let Some(standing) = found.standing else { return Ok(Released::NotHeld) };
+            if standing.released_by.is_some() && standing.released_by == lease.owner.lingers_after() {
+                tx.prepare_cached(FREE)?.execute([name])?;
+                return Ok(Released::Released);
+            }
             if standing.released_by.as_ref() == Some(&lease.owner) {
                 return Ok(Released::Released);
             }

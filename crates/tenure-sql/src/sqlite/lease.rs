@@ -75,7 +75,7 @@ impl Standing {
     /// For people.
     pub(super) fn holder(self, now: BootTime) -> Holder {
         Holder {
-            owner: self.owner.unwrap_or_else(|| Owner::from_bytes(&b"linger"[..])),
+            owner: self.owner.or(self.released_by.map(|by| by.lingering())).unwrap_or_else(|| Owner::from_bytes(&b"linger:"[..])),
             share: Share::MUTEX,
             fence: self.fence,
             ttl: Some(self.until.since(now)),

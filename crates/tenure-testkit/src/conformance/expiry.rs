@@ -103,3 +103,18 @@ pub async fn a_lingering_name_is_nobodys(subject: &dyn Subject) -> Outcome {
     assert!(freed < TTL + Duration::from_secs(2), "free only after {freed:?}");
     Ok(())
 }
+
+/// Whoever is shown the value of a lingering name can free it by that value.
+pub async fn a_lingering_name_can_be_broken(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    store.release(&lease(&held), LONG).await.unwrap();
+    let shown = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it lingers").holders.remove(0);
+    assert_eq!(shown.owner.lingers_after(), Some(held.owner.clone()), "{shown}");
+    assert!(shown.to_string().contains("kept taken"), "{shown}");
+    let broken = Lease { owner: shown.owner, ..lease(&held) };
+    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), Released::Released);
+    granted(&store, &request("door", LONG)).await;
+    Ok(())
+}
