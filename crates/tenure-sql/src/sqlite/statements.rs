@@ -16,7 +16,7 @@ pub(super) const VERSION: i32 = 1;
 ///
 /// A commit is not synced: after a crash of the machine no lease stands anyway. The log is checkpointed at 200 pages, not at 1000,
 /// because the first process that opens the file after the last has closed it reads the log through.
-pub(super) const SETTINGS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 200";
+pub(super) const SETTINGS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 64";
 
 /// Run by a process that turns out to stay: while it is there nobody reads the log through, and it checkpoints less often.
 pub(super) const STAYING: &str = "PRAGMA wal_autocheckpoint = 1000";
