@@ -125,6 +125,11 @@ impl Proxy {
         self.shared.change(|state| state.hold_requests = true);
     }
 
+    /// As [`hold_requests`](Self::hold_requests), for the connections there are now. Later ones flow, and overtake.
+    pub fn hold_present_requests(&self) {
+        self.shared.change(|state| state.held.clone_from(&state.live));
+    }
+
     /// Keeps replies and pushes until [`heal`](Self::heal). Requests still flow.
     pub fn hold_replies(&self) {
         self.shared.change(|state| state.hold_replies = true);

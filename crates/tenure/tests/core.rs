@@ -28,6 +28,8 @@ enum Fate {
     Unheard,
     /// Executed, and never answered.
     Hangs,
+    /// Executed, and answered after [`SLOW`].
+    Slow,
     /// The store's code fails, once.
     Panics,
 }
@@ -97,6 +99,10 @@ impl Fickle {
         let answer = call.await;
         match fate {
             Fate::Unheard => Err(Error::unreachable("the reply was lost").maybe_applied()),
+            Fate::Slow => {
+                tokio::time::sleep(SLOW).await;
+                answer
+            }
             Fate::Hangs => {
                 self.0.answer.notified().await;
                 answer
@@ -198,6 +204,7 @@ impl fmt::Display for SlowByLease {
 }
 
 const LONG: Duration = Duration::from_secs(60);
+const SLOW: Duration = Duration::from_millis(150);
 const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test]
@@ -213,6 +220,23 @@ async fn an_unheard_grant_is_found_again_under_the_same_token() {
     let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
     let asked: BTreeSet<Owner> = store.0.acquired.lock().unwrap().iter().cloned().collect();
     assert_eq!(asked, BTreeSet::from([guard.token()]));
+}
+
+#[tokio::test]
+async fn belief_counts_from_the_send_and_not_from_the_answer() {
+    let store = Fickle::new();
+    let locks = Locker::new(store.clone());
+    store.fated(Fate::Slow);
+    let ttl = Duration::from_secs(3);
+    let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
+    assert!(
+        guard.lease_remaining() <= ttl.saturating_sub(SLOW),
+        "{:?} of a grant that was {SLOW:?} on its way",
+        guard.lease_remaining()
+    );
+    guard.extend(ttl * 2).await.unwrap();
+    assert!(guard.lease_remaining() <= (ttl * 2).saturating_sub(SLOW), "{:?} of a renewal", guard.lease_remaining());
+    store.fated(Fate::Works);
 }
 
 #[tokio::test]

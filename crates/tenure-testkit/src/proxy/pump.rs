@@ -85,7 +85,7 @@ impl<'a> Pump<'a> {
 
     fn gate(&self, state: &State) -> Gate {
         let held = match self.way {
-            Way::Requests => state.hold_requests,
+            Way::Requests => state.hold_requests || state.held.contains(&self.id),
             Way::Replies => state.hold_replies,
         };
         let open = !state.black_hole && !state.doomed.contains(&self.id);

@@ -18,6 +18,8 @@ pub(super) struct State {
     pub(super) black_hole: bool,
     pub(super) hold_requests: bool,
     pub(super) hold_replies: bool,
+    /// Connections whose requests are held.
+    pub(super) held: BTreeSet<u64>,
     pub(super) delay: Duration,
     /// By the number of the command, counted from the start.
     pub(super) faults: BTreeMap<u64, Fault>,
@@ -44,6 +46,7 @@ impl State {
         self.black_hole = false;
         self.hold_requests = false;
         self.hold_replies = false;
+        self.held.clear();
         self.delay = Duration::ZERO;
         self.faults.clear();
         self.doomed.append(&mut self.maimed);
