@@ -195,8 +195,6 @@ impl Book {
             if let Some(extension) = &extension {
                 lease.ttl = extension.ttl;
             }
-            // A holder that crashes leaves the name taken for the shortest hold.
-            lease.ttl = lease.ttl.max(entry.tenure.min_hold_left(now));
             entry.renew_at = None;
             entry.in_flight = true;
             self.renewals.remove(&(at, id));
@@ -279,5 +277,65 @@ impl Book {
     fn next_id(&mut self) -> Id {
         self.last_id += 1;
         self.last_id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenure::{State, Terms};
+    use crate::{Name, Owner, Share};
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn at(seconds: u64) -> BootTime {
+        BootTime::from_boot(Duration::from_secs(seconds))
+    }
+
+    fn held(book: &mut Book, since: u64) -> (Id, Arc<Tenure>) {
+        let (name, owner) = (Name::new("n").unwrap(), Owner::mint("").unwrap());
+        let lease = Lease { name, owner, share: Share::MUTEX, ttl: TTL, fence: None };
+        let guard = Duration::from_secs(3);
+        let terms = Terms { ttl: TTL, drift: 0.01, guard, renews: true, max_hold: None, min_hold: Duration::ZERO };
+        let tenure = Arc::new(Tenure::new(lease, terms, at(since), TTL));
+        (book.hold(Arc::clone(&tenure)).0, tenure)
+    }
+
+    const RENEWED: Result<Renewal, Error> = Ok(Renewal::Renewed { waiting: false });
+
+    #[test]
+    fn an_answer_after_the_deadline_changes_nothing() {
+        let mut book = Book::default();
+        let (_, tenure) = held(&mut book, 100);
+        let sent = book.take_renewals(at(110)).remove(0);
+        let until = tenure.believed_until();
+        book.renewed(sent, at(110), RENEWED, until).tell();
+        assert_eq!((tenure.believed_until(), tenure.state(until)), (until, State::Lost), "what was told lost was believed again");
+    }
+
+    #[test]
+    fn renewals_share_a_batch_when_they_are_near() {
+        let mut book = Book::default();
+        for since in [100, 101, 105] {
+            let _ = held(&mut book, since);
+        }
+        assert_eq!(book.next_appointment(), Some(at(110)));
+        assert!(book.take_renewals(at(109)).is_empty());
+        assert_eq!(book.take_renewals(at(110)).len(), 2, "the one that is due, and the one that is within ttl/30");
+        assert!(book.take_renewals(at(110)).is_empty(), "what is under way is not sent again");
+        book.strand(at(120));
+        assert_eq!(book.take_renewals(at(120)).len(), 3, "what died with its task is due again");
+    }
+
+    #[test]
+    fn tenures_end_at_their_deadline_and_not_before() {
+        let mut book = Book::default();
+        let (id, tenure) = held(&mut book, 100);
+        let until = tenure.believed_until();
+        book.end_due(until - Duration::from_nanos(1)).tell();
+        assert!(book.holds(id) && !tenure.ended.is_cancelled());
+        book.end_due(until).tell();
+        assert!(!book.holds(id) && tenure.ended.is_cancelled());
+        assert_eq!(book.next_appointment(), None);
     }
 }
