@@ -1,5 +1,6 @@
 //! `tenure acquire`: takes a lock and leaves it to the caller.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_json::json;
@@ -43,11 +44,35 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
 
 /// Tells a shell that evaluates what we print that there is no lease: evaluating nothing succeeds, and the script would go on.
 pub(crate) fn stop_the_shell(code: u8) {
-    let for_a_program = std::env::args_os().any(|arg| arg.to_str().is_some_and(|arg| arg.ends_with("json")));
-    if !for_a_program {
+    if !wants_json(std::env::args_os().skip(2)) {
         // Whoever does not read it has the exit code.
         let _ = print(&format!("(exit {code})\n"));
     }
+}
+
+/// Whether `-o json` is among the arguments, which may be wrong in any other way.
+fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
+    let mut args = args.map(|arg| arg.into_string().unwrap_or_default()).take_while(|arg| arg != "--");
+    while let Some(arg) = args.next() {
+        let value = match arg.strip_prefix("--") {
+            Some("output") => args.next(),
+            Some(long) => long.strip_prefix("output=").map(String::from),
+            None => match short_output(&arg) {
+                Some("") => args.next(),
+                value => value.map(String::from),
+            },
+        };
+        if value.as_deref() == Some("json") {
+            return true;
+        }
+    }
+    false
+}
+
+/// What follows `-o`, which may stand behind other flags as in `-no`.
+fn short_output(arg: &str) -> Option<&str> {
+    let value = arg.strip_prefix('-')?.trim_start_matches(['n', 'q', 'v']).strip_prefix('o')?;
+    Some(value.strip_prefix('=').unwrap_or(value))
 }
 
 /// The lease as lines that a shell can evaluate, or as JSON.
@@ -77,6 +102,17 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_output_flag_asks_for_json() {
+        let asked = |line: &str| wants_json(line.split(' ').map(OsString::from));
+        for line in ["-o json x", "-ojson x", "-o=json x", "--output json x", "--output=json x", "x -no json", "-qojson x"] {
+            assert!(asked(line), "{line}");
+        }
+        for line in ["data.json", "json", "-o text json", "--label json x", "-- -o json", "-ofjson", "-E 9 -w json"] {
+            assert!(!asked(line), "{line}");
+        }
+    }
 
     #[test]
     fn words_survive_a_shell() {

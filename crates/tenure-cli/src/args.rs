@@ -60,7 +60,7 @@ pub(crate) struct Common {
 /// How to take a lock.
 #[derive(Args, Debug)]
 pub(crate) struct Taking {
-    /// Give up after this long; without it, wait for ever
+    /// Give up after this long (during an outage of the store, one operation later at most); without it, wait for ever
     #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: the same as --wait 0
@@ -69,7 +69,7 @@ pub(crate) struct Taking {
     /// How long the lease lasts from each renewal [default: 30s]
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
-    /// The lease ends after this long, however well renewals go
+    /// The command (or the watched process) gets TERM after this long, however well renewals go
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) max_hold: Option<Duration>,
     /// Keep the name taken for at least this long, though the work is done before
@@ -118,7 +118,8 @@ pub(crate) struct Acquire {
     /// Renew in the background until this process ends, then release; tell it with TERM if the lock is lost
     #[arg(long, value_name = "PID")]
     pub(crate) watch_pid: Option<i32>,
-    /// What the watched process gets when the lock is lost: a TERM signal, or none and a line on stderr
+    /// What the watched process gets when the lock is lost: a TERM signal, or none and a line on
+    /// stderr, which is kept open for that
     #[arg(long, value_enum, default_value_t = OnLost::Term, requires = "watch_pid")]
     pub(crate) on_lost: OnLost,
     /// How to print the lease
@@ -225,7 +226,9 @@ The command gets TENURE_NAME, TENURE_TOKEN, TENURE_FENCE and TENURE_EXPIRES_AT
 (Unix milliseconds; renewals move it). It runs in a process group of its own.
 If the lock is lost, that group gets TERM and, after --kill-after, KILL, and is
 gone before anyone else can hold the name. What the command leaves in the
-background when it ends is no longer protected.
+background when it ends is no longer protected. A command that becomes another
+user is beyond our signals: write `sudo tenure run ...`, not
+`tenure run ... sudo`.
 
 Exit codes: the command's own, or 128+n if signal n ended it
   75  another holds the name (see -E)      79  lost, or ended by --max-hold

@@ -1,14 +1,16 @@
 //! The command and its process group.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, wait};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, test_kill_process_group, wait};
 
 use crate::exit::{CANNOT_RUN, Failure, by_signal};
-use crate::{config, exec};
+use crate::{config, exec, terminal};
 
 /// A running command: the leader of a process group of its own.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub(crate) struct Child {
     group: Pid,
     ended: Option<u8>,
     died_of: Option<i32>,
+    /// Children that we had before, from whoever became us by `exec`: they are not the command's.
+    strangers: Vec<Pid>,
 }
 
 /// What became of the leader.
@@ -33,7 +37,8 @@ impl Child {
         // Whoever the command leaves behind becomes our child, so that we can tell when the last of its group is gone.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-        let mut child = Command::new(myself());
+        let strangers = children();
+        let mut child = self::command();
         child.args(exec::arguments(front, command)).process_group(0);
         variables.set(&mut child);
         let child = child.spawn().map_err(|error| {
@@ -42,7 +47,7 @@ impl Child {
         })?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let group = group.ok_or_else(|| Failure::new(CANNOT_RUN, "the command got no process id; the lock was released"))?;
-        Ok(Self { group, ended: None, died_of: None })
+        Ok(Self { group, ended: None, died_of: None, strangers })
     }
 
     /// The process group.
@@ -91,6 +96,14 @@ impl Child {
         self.look();
         test_kill_process_group(self.group) != Err(rustix::io::Errno::SRCH)
     }
+
+    /// What the command started outside its group and left to us. What those have started comes to us when they end.
+    pub(crate) fn strays(&mut self) -> Vec<Pid> {
+        self.look();
+        let mut strays = children();
+        strays.retain(|pid| *pid != self.group && !self.strangers.contains(pid));
+        strays
+    }
 }
 
 /// What the command is told about the lock.
@@ -114,18 +127,52 @@ impl Variables {
         for secret in config::SECRETS {
             command.env_remove(secret);
         }
-        if std::env::var_os(config::STORE).is_some_and(|url| config::has_password(&url)) {
+        if env::var_os(config::STORE).is_some_and(|url| config::has_password(&url)) {
             command.env_remove(config::STORE);
         }
     }
 }
 
-/// The file of this program, also after it was replaced by a newer one.
-pub(crate) fn myself() -> std::path::PathBuf {
-    let link = Path::new("/proc/self/exe");
-    if cfg!(target_os = "linux") && link.exists() {
-        link.into()
-    } else {
-        std::env::current_exe().unwrap_or_else(|_| "tenure".into())
+/// Our children. Those that we have not collected yet cannot be mistaken for others.
+fn children() -> Vec<Pid> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists: Option<Vec<String>> = tasks.map(|task| fs::read_to_string(task.path().join("children")).ok()).collect();
+    match lists {
+        Some(lists) => lists.iter().flat_map(|list| list.split_whitespace()).filter_map(to_pid).collect(),
+        // A kernel without these lists, or a thread that has ended meanwhile.
+        None => search_children(),
     }
+}
+
+fn search_children() -> Vec<Pid> {
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let pids = names.filter_map(|name| to_pid(name.to_str()?));
+    pids.filter(|pid| terminal::parent_of(*pid) == Some(getpid())).collect()
+}
+
+fn to_pid(text: &str) -> Option<Pid> {
+    Pid::from_raw(text.parse().ok()?)
+}
+
+/// This program once more, under its own name.
+pub(crate) fn command() -> Command {
+    let mut command = Command::new(myself());
+    command.arg0("tenure");
+    command
+}
+
+/// The file of this program, also after it was replaced by a newer one.
+fn myself() -> PathBuf {
+    let link = Path::new("/proc/self/exe");
+    let path = env::current_exe();
+    if !cfg!(target_os = "linux") || !link.exists() {
+        return path.unwrap_or_else(|_| "tenure".into());
+    }
+    // By its path, so that `ps` shows its name; unless another file is there by now.
+    path.ok().filter(|path| is_same_file(path, link)).unwrap_or_else(|| link.into())
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let id = |path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    id(a).is_some_and(|a| Some(a) == id(b))
 }

@@ -12,7 +12,7 @@ use tenure::{Owner, parse_duration};
 use toml::{Table, Value};
 
 use crate::args::Common;
-use crate::exit::{CONFIG, Failure, Voice};
+use crate::exit::{CONFIG, Failure, USAGE, Voice};
 
 /// The variables that carry secrets; children do not get them.
 pub(crate) const SECRETS: [&str; 2] = ["TENURE_PASSWORD", "TENURE_PASSWORD_FILE"];
@@ -23,8 +23,9 @@ pub(crate) const STORE: &str = "TENURE_STORE";
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) store: OsString,
-    /// The config file, if it named the store.
-    pub(crate) store_from: Option<PathBuf>,
+    pub(crate) store_from: Source,
+    /// The config file, whether it is there or not.
+    file: Option<PathBuf>,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Secret>,
     pub(crate) ttl: Option<Duration>,
@@ -32,6 +33,15 @@ pub(crate) struct Settings {
     pub(crate) kill_after: Option<Duration>,
     pub(crate) label: Option<String>,
     pub(crate) voice: Voice,
+}
+
+/// Where the store was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Flag,
+    Variable,
+    File,
+    Default,
 }
 
 /// A text that does not show itself.
@@ -49,13 +59,14 @@ impl Settings {
     pub(crate) fn load(common: &Common) -> Result<Self, Failure> {
         let path = base("XDG_CONFIG_HOME", ".config").map(|base| base.join("tenure/config.toml"));
         let file = path.as_deref().map(File::read).transpose()?.unwrap_or_default();
-        let explicit = common.store.clone().or_else(|| variable(STORE));
+        let flag = common.store.clone().map(|store| (store, Source::Flag));
+        let explicit = flag.or_else(|| Some((variable(STORE)?, Source::Variable)));
         // Credentials of the file belong to the store of the file: another store must not be sent them.
         let (username, kept) = if explicit.is_some() { (None, None) } else { (file.username, file.password) };
         let (store, store_from) = match (explicit, file.store) {
-            (Some(store), _) => (store, None),
-            (None, Some(store)) => (store.into(), path),
-            (None, None) => (default_store()?, None),
+            (Some(explicit), _) => explicit,
+            (None, Some(store)) => (store.into(), Source::File),
+            (None, None) => (default_store()?, Source::Default),
         };
         let password = match password()? {
             Some(password) => Some(password),
@@ -63,7 +74,31 @@ impl Settings {
         };
         let File { ttl, wait, kill_after, label, .. } = file;
         let voice = Voice::new(common.quiet, common.verbose);
-        Ok(Self { store, store_from, username, password, ttl, wait, kill_after, label, voice })
+        Ok(Self { store, store_from, file: path, username, password, ttl, wait, kill_after, label, voice })
+    }
+
+    /// A failure that may be due to the store's URL, told with where that was written.
+    pub(crate) fn bad_store(&self, failure: Failure) -> Failure {
+        match (self.store_from, failure.text) {
+            (Source::File, text) => self.in_file("store", Failure { text, ..failure }),
+            (Source::Variable, Some(text)) if failure.code == USAGE => Failure::usage(format!("{STORE}: {text}")),
+            (_, text) => Failure { text, ..failure },
+        }
+    }
+
+    /// A failure that may be due to the usual ttl, told with where that was written.
+    pub(crate) fn bad_ttl(&self, failure: Failure) -> Failure {
+        if self.ttl.is_some() { self.in_file("ttl", failure) } else { failure }
+    }
+
+    /// What would be wrong usage on the command line is a wrong configuration here.
+    fn in_file(&self, key: &str, failure: Failure) -> Failure {
+        match (&self.file, &failure.text) {
+            (Some(file), Some(text)) if failure.code == USAGE => {
+                Failure::new(CONFIG, format!("the config file {}: {key}: {text}", file.display()))
+            }
+            _ => failure,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
+use rustix::process::{Signal, getpid, kill_process};
 
 use crate::exit::{CANNOT_RUN, NOT_FOUND, USAGE, by_signal, say};
 use crate::{child, terminal};
@@ -42,12 +42,15 @@ pub(crate) fn main(mut args: ArgsOs) -> u8 {
     refused(&program, &error)
 }
 
-/// Interrupts the job that we are a part of, and dies of it: a shell ends a script only if what it ran did not survive the key.
+/// Dies of the interrupt key: a shell ends a script only if what it ran did not survive the key.
 ///
+/// Away from a terminal there is no key and no such shell: returns, and whoever started us gets the exit code that is promised.
 /// Only an `exec` takes back, without `unsafe`, that we listen to the signal. Returns if that fails.
 pub(crate) fn die_of_interrupt() {
-    let _ = kill_current_process_group(Signal::INT);
-    let _ = Command::new(child::myself()).arg(DIE).exec();
+    if !terminal::are_in_front() {
+        return;
+    }
+    let _ = child::command().arg(DIE).exec();
 }
 
 /// The rest of [`die_of_interrupt`].

@@ -38,12 +38,14 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     /// What, why and what to do; `None` where that was said before.
     pub(crate) text: Option<String>,
+    /// The signal that ended us, if one did.
+    pub(crate) signal: Option<i32>,
 }
 
 impl Failure {
     /// A failure that is told as "what, why; fix".
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
-        Self { code, text: Some(text.into()) }
+        Self { code, text: Some(text.into()), signal: None }
     }
 
     /// Something that the user must write differently.
@@ -53,7 +55,12 @@ impl Failure {
 
     /// A failure that has been told already.
     pub(crate) fn told(code: u8) -> Self {
-        Self { code, text: None }
+        Self { code, text: None, signal: None }
+    }
+
+    /// The end by a signal, which whoever sent it knows of.
+    pub(crate) fn signalled(signal: i32) -> Self {
+        Self { code: by_signal(signal), text: None, signal: Some(signal) }
     }
 }
 
@@ -118,6 +125,11 @@ impl Voice {
         if self >= Self::Verbose {
             say(text);
         }
+    }
+
+    /// The same while the lease runs: whoever should read it may have stopped, and must not stop us.
+    pub(crate) fn detail_aside(self, text: impl fmt::Display) -> Aside {
+        if self >= Self::Verbose { say_aside(text.to_string()) } else { Aside(None) }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::os::unix::process::parent_id;
-use std::process::{Child, Command, Stdio};
+use std::pin::pin;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use rustix::process::{
@@ -14,7 +16,7 @@ use rustix::process::{
     test_kill_process,
 };
 use sha2::{Digest, Sha256};
-use tenure::{Guard, Name, Owner, Release, Released};
+use tenure::{Guard, Loss, Name, Owner, Release, Released};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,25 +26,27 @@ use tokio::time::timeout;
 
 use crate::args::{Acquire, Cli, OnLost};
 use crate::config::Settings;
-use crate::exit::{CANNOT_RUN, Failure, LOST, USAGE, by_signal, say};
+use crate::exit::{CANNOT_RUN, Failure, LOST, USAGE, by_signal, say_aside};
 use crate::run::no_signals;
 use crate::show::print;
 use crate::signals::Signals;
 use crate::take::{Plan, variables};
-use crate::{acquire, block_on, child};
+use crate::{acquire, block_on, child, store};
 
 /// What stands in front of a keeper's arguments.
 pub(crate) const WORD: &str = "__keep";
 /// How long the keeper and those who ask it wait for each other.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// What the starter answers when it has passed the lease on.
+const HANDED_OVER: u8 = b'\n';
 
 /// Starts the keeper and prints what it took.
 pub(crate) fn start(pid: i32, args: &Acquire) -> Result<u8, Failure> {
     watched(pid, args.on_lost)?;
     // The keeper reads the same flags again.
     let flags = std::env::args_os().skip(2);
-    let mut keeper = Command::new(child::myself());
-    keeper.arg(WORD).arg(std::process::id().to_string()).args(flags).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut keeper = child::command();
+    keeper.arg(WORD).arg(std::process::id().to_string()).args(flags).stdin(Stdio::piped()).stdout(Stdio::piped());
     // The keeper dies with the thread that starts it until it has the lock, so it is started from the main thread.
     let keeper =
         keeper.spawn().map_err(|e| Failure::new(CANNOT_RUN, format!("the keeper cannot be started, {e}; nothing is held")))?;
@@ -79,16 +83,24 @@ async fn relay(mut keeper: Child) -> Result<u8, Failure> {
     let mut lease = String::new();
     tokio::select! {
         biased;
-        signal = signals.next() => return Err(stop(&mut keeper, Failure::told(by_signal(signal.as_raw())))),
+        signal = signals.next() => return Err(stop(&mut keeper, Failure::signalled(signal.as_raw()))),
         _ = pipe.read_to_string(&mut lease) => {}
     }
     if lease.is_empty() {
-        // It has said why.
-        let code = keeper.wait().ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
-        return Err(Failure::told(code.unwrap_or(CANNOT_RUN)));
+        return Err(ended(&mut keeper));
     }
     print(&lease).map_err(|failure| stop(&mut keeper, failure))?;
-    Ok(0)
+    // From here on the lease stands: whoever asked for it has it.
+    match keeper.stdin.take().map(|mut keeper| keeper.write_all(&[HANDED_OVER])) {
+        Some(Ok(())) => Ok(0),
+        _ => Err(ended(&mut keeper)),
+    }
+}
+
+/// The failure of a keeper that has ended, and has said why.
+fn ended(keeper: &mut Child) -> Failure {
+    let code = keeper.wait().ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
+    Failure::told(code.unwrap_or(CANNOT_RUN))
 }
 
 /// Has the keeper give up what it took.
@@ -111,69 +123,173 @@ pub(crate) fn main(cli: Cli, starter: Option<&OsStr>) -> Result<u8, Failure> {
     if starter != Some(parent_id().to_string().as_ref()) {
         return Err(Failure::told(by_signal(Signal::TERM.as_raw())));
     }
-    block_on(keep(&args))
+    // Reads the password before its descriptor, which a shell may have opened for us, is closed.
+    let settings = Settings::load(&args.common)?;
+    close_inherited();
+    block_on(keep(&args, &settings))
 }
 
-async fn keep(args: &Acquire) -> Result<u8, Failure> {
+async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
     let process = watched(args.watch_pid.unwrap_or_default(), args.on_lost)?;
     let process = pollable(process).map_err(|e| no_signals(&e))?;
-    let settings = Settings::load(&args.common)?;
-    let plan = Plan::guarded(&args.name, &args.taking, &settings)?;
+    let starter = starter().map_err(|e| no_signals(&e))?;
+    let plan = Plan::guarded(&args.name, &args.taking, settings)?;
     let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
     let (locker, guard) = tokio::select! {
         biased;
         _ = process.readable() => return Err(Failure::usage("the process to watch has ended; nothing is held")),
         taken = plan.take(&mut signals) => taken?,
     };
-    let door = door(&guard);
+    let door = door(&guard, settings);
     if let Err(failure) = print(&acquire::text(args.output, &variables(&guard), plan.ttl)) {
         let _ = guard.release().await;
         return Err(failure);
     }
+    // The end of our stdout tells the starter that this is all; its own end is now that of the pipe it answers through.
     let _ = set_parent_process_death_signal(None);
-    detach(args.on_lost);
-    tokio::select! {
-        biased;
-        loss = guard.lost() => {
-            say(format_args!("the lock {:?} is lost: {loss}", guard.name()));
-            if args.on_lost == OnLost::Term {
-                let _ = pidfd_send_signal(&process, Signal::TERM);
-            }
-            let _ = guard.release().await;
-            return Ok(LOST);
+    detach(Stream::Out);
+    let end = match handed_over(&guard, starter, &mut signals).await {
+        End::HandedOver => {
+            settle(args.on_lost);
+            watch(&guard, &process, door.as_ref(), &mut signals, args.on_lost).await
         }
-        _ = process.readable() => {}
-        _ = signals.next() => {}
-        visitor = visitor(door.as_ref(), guard.token()) => return released(guard, visitor).await,
-    }
+        end => end,
+    };
+    let code = match end {
+        End::Visited(visitor) => return released(guard, visitor).await,
+        End::Lost(loss) => {
+            tell_loss(&guard, loss, &process, args.on_lost).await;
+            LOST
+        }
+        End::GivenUp => by_signal(Signal::TERM.as_raw()),
+        End::HandedOver | End::Done => 0,
+    };
     let _ = guard.release().await;
     let _ = timeout(PATIENCE, locker.settled()).await;
-    Ok(0)
+    Ok(code)
 }
 
-/// Lets go of the caller's streams, so that whoever reads them sees their end.
-fn detach(on_lost: OnLost) {
-    let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
-    let _ = rustix::stdio::dup2_stdout(&nowhere);
-    if on_lost == OnLost::Term && !io::stderr().is_terminal() {
-        let _ = rustix::stdio::dup2_stderr(&nowhere);
+/// How far the keeper has come.
+#[derive(Debug)]
+enum End {
+    /// The starter has passed the lease on.
+    HandedOver,
+    /// The starter is gone, or wants nothing any more.
+    GivenUp,
+    /// The watched process has ended.
+    Done,
+    /// The tenure ended first.
+    Lost(Loss),
+    /// Somebody came with the token to have it released.
+    Visited(UnixStream),
+}
+
+/// Waits until the starter has passed the lease on. A starter that dies before has passed on nothing that anyone believes.
+async fn handed_over(guard: &Guard, mut starter: pipe::Receiver, signals: &mut Signals) -> End {
+    tokio::select! {
+        biased;
+        loss = guard.lost() => End::Lost(loss),
+        answer = starter.read_u8() => if answer.is_ok() { End::HandedOver } else { End::GivenUp },
+        _ = signals.next() => End::GivenUp,
     }
 }
 
-/// Where `tenure release` finds the keeper. Only for tokens of our own: a given one may be kept more than once.
-fn door(guard: &Guard) -> Option<UnixListener> {
-    let token = guard.token();
-    let listener = token.is_ours().then(|| StdListener::bind_addr(&address(&guard.name(), &token).ok()?).ok()).flatten()?;
+/// Keeps the lease for as long as the process lives.
+async fn watch(
+    guard: &Guard,
+    process: &AsyncFd<OwnedFd>,
+    door: Option<&UnixListener>,
+    signals: &mut Signals,
+    on_lost: OnLost,
+) -> End {
+    let mut ended = pin!(guard.lost());
+    let mut visitor = pin!(visitor(door, guard.token()));
+    loop {
+        tokio::select! {
+            biased;
+            loss = &mut ended => return End::Lost(loss),
+            _ = process.readable() => return End::Done,
+            visitor = &mut visitor => return End::Visited(visitor),
+            // Whoever ends us ends the protection, so the work has to end first; we stay until it has.
+            signal = signals.next() => if signal != Signal::USR1 && signal != Signal::USR2 {
+                tell(process, on_lost);
+            },
+        }
+    }
+}
+
+/// Has the watched process stop its work.
+fn tell(process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
+    if on_lost == OnLost::Term {
+        let _ = pidfd_send_signal(process, Signal::TERM);
+    }
+}
+
+/// Tells of a loss: first who works, then who reads, which may be a terminal that stands still.
+async fn tell_loss(guard: &Guard, loss: Loss, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
+    tell(process, on_lost);
+    say_aside(format!("the lock {:?} is lost: {loss}", guard.name())).finish().await;
+}
+
+/// What the starter answers through.
+fn starter() -> io::Result<pipe::Receiver> {
+    pipe::Receiver::from_owned_fd(io::stdin().as_fd().try_clone_to_owned()?)
+}
+
+/// Closes whatever else the caller had open: a lock of `flock`, say, or a pipe whose reader waits for its end.
+fn close_inherited() {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<RawFd> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|fd| *fd > 2).collect();
+    for inherited in open {
+        // Nothing of ours is open yet. The one that listed them is closed by now and no longer there.
+        let _ = nix::unistd::close(inherited);
+    }
+}
+
+/// Lets go of what is the caller's: its streams, so that whoever reads them sees their end, and its directory.
+fn settle(on_lost: OnLost) {
+    detach(Stream::In);
+    if on_lost == OnLost::Term && !io::stderr().is_terminal() {
+        detach(Stream::Err);
+    }
+    let _ = rustix::process::chdir("/");
+}
+
+/// A standard stream.
+#[derive(Clone, Copy, Debug)]
+enum Stream {
+    In,
+    Out,
+    Err,
+}
+
+fn detach(stream: Stream) {
+    let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    let _ = match stream {
+        Stream::In => rustix::stdio::dup2_stdin(&nowhere),
+        Stream::Out => rustix::stdio::dup2_stdout(&nowhere),
+        Stream::Err => rustix::stdio::dup2_stderr(&nowhere),
+    };
+}
+
+/// Where `tenure release` finds the keeper.
+fn door(guard: &Guard, settings: &Settings) -> Option<UnixListener> {
+    let listener = StdListener::bind_addr(&address(&guard.name(), &guard.token(), settings).ok()?).ok()?;
     listener.set_nonblocking(true).ok()?;
     UnixListener::from_std(listener).ok()
 }
 
 /// An address that only those can tell who know the token.
-fn address(name: &Name, token: &Owner) -> io::Result<SocketAddr> {
+fn address(name: &Name, token: &Owner, settings: &Settings) -> io::Result<SocketAddr> {
     let mut digest = Sha256::new();
     digest.update(name.as_str());
     digest.update([0]);
     digest.update(token.as_bytes());
+    if !token.is_ours() {
+        // A given token may be in use in another store as well.
+        digest.update([0]);
+        digest.update(store::identity(settings).as_bytes());
+    }
     let digest = digest.finalize();
     let half = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
     SocketAddr::from_abstract_name(format!("tenure/{half:032x}"))
@@ -209,8 +325,8 @@ async fn released(guard: Guard, mut visitor: UnixStream) -> Result<u8, Failure> 
 }
 
 /// Asks the process that keeps the lease to release it; `None` where there is none.
-pub(crate) fn ask_release(name: &Name, token: &Owner) -> Option<Released> {
-    let mut keeper = StdStream::connect_addr(&address(name, token).ok()?).ok()?;
+pub(crate) fn ask_release(name: &Name, token: &Owner, settings: &Settings) -> Option<Released> {
+    let mut keeper = StdStream::connect_addr(&address(name, token, settings).ok()?).ok()?;
     let peer = rustix_peer(&keeper);
     if !is_ours(peer) {
         return None;

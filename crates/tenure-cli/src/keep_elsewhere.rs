@@ -3,6 +3,7 @@
 use tenure::{Name, Owner, Released};
 
 use crate::args::{Acquire, Cli};
+use crate::config::Settings;
 use crate::exit::Failure;
 
 /// What stands in front of a keeper's arguments.
@@ -19,6 +20,6 @@ pub(crate) fn main(_cli: Cli, _starter: Option<&std::ffi::OsStr>) -> Result<u8, 
 }
 
 /// There is none to ask.
-pub(crate) fn ask_release(_name: &Name, _token: &Owner) -> Option<Released> {
+pub(crate) fn ask_release(_name: &Name, _token: &Owner, _settings: &Settings) -> Option<Released> {
     None
 }

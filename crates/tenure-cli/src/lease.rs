@@ -5,24 +5,30 @@ use std::time::Duration;
 
 use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Released, Share};
 
-use crate::args::{Break, Common, Release, Renew};
+use crate::args::{Break, Release, Renew};
 use crate::config::Settings;
 use crate::exit::{Failure, LOST, about, say};
 use crate::take::{TTL, lock_name};
 use crate::{keep, store};
 
-/// A locker for single steps, and its settings.
-pub(crate) async fn open(common: &Common, ttl: Option<Duration>) -> Result<(Locker, Settings), Failure> {
-    let settings = Settings::load(common)?;
-    let ttl = ttl.or(settings.ttl).unwrap_or(TTL);
-    let locker = store::open(&settings).await?.ttl(ttl).guard(Duration::ZERO).build()?;
-    Ok((locker, settings))
+/// A locker for single steps; `None` where the store is a file that nobody has made yet.
+pub(crate) async fn open(settings: &Settings, ttl: Option<Duration>) -> Result<Option<Locker>, Failure> {
+    if store::is_missing(settings)? {
+        return Ok(None);
+    }
+    let builder = store::open(settings).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).guard(Duration::ZERO);
+    let locker = builder.build().map_err(|error| match ttl {
+        None => settings.bad_ttl(error.into()),
+        Some(_) => error.into(),
+    });
+    locker.map(Some)
 }
 
 /// Renews the lease of a token.
 pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
     let (name, owner) = claim(&args.name, &args.token)?;
-    let (locker, settings) = open(&args.common, args.ttl).await?;
+    let settings = Settings::load(&args.common)?;
+    let Some(locker) = open(&settings, args.ttl).await? else { return Err(not_held(&name)) };
     let ttl = args.ttl.or(settings.ttl).unwrap_or(TTL);
     locker.renew(&lease(name.clone(), owner, ttl)).await.map_err(|error| about(&name, error))?;
     settings.voice.detail(format_args!("{name:?} is renewed"));
@@ -32,37 +38,51 @@ pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
 /// Releases the lease of a token, through the process that keeps it where there is one.
 pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
     let (name, owner) = claim(&args.name, &args.token)?;
-    let (released, settings) = if let Some(released) = keep::ask_release(&name, &owner) {
-        (released, Settings::load(&args.common)?)
-    } else {
-        let (locker, settings) = open(&args.common, None).await?;
-        let released = locker.release(&lease(name.clone(), owner, TTL)).await;
-        (released.map_err(|error| about(&name, error))?, settings)
+    let settings = Settings::load(&args.common)?;
+    let released = match keep::ask_release(&name, &owner, &settings) {
+        Some(released) => released,
+        None => match open(&settings, None).await? {
+            Some(locker) => locker.release(&lease(name.clone(), owner, TTL)).await.map_err(|error| about(&name, error))?,
+            None => Released::NotHeld,
+        },
     };
     match released {
         Released::Released => {
             settings.voice.detail(format_args!("{name:?} is released"));
             Ok(0)
         }
-        Released::NotHeld => {
-            let what = format!("{name:?} is not held with this token: its lease had ended, or was broken");
-            Err(Failure::new(LOST, format!("{what}; what was done since may have overlapped with another holder")))
-        }
+        Released::NotHeld => Err(not_held(&name)),
     }
+}
+
+fn not_held(name: &Name) -> Failure {
+    let what = format!("{name:?} is not held with this token: its lease had ended, or was broken");
+    Failure::new(LOST, format!("{what}; what was done since may have overlapped with another holder"))
 }
 
 /// Takes the name from whoever is shown to hold it.
 pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
     const NOTHING_HELD: u8 = 1;
     let name = lock_name(&args.name)?;
-    let (locker, settings) = open(&args.common, None).await?;
-    let holders =
-        locker.inspect(&name).await.map_err(|error| about(&name, error))?.map(|entry| entry.holders).unwrap_or_default();
+    let settings = Settings::load(&args.common)?;
+    let broken = match open(&settings, None).await? {
+        Some(locker) => break_all(&locker, &name, &settings).await?,
+        None => false,
+    };
+    if !broken {
+        settings.voice.say(format_args!("nothing is broken: {name:?} is not held"));
+    }
+    Ok(if broken { 0 } else { NOTHING_HELD })
+}
+
+/// Takes the name from all who are shown to hold it; whether there were any.
+async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<bool, Failure> {
+    let entry = locker.inspect(name).await.map_err(|error| about(name, error))?;
     let mut broken = false;
-    for holder in holders {
+    for holder in entry.map(|entry| entry.holders).unwrap_or_default() {
         let owner = holder.owner.clone();
         let lease = Lease { name: name.clone(), owner, share: holder.share, ttl: TTL, fence: holder.fence };
-        match locker.release(&lease).await.map_err(|error| about(&name, error))? {
+        match locker.release(&lease).await.map_err(|error| about(name, error))? {
             Released::Released => {
                 say(format_args!("{name:?} is broken; it was held by {holder}; that holder learns it at its next renewal"));
                 broken = true;
@@ -72,10 +92,7 @@ pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
             }
         }
     }
-    if !broken {
-        settings.voice.say(format_args!("nothing is broken: {name:?} is not held"));
-    }
-    Ok(if broken { 0 } else { NOTHING_HELD })
+    Ok(broken)
 }
 
 fn claim(name: &OsStr, token: &str) -> Result<(Name, Owner), Failure> {

@@ -19,11 +19,12 @@ mod take;
 mod terminal;
 
 use std::env::args_os;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
-use clap::error::{Error, ErrorKind};
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
+use rustix::process::Signal;
 
 use crate::args::{Cli, Command};
 use crate::exit::{Failure, USAGE, say};
@@ -45,16 +46,25 @@ fn main() -> ExitCode {
     } else {
         parse(args_os()).and_then(dispatch)
     };
-    let code = ended.unwrap_or_else(|failure| {
-        if let Some(text) = failure.text {
-            say(text);
-        }
-        failure.code
-    });
-    if code != 0 && first.as_deref() == Some("acquire".as_ref()) {
-        acquire::stop_the_shell(code);
+    match ended {
+        Ok(code) => code.into(),
+        Err(failure) => failed(failure, first.as_deref()).into(),
     }
-    code.into()
+}
+
+/// Says why we failed; returns the exit code.
+fn failed(failure: Failure, first: Option<&OsStr>) -> u8 {
+    if let Some(text) = failure.text {
+        say(text);
+    }
+    if failure.code != 0 && first == Some("acquire".as_ref()) {
+        acquire::stop_the_shell(failure.code);
+    }
+    // Whoever started the keeper reads its exit code.
+    if failure.signal == Some(Signal::INT.as_raw()) && first != Some(keep::WORD.as_ref()) {
+        exec::die_of_interrupt();
+    }
+    failure.code
 }
 
 fn dispatch(cli: Cli) -> Result<u8, Failure> {
@@ -96,8 +106,20 @@ fn usage(error: &Error) -> Failure {
             let _ = error.print();
             Failure::told(USAGE)
         }
+        _ if is_command_without_dashes(error) => {
+            let what = one_line(&error.to_string());
+            let what = what.split(';').next().unwrap_or_default();
+            Failure::usage(format!("{what}; the command to run is written behind --: tenure run NAME -- CMD ARGS"))
+        }
         _ => Failure::usage(one_line(&error.to_string())),
     }
+}
+
+/// Whether `tenure run` was given a command as flock takes it.
+fn is_command_without_dashes(error: &Error) -> bool {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return false };
+    let of_run = error.to_string().contains("Usage: tenure run");
+    error.kind() == ErrorKind::UnknownArgument && of_run && !word.starts_with('-')
 }
 
 fn one_line(text: &str) -> String {

@@ -6,7 +6,6 @@ use tokio::time::timeout;
 use crate::args::Run;
 use crate::child::Child;
 use crate::config::Settings;
-use crate::exec;
 use crate::exit::{Failure, LOST, UNREACHABLE, Voice, say};
 use crate::show::span;
 use crate::signals::Signals;
@@ -22,10 +21,11 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     let (locker, guard) = plan.take(&mut passed_on).await?;
     let voice = settings.voice;
     let name = &plan.name;
-    match guard.fence() {
-        Some(fence) => voice.detail(format_args!("{name:?} is held, fence {fence}")),
-        None => voice.detail(format_args!("{name:?} is held")),
-    }
+    let told = match guard.fence() {
+        Some(fence) => voice.detail_aside(format_args!("{name:?} is held, fence {fence}")),
+        None => voice.detail_aside(format_args!("{name:?} is held")),
+    };
+    told.finish().await;
     let mut jobs = passed_on.job_control().map_err(|e| no_signals(&e))?;
     if let Some(loss) = guard.loss() {
         return Ok(lost_before(&guard, loss));
@@ -34,7 +34,7 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     let end = supervisor.watch(&mut passed_on, &mut jobs).await;
     supervisor.terminal.take_back();
     let left = supervisor.child.is_left();
-    let owes_interrupt = supervisor.owes_interrupt();
+    let interrupt = supervisor.interrupt();
     let code = match end {
         End::Ended(code) => released(&locker, guard, code, voice).await,
         End::Lost(_) => {
@@ -43,11 +43,11 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
             LOST
         }
     };
-    if left {
+    if left && matches!(end, End::Ended(_)) {
         voice.say(format_args!("processes that the command left in the background are no longer protected by {name:?}"));
     }
-    if owes_interrupt && code != LOST {
-        exec::die_of_interrupt();
+    if code != LOST {
+        interrupt.pass_on();
     }
     Ok(code)
 }

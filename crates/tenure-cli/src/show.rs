@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tenure::{Entry, Holder, Share};
 
 use crate::args::{Output, Show};
+use crate::config::Settings;
 use crate::exit::{DAMAGED, Failure};
 use crate::lease::open;
 use crate::take::lock_name;
@@ -14,10 +15,11 @@ use crate::take::lock_name;
 /// Prints the holders of one name, or of all.
 pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
     let name = args.name.as_deref().map(lock_name).transpose()?;
-    let (locker, settings) = open(&args.common, None).await?;
-    let mut entries = match &name {
-        Some(name) => locker.inspect(name).await?.into_iter().collect(),
-        None => locker.list().await?,
+    let settings = Settings::load(&args.common)?;
+    let mut entries = match (open(&settings, None).await?, &name) {
+        (None, _) => Vec::new(),
+        (Some(locker), Some(name)) => locker.inspect(name).await?.into_iter().collect(),
+        (Some(locker), None) => locker.list().await?,
     };
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     match args.output {

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
+use nix::sys::signal::{self, SigSet};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
@@ -34,7 +35,9 @@ impl Signals {
     fn listen(signals: &[Signal], ignored: u64) -> io::Result<Self> {
         let heard = signals.iter().filter(|signal| ignored & bit(**signal) == 0);
         let streams = heard.map(|signal| Ok((*signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)));
-        Ok(Self { streams: streams.collect::<io::Result<_>>()?, ignored })
+        let streams = streams.collect::<io::Result<_>>()?;
+        unblock(signals);
+        Ok(Self { streams, ignored })
     }
 
     /// The next one.
@@ -49,6 +52,12 @@ impl Signals {
         })
         .await
     }
+}
+
+/// Whoever started us may have blocked them, which `exec` keeps: a child that ends would never be heard of.
+fn unblock(signals: &[Signal]) {
+    let signals = signals.iter().filter_map(|signal| signal::Signal::try_from(signal.as_raw()).ok());
+    let _ = signals.collect::<SigSet>().thread_unblock();
 }
 
 /// The signals that whoever started us had us ignore, as a mask.

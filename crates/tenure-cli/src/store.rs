@@ -1,13 +1,14 @@
 //! From a store URL to a locker.
 
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 
 use tenure::{Locker, LockerBuilder};
 
-use crate::config::Settings;
-use crate::exit::{CONFIG, Failure, USAGE};
+use crate::config::{Settings, Source};
+use crate::exit::Failure;
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss:// and redis+unix:// (or valkey for redis)";
 const PLANNED: [&str; 13] = [
@@ -35,16 +36,39 @@ enum Place {
 
 /// Opens the store; its first contact is made here.
 pub(crate) async fn open(settings: &Settings) -> Result<LockerBuilder, Failure> {
-    contact(settings).await.map_err(|failure| match (&settings.store_from, &failure.text) {
-        (Some(file), Some(text)) if failure.code == USAGE => {
-            Failure::new(CONFIG, format!("the config file {}: store: {text}", file.display()))
-        }
-        _ => failure,
-    })
+    contact(settings).await.map_err(|failure| settings.bad_store(failure))
+}
+
+/// Whether the store is a file that does not exist: nothing is held there, and looking must not create it.
+pub(crate) fn is_missing(settings: &Settings) -> Result<bool, Failure> {
+    let place = place(&settings.store).and_then(|place| checked(place, settings.store_from));
+    match place.map_err(|failure| settings.bad_store(failure))? {
+        Place::Sqlite(path) => Ok(path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
+        Place::Redis(_) => Ok(false),
+    }
+}
+
+/// What tells this store from others on this machine.
+pub(crate) fn identity(settings: &Settings) -> OsString {
+    match place(&settings.store) {
+        Ok(Place::Sqlite(path)) => absolute(&path).unwrap_or(path).into(),
+        _ => settings.store.clone(),
+    }
+}
+
+/// A relative path that is not written for the moment means another file wherever it is used, and two files exclude nobody.
+fn checked(place: Place, from: Source) -> Result<Place, Failure> {
+    match &place {
+        Place::Sqlite(path) if path.is_relative() && from != Source::Flag => Err(Failure::usage(format!(
+            "the path {:?} is relative, so it would be another file in every directory; write an absolute path, sqlite:/...",
+            path.display()
+        ))),
+        _ => Ok(place),
+    }
 }
 
 async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
-    match place(&settings.store)? {
+    match checked(place(&settings.store)?, settings.store_from)? {
         Place::Sqlite(path) => Ok(Locker::builder(tenure_sql::sqlite::open(&path)?)),
         Place::Redis(url) => {
             let mut options = tenure_redis::Options::parse(&url)?;

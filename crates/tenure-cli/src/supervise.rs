@@ -3,11 +3,12 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use rustix::process::{Signal, getpgrp, getpid, kill_current_process_group, kill_process};
+use rustix::process::{Pid, Signal, getpgrp, getpid, kill_current_process_group, kill_process};
 use tenure::{BootClock, BootTime, Clock, Guard, Loss};
 use tokio::time::sleep;
 
 use crate::child::{Change, Child};
+use crate::exec;
 use crate::exit::{Voice, say_aside};
 use crate::show::span;
 use crate::signals::Signals;
@@ -29,6 +30,29 @@ pub(crate) enum End {
     Ended(u8),
     /// The tenure ended first, and the command's group is gone.
     Lost(Loss),
+}
+
+/// Who is to be interrupted after the command died of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    /// It died of something else, or not at all.
+    Nobody,
+    /// We alone: whoever else ought to hear of it has.
+    Us,
+    /// The larger job that we are a part of: the terminal sent the key to the command's group alone.
+    Job,
+}
+
+impl Interrupt {
+    /// Dies of it where that is due, as the command would have without us.
+    pub(crate) fn pass_on(self) {
+        if self == Self::Job {
+            let _ = kill_current_process_group(Signal::INT);
+        }
+        if self != Self::Nobody {
+            exec::die_of_interrupt();
+        }
+    }
 }
 
 /// A command that runs under a lock.
@@ -71,16 +95,21 @@ impl Supervisor<'_> {
                     self.interrupted |= signal == Signal::INT;
                     self.child.signal(signal);
                 }
-                () = reached(stop_at) => self.child.signal(Signal::STOP),
+                // It did not stop by itself; or it was stopped before, and we hear of no stop.
+                () = reached(stop_at) => self.suspend(false),
             }
         }
     }
 
-    /// Whether the command died of the interrupt key, which the terminal sent to its group alone, while we are part of a
-    /// larger job that ought to hear of it too.
-    pub(crate) fn owes_interrupt(&self) -> bool {
-        let by_key = self.child.died_of() == Some(Signal::INT.as_raw()) && self.terminal.was_given() && !self.interrupted;
-        by_key && getpgrp() != getpid()
+    /// Who else is to be interrupted as the command was.
+    pub(crate) fn interrupt(&self) -> Interrupt {
+        if self.child.died_of() != Some(Signal::INT.as_raw()) {
+            Interrupt::Nobody
+        } else if self.terminal.was_given() && !self.interrupted && getpgrp() != getpid() {
+            Interrupt::Job
+        } else {
+            Interrupt::Us
+        }
     }
 
     fn job_control(&mut self, signal: Signal) {
@@ -146,16 +175,17 @@ impl Supervisor<'_> {
         self.child.signal(Signal::CONT);
     }
 
-    /// TERM, then KILL, until nothing of the group is left.
+    /// TERM, then KILL, until nothing of the group is left, nor of what it started outside: the group of another tenure, say.
     async fn end_group(&mut self, loss: Loss) {
         let grace = self.kill_after.min(self.guard.lease_remaining().saturating_sub(MARGIN));
         let kill_at = BootTime::now() + grace;
         self.child.signal(Signal::TERM);
         let (name, grace) = (self.guard.name(), span(grace));
         let told = say_aside(format!("the lock {name:?} is lost: {loss}; the command gets TERM, and KILL {grace} later"));
-        if !self.gone_by(kill_at).await {
+        let obeyed = self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await;
+        if !obeyed {
             self.child.signal(Signal::KILL);
-            let gone = self.gone_by(BootTime::now() + GIVE_UP).await;
+            let gone = self.killed_by(BootTime::now() + GIVE_UP).await;
             told.finish().await;
             self.tell_kill(gone).await;
         }
@@ -167,7 +197,7 @@ impl Supervisor<'_> {
     async fn tell_kill(&self, gone: bool) {
         let group = self.child.group();
         if !gone {
-            let what = format!("some of the command's process group {group} cannot be killed; see `ps`");
+            let what = format!("some of what the command started cannot be killed; see `ps`, its process group is {group}");
             say_aside(what).finish().await;
         } else if self.voice >= Voice::Normal {
             say_aside("the command did not end by itself and was killed".to_owned()).finish().await;
@@ -182,6 +212,42 @@ impl Supervisor<'_> {
             sleep(LOOK.min(deadline.since(BootTime::now()))).await;
         }
         true
+    }
+
+    /// Asks what is left outside the group, which has heard of nothing yet, to end.
+    async fn strays_gone_by(&mut self, deadline: BootTime) -> bool {
+        signal_each(&self.child.strays(), Signal::TERM);
+        while !self.child.strays().is_empty() {
+            if BootTime::now() >= deadline {
+                return false;
+            }
+            sleep(LOOK.min(deadline.since(BootTime::now()))).await;
+        }
+        true
+    }
+
+    /// Kills what is left outside the group, and what that leaves to us, until both are gone.
+    async fn killed_by(&mut self, deadline: BootTime) -> bool {
+        loop {
+            // In this order: what ends leaves its own children to us.
+            let is_left = self.child.is_left();
+            let strays = self.child.strays();
+            signal_each(&strays, Signal::KILL);
+            if strays.is_empty() && !is_left {
+                return true;
+            }
+            if BootTime::now() >= deadline {
+                return false;
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
+
+fn signal_each(processes: &[Pid], signal: Signal) {
+    for process in processes {
+        // One that is gone needs none.
+        let _ = kill_process(*process, signal);
     }
 }
 

@@ -3,13 +3,13 @@
 use std::ffi::OsStr;
 use std::time::{Duration, SystemTime};
 
-use tenure::{Acquire, Error, ErrorKind, Guard, Locker, Name, Waiting};
+use tenure::{Acquire, Error, ErrorKind, Guard, Locker, Name, Owner, Waiting};
 use tokio::time::timeout;
 
 use crate::args::Taking;
 use crate::child::Variables;
 use crate::config::Settings;
-use crate::exit::{Failure, Voice, about, by_signal};
+use crate::exit::{Failure, Voice, about};
 use crate::show::span;
 use crate::signals::Signals;
 use crate::store;
@@ -56,10 +56,10 @@ impl<'a> Plan<'a> {
             builder = store::open(self.settings) => {
                 let builder = builder?.ttl(self.ttl).guard(self.guard());
                 let builder = match self.label() {
-                    Some(label) => builder.label(label),
+                    Some(label) => builder.label(valid(label)?),
                     None => builder,
                 };
-                builder.build()?
+                builder.build().map_err(|error| self.bad_ttl(error.into()))?
             }
         };
         let acquire = self.acquire(&locker)?;
@@ -112,7 +112,12 @@ impl<'a> Plan<'a> {
     fn interrupted(&self, signal: rustix::process::Signal) -> Failure {
         let n = signal.as_raw();
         self.settings.voice.detail(format_args!("signal {n} ended the wait for {:?}; nothing is held", self.name));
-        Failure::told(by_signal(n))
+        Failure::signalled(n)
+    }
+
+    /// A ttl that cannot work, wherever it came from.
+    fn bad_ttl(&self, failure: Failure) -> Failure {
+        if self.taking.ttl.is_none() { self.settings.bad_ttl(failure) } else { failure }
     }
 
     fn not_acquired(&self, error: Error) -> Failure {
@@ -122,6 +127,12 @@ impl<'a> Plan<'a> {
         self.settings.voice.say(format_args!("{error}; try again later, or see `tenure show`"));
         Failure::told(self.taking.conflict_exit_code)
     }
+}
+
+/// A label that can be part of an owner.
+fn valid(label: &str) -> Result<&str, Failure> {
+    Owner::mint(label)?;
+    Ok(label)
 }
 
 /// The time that work gets to stop: what was asked for, if it leaves room for renewals.
@@ -150,8 +161,8 @@ pub(crate) fn lock_name(name: &OsStr) -> Result<Name, Failure> {
 
 fn tell(voice: Voice, waiting: &Waiting<'_>) {
     match waiting {
-        Waiting::Busy(Some(holder)) => voice.detail(format_args!("waiting: held by {holder}")),
-        Waiting::Busy(None) => voice.detail("waiting: another holds it"),
+        Waiting::Busy(Some(holder)) => drop(voice.detail_aside(format_args!("waiting: held by {holder}"))),
+        Waiting::Busy(None) => drop(voice.detail_aside("waiting: another holds it")),
         Waiting::Outage(error) => voice.say(format_args!("the store does not serve us, {error}; waiting goes on")),
         Waiting::Recovered => voice.say("the store serves us again"),
         _ => {}

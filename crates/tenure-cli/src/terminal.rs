@@ -80,6 +80,11 @@ pub(crate) fn come_to_front() {
     set_front(stdin(), getpgrp());
 }
 
+/// Whether our own group is the one that the keys of the terminal reach.
+pub(crate) fn are_in_front() -> bool {
+    controlling().is_some_and(|tty| tcgetpgrp(&tty).is_ok_and(|front| front == getpgrp()))
+}
+
 /// Whether a shell is there to continue us after a stop: the kernel's rule for orphaned groups, followed up our ancestors.
 pub(crate) fn has_shell() -> bool {
     let (Ok(session), group) = (getsid(None), getpgrp()) else { return false };
@@ -96,7 +101,8 @@ pub(crate) fn has_shell() -> bool {
     false
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
+/// The parent of a process.
+pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name of the program, in brackets, may itself hold spaces and brackets.
     let (_, after) = stat.rsplit_once(") ")?;

@@ -34,7 +34,7 @@ fn bad_input_is_one_clear_line() {
         (&["run", "a\nb", "--", "true"], 64, "U+000A"),
         (&["run", "x"], 64, "no command"),
         (&["run", "x", "--"], 64, "no command"),
-        (&["run", "x", "true"], 64, "'true'"),
+        (&["run", "x", "true"], 64, "'true' found; the command to run is written behind --"),
         (&["run"], 64, "NAME"),
         (&["run", "--ttl", "0", "x", "--", "true"], 64, "ttl"),
         (&["run", "--ttl", "200ms", "x", "--", "true"], 64, "too short"),
@@ -142,6 +142,9 @@ fn configuration_errors_name_file_and_key() {
         ("store = 7", "store"),
         ("store = \"ftp://h\"", "store: ftp:"),
         ("label = \"a\\nb\"", "label"),
+        ("ttl = \"1ms\"", "ttl: a ttl of 1ms"),
+        ("ttl = \"200y\"", "ttl: "),
+        ("store = \"sqlite:relative.db\"", "store: the path \"relative.db\" is relative"),
         ("= 7", "line 1"),
         ("password_file = \"/nonexistent/p\"\nstore = \"redis://127.0.0.1:1\"", "/nonexistent/p"),
     ];
@@ -162,14 +165,15 @@ fn configuration_errors_name_file_and_key() {
 #[test]
 fn flags_go_before_environment_before_file() {
     let place = Place::new();
-    place.write_config("store = \"sqlite:from-file.db\"\nlabel = \"filed\"");
+    let url = |name: &str| format!("sqlite:{}", place.path(name).display());
+    place.write_config(&format!("store = \"{}\"\nlabel = \"filed\"", url("from-file.db")));
     assert_eq!(place.output(&["run", "x", "--", "true"]).code, 0);
     assert!(place.path("from-file.db").exists());
     let code = |command: &mut std::process::Command| command.status().unwrap().code();
-    assert_eq!(code(place.tenure(&["run", "x", "--", "true"]).env("TENURE_STORE", "sqlite:from-env.db")), Some(0));
+    assert_eq!(code(place.tenure(&["run", "x", "--", "true"]).env("TENURE_STORE", url("from-env.db"))), Some(0));
     assert!(place.path("from-env.db").exists());
     let flag = ["run", "--store", "sqlite:from-flag.db", "x", "--", "true"];
-    assert_eq!(code(place.tenure(&flag).env("TENURE_STORE", "sqlite:from-env2.db")), Some(0));
+    assert_eq!(code(place.tenure(&flag).env("TENURE_STORE", url("from-env2.db"))), Some(0));
     assert!(place.path("from-flag.db").exists() && !place.path("from-env2.db").exists());
     std::fs::remove_file(place.path("from-file.db")).unwrap();
     let printed = Ended::from(place.tenure(&["acquire", "x"]).env("TENURE_STORE", "").output().unwrap());
@@ -199,4 +203,59 @@ fn documents_are_printed() {
     assert_eq!(place.output(&["man", "pages"]).code, 0);
     assert!(place.read("pages/tenure-run.1").contains("TENURE_FENCE"));
     assert!(!place.read("pages/tenure.1").contains("__exec"));
+}
+
+#[test]
+fn a_relative_file_is_for_the_moment_only() {
+    let place = Place::new();
+    for args in [&["run", "x", "--", "true"][..], &["show"], &["release", "x", "--token", "t"]] {
+        let ended = Ended::from(place.tenure(args).env("TENURE_STORE", "sqlite:here.db").output().unwrap());
+        assert_eq!(ended.code, 64, "{args:?}: {ended:?}");
+        assert_one_line(&ended);
+        assert!(ended.err.contains("TENURE_STORE") && ended.err.contains("absolute"), "{}", ended.err);
+    }
+    assert!(!place.path("here.db").exists());
+    assert_eq!(place.output(&["run", "--store", "sqlite:here.db", "x", "--", "true"]).code, 0);
+    assert!(place.path("here.db").exists());
+}
+
+#[test]
+fn a_ttl_of_the_file_is_not_blamed_for_flags() {
+    let place = Place::new();
+    place.write_config("ttl = \"9s\"");
+    for flags in [&["--label", "a\nb"][..], &["--ttl", "1ms"], &["--max-hold", "0"]] {
+        let ended = place.output(&[&["run"], flags, &["x", "--", "true"]].concat());
+        assert_eq!(ended.code, 64, "{flags:?}: {ended:?}");
+    }
+    place.write_config("ttl = \"1ms\"");
+    assert_eq!(place.output(&["run", "x", "--", "true"]).code, 78);
+    // A first step made the file.
+    assert_eq!(place.output(&["run", "--ttl", "9s", "x", "--", "true"]).code, 0);
+}
+
+#[test]
+fn looking_creates_nothing() {
+    let place = Place::new();
+    let table: &[(&[&str], i32)] = &[
+        (&["show"], 0),
+        (&["show", "x"], 0),
+        (&["show", "-o", "json"], 0),
+        (&["break", "x"], 1),
+        (&["renew", "x", "--token", "t"], 79),
+        (&["release", "x", "--token", "t"], 79),
+    ];
+    for (args, code) in table {
+        let ended = place.output(args);
+        assert_eq!(ended.code, *code, "{args:?}: {ended:?}");
+        assert!(!place.path("state").exists(), "{args:?} created a file");
+    }
+    assert_eq!(place.output(&["show", "-o", "json"]).out, "[]\n");
+}
+
+#[test]
+fn help_warns_of_other_users() {
+    let help = Place::new().output(&["run", "--help"]).out;
+    for taught in ["sudo tenure run", "gets TERM after this long", "during an outage"] {
+        assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(taught), "{taught} is not taught");
+    }
 }

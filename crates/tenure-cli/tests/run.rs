@@ -121,7 +121,7 @@ fn signals_end_a_wait_and_leave_nothing() {
         std::io::BufRead::read_line(&mut said, &mut line).unwrap();
         assert!(line.contains("waiting"), "{line}");
         waiting.signal(signal);
-        assert_eq!(waiting.status().code(), Some(code));
+        assert_eq!(common::code(waiting.status()), code);
     }
     assert_eq!(place.output(&["break", "x"]).code, 0);
     assert!(place.is_free("x") && !place.path("ran").exists());
@@ -259,4 +259,132 @@ fn tstp_stops_both_and_a_late_continuation_kills() {
             assert_eq!(running.end().code, 5);
         }
     }
+}
+
+#[test]
+fn a_lost_lock_ends_a_nested_command_with_all_it_started() {
+    let place = Place::new();
+    let stubborn = "trap '' TERM; (trap '' TERM; echo $BASHPID > grandchild; exec sleep 60) & \
+                    (setsid bash -c 'trap \"\" TERM; echo $$ > away; exec sleep 60') & echo $$ > child; sleep 60; wait";
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let inner = [tenure, "run", "--ttl", "60s", "inner", "--", "bash", "-c", stubborn];
+    let mut command = place.tenure(&[&["run", "--ttl", "2s", "outer", "--"], &inner[..]].concat());
+    let mut running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let started = [place.pid("child"), place.pid("grandchild"), place.pid("away")];
+    assert_eq!(place.output(&["break", "outer"]).code, 0);
+    assert_eq!(running.status().code(), Some(79));
+    for pid in started {
+        assert!(is_dead(pid), "{pid} lives on without the lock");
+    }
+}
+
+#[test]
+fn children_that_we_were_born_with_are_left_alone() {
+    let place = Place::new();
+    let mut shell = std::process::Command::new("bash");
+    place.settle(&mut shell);
+    let code = "sleep 60 >/dev/null 2>&1 & echo $! > stranger; exec \"$TENURE\" run --max-hold 300ms x -- sleep 60";
+    let ended = Ended::from(shell.args(["-c", code]).stdin(Stdio::null()).output().unwrap());
+    assert_eq!(ended.code, 79, "{ended:?}");
+    let stranger = place.pid("stranger");
+    assert!(!is_dead(stranger), "killed for a lock that it never had");
+    kill(stranger, Signal::SIGKILL).unwrap();
+}
+
+/// Clock ticks that a process has computed for.
+fn ticks(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<u64> = stat.rsplit_once(") ").unwrap().1.split(' ').map(|field| field.parse().unwrap_or(0)).collect();
+    fields[11] + fields[12]
+}
+
+#[test]
+fn tstp_with_a_command_that_does_not_stop_for_it() {
+    for code in ["trap '' TSTP; echo $$ > child; exec sleep 60", "echo $$ > child; kill -STOP $$; exec sleep 60"] {
+        let place = Place::new();
+        // With a shell above us that could continue us, and without.
+        for grouped in [true, false] {
+            let _ = std::fs::remove_file(place.path("child"));
+            let mut command = if grouped {
+                let mut command = place.tenure(&[]);
+                std::os::unix::process::CommandExt::process_group(&mut command, 0);
+                command
+            } else {
+                // It becomes what it runs.
+                let mut command = std::process::Command::new("setsid");
+                place.settle(&mut command);
+                command.arg(env!("CARGO_BIN_EXE_tenure")).stdin(Stdio::null());
+                command
+            };
+            command.args(["run", "--ttl", "1500ms", "x", "--", "sh", "-c", code]);
+            let running = Running::start(&mut command);
+            let child = place.pid("child");
+            if code.contains("STOP") {
+                wait_for("the command to stop", || is_stopped(child));
+            }
+            running.signal(Signal::SIGTSTP);
+            if grouped {
+                wait_for("both to stop", || is_stopped(child) && is_stopped(running.pid()));
+                running.signal(Signal::SIGCONT);
+                wait_for("the command to go on", || !is_stopped(child));
+            }
+            std::thread::sleep(Duration::from_millis(600));
+            let before = ticks(running.pid());
+            // It renews: another waits in vain for twice the ttl.
+            assert_eq!(place.output(&["run", "-w", "2s", "x", "--", "true"]).code, 75, "{code}");
+            let used = ticks(running.pid()) - before;
+            assert!(used < 60, "{used} ticks of computing in 2 s");
+            kill(child, Signal::SIGKILL).unwrap();
+            assert_eq!(running.end().code, 137);
+        }
+    }
+}
+
+#[test]
+fn blocked_signals_are_heard() {
+    let place = Place::new();
+    let block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals)); \
+                 os.execv(sys.argv[1], sys.argv[1:])";
+    let mut command = std::process::Command::new("python3");
+    place.settle(&mut command);
+    let args = ["run", "--ttl", "60s", "x", "--", "sh", "-c", "echo > up; sleep 60"];
+    command.args(["-c", block, env!("CARGO_BIN_EXE_tenure")]).args(args).stdin(Stdio::null());
+    let running = Running::start(&mut command);
+    place.line("up");
+    running.signal(Signal::SIGTERM);
+    let (sent, ended) = (Instant::now(), running.end());
+    assert_eq!(ended.code, 143, "{ended:?}");
+    assert!(sent.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn full_stderr_does_not_hold_up_the_command() {
+    let place = Place::new();
+    let (_reader, writer) = std::io::pipe().unwrap();
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    std::io::Write::write_all(&mut &writer, &[0; 4096]).unwrap();
+    let mut command = place.tenure(&["run", "-v", "x", "--", "sh", "-c", "echo > up; sleep 60"]);
+    let running = Running(command.stderr(writer).spawn().unwrap());
+    place.line("up");
+    drop(running);
+}
+
+#[test]
+fn a_program_that_was_replaced_runs_on() {
+    let place = Place::new();
+    let copy = place.path("tenure");
+    std::fs::copy(env!("CARGO_BIN_EXE_tenure"), &copy).unwrap();
+    let mut command = std::process::Command::new(&copy);
+    place.settle(&mut command);
+    nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let held = place.spawn(&["run", "x", "--", "sh", "-c", "echo > up; read line < fifo"]);
+    place.line("up");
+    let waiting = Running::start(command.args(["run", "x", "--", "echo", "ran"]).stdin(Stdio::null()));
+    wait_for("the copy to run", || std::fs::read(format!("/proc/{}/comm", waiting.pid())).is_ok_and(|comm| comm == b"tenure\n"));
+    std::fs::remove_file(&copy).unwrap();
+    common::script(&copy, "#!/bin/sh\necho another\n");
+    std::fs::write(place.path("fifo"), "go\n").unwrap();
+    assert_eq!(held.end().code, 0);
+    let ended = waiting.end();
+    assert_eq!((ended.code, ended.out.as_str()), (0, "ran\n"), "{ended:?}");
 }

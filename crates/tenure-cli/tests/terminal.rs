@@ -65,8 +65,8 @@ impl Screen {
         }
     }
 
-    fn code(&mut self) -> Option<i32> {
-        self.running.status().code()
+    fn code(&mut self) -> i32 {
+        common::code(self.running.status())
     }
 }
 
@@ -87,7 +87,7 @@ fn an_editor_like_program_reads_keys() {
     screen.wait("up");
     screen.press("q");
     screen.wait("got-q");
-    assert_eq!(screen.code(), Some(4));
+    assert_eq!(screen.code(), 4);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn the_command_is_in_front_from_its_first_instruction() {
     let program = "read -r _ _ _ _ group _ _ front _ < /proc/$$/stat; [ $group = $$ ] && [ $front = $$ ]";
     for _ in 0..20 {
         let mut screen = Screen::open(&place, &[TENURE, "run", "x", "--", "bash", "-c", program]);
-        assert_eq!(screen.code(), Some(0), "{}", screen.text());
+        assert_eq!(screen.code(), 0, "{}", screen.text());
     }
 }
 
@@ -109,7 +109,7 @@ fn the_terminal_is_given_back() {
     screen.wait("is lost");
     screen.enter("it");
     screen.wait("read-it");
-    assert_eq!(screen.code(), Some(0));
+    assert_eq!(screen.code(), 0);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn interrupt_ends_the_command() {
     let mut screen = Screen::open(&place, &[TENURE, "run", "x", "--", "sh", "-c", "echo up; exec sleep 60"]);
     screen.wait("up");
     screen.press("\x03");
-    assert_eq!(screen.code(), Some(130));
+    assert_eq!(screen.code(), 130);
     assert!(place.is_free("x"));
 }
 
@@ -207,4 +207,42 @@ fn a_command_in_a_pipe_that_wants_the_keyboard_gets_it() {
     screen.wait("want");
     screen.enter("key");
     screen.wait("data-key");
+}
+
+/// Runs a program of bash that waits for a key, interrupts it, and checks that it does not go on.
+fn interrupted(place: &Place, program: &str, ready: &str) {
+    let mut screen = Screen::open(place, &["bash", "-c", &format!("{program}; echo went on")]);
+    screen.wait(ready);
+    screen.press("\x03");
+    let status = screen.running.status();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2), "{program}: {}", screen.text());
+    assert!(!screen.text().contains("went on"), "{program}");
+}
+
+#[test]
+fn interrupt_ends_a_script_whose_wait_it_ended() {
+    let place = Place::new();
+    assert_eq!(place.output(&["acquire", "--ttl", "60s", "x"]).code, 0);
+    interrupted(&place, "\"$TENURE\" run -v x -- true", "waiting");
+    interrupted(&place, "\"$TENURE\" acquire -v x", "waiting");
+    interrupted(&place, "\"$TENURE\" acquire -v --watch-pid $$ x", "waiting");
+}
+
+#[test]
+fn interrupt_ends_a_script_whose_command_has_no_keyboard() {
+    let place = Place::new();
+    interrupted(&place, "\"$TENURE\" run x -- sh -c 'echo up; exec sleep 60' </dev/null", "up");
+    assert!(place.is_free("x"));
+}
+
+#[test]
+fn interrupt_ends_a_loop() {
+    let place = Place::new();
+    let mut screen = Screen::shell(&place);
+    screen.enter("for i in 1 2 3; do \"$TENURE\" run x -- sh -c 'echo up; exec sleep 60'; echo went-on; done; echo do''ne");
+    screen.wait("up");
+    screen.press("\x03");
+    screen.enter("echo code-$?");
+    screen.wait("code-130");
+    assert!(!screen.text().contains("went-on") && !screen.text().contains("done"), "{}", screen.text());
 }

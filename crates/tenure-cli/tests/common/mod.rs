@@ -3,6 +3,7 @@
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -91,8 +92,10 @@ impl From<Output> for Ended {
     }
 }
 
-fn code(status: ExitStatus) -> i32 {
-    status.code().unwrap_or_else(|| panic!("ended by {status}"))
+/// What a shell sees. We die of nothing but the interrupt.
+pub(crate) fn code(status: ExitStatus) -> i32 {
+    let interrupted = (status.signal() == Some(2)).then_some(130);
+    status.code().or(interrupted).unwrap_or_else(|| panic!("ended by {status}"))
 }
 
 /// A command that runs; killed when dropped.
@@ -159,14 +162,16 @@ pub(crate) fn is_dead(pid: Pid) -> bool {
 }
 
 /// The processes that keep a lease from this place.
-pub(crate) fn keepers(place: &Place) -> usize {
-    let here = place.0.path().canonicalize().unwrap();
+pub(crate) fn keepers(place: &Place) -> Vec<Pid> {
+    let here = format!("XDG_STATE_HOME={}", place.path("state").display());
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let is_keeper = |path: PathBuf| {
         let words = std::fs::read(path.join("cmdline")).unwrap_or_default();
-        words.split(|b| *b == 0).nth(1) == Some(b"__keep") && std::fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == here)
+        let variables = std::fs::read(path.join("environ")).unwrap_or_default();
+        words.split(|b| *b == 0).nth(1) == Some(b"__keep") && variables.split(|b| *b == 0).any(|line| line == here.as_bytes())
     };
-    processes.filter(|entry| is_keeper(entry.path())).count()
+    let keepers = processes.filter(|entry| is_keeper(entry.path()));
+    keepers.map(|entry| Pid::from_raw(entry.file_name().to_str().unwrap().parse().unwrap())).collect()
 }
 
 pub(crate) fn is_stopped(pid: Pid) -> bool {
