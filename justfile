@@ -30,3 +30,12 @@ advisories:
 # All that must hold before a change is taken
 ci:
     .ci/run
+
+# What `tenure run` costs beside `flock`, and what a held lock costs
+cost-of-run *args:
+    cargo build --release --locked -p tenure-cli
+    ./scripts/cost-of-run {{args}}
+
+# What it costs to hold ten thousand guards on one Redis for a minute
+many-guards *args:
+    cargo run --release --locked -p tenure-testkit --example many-guards -- {{args}}
