@@ -159,6 +159,8 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         End::Visited(visitor) => return released(guard, visitor).await,
         End::Lost(loss) => {
             tell_loss(&guard, loss, &process, args.on_lost).await;
+            // It stops its work now; what is left of the lease covers that, and must not be given up under it.
+            let _ = timeout(guard.lease_remaining(), process.readable()).await;
             LOST
         }
         End::GivenUp => by_signal(Signal::TERM.as_raw()),

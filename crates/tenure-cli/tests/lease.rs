@@ -252,6 +252,24 @@ fn a_keeper_that_is_told_to_end_ends_the_work_first() {
 }
 
 #[test]
+fn a_kept_lease_that_ends_covers_the_end_of_the_work() {
+    let place = Place::new();
+    let code =
+        "trap 'echo told > told; while [ ! -e go ]; do sleep 0.01; done; exit' TERM; echo > up; while :; do sleep 0.01; done";
+    let mut command = Command::new("bash");
+    place.settle(&mut command);
+    let script = Running::start(command.args(["-c", code]).stdin(Stdio::null()));
+    place.line("up");
+    let pid = script.pid().to_string();
+    let ended = place.output(&["acquire", "--ttl", "20s", "--max-hold", "500ms", "--watch-pid", &pid, "x"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(place.line("told"), "told");
+    assert_eq!(place.output(&["run", "-w", "300ms", "x", "--", "true"]).code, 75, "released while the work is being stopped");
+    std::fs::write(place.path("go"), "").unwrap();
+    assert_eq!(place.output(&["run", "-w", "5s", "x", "--", "true"]).code, 0, "free once the work has ended");
+}
+
+#[test]
 fn a_keeper_that_may_not_tell_outlives_a_signal() {
     let place = Place::new();
     let mut script = watched();
