@@ -33,6 +33,7 @@ mod owner;
 mod share;
 mod store;
 mod tenure;
+mod wait;
 mod watchdog;
 
 pub use crate::acquire::{Acquire, Waiting};
