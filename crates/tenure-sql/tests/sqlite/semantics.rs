@@ -63,7 +63,7 @@ async fn a_lingering_name_is_nobodys() {
     assert_eq!(store.renew(std::slice::from_ref(&mine)).await.remove(0).unwrap(), Renewal::Gone);
     for request in [request("x", &a), request("x", &b), Request { from: Some(a.clone()), ..request("x", &b) }] {
         let holder = busy(&store, &request).await.holder.unwrap();
-        assert_eq!(holder.owner, Owner::from_bytes(&b"linger"[..]));
+        assert_eq!(holder.owner, a.lingering());
         assert!(holder.ttl.unwrap() <= linger);
     }
     tokio::time::sleep(linger).await;
