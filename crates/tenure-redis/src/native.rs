@@ -14,7 +14,7 @@ use futures_util::stream::{self, BoxStream};
 use redis::{Pipeline, Value, cmd, pipe};
 use tenure::{
     Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Owner, Place, Released, Renewal, Request,
-    Share, Store, operation_timeout,
+    Share, Store,
 };
 use tokio::time::Instant;
 
@@ -65,7 +65,7 @@ impl RedisStore {
     }
 
     fn limit(&self, ttl: Duration) -> Duration {
-        self.timeout.unwrap_or_else(|| operation_timeout(ttl))
+        self.features().limit(ttl)
     }
 
     /// Refuses the one name that is not a lock.

@@ -14,7 +14,7 @@ use crate::tenure::{Tenure, Terms};
 use crate::watchdog::{Watchdog, gone, no_answer};
 use crate::{
     Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request,
-    Store, operation_timeout,
+    Store,
 };
 
 /// Takes locks in one store. Cheap to clone; clones share one watchdog.
@@ -153,7 +153,7 @@ impl Locker {
 impl Core {
     /// The time one call may take for a lease of `ttl`.
     pub(crate) fn operation_timeout(&self, ttl: Duration) -> Duration {
-        self.store.features().operation_timeout.unwrap_or_else(|| operation_timeout(ttl))
+        self.store.features().limit(ttl)
     }
 
     /// Runs one call to the store within the operation timeout, and notes that the store has answered.

@@ -1,7 +1,7 @@
 //! What is locked.
 
 use std::borrow::{Borrow, Cow};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
+use crate::owner::push_hex;
 
 /// The name of the thing that is held: UTF-8 text of 1 to [`Name::MAX_BYTES`] bytes without control characters.
 ///
@@ -66,10 +67,7 @@ impl Name {
         }
         let mut key: String = self.0.chars().filter(|c| c.is_ascii() && allowed(*c as u8)).take(max - DIGEST).collect();
         key.push('~');
-        for byte in &Sha256::digest(self.0.as_bytes())[..16] {
-            // Writing to a String cannot fail.
-            let _ = write!(key, "{byte:02x}");
-        }
+        push_hex(&mut key, &Sha256::digest(self.0.as_bytes())[..16]);
         Cow::Owned(key)
     }
 }

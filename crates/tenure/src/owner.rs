@@ -92,7 +92,8 @@ pub(crate) fn check_label(label: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn push_hex(text: &mut String, bytes: &[u8]) {
+/// Appends bytes as lower-case hex digits.
+pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
         // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");

@@ -101,6 +101,13 @@ pub struct Features {
     pub operation_timeout: Option<Duration>,
 }
 
+impl Features {
+    /// How long one call about a lease of `ttl` may take. A look hangs on no lease: its ttl is [`Duration::MAX`].
+    pub fn limit(&self, ttl: Duration) -> Duration {
+        self.operation_timeout.unwrap_or_else(|| operation_timeout(ttl))
+    }
+}
+
 /// How long one call to a store may take where nothing else was said: a sixth of the ttl, at most a second.
 pub fn operation_timeout(ttl: Duration) -> Duration {
     (ttl / 6).min(Duration::from_secs(1))

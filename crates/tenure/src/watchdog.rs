@@ -175,7 +175,7 @@ impl Shared {
     }
 
     fn limit(&self, ttl: Duration) -> Duration {
-        self.store.features().operation_timeout.unwrap_or_else(|| operation_timeout(ttl))
+        self.store.features().limit(ttl)
     }
 
     async fn renew(self: Arc<Self>, limit: Duration, batch: Vec<Sent>) -> Done {

@@ -20,7 +20,6 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::{
     Acquired, Entry, Error, ErrorKind, Features, Lease, Locker, Name, Notice, Place, Released, Renewal, Request, Share, Store,
-    operation_timeout,
 };
 use tokio::sync::oneshot;
 
@@ -29,9 +28,6 @@ use self::thread::{Worker, ended};
 
 /// How often a waiter looks again. There is no push between processes; a look is a read of some microseconds.
 const RECHECK: Duration = Duration::from_millis(15);
-
-/// How long a listing may wait for the file.
-const LIST_LIMIT: Duration = Duration::from_secs(1);
 
 /// Names held in an SQLite file. Clones share one connection, on a thread of its own that ends with the last of them.
 ///
@@ -104,7 +100,7 @@ impl SqliteStore {
     }
 
     fn limit(&self, ttl: Duration) -> Duration {
-        self.operation_timeout.unwrap_or_else(|| operation_timeout(ttl))
+        self.features().limit(ttl)
     }
 }
 
@@ -161,8 +157,7 @@ impl Store for SqliteStore {
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         let name = name.cloned();
-        let limit = self.operation_timeout.unwrap_or(LIST_LIMIT);
-        self.worker.call(limit, true, move |file| file.inspect(name.as_ref())).await
+        self.worker.call(self.limit(Duration::MAX), true, move |file| file.inspect(name.as_ref())).await
     }
 }
 
