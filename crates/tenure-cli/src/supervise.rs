@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getpgrp, getpid, kill_current_process_group, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process};
 use tenure::{BootClock, BootTime, Clock, Guard, Loss};
 use tokio::time::sleep;
 
@@ -105,7 +105,7 @@ impl Supervisor<'_> {
     pub(crate) fn interrupt(&self) -> Interrupt {
         if self.child.died_of() != Some(Signal::INT.as_raw()) {
             Interrupt::Nobody
-        } else if self.terminal.was_given() && !self.interrupted && getpgrp() != getpid() {
+        } else if self.terminal.was_given() && !self.interrupted && terminal::own_group() != Some(getpid()) {
             Interrupt::Job
         } else {
             Interrupt::Us

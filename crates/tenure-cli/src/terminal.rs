@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stdin, stdout};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::fs::{FileType, fstat};
-use rustix::process::{Pid, getpgrp, getsid};
+use rustix::process::Pid;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 /// The controlling terminal, while a child is run on it.
@@ -23,7 +23,7 @@ impl Terminal {
     /// Not at the head of a pipeline: the pager behind us reads the keyboard. A child that wants the terminal all the same is
     /// stopped by it, and gets it then.
     pub(crate) fn is_wanted() -> bool {
-        stdin().is_terminal() && !is_pipe() && tcgetpgrp(stdin()).is_ok_and(|front| front == getpgrp())
+        stdin().is_terminal() && !is_pipe() && is_ours(stdin())
     }
 
     /// Notes that `group` takes the terminal by itself.
@@ -35,7 +35,7 @@ impl Terminal {
     /// Gives the terminal to `group`, if it is ours to give.
     pub(crate) fn give(&mut self, group: Pid) -> bool {
         let Some(tty) = controlling() else { return false };
-        if !tcgetpgrp(&tty).is_ok_and(|front| front == getpgrp()) {
+        if !is_ours(&tty) {
             return false;
         }
         if self.before.is_none() {
@@ -55,14 +55,14 @@ impl Terminal {
         let Some(group) = self.given else { return };
         let Some(tty) = controlling() else { return };
         if tcgetpgrp(&tty).is_ok_and(|front| front == group) {
-            set_front(&tty, getpgrp());
+            come_to_front_on(&tty);
         }
     }
 
     /// Undoes what a child that was killed had no time to undo, e.g. raw mode.
     pub(crate) fn restore(&self) {
         let (Some(before), Some(tty)) = (&self.before, controlling()) else { return };
-        if tcgetpgrp(&tty).is_ok_and(|front| front == getpgrp()) {
+        if is_ours(&tty) {
             let _ = tcsetattr(&tty, OptionalActions::Now, before);
         }
     }
@@ -77,36 +77,74 @@ pub(crate) fn write_from_background() {
 
 /// Makes our own group the one in front on stdin.
 pub(crate) fn come_to_front() {
-    set_front(stdin(), getpgrp());
+    come_to_front_on(stdin());
+}
+
+fn come_to_front_on(tty: impl std::os::fd::AsFd) {
+    if let Some(group) = own_group() {
+        set_front(tty, group);
+    }
 }
 
 /// Whether our own group is the one that the keys of the terminal reach.
 pub(crate) fn are_in_front() -> bool {
-    controlling().is_some_and(|tty| tcgetpgrp(&tty).is_ok_and(|front| front == getpgrp()))
+    controlling().is_some_and(is_ours)
 }
 
-/// Whether a shell is there to continue us after a stop: the kernel's rule for orphaned groups, followed up our ancestors.
+/// Whether a shell is there to continue us after a stop.
 pub(crate) fn has_shell() -> bool {
-    let (Ok(session), group) = (getsid(None), getpgrp()) else { return false };
-    let mut parent = rustix::process::getppid();
-    while let Some(pid) = parent {
-        if getsid(Some(pid)) != Ok(session) {
+    i32::try_from(std::process::id()).is_ok_and(|pid| is_continued(pid, Kin::of))
+}
+
+/// The kernel's rule for orphaned groups, followed up the ancestors.
+fn is_continued(pid: i32, kin: impl Fn(i32) -> Option<Kin>) -> bool {
+    let Some(own) = kin(pid) else { return false };
+    let mut pid = own.parent;
+    while let Some(ancestor) = kin(pid) {
+        // The first process of the machine is in no session of its own either, and continues nobody.
+        if ancestor.session != own.session || (pid, ancestor.group) == (1, 0) {
             return false;
         }
-        if rustix::process::getpgid(Some(pid)) != Ok(group) {
+        if ancestor.group != own.group {
             return true;
         }
-        parent = parent_of(pid);
+        pid = ancestor.parent;
     }
     false
 }
 
+/// What the kernel tells of a process, as numbers: a group or a session that began outside our PID namespace is 0.
+#[derive(Debug, Clone, Copy)]
+struct Kin {
+    parent: i32,
+    group: i32,
+    session: i32,
+}
+
+impl Kin {
+    fn of(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name of the program, in brackets, may itself hold spaces and brackets.
+        let (_, after) = stat.rsplit_once(") ")?;
+        let mut fields = after.split(' ').skip(1).map(|field| field.parse().ok());
+        let (parent, group, session) = (fields.next()??, fields.next()??, fields.next()??);
+        Some(Self { parent, group, session })
+    }
+}
+
 /// The parent of a process.
 pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program, in brackets, may itself hold spaces and brackets.
-    let (_, after) = stat.rsplit_once(") ")?;
-    Pid::from_raw(after.split(' ').nth(1)?.parse().ok()?)
+    Pid::from_raw(Kin::of(pid.as_raw_nonzero().get())?.parent)
+}
+
+/// Our own process group, if it began in our PID namespace: rustix's `getpgrp` takes that for granted.
+pub(crate) fn own_group() -> Option<Pid> {
+    Pid::from_raw(nix::unistd::getpgrp().as_raw())
+}
+
+/// Whether our own group is the one in front on `tty`.
+fn is_ours(tty: impl std::os::fd::AsFd) -> bool {
+    tcgetpgrp(tty).is_ok_and(|front| Some(front) == own_group())
 }
 
 fn is_pipe() -> bool {
@@ -125,4 +163,35 @@ fn set_front(tty: impl std::os::fd::AsFd, group: Pid) -> bool {
     let done = tcsetpgrp(tty, group).is_ok();
     let _ = before.thread_set_mask();
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A family from the youngest up: group and session of each.
+    fn continued(family: &[(i32, i32)]) -> bool {
+        let kin = |pid: i32| {
+            let oldest = i32::try_from(family.len()).ok()?;
+            let &(group, session) = family.get(usize::try_from(oldest - pid).ok()?)?;
+            Some(Kin { parent: pid - 1, group, session })
+        };
+        is_continued(i32::try_from(family.len()).unwrap(), kin)
+    }
+
+    #[test]
+    fn a_shell_is_an_ancestor_of_our_session_in_another_group() {
+        assert!(continued(&[(9, 5), (5, 5), (0, 0)]), "a job of a shell");
+        assert!(continued(&[(9, 5), (9, 5), (5, 5), (0, 0)]), "a job that is a script");
+        assert!(!continued(&[(9, 9), (5, 5), (0, 0)]), "a session of its own");
+        assert!(!continued(&[(5, 5), (5, 5), (0, 0)]), "in the group of the session's first");
+    }
+
+    #[test]
+    fn a_session_may_have_begun_outside_our_namespace() {
+        assert!(continued(&[(9, 0), (4, 0), (0, 0)]), "a job of what a container's first process started");
+        assert!(continued(&[(9, 0), (1, 0)]), "the first process of the container is a shell");
+        assert!(!continued(&[(9, 0), (0, 0)]), "the machine's first process");
+        assert!(!continued(&[(0, 0), (0, 0)]));
+    }
 }
