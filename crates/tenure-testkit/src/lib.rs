@@ -16,6 +16,7 @@
 
 pub mod client;
 pub mod conformance;
+pub mod history;
 pub mod overlap;
 pub mod process;
 pub mod proxy;
@@ -25,6 +26,7 @@ pub mod tls;
 pub mod worker;
 
 pub use client::{Client, Reply};
+pub use history::{History, Recorder};
 pub use overlap::Counter;
 pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
 pub use proxy::Proxy;

@@ -1,0 +1,332 @@
+//! What happened, as every process saw it: asks, grants, beliefs, losses, writes and faults, on the one clock of this machine.
+//!
+//! A [`History`] is plain data. It is made by a [`Recorder`], saved as lines of JSON, read back, [checked](check::check) as often
+//! as one likes, and drawn as a [timeline](timeline::picture).
+
+pub mod check;
+pub mod record;
+pub mod timeline;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use check::{Finding, Rule, Verdict, check};
+pub use record::Recorder;
+
+/// A point on the boot-time clock, in nanoseconds since boot.
+pub type At = u64;
+
+/// All that was seen of one run, with what was promised for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// Of the scenario or specimen.
+    pub id: String,
+    /// By which the run can be made again.
+    pub seed: u64,
+    /// How much of a name there is: 1 for a mutex, N for a semaphore.
+    pub capacity: u32,
+    /// No holder may lose its lock in this run.
+    pub keeps: bool,
+    /// In order of time.
+    pub events: Vec<Event>,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When.
+    pub at: At,
+    /// To whom: a process, or `lab` for what was done to all.
+    pub who: String,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What happened. A `claim` numbers the acquisitions of one process; a `name` is what is locked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub enum What {
+    /// It begins to ask for the name.
+    Ask {
+        /// Which acquisition.
+        claim: u32,
+        /// Of what.
+        name: String,
+    },
+    /// It believes from now on that it holds.
+    Grant {
+        /// Which acquisition.
+        claim: u32,
+        /// Of what.
+        name: String,
+        /// How much of the capacity.
+        weight: u32,
+        /// The owner's bytes, where they are to be unique.
+        token: Option<String>,
+        /// The fencing number, where there is one.
+        fence: Option<u64>,
+        /// Until when it believes if it hears nothing; for ever where it looks at no clock.
+        until: Option<At>,
+    },
+    /// A renewal has moved the end of its belief.
+    Believe {
+        /// Which acquisition.
+        claim: u32,
+        /// The new end.
+        until: Option<At>,
+    },
+    /// It was told that the tenure has ended.
+    Lost {
+        /// Which acquisition.
+        claim: u32,
+        /// Why, as it was told.
+        why: String,
+    },
+    /// It begins to give the name up, and believes no more.
+    Release {
+        /// Which acquisition.
+        claim: u32,
+    },
+    /// How the release went.
+    Released {
+        /// Which acquisition.
+        claim: u32,
+        /// As it was told.
+        how: String,
+    },
+    /// The acquisition failed.
+    Failed {
+        /// Which acquisition.
+        claim: u32,
+        /// The class of the error; `None` for one that has none.
+        kind: Option<String>,
+        /// As it was told.
+        text: String,
+    },
+    /// The guarded resource was read for an update, or refused to be.
+    Read {
+        /// By which acquisition.
+        claim: u32,
+        /// Under which fence.
+        fence: Option<u64>,
+        /// What was read; `None` when it was refused.
+        value: Option<u64>,
+    },
+    /// The guarded resource was written, or refused to be.
+    Write {
+        /// By which acquisition.
+        claim: u32,
+        /// Under which fence.
+        fence: Option<u64>,
+        /// What it had read before.
+        read: u64,
+        /// What it wrote.
+        wrote: u64,
+        /// Whether the resource took it.
+        accepted: bool,
+    },
+    /// The process has ended and believes nothing any more.
+    Died,
+    /// Something was broken, or mended.
+    Fault {
+        /// In words.
+        text: String,
+    },
+    /// Whoever holds `name` now must have been told of the loss within this time.
+    LossDue {
+        /// Of what.
+        name: String,
+        /// Nanoseconds.
+        within: u64,
+    },
+    /// Somebody must be granted `name` within this time.
+    GrantDue {
+        /// Of what.
+        name: String,
+        /// Nanoseconds.
+        within: u64,
+    },
+    /// `name` must be seen free, or be granted, within this time.
+    FreeDue {
+        /// Of what.
+        name: String,
+        /// Nanoseconds.
+        within: u64,
+    },
+    /// What the store said of `name` when it was looked at.
+    Seen {
+        /// Of what.
+        name: String,
+        /// Who holds it; `None` when it is free.
+        holder: Option<String>,
+        /// It is held and nothing will ever end that.
+        forever: bool,
+    },
+}
+
+impl History {
+    /// Nothing has happened.
+    pub fn new(id: impl Into<String>, seed: u64) -> Self {
+        Self { id: id.into(), seed, capacity: 1, keeps: false, events: Vec::new() }
+    }
+
+    /// Writes it as lines of JSON: what it is of, then an event a line.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        let head = Self { events: Vec::new(), ..self.clone() };
+        let lines = std::iter::once(serde_json::to_string(&head)).chain(self.events.iter().map(serde_json::to_string));
+        let lines = lines.collect::<Result<Vec<_>, _>>()?;
+        fs::write(path, lines.join("\n") + "\n")
+    }
+
+    /// Reads what [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    /// When the file cannot be read, naming the line that is no event.
+    pub fn load(path: &Path) -> io::Result<Self> {
+        let text = fs::read_to_string(path)?;
+        let broken = |line: usize, error: serde_json::Error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}, line {line}: {error}", path.display()))
+        };
+        let mut lines = text.lines().zip(1..);
+        let head =
+            lines.next().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{}: is empty", path.display())))?;
+        let mut history: Self = serde_json::from_str(head.0).map_err(|error| broken(1, error))?;
+        for (line, number) in lines {
+            history.events.push(serde_json::from_str(line).map_err(|error| broken(number, error))?);
+        }
+        Ok(history)
+    }
+
+    /// Every claim with its life, in the order of the grants.
+    pub fn claims(&self) -> Vec<Claim> {
+        let mut claims: BTreeMap<(&str, u32), Claim> = BTreeMap::new();
+        let mut asked = BTreeMap::new();
+        for Event { at, who, what } in &self.events {
+            match what {
+                What::Ask { claim, .. } => {
+                    asked.insert((who.as_str(), *claim), *at);
+                }
+                What::Grant { claim, name, weight, token, fence, until } => {
+                    let key = (who.as_str(), *claim);
+                    let asked = asked.get(&key).copied().unwrap_or(*at);
+                    let (name, token) = (name.clone(), token.clone());
+                    let life = Claim::new(who, *claim, name, *weight, token, *fence, asked, *at, *until);
+                    claims.insert(key, life);
+                }
+                What::Died => {
+                    claims.values_mut().filter(|claim| claim.who == *who).for_each(|claim| claim.end(*at));
+                }
+                What::Believe { claim, until } => {
+                    let _ = claims.get_mut(&(who.as_str(), *claim)).map(|claim| claim.believe(*at, *until));
+                }
+                What::Lost { claim, why } => {
+                    if let Some(claim) = claims.get_mut(&(who.as_str(), *claim)) {
+                        claim.lost.get_or_insert((*at, why.clone()));
+                        claim.end(*at);
+                    }
+                }
+                What::Release { claim } => {
+                    if let Some(claim) = claims.get_mut(&(who.as_str(), *claim)) {
+                        claim.end(*at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let mut claims: Vec<_> = claims.into_values().collect();
+        claims.sort_by_key(|claim| claim.granted);
+        claims
+    }
+}
+
+/// One acquisition that was granted, from the ask to the end of the belief.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The process.
+    pub who: String,
+    /// Which of its acquisitions.
+    pub number: u32,
+    /// What is locked.
+    pub name: String,
+    /// How much of it.
+    pub weight: u32,
+    /// The owner's bytes.
+    pub token: Option<String>,
+    /// The fencing number.
+    pub fence: Option<u64>,
+    /// When it asked.
+    pub asked: At,
+    /// When it heard that it was granted.
+    pub granted: At,
+    /// When the process was told of a loss, and why.
+    pub lost: Option<(At, String)>,
+    /// When it released, lost or died; `None` if it did none of these.
+    pub ended: Option<At>,
+    /// From when to when it believed.
+    pub beliefs: Vec<(At, At)>,
+}
+
+impl Claim {
+    #[allow(clippy::too_many_arguments, reason = "one place, and all of them are what a grant is")]
+    fn new(
+        who: &str,
+        number: u32,
+        name: String,
+        weight: u32,
+        token: Option<String>,
+        fence: Option<u64>,
+        asked: At,
+        granted: At,
+        until: Option<At>,
+    ) -> Self {
+        let beliefs = vec![(granted, until.unwrap_or(At::MAX).max(granted))];
+        Self { who: who.to_owned(), number, name, weight, token, fence, asked, granted, lost: None, ended: None, beliefs }
+    }
+
+    fn believe(&mut self, at: At, until: Option<At>) {
+        if self.ended.is_none() {
+            self.stop_at(at);
+            self.beliefs.push((at, until.unwrap_or(At::MAX).max(at)));
+        }
+    }
+
+    fn end(&mut self, at: At) {
+        if self.ended.is_none() {
+            self.stop_at(at);
+            self.ended = Some(at);
+        }
+    }
+
+    fn stop_at(&mut self, at: At) {
+        if let Some((_, until)) = self.beliefs.last_mut() {
+            *until = (*until).min(at);
+        }
+    }
+
+    /// Whether it believed that it held at that moment.
+    pub fn believes_at(&self, at: At) -> bool {
+        self.beliefs.iter().any(|&(from, until)| from <= at && at < until)
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.who, self.number)?;
+        if let Some(fence) = self.fence { write!(f, " (fence {fence})") } else { Ok(()) }
+    }
+}
+
+/// Nanoseconds of a span.
+pub fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
