@@ -1,0 +1,1 @@
+//! Seeded random exploration of the core against a simulated store in virtual time.

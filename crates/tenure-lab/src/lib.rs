@@ -1,0 +1,30 @@
+//! The lab: breaks the locks that people use in front of the reader, and shows where tenure's own hold and where they say that they
+//! cannot.
+//!
+//! - A **scenario** is a fault done to one of tenure's stores while real processes hold and wait; its tier says what must survive.
+//! - A **specimen** is a lock as it is written in articles and libraries, under a fault that breaks it. Its shortest
+//!   counterexample is searched in a model and then played on a real server.
+//!
+//! Both write a [`History`](tenure_testkit::History) and are judged by the same checker: a specimen that is not caught says that
+//! the checker has no teeth.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a test rig: a broken set-up must stop the run that asked for it, and the runner tells it"
+)]
+
+pub mod explore;
+pub mod item;
+pub mod models;
+pub mod run;
+pub mod scenarios;
+pub mod specimens;
+
+pub use item::{Item, Kind, Lab, Outcome, Shown};
+
+/// Everything the lab can run: the scenarios, then the specimens.
+pub fn items() -> Vec<Item> {
+    scenarios::items().into_iter().chain(specimens::items()).collect()
+}

@@ -1,0 +1,1 @@
+//! Models of tenure's own protocols, searched exhaustively within stated bounds.
