@@ -6,6 +6,10 @@
 //! A byte stream cannot lose its middle: shifted replies would be a fault no network makes. So from a lost command or
 //! reply on, that direction of its connection stays silent (the other one works), until [`Proxy::heal`] or
 //! [`Proxy::cut`] resets the connection. `MONITOR` and `CLIENT REPLY` are not understood.
+//!
+//! Half-open connections are held ones: the end of a stream waits behind its bytes. With [`Proxy::hold_requests`] the
+//! server hears nothing more of its clients, nor that they closed or died; with [`Proxy::hold_replies`] the clients hear
+//! nothing more of the server; with [`Proxy::black_hole`] neither hears, nor can send more than the kernel buffers.
 
 mod connection;
 mod ledger;
@@ -22,7 +26,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use state::{Fault, Shared, State};
+use state::{Fault, Loss, Shared, State};
 
 /// Whether to listen, and where to say that it is done.
 type Listening = (bool, mpsc::Sender<()>);
@@ -78,15 +82,15 @@ impl Proxy {
         self.shared.change(|state| state.black_hole = true);
     }
 
-    /// Ends every fault. What was held is forwarded in order, also for clients that are gone by now; connections that
-    /// lost a command or a reply are reset, with what was held for them.
+    /// Ends every fault. What was held or delayed is forwarded in order, also for clients that are gone by now;
+    /// connections that lost a command or a reply are reset, with what was held for them.
     pub fn heal(&self) {
         self.listen(true);
         self.shared.change(State::heal);
         self.shared.wait_for_resets();
     }
 
-    /// Resets (RST) every connection, and forgets what was held for it.
+    /// Resets (RST) every connection, and forgets what was held for it; what was forwarded before is executed.
     pub fn cut(&self) {
         self.shared.change(State::cut);
         self.shared.wait_for_resets();
@@ -110,17 +114,35 @@ impl Proxy {
     /// Lets the `k`-th command from now (1 is the next, over all connections, handshakes included) be executed and loses
     /// its reply and all later ones on that connection.
     pub fn swallow_reply(&self, k: u64) {
-        self.shared.change(|state| state.plan(k, Fault::SwallowReply));
+        self.shared.change(|state| state.plan(k, Fault::Reply(Loss::Silence)));
     }
 
     /// Loses the `k`-th command from now (1 is the next, over all connections, handshakes included) and all later ones
     /// on that connection.
     pub fn drop_request(&self, k: u64) {
-        self.shared.change(|state| state.plan(k, Fault::DropRequest));
+        self.shared.change(|state| state.plan(k, Fault::Request(Loss::Silence)));
     }
 
-    /// Reads requests but keeps them until [`heal`](Self::heal), which delivers them even if their client has closed its
-    /// connection: the late execution. Replies still flow.
+    /// Resets (RST) the connection on which the `k`-th command from now arrives, in place of forwarding it. What that
+    /// connection sent before it is executed.
+    pub fn cut_at(&self, k: u64) {
+        self.shared.change(|state| state.plan(k, Fault::Request(Loss::Reset)));
+    }
+
+    /// Lets the `k`-th command from now be executed and resets (RST) its connection in place of the reply. Replies before
+    /// it are passed on.
+    pub fn cut_after(&self, k: u64) {
+        self.shared.change(|state| state.plan(k, Fault::Reply(Loss::Reset)));
+    }
+
+    /// Holds the `k`-th command from now for `time`, or until [`heal`](Self::heal); later ones on its connection queue
+    /// behind it, those on others overtake.
+    pub fn hold_request(&self, k: u64, time: Duration) {
+        self.shared.change(|state| state.plan(k, Fault::Hold(time)));
+    }
+
+    /// Reads requests but keeps them until [`heal`](Self::heal) or [`release_requests`](Self::release_requests), which
+    /// deliver them even if their client has closed its connection: the late execution. Replies still flow.
     pub fn hold_requests(&self) {
         self.shared.change(|state| state.hold_requests = true);
     }
@@ -130,9 +152,41 @@ impl Proxy {
         self.shared.change(|state| state.held.clone_from(&state.live));
     }
 
-    /// Keeps replies and pushes until [`heal`](Self::heal). Requests still flow.
+    /// Keeps replies and pushes until [`heal`](Self::heal) or [`release_replies`](Self::release_replies). Requests still
+    /// flow.
     pub fn hold_replies(&self) {
         self.shared.change(|state| state.hold_replies = true);
+    }
+
+    /// Delivers the requests that are held, on all connections, and lets new ones flow. Other faults stay, held replies
+    /// among them.
+    pub fn release_requests(&self) {
+        self.shared.change(|state| {
+            state.hold_requests = false;
+            state.held.clear();
+        });
+    }
+
+    /// Delivers the replies that are held and lets new ones flow. Other faults stay, held requests among them.
+    pub fn release_replies(&self) {
+        self.shared.change(|state| state.hold_replies = false);
+    }
+
+    /// Writes at most `bytes` at once, both ways, so that frames arrive in pieces.
+    pub fn slice(&self, bytes: usize) {
+        assert!(bytes > 0, "a slice has at least one byte");
+        self.shared.change(|state| state.slice = Some(bytes));
+    }
+
+    /// Lets at most so many bytes pass in a second, for each connection and each way on its own.
+    pub fn throttle(&self, bytes_per_second: u32) {
+        assert!(bytes_per_second > 0, "nothing at all passes with black_hole");
+        self.shared.change(|state| state.throttle = Some(bytes_per_second));
+    }
+
+    /// Resets (RST) all connections there are, each time `every` has passed, and forgets what was held for them.
+    pub fn churn(&self, every: Duration) {
+        self.shared.change(|state| state.churn = Some(every));
     }
 
     /// How many commands clients have sent, lost and held ones included.
@@ -145,6 +199,12 @@ impl Proxy {
         self.shared.lock().log.clone()
     }
 
+    /// How many answers came from the server, held and lost ones included: one for each command that was executed, so a
+    /// transaction counts with all its parts, and one for each channel of a subscription. Pushes do not count.
+    pub fn replies(&self) -> u64 {
+        self.shared.lock().replies
+    }
+
     /// How many client connections are open.
     pub fn connections(&self) -> usize {
         self.shared.lock().live.len()
@@ -153,16 +213,27 @@ impl Proxy {
     /// Waits until `n` commands were seen since the start; panics after `timeout`. Blocks the calling thread.
     #[track_caller]
     pub fn wait_for_commands(&self, n: u64, timeout: Duration) {
-        let log = self.shared.wait_for_commands(n, timeout);
-        if let Err(log) = log {
-            panic!("the proxy saw {} of {n} commands within {timeout:?}: {log:?}", log.len());
-        }
+        let came = self.shared.wait_for(timeout, |state| state.commands() >= n);
+        let log = self.log();
+        assert!(came, "the proxy saw {} of {n} commands within {timeout:?}: {log:?}", log.len());
+    }
+
+    /// Waits until `n` answers came since the start, so the server has executed what they answer; panics after `timeout`.
+    /// Blocks the calling thread.
+    #[track_caller]
+    pub fn wait_for_replies(&self, n: u64, timeout: Duration) {
+        let came = self.shared.wait_for(timeout, |state| state.replies >= n);
+        assert!(came, "the proxy saw {} of {n} replies within {timeout:?}, to {:?}", self.replies(), self.log());
     }
 
     /// Completes when `n` commands were seen since the start; for a task, on any runtime.
     pub async fn reached(&self, n: u64) {
-        let mut changed = self.shared.changes();
-        while self.commands() < n && changed.changed().await.is_ok() {}
+        self.shared.reached(|state| state.commands() >= n).await;
+    }
+
+    /// Completes when `n` answers came since the start; for a task, on any runtime.
+    pub async fn answered(&self, n: u64) {
+        self.shared.reached(|state| state.replies >= n).await;
     }
 
     fn listen(&self, on: bool) {
@@ -193,6 +264,8 @@ async fn serve(
     let open = || listen(address).expect("the port is reserved");
     let mut listener = Some(open());
     let _ = ready.send(address);
+    let theirs = Arc::clone(shared);
+    tokio::spawn(async move { theirs.churn().await });
     loop {
         tokio::select! {
             biased;

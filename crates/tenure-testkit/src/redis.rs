@@ -1,5 +1,8 @@
 //! A real `redis-server` for one test.
 
+mod replica;
+mod snapshot;
+
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+pub use self::snapshot::Snapshot;
 use crate::client::{Client, Reply};
+use crate::clock::ShiftedClock;
 use crate::process::{Signal, Spawned, free_port};
 use crate::tls::Certificates;
 
@@ -27,6 +32,8 @@ pub struct Builder {
     password: Option<String>,
     tls: bool,
     binary: Option<String>,
+    replica: bool,
+    clock: Option<ShiftedClock>,
 }
 
 impl Builder {
@@ -63,6 +70,13 @@ impl Builder {
             .arg("tls-auth-clients", "optional")
     }
 
+    /// Gives the server a wall clock that [`RedisServer::shift_clock`] moves; needs a C compiler.
+    #[must_use]
+    pub fn shifted_clock(mut self) -> Self {
+        self.clock = Some(ShiftedClock::new());
+        self
+    }
+
     /// Runs this program, whatever the environment says.
     #[must_use]
     pub fn program(mut self, path: &str) -> Self {
@@ -75,7 +89,7 @@ impl Builder {
         self.binary.clone().or_else(named).unwrap_or_else(|| "redis-server".to_owned())
     }
 
-    /// Starts the server and returns when it answers.
+    /// Starts the server and returns when it answers; a replica, when it has its primary's data.
     pub fn start(self) -> RedisServer {
         let dir = TempDir::with_prefix("tenure-redis-").expect("a temporary directory can be made");
         for (name, content) in &self.files {
@@ -87,6 +101,7 @@ impl Builder {
             server.port = free_port();
             server.tls_port = server.how.tls.then(free_port);
             if server.launch() {
+                server.wait_for_link();
                 return server;
             }
         }
@@ -186,9 +201,14 @@ impl RedisServer {
     /// As [`restart`](Self::restart), with everything the server had written removed.
     pub fn restart_empty(&self) {
         self.kill();
-        let _ = fs::remove_dir_all(self.dir.path().join("appendonlydir"));
-        let _ = fs::remove_file(self.dir.path().join("dump.rdb"));
+        snapshot::remove(self.dir());
         self.restart();
+    }
+
+    /// Sets the server's wall clock this far off the true time from now on, so 0 sets it right; panics without
+    /// [`Builder::shifted_clock`]. Its monotonic clock goes on undisturbed.
+    pub fn shift_clock(&self, milliseconds: i64) {
+        self.how.clock.as_ref().expect("the server was started with a clock of its own").shift(milliseconds);
     }
 
     /// A new connection to this server that is already authenticated.
@@ -260,6 +280,11 @@ impl RedisServer {
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--unixsocket", SOCKET, "--dir", "."]);
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        // The default lets a replica wait 5 s.
+        command.args(["--repl-diskless-sync-delay", "0"]);
+        if let Some(clock) = &self.how.clock {
+            clock.apply(&mut command);
+        }
         if let Some(port) = self.tls_port {
             command.args(["--tls-port", &port.to_string()]);
         }

@@ -8,6 +8,13 @@ use std::time::{Duration, Instant};
 
 use tenure_testkit::{Client, Proxy, RedisServer, Reply, wait_until};
 
+#[path = "proxy/chosen.rs"]
+mod chosen;
+#[path = "proxy/flow.rs"]
+mod flow;
+#[path = "proxy/pace.rs"]
+mod pace;
+
 const SOON: Duration = Duration::from_secs(10);
 /// How long a test listens to be sure that nothing comes.
 const SILENCE: Duration = Duration::from_millis(100);

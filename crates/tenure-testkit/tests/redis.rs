@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tenure_testkit::{Certificates, Client, RedisServer, Reply, is_alive, wait_until};
+use tenure_testkit::{Certificates, Client, Proxy, RedisServer, Reply, is_alive, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -68,6 +68,66 @@ fn a_restart_without_persistence_forgets() {
     server.stop();
     server.restart();
     assert!(server.command(&["GET", "k"]).is_nil());
+}
+
+#[test]
+fn a_server_comes_back_with_older_data() {
+    let durable = || RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    for (server, persists) in [(durable(), true), (RedisServer::start(), false)] {
+        server.cli("SET old 1");
+        let snapshot = server.snapshot();
+        server.cli("SET new 1");
+        for _ in 0..2 {
+            server.restart_with(&snapshot);
+            assert_eq!(server.cli("KEYS *"), "old");
+            server.cli("SET new 2");
+        }
+        server.restart();
+        let left = if persists { 2 } else { 0 };
+        wait_until(SOON, "the data", || server.command(&["DBSIZE"]) == left);
+    }
+}
+
+#[test]
+fn a_killed_server_with_an_append_only_file_can_be_copied() {
+    let server = RedisServer::builder().arg("appendonly", "yes").start();
+    server.cli("SET k v");
+    server.kill();
+    let snapshot = server.snapshot();
+    server.restart_empty();
+    server.restart_with(&snapshot);
+    assert_eq!(server.cli("GET k"), "v");
+}
+
+#[test]
+fn a_replica_has_its_primary_s_data_and_is_promoted() {
+    for primary in [RedisServer::start(), RedisServer::builder().password("secret").start()] {
+        primary.cli("SET k v");
+        let start = Instant::now();
+        let replica = RedisServer::replica_of(&primary);
+        assert!(start.elapsed() < Duration::from_secs(4), "replication waited: {:?}", start.elapsed());
+        assert_eq!(replica.cli("GET k"), "v");
+        let Reply::Error(text) = replica.command(&["SET", "k", "w"]) else { panic!("a replica took a write") };
+        assert!(text.starts_with("READONLY"), "{text}");
+        primary.kill();
+        replica.promote();
+        assert_eq!(replica.cli("SET k w"), "OK");
+    }
+}
+
+#[test]
+fn a_replica_behind_a_proxy_misses_what_was_held() {
+    let primary = RedisServer::start();
+    // Replication is no protocol of requests and replies.
+    let proxy = Proxy::start_opaque(primary.addr());
+    let replica = RedisServer::builder().replica_at(proxy.addr()).start();
+    primary.cli("SET k 1");
+    replica.catch_up(&primary);
+    proxy.hold_replies();
+    primary.cli("SET k 2");
+    primary.kill();
+    replica.promote();
+    assert_eq!(replica.cli("GET k"), "1");
 }
 
 #[test]

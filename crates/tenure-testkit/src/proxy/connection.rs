@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::ledger::Ledger;
@@ -13,10 +14,11 @@ use super::state::Shared;
 
 /// Carries bytes both ways until the server closes or the connection shall be reset.
 pub(super) async fn run(shared: Arc<Shared>, id: u64, mut client: TcpStream, upstream: SocketAddr) {
+    let mut server = None;
     tokio::select! {
         biased;
         () = shared.doomed(id) => { let _ = client.set_zero_linger(); }
-        result = carry(&shared, id, &mut client, upstream) => {
+        result = carry(&shared, id, &mut client, &mut server, upstream) => {
             if result.is_err() {
                 let _ = client.set_zero_linger();
             }
@@ -24,12 +26,21 @@ pub(super) async fn run(shared: Arc<Shared>, id: u64, mut client: TcpStream, ups
     }
     drop(client);
     shared.gone(id);
+    if let Some(server) = server {
+        finish(server).await;
+    }
 }
 
-async fn carry(shared: &Shared, id: u64, client: &mut TcpStream, upstream: SocketAddr) -> io::Result<()> {
+async fn carry(
+    shared: &Shared,
+    id: u64,
+    client: &mut TcpStream,
+    server: &mut Option<TcpStream>,
+    upstream: SocketAddr,
+) -> io::Result<()> {
     client.set_nodelay(true)?;
-    out_of_the_black_hole(shared).await;
-    let mut server = TcpStream::connect(upstream).await?;
+    shared.reached(|state| !state.black_hole).await;
+    let server = server.insert(TcpStream::connect(upstream).await?);
     server.set_nodelay(true)?;
     let ledger = Mutex::new(Ledger::default());
     let (from_client, to_client) = client.split();
@@ -48,7 +59,8 @@ async fn carry(shared: &Shared, id: u64, client: &mut TcpStream, upstream: Socke
     Ok(())
 }
 
-async fn out_of_the_black_hole(shared: &Shared) {
-    let mut changed = shared.changes();
-    while shared.lock().black_hole && changed.changed().await.is_ok() {}
+/// Lets the server execute all that was forwarded: it would stop at the first reply that nobody takes.
+async fn finish(mut server: TcpStream) {
+    let _ = server.shutdown().await;
+    let _ = tokio::io::copy(&mut server, &mut tokio::io::sink()).await;
 }

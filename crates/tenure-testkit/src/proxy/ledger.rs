@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::state::Loss;
 use crate::resp;
 
 /// What a frame from the server is.
@@ -17,8 +18,8 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     Reply,
-    Swallowed,
-    SwallowedConfirmation,
+    Lost(Loss),
+    LostConfirmation(Loss),
 }
 
 /// The replies that are still to come, in order.
@@ -30,29 +31,36 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Notes a command that is sent on.
-    pub(super) fn sent(&mut self, request: &[u8], swallow: bool) {
+    pub(super) fn sent(&mut self, request: &[u8], lose_reply: Option<Loss>) {
         let subscribes = is_confirmation(resp::words(request).first().copied().unwrap_or_default());
         self.subscriber |= subscribes;
-        match (subscribes, swallow) {
-            (false, false) => self.expected.push_back(Expected::Reply),
-            (false, true) => self.expected.push_back(Expected::Swallowed),
-            (true, true) => self.expected.push_back(Expected::SwallowedConfirmation),
+        match (subscribes, lose_reply) {
+            (false, None) => self.expected.push_back(Expected::Reply),
+            (false, Some(loss)) => self.expected.push_back(Expected::Lost(loss)),
+            (true, Some(loss)) => self.expected.push_back(Expected::LostConfirmation(loss)),
             // Confirmed once per channel, outside the order of replies.
-            (true, false) => {}
+            (true, None) => {}
         }
     }
 
-    /// Notes a frame from the server; true when it is the one to swallow.
-    pub(super) fn received(&mut self, frame: &[u8]) -> bool {
-        let swallow = match (self.kind(frame), self.expected.front()) {
-            (Kind::Push, _) | (_, None) => return false,
-            (Kind::Confirmation, Some(next)) => {
-                return matches!(next, Expected::SwallowedConfirmation);
-            }
-            (Kind::Reply, Some(next)) => !matches!(next, Expected::Reply),
-        };
-        self.expected.pop_front();
-        swallow
+    /// Whether a frame from the server answers a command, a confirmation for each channel.
+    pub(super) fn is_answer(&self, frame: &[u8]) -> bool {
+        self.kind(frame) != Kind::Push
+    }
+
+    /// Notes a frame from the server; says when it is one to lose.
+    pub(super) fn received(&mut self, frame: &[u8]) -> Option<Loss> {
+        let next = *self.expected.front()?;
+        match self.kind(frame) {
+            Kind::Push => return None,
+            Kind::Confirmation => {}
+            Kind::Reply => drop(self.expected.pop_front()),
+        }
+        match next {
+            Expected::LostConfirmation(loss) => Some(loss),
+            Expected::Lost(loss) if self.kind(frame) == Kind::Reply => Some(loss),
+            Expected::Lost(_) | Expected::Reply => None,
+        }
     }
 
     fn kind(&self, frame: &[u8]) -> Kind {
@@ -84,7 +92,9 @@ fn is_confirmation(word: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn ledger(commands: &[(&[&str], bool)]) -> Ledger {
+    const LOST: Option<Loss> = Some(Loss::Silence);
+
+    fn ledger(commands: &[(&[&str], Option<Loss>)]) -> Ledger {
         let mut ledger = Ledger::default();
         for (words, swallow) in commands {
             ledger.sent(&resp::request(words), *swallow);
@@ -94,30 +104,30 @@ mod tests {
 
     #[test]
     fn only_the_chosen_reply_is_swallowed() {
-        let mut ledger = ledger(&[(&["GET", "a"], false), (&["GET", "b"], true), (&["GET", "c"], false)]);
-        assert_eq!([(); 4].map(|()| ledger.received(b"$-1\r\n")), [false, true, false, false]);
+        let mut ledger = ledger(&[(&["GET", "a"], None), (&["GET", "b"], LOST), (&["GET", "c"], None)]);
+        assert_eq!([(); 4].map(|()| ledger.received(b"$-1\r\n")), [None, LOST, None, None]);
     }
 
     #[test]
     fn pushes_and_confirmations_take_no_place() {
-        let mut ledger = ledger(&[(&["SUBSCRIBE", "a", "b"], false), (&["PING"], true)]);
+        let mut ledger = ledger(&[(&["SUBSCRIBE", "a", "b"], None), (&["PING"], LOST)]);
         for frame in [&["subscribe", "a"], &["message", "a"], &["ssubscribe", "b"], &["punsubscribe", "b"]] {
-            assert!(!ledger.received(&resp::request(frame)), "{frame:?}");
+            assert!(ledger.received(&resp::request(frame)).is_none(), "{frame:?}");
         }
-        assert!(!ledger.received(b">2\r\n$10\r\ninvalidate\r\n$1\r\na\r\n"));
-        assert!(ledger.received(&resp::request(&["pong", ""])));
+        assert_eq!(ledger.received(b">2\r\n$10\r\ninvalidate\r\n$1\r\na\r\n"), None);
+        assert_eq!(ledger.received(&resp::request(&["pong", ""])), LOST);
     }
 
     #[test]
     fn a_value_that_reads_like_a_message_is_a_reply() {
-        let mut ledger = ledger(&[(&["LRANGE", "l", "0", "-1"], true)]);
-        assert!(ledger.received(&resp::request(&["message", "a", "b"])));
+        let mut ledger = ledger(&[(&["LRANGE", "l", "0", "-1"], LOST)]);
+        assert_eq!(ledger.received(&resp::request(&["message", "a", "b"])), LOST);
     }
 
     #[test]
     fn a_subscription_can_be_swallowed() {
-        let mut ledger = ledger(&[(&["GET", "a"], false), (&["SUBSCRIBE", "a"], true)]);
-        assert!(!ledger.received(b"$-1\r\n"));
-        assert!(ledger.received(&resp::request(&["subscribe", "a"])));
+        let mut ledger = ledger(&[(&["GET", "a"], None), (&["SUBSCRIBE", "a"], LOST)]);
+        assert_eq!(ledger.received(b"$-1\r\n"), None);
+        assert_eq!(ledger.received(&resp::request(&["subscribe", "a"])), LOST);
     }
 }

@@ -1,15 +1,17 @@
 //! One direction of one connection: read, cut into frames, hold as ordered, write.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::io;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep_until};
 
 use super::ledger::Ledger;
-use super::state::{Fault, Shared, State};
+use super::state::{Fault, Loss, Shared, State};
 use crate::resp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +25,30 @@ pub(super) struct Pump<'a> {
     id: u64,
     way: Way,
     ledger: &'a Mutex<Ledger>,
-    /// Frames with the time at which they may go.
-    queue: VecDeque<(Instant, Vec<u8>)>,
+    queue: VecDeque<Frame>,
     unfinished: Vec<u8>,
     opaque: bool,
     /// The reading side has ended.
     ended: bool,
     output: Output,
+    /// When a throttle lets the next byte go.
+    paced: Instant,
+}
+
+/// What was read; without bytes it is the end of the stream, which waits its turn as they do.
+struct Frame {
+    /// When it may go, if nothing was healed meanwhile.
+    due: Instant,
+    heals: u64,
+    bytes: Vec<u8>,
+    written: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Output {
     Open,
-    /// Something was lost here, so nothing may follow, not even the end of the stream.
-    Silent,
+    /// Something was lost here, so nothing may follow.
+    Lost(Loss),
     /// Nobody takes what is written.
     Unheard,
 }
@@ -46,6 +58,14 @@ struct Gate {
     read: bool,
     write: bool,
     wake: Option<Instant>,
+    /// Others get a turn between two writes.
+    sliced: bool,
+}
+
+/// What shall become of a frame.
+enum Fate {
+    Pass(Duration),
+    Lose(Loss),
 }
 
 impl<'a> Pump<'a> {
@@ -60,27 +80,42 @@ impl<'a> Pump<'a> {
             opaque: shared.opaque,
             ended: false,
             output: Output::Open,
+            paced: Instant::now(),
         }
     }
 
     /// Pumps until the reading side has ended and everything was written.
     pub(super) async fn run(mut self, from: ReadHalf<'_>, mut to: WriteHalf<'_>) {
         let mut changed = self.shared.changes();
-        while !self.ended || !self.queue.is_empty() {
+        while !self.is_done() {
             changed.borrow_and_update();
             let gate = self.gate(&self.shared.lock());
             tokio::select! {
                 _ = changed.changed() => {}
                 _ = from.readable(), if gate.read => self.read(&from),
-                _ = to.writable(), if gate.write => self.write(&to),
+                _ = to.writable(), if gate.write => {
+                    self.write(&to);
+                    if gate.sliced {
+                        tokio::task::yield_now().await;
+                    }
+                }
                 () = sleep_until(gate.wake.unwrap_or_else(Instant::now)), if gate.wake.is_some() => {}
             }
         }
-        match (self.way, self.output) {
-            (_, Output::Silent) => std::future::pending().await,
-            (Way::Requests, _) => drop(to.shutdown().await),
-            (Way::Replies, _) => {}
+        match (self.output, self.way) {
+            (Output::Lost(loss), _) => {
+                if loss == Loss::Reset {
+                    self.shared.change(|state| state.doomed.insert(self.id));
+                }
+                pending::<()>().await;
+            }
+            (_, Way::Requests) => drop(to.shutdown().await),
+            (_, Way::Replies) => {}
         }
+    }
+
+    fn is_done(&self) -> bool {
+        self.queue.is_empty() && (self.ended || self.output == Output::Lost(Loss::Reset))
     }
 
     fn gate(&self, state: &State) -> Gate {
@@ -89,9 +124,20 @@ impl<'a> Pump<'a> {
             Way::Replies => state.hold_replies,
         };
         let open = !state.black_hole && !state.doomed.contains(&self.id);
-        let due = self.queue.front().map(|(due, _)| *due).filter(|_| open && !held);
+        let due = self.queue.front().map(|frame| self.due(frame, state)).filter(|_| open && !held);
         let now = Instant::now();
-        Gate { read: open && !self.ended, write: due.is_some_and(|due| due <= now), wake: due.filter(|due| *due > now) }
+        Gate {
+            read: open && !self.ended,
+            write: due.is_some_and(|due| due <= now),
+            wake: due.filter(|due| *due > now),
+            sliced: state.slice.is_some(),
+        }
+    }
+
+    fn due(&self, frame: &Frame, state: &State) -> Instant {
+        let healed = frame.heals != state.heals;
+        let due = if healed { frame.due.min(Instant::now()) } else { frame.due };
+        state.throttle.map_or(due, |_| due.max(self.paced))
     }
 
     /// Reads what is there. Under the lock, so that no control takes effect between the look at the gate and the read.
@@ -102,7 +148,7 @@ impl<'a> Pump<'a> {
         }
         let mut buffer = [0; 16 * 1024];
         match from.try_read(&mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Ok(read) if read > 0 => {
                 self.unfinished.extend_from_slice(&buffer[..read]);
                 self.split(&mut state);
@@ -111,29 +157,47 @@ impl<'a> Pump<'a> {
             Ok(_) | Err(_) => {
                 self.ended = true;
                 let rest = std::mem::take(&mut self.unfinished);
-                self.push(&state, rest);
+                if !rest.is_empty() {
+                    self.push(&state, rest, Duration::ZERO);
+                }
+                self.push(&state, Vec::new(), Duration::ZERO);
             }
         }
         drop(state);
-        if self.way == Way::Requests {
-            self.shared.tell();
-        }
+        self.shared.tell();
     }
 
     fn write(&mut self, to: &WriteHalf<'_>) {
         let shared = self.shared;
         let state = shared.lock();
         while self.gate(&state).write {
-            let Some((_, frame)) = self.queue.front_mut() else {
+            let Some(frame) = self.queue.front_mut() else {
                 return;
             };
-            match to.try_write(frame) {
-                Ok(written) if written == frame.len() => drop(self.queue.pop_front()),
-                Ok(written) => drop(frame.drain(..written)),
+            let rest = &frame.bytes[frame.written..];
+            match to.try_write(&rest[..rest.len().min(portion(&state))]) {
+                Ok(written) => {
+                    frame.written += written;
+                    if frame.written == frame.bytes.len() {
+                        self.queue.pop_front();
+                    }
+                    self.pace(&state, written);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => return self.receiver_gone(),
             }
+            if state.slice.is_some() {
+                return;
+            }
         }
+    }
+
+    fn pace(&mut self, state: &State, written: usize) {
+        let Some(rate) = state.throttle else {
+            return;
+        };
+        let written = u32::try_from(written).expect("a portion is small");
+        self.paced = self.paced.max(Instant::now()) + Duration::from_secs(1) * written / rate;
     }
 
     fn receiver_gone(&mut self) {
@@ -164,48 +228,67 @@ impl<'a> Pump<'a> {
                 Err(resp::Malformed) => self.opaque = true,
             }
         }
-        if self.opaque {
-            self.push(state, rest.to_vec());
-        } else {
+        if !self.opaque {
             self.unfinished = rest.to_vec();
+        } else if !rest.is_empty() {
+            self.push(state, rest.to_vec(), Duration::ZERO);
         }
     }
 
     fn frame(&mut self, state: &mut State, frame: &[u8]) {
-        let lost = match self.way {
+        let fate = match self.way {
             Way::Requests => self.request(state, frame),
-            Way::Replies => self.lock_ledger().received(frame),
+            Way::Replies => self.reply(state, frame),
         };
-        if lost {
-            self.output = Output::Silent;
-            state.maimed.insert(self.id);
+        match fate {
+            Fate::Pass(held) => self.push(state, frame.to_vec(), held),
+            Fate::Lose(loss) => {
+                state.maimed.insert(self.id);
+                if matches!(self.output, Output::Open | Output::Lost(Loss::Silence)) {
+                    self.output = Output::Lost(loss);
+                }
+            }
         }
-        self.push(state, frame.to_vec());
     }
 
-    /// Counts a command; true when it is to be dropped.
-    fn request(&self, state: &mut State, frame: &[u8]) -> bool {
+    /// Counts a command and looks up what shall become of it.
+    fn request(&self, state: &mut State, frame: &[u8]) -> Fate {
         let words = resp::words(frame);
         // An empty line is no command; Redis does not answer it.
         let Some(name) = words.first() else {
-            return false;
+            return Fate::Pass(Duration::ZERO);
         };
         state.log.push(String::from_utf8_lossy(name).to_ascii_uppercase());
-        let fault = state.faults.remove(&state.commands());
-        if matches!(fault, Some(Fault::DropRequest)) {
-            return true;
-        }
-        self.lock_ledger().sent(frame, matches!(fault, Some(Fault::SwallowReply)));
-        false
+        let (fate, lose_reply) = match state.faults.remove(&state.commands()) {
+            Some(Fault::Request(loss)) => return Fate::Lose(loss),
+            Some(Fault::Reply(loss)) => (Fate::Pass(Duration::ZERO), Some(loss)),
+            Some(Fault::Hold(time)) => (Fate::Pass(time), None),
+            None => (Fate::Pass(Duration::ZERO), None),
+        };
+        self.lock_ledger().sent(frame, lose_reply);
+        fate
     }
 
-    fn push(&mut self, state: &State, bytes: Vec<u8>) {
-        if self.output == Output::Open && !bytes.is_empty() {
-            self.queue.push_back((Instant::now() + state.delay, bytes));
+    fn reply(&self, state: &mut State, frame: &[u8]) -> Fate {
+        let mut ledger = self.lock_ledger();
+        state.replies += u64::from(ledger.is_answer(frame));
+        ledger.received(frame).map_or(Fate::Pass(Duration::ZERO), Fate::Lose)
+    }
+
+    fn push(&mut self, state: &State, bytes: Vec<u8>, held: Duration) {
+        if self.output == Output::Open {
+            let due = Instant::now() + state.delay + held;
+            self.queue.push_back(Frame { due, heals: state.heals, bytes, written: 0 });
         }
     }
 
     fn lock_ledger(&self) -> std::sync::MutexGuard<'a, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The most that may be written at once. A throttled connection gets its bytes in ticks of about 10 ms.
+fn portion(state: &State) -> usize {
+    let tick = state.throttle.map_or(usize::MAX, |rate| usize::try_from(rate / 100).expect("a u32 fits").max(1));
+    state.slice.unwrap_or(usize::MAX).min(tick)
 }

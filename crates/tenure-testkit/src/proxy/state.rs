@@ -5,12 +5,23 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// What becomes of a connection that lost something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// Nothing follows, not even the end of the stream.
+    Silence,
+    /// What stood before it is passed on, then the connection is reset.
+    Reset,
+}
 
 /// What shall happen to one command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    SwallowReply,
-    DropRequest,
+    Request(Loss),
+    Reply(Loss),
+    Hold(Duration),
 }
 
 #[derive(Debug, Default)]
@@ -21,9 +32,18 @@ pub(super) struct State {
     /// Connections whose requests are held.
     pub(super) held: BTreeSet<u64>,
     pub(super) delay: Duration,
+    /// The most bytes of one write.
+    pub(super) slice: Option<usize>,
+    /// Bytes a second.
+    pub(super) throttle: Option<u32>,
+    /// How often every connection is reset.
+    pub(super) churn: Option<Duration>,
+    /// How often everything was healed: what is older than that waits for no time.
+    pub(super) heals: u64,
     /// By the number of the command, counted from the start.
     pub(super) faults: BTreeMap<u64, Fault>,
     pub(super) log: Vec<String>,
+    pub(super) replies: u64,
     pub(super) live: BTreeSet<u64>,
     /// Connections that lost something.
     pub(super) maimed: BTreeSet<u64>,
@@ -48,6 +68,10 @@ impl State {
         self.hold_replies = false;
         self.held.clear();
         self.delay = Duration::ZERO;
+        self.slice = None;
+        self.throttle = None;
+        self.churn = None;
+        self.heals += 1;
         self.faults.clear();
         self.doomed.append(&mut self.maimed);
     }
@@ -110,8 +134,7 @@ impl Shared {
 
     /// Completes when connection `id` shall be reset.
     pub(super) async fn doomed(&self, id: u64) {
-        let mut changed = self.changes();
-        while !self.lock().doomed.contains(&id) && changed.changed().await.is_ok() {}
+        self.reached(|state| state.doomed.contains(&id)).await;
     }
 
     pub(super) fn wait_for_resets(&self) {
@@ -119,10 +142,35 @@ impl Shared {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits for `n` commands; the log so far when they do not come.
-    pub(super) fn wait_for_commands(&self, n: u64, timeout: Duration) -> Result<(), Vec<String>> {
-        let waited = self.moved.wait_timeout_while(self.lock(), timeout, |state| state.commands() < n);
+    /// Waits until `reached`; false when that does not come.
+    pub(super) fn wait_for(&self, timeout: Duration, reached: impl Fn(&State) -> bool) -> bool {
+        let waited = self.moved.wait_timeout_while(self.lock(), timeout, |state| !reached(state));
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if state.commands() < n { Err(state.log.clone()) } else { Ok(()) }
+        reached(&state)
+    }
+
+    /// Completes when `reached`.
+    pub(super) async fn reached(&self, reached: impl Fn(&State) -> bool) {
+        let mut changed = self.changes();
+        while !reached(&self.lock()) && changed.changed().await.is_ok() {}
+    }
+
+    /// Resets every connection as often as ordered.
+    pub(super) async fn churn(&self) {
+        let mut changed = self.changes();
+        let mut next = None;
+        loop {
+            let every = self.lock().churn;
+            if every != next.map(|(every, _)| every) {
+                next = every.map(|every| (every, Instant::now() + every));
+            }
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = sleep_until(next.map_or_else(Instant::now, |(_, at)| at)), if next.is_some() => {
+                    self.change(State::cut);
+                    next = every.map(|every| (every, Instant::now() + every));
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,77 @@
+//! A wall clock that jumps while its process runs, as after a bad time server, a leap or a restored machine.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+const SOURCE: &str = include_str!("clock.c");
+
+/// The wall clock of the processes it was applied to; keep it as long as they run.
+///
+/// `CLOCK_REALTIME`, `gettimeofday` and `time` move, every other clock goes on undisturbed. It works by preloading a
+/// library, so a statically linked program, and one that makes its own system calls, does not see it.
+#[derive(Debug)]
+pub struct ShiftedClock {
+    dir: TempDir,
+    offset: File,
+}
+
+impl ShiftedClock {
+    /// A clock that is right until [`shift`](Self::shift). The compiler is `$CC`, else `cc`; a missing one panics.
+    pub fn new() -> Self {
+        let dir = TempDir::with_prefix("tenure-clock-").expect("a temporary directory can be made");
+        let named = std::env::var("CC").ok().filter(|name| !name.is_empty());
+        compile(&dir, &named.unwrap_or_else(|| "cc".to_owned()));
+        let offset = OpenOptions::new().write(true).create_new(true).open(dir.path().join("offset"));
+        let clock = Self { dir, offset: offset.expect("a directory of ours can be written") };
+        clock.shift(0);
+        clock
+    }
+
+    /// Gives the clock to a process that is about to start, and to all it starts.
+    pub fn apply(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", library(&self.dir)).env("TENURE_CLOCK_OFFSET", self.dir.path().join("offset"));
+    }
+
+    /// Sets the clock this far off the true time, in force when this returns; 0 sets it right.
+    pub fn shift(&self, milliseconds: i64) {
+        self.offset.write_all_at(&milliseconds.to_ne_bytes(), 0).expect("a file of ours can be written");
+    }
+}
+
+impl Default for ShiftedClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn library(dir: &TempDir) -> PathBuf {
+    dir.path().join("clock.so")
+}
+
+fn compile(dir: &TempDir, compiler: &str) {
+    let source = dir.path().join("clock.c");
+    fs::write(&source, SOURCE).expect("a directory of ours can be written");
+    let mut command = Command::new(compiler);
+    command.args(["-shared", "-fPIC", "-O2", "-o"]).arg(library(dir)).arg(&source);
+    let output = command.output().unwrap_or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => panic!("{compiler} not found: install a C compiler (apt-get install gcc) or set CC"),
+        _ => panic!("{compiler} cannot be started: {error}"),
+    });
+    assert!(output.status.success(), "{compiler} cannot make the clock:\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "/no/such/cc not found: install a C compiler (apt-get install gcc) or set CC")]
+    fn a_missing_compiler_is_named_with_its_remedy() {
+        compile(&tempfile::tempdir().unwrap(), "/no/such/cc");
+    }
+}

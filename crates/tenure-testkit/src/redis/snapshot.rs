@@ -1,0 +1,83 @@
+//! A server that comes back with older data: what a power loss, a backup or a restored machine leaves.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::{RedisServer, START};
+use crate::process::wait_until;
+
+/// What a server keeps its data in. Before Redis 7 the append-only file stood alone.
+const DATA: [&str; 3] = ["appendonlydir", "appendonly.aof", "dump.rdb"];
+const DUMP: &str = DATA[2];
+
+/// The data of a server as it was at some time.
+#[derive(Debug)]
+pub struct Snapshot(TempDir);
+
+impl RedisServer {
+    /// Copies the data as it is now.
+    ///
+    /// An append-only file is copied as it stands, so what the server has answered is in it whatever `appendfsync` says,
+    /// and the server may be stopped or killed. Without one the server is told to save, so it must answer.
+    pub fn snapshot(&self) -> Snapshot {
+        let copy = TempDir::with_prefix("tenure-redis-copy-").expect("a temporary directory can be made");
+        let has_log = DATA.iter().any(|name| *name != DUMP && self.dir().join(name).exists());
+        if !has_log {
+            assert_eq!(self.cli("SAVE"), "OK");
+        }
+        copy_data(self.dir(), copy.path());
+        if !has_log {
+            // A later restart of a server without persistence must forget.
+            let _ = fs::remove_file(self.dir().join(DUMP));
+        }
+        Snapshot(copy)
+    }
+
+    /// Kills what still runs and starts again on the same port with that older data; returns when it is loaded.
+    pub fn restart_with(&self, snapshot: &Snapshot) {
+        self.kill();
+        remove(self.dir());
+        copy_data(snapshot.0.path(), self.dir());
+        self.restart();
+        wait_until(START, "redis-server to load its data", || self.info("persistence", "loading") == "0");
+        if !self.dir().join(DATA[0]).exists() && !self.dir().join(DATA[1]).exists() {
+            let _ = fs::remove_file(self.dir().join(DUMP));
+        }
+    }
+
+    /// One field of a section of `INFO`.
+    pub(super) fn info(&self, section: &str, field: &str) -> String {
+        let section = self.cli(&format!("INFO {section}"));
+        let found = section.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        found.unwrap_or_default().trim().to_owned()
+    }
+}
+
+/// Removes all data from a server's directory.
+pub(super) fn remove(dir: &Path) {
+    for name in DATA {
+        let path = dir.join(name);
+        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    }
+}
+
+fn copy_data(from: &Path, to: &Path) {
+    for name in DATA {
+        let (from, to) = (from.join(name), to.join(name));
+        if from.is_dir() {
+            fs::create_dir(&to).expect("a directory of ours can be written");
+            for entry in fs::read_dir(&from).expect("a server's directory can be read") {
+                let path = entry.expect("a server's directory can be read").path();
+                copy(&path, &to.join(path.file_name().expect("an entry has a name")));
+            }
+        } else if from.exists() {
+            copy(&from, &to);
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::copy(from, to).unwrap_or_else(|error| panic!("{} cannot be copied: {error}", from.display()));
+}
