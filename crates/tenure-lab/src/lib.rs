@@ -21,6 +21,7 @@ pub mod models;
 pub mod run;
 pub mod scenarios;
 pub mod specimens;
+pub mod worker;
 
 pub use item::{Item, Kind, Lab, Outcome, Shown};
 

@@ -1,0 +1,99 @@
+//! Fences, counts of re-entry, and messages.
+
+use super::{TTL, delete_if_mine};
+use crate::specimens::command::{Command, LOCK, OK, Value};
+use crate::specimens::program::{Client, Next, Resource, Scheme, Turn, call, call_on_another, won, won_until};
+
+/// A fence from `INCR`, in the same script as the grant.
+pub(in crate::specimens) const INCR_FENCE: Scheme =
+    Scheme { resource: Some(Resource::Order), ..Scheme::new("a token, and a fence from INCR", take_with_fence, delete_if_mine) };
+
+/// A fence that is the owner's number and not a later holder's larger one.
+pub(in crate::specimens) const UNORDERED_FENCE: Scheme =
+    Scheme::new("a token, and the owner's number as the fence", take_with_id, delete_if_mine);
+
+/// A resource that compares the fence with the one it has seen for equality.
+pub(in crate::specimens) const EQUAL_FENCE: Scheme = Scheme {
+    resource: Some(Resource::Equality),
+    ..Scheme::new("a fence that the resource compares for equality", take_with_fence, delete_if_mine)
+};
+
+/// A re-entrant lock: a count of holds, up and down by one; a command without an answer is sent again.
+pub(in crate::specimens) const REENTRANT: Scheme =
+    Scheme::new("", take_twice, delete_if_mine).renewed_by("a re-entrant lock that counts by HINCRBY", give_up_inner);
+
+/// A waiter that waits for a message and nothing else.
+pub(in crate::specimens) const MESSAGES_ONLY: Scheme =
+    Scheme::new("a waiter that waits for a message and nothing else", take_or_listen, delete_and_publish);
+
+fn take_with_fence(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => {
+            client.mine = client.token();
+            call(1, Command::SetNxPxIncr(LOCK, client.mine, TTL))
+        }
+        (_, Value::Int(fence)) if fence > 0 => Next::Won { until: Some(turn.sent + TTL), fence: Some(fence) },
+        _ => Next::Busy,
+    }
+}
+
+fn take_with_id(client: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => {
+            client.mine = client.token();
+            call(1, Command::SetNxPx(LOCK, client.mine, TTL))
+        }
+        _ if turn.reply == OK => {
+            // The first to come has the largest of the numbers that were dealt out.
+            Next::Won { until: Some(turn.sent + TTL), fence: Some(30 - 10 * i16::from(client.who)) }
+        }
+        _ => Next::Busy,
+    }
+}
+
+/// Holds twice before it counts as taken here: the outer hold and one inside it.
+fn take_twice(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => {
+            client.mine = client.token();
+            call(1, Command::Count(LOCK, client.mine, 1, 3 * TTL))
+        }
+        (1, Value::Int(_)) => call(2, Command::Count(LOCK, client.mine, 1, 3 * TTL)),
+        (2, Value::Int(_)) => won(),
+        _ => Next::Busy,
+    }
+}
+
+/// Ends the inner hold, once, and goes on with the outer one.
+fn give_up_inner(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) if client.seen == ENDED => Next::Renewed(None),
+        (0, _) | (1, Value::Broken) => {
+            client.seen = ENDED;
+            call(1, Command::Count(LOCK, client.mine, -1, 3 * TTL))
+        }
+        _ => Next::Renewed(None),
+    }
+}
+
+const ENDED: Value = Value::Word("inner hold ended");
+
+fn take_or_listen(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => {
+            client.mine = client.token();
+            call(1, Command::SetNxPx(LOCK, client.mine, TTL))
+        }
+        (1, OK) => won_until(turn.sent + TTL),
+        (1, _) => call_on_another(2, Command::Subscribe(LOCK)),
+        (2, _) => Next::Listen(3),
+        (_, _) => call(1, Command::SetNxPx(LOCK, client.mine, TTL)),
+    }
+}
+
+fn delete_and_publish(client: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => call(1, Command::DelIfPublish(LOCK, client.mine)),
+        _ => Next::Freed,
+    }
+}

@@ -1,0 +1,56 @@
+//! `SETNX`, `EXPIRE`, and the adoption of keys that have no expiry; a PHP class that many have copied.
+
+use super::{TTL, delete_if_mine, get_then_delete};
+use crate::specimens::command::{Command, LOCK, ONE, Value};
+use crate::specimens::program::{Client, Next, Scheme, Turn, call, won_until};
+
+/// As the class has it.
+pub(in crate::specimens) const PHP: Scheme =
+    Scheme::new("SETNX, EXPIRE; keys without expiry are adopted; GET, then DEL", take, get_then_delete);
+
+/// With `expire`, by which its user prolongs the lease.
+pub(in crate::specimens) const PROLONGED: Scheme = PHP.renewed_by("the same, prolonged by GET, then EXPIRE", get_then_expire);
+
+/// With its release mended to compare-and-delete in one step: the value itself is no identity.
+pub(in crate::specimens) const MENDED_RELEASE: Scheme =
+    Scheme::new("the same with compare-and-delete; the value is start + expiry", wait, delete_if_mine);
+
+/// A client that has adopted remembers it here.
+pub(in crate::specimens) const ADOPTED: Value = Value::Word("adopted");
+
+/// Of this client the key was found without expiry, or gone.
+pub(in crate::specimens) const GONE: Value = Value::Word("gone");
+
+fn take(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => {
+            client.mine = Value::At(turn.wall + TTL);
+            call(1, Command::SetNx(LOCK, client.mine))
+        }
+        (1, ONE) => call(4, Command::Expire(LOCK, TTL)),
+        (1, _) => call(2, Command::Ttl(LOCK)),
+        (2, Value::Int(ttl)) if ttl < 0 => {
+            client.seen = if ttl == -1 { ADOPTED } else { GONE };
+            call(4, Command::SetPx(LOCK, client.mine, TTL))
+        }
+        (2, _) => Next::Busy,
+        _ => won_until(turn.sent + TTL),
+    }
+}
+
+/// With a timeout: tries again, with the value of its beginning.
+fn wait(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (2, Value::Int(ttl)) if ttl >= 0 => call(1, Command::SetNx(LOCK, client.mine)),
+        _ => take(client, turn),
+    }
+}
+
+fn get_then_expire(client: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => call(1, Command::Get(LOCK)),
+        1 if turn.reply == client.mine => call(2, Command::Expire(LOCK, TTL)),
+        2 if turn.reply == ONE => Next::Renewed(Some(turn.sent + TTL)),
+        _ => Next::Gone,
+    }
+}

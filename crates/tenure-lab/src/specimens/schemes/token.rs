@@ -1,0 +1,200 @@
+//! `SET NX PX` with a token: compare before you delete, and renew while you work.
+
+use super::{FIXED, TTL, delete_if_mine, get_then_delete};
+use crate::specimens::command::{Command, LOCK, OK, ONE, Value};
+use crate::specimens::program::{Client, Next, Scheme, Turn, call, call_on_another, won, won_until};
+
+const ABOUT: &str = "SET NX PX with a token, compare-and-delete in a script";
+
+/// A token and compare-and-delete in one script, without renewal.
+pub(in crate::specimens) const TOKEN: Scheme = Scheme::new(ABOUT, take, delete_if_mine);
+
+/// As [`TOKEN`], renewed in a script as well, a holder that believes no longer than its lease and clears up what it asked for unheard.
+pub(in crate::specimens) const CAREFUL: Scheme =
+    Scheme::new(ABOUT, take_or_clear, delete_until_heard).renewed_by("the same, renewed if the value is mine", renew_if_mine);
+
+/// As [`CAREFUL`], but the release looks and then deletes.
+pub(in crate::specimens) const TWO_STEPS: Scheme = Scheme::new("SET NX PX with a token; GET, then DEL", take, get_then_delete);
+
+/// As [`CAREFUL`], but the holder looks at no clock.
+pub(in crate::specimens) const LONG_WORK: Scheme = Scheme::new(ABOUT, take_and_work, delete_if_mine);
+
+/// The token is an address and a thread's number, which two processes share.
+pub(in crate::specimens) const REPEATING: Scheme =
+    Scheme::new("the same with address and thread number as the token", take_as_thread, delete_if_mine);
+
+/// Renewed by `EXPIRE`, whoever holds.
+pub(in crate::specimens) const BLIND_EXPIRE: Scheme = TOKEN.renewed_by("a token, renewed by EXPIRE whoever holds", blind_expire);
+
+/// Renewed by `EXPIRE`, and nobody looks at the answer.
+pub(in crate::specimens) const NO_SLACK: Scheme =
+    LONG_WORK.renewed_by("a token, renewed by EXPIRE at the moment the lease ends", expire_and_forget);
+
+/// Renewed by `SET XX`, whoever holds.
+pub(in crate::specimens) const SET_XX: Scheme = TOKEN.renewed_by("a token, renewed by SET XX whoever holds", set_xx);
+
+/// Renewed by `SET`, also when it is gone.
+pub(in crate::specimens) const SET_AGAIN: Scheme = TOKEN.renewed_by("a token, renewed by SET", set_again);
+
+/// The lease is counted from the reply.
+pub(in crate::specimens) const FROM_THE_REPLY: Scheme =
+    Scheme::new("a token, and a lease that counts from the reply", take_from_the_reply, delete_if_mine);
+
+/// Renewals that fail are tried again for ever, and nobody is told.
+pub(in crate::specimens) const ERRORS_ARE_LOGGED: Scheme =
+    LONG_WORK.renewed_by("a token, renewed; errors are logged, and the holder is not told", renew_or_log);
+
+/// A renewal that fails is taken for a loss.
+pub(in crate::specimens) const FAULT_IS_LOSS: Scheme =
+    TOKEN.renewed_by("a token, renewed; an error counts as a loss", renew_or_lose);
+
+/// The name is given up while the work still runs.
+pub(in crate::specimens) const WORKS_ON: Scheme =
+    Scheme { works_on: true, about: "a token; released without waiting for the work", ..TOKEN };
+
+/// `WAIT` for a replica before the grant counts, on another connection than the one that wrote.
+pub(in crate::specimens) const WAIT_ELSEWHERE: Scheme =
+    Scheme::new("a token, and WAIT 1 on another connection", take_and_wait, delete_if_mine);
+
+/// Given up by `WATCH`, `GET`, `MULTI`, `DEL`, `EXEC` on one connection.
+pub(in crate::specimens) const WATCH: Scheme =
+    Scheme::new("a token; WATCH, GET, MULTI, DEL, EXEC on one connection", take, watch_release);
+
+/// The same from a pool, which gives another connection for each command.
+pub(in crate::specimens) const POOLED_WATCH: Scheme =
+    Scheme::new("a token; WATCH, GET, MULTI, DEL, EXEC over a pool", take, pooled_watch_release);
+
+fn take(client: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => {
+            client.mine = client.token();
+            call(1, Command::SetNxPx(LOCK, client.mine, TTL))
+        }
+        _ if turn.reply == OK => won_until(turn.sent + TTL),
+        _ => Next::Busy,
+    }
+}
+
+/// What was asked for unheard is given up before anything else is done.
+fn take_or_clear(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (1 | 2, Value::Broken) => call(2, Command::DelIf(LOCK, client.mine)),
+        (2, _) => Next::Busy,
+        _ => take(client, turn),
+    }
+}
+
+fn delete_until_heard(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (1, Value::Broken) => call(1, Command::DelIf(LOCK, client.mine)),
+        _ => delete_if_mine(client, turn),
+    }
+}
+
+fn take_and_work(client: &mut Client, turn: Turn) -> Next {
+    match take(client, turn) {
+        Next::Won { .. } => won(),
+        next => next,
+    }
+}
+
+fn take_from_the_reply(client: &mut Client, turn: Turn) -> Next {
+    match take(client, turn) {
+        Next::Won { .. } => won_until(turn.now + TTL),
+        next => next,
+    }
+}
+
+fn take_as_thread(client: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => {
+            client.mine = FIXED;
+            call(1, Command::SetNxPx(LOCK, client.mine, TTL))
+        }
+        _ => take(client, turn),
+    }
+}
+
+fn take_and_wait(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (1, OK) => call_on_another(2, Command::Wait),
+        (2, ONE) => won_until(client.renewed + TTL),
+        (2, _) => Next::Busy,
+        (0, _) => {
+            client.renewed = turn.now;
+            take(client, turn)
+        }
+        _ => take(client, turn),
+    }
+}
+
+fn renew_if_mine(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => call(1, Command::ExpireIf(LOCK, client.mine, TTL)),
+        (_, ONE) => Next::Renewed(Some(turn.sent + TTL)),
+        // Whether it ran or not: the lease stands as it was believed.
+        (_, Value::Broken) => Next::Renewed(client.hold.and_then(|hold| hold.until)),
+        _ => Next::Gone,
+    }
+}
+
+fn renew_or_log(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => call(1, Command::ExpireIf(LOCK, client.mine, TTL)),
+        (_, ONE | Value::Broken) => Next::Renewed(None),
+        _ => Next::Gone,
+    }
+}
+
+fn renew_or_lose(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (1, Value::Broken) => Next::Gone,
+        _ => renew_if_mine(client, turn),
+    }
+}
+
+fn blind_expire(_: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => call(1, Command::Expire(LOCK, TTL)),
+        (_, ONE) => Next::Renewed(Some(turn.sent + TTL)),
+        _ => Next::Gone,
+    }
+}
+
+fn expire_and_forget(_: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => call(1, Command::Expire(LOCK, TTL)),
+        _ => Next::Renewed(None),
+    }
+}
+
+fn set_xx(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => call(1, Command::SetXxPx(LOCK, client.mine, TTL)),
+        (_, OK) => Next::Renewed(Some(turn.sent + TTL)),
+        _ => Next::Gone,
+    }
+}
+
+fn set_again(client: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => call(1, Command::SetPx(LOCK, client.mine, TTL)),
+        _ => Next::Renewed(Some(turn.sent + TTL)),
+    }
+}
+
+fn watch_release(client: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => call(1, Command::Watch(LOCK)),
+        1 => call(2, Command::Get(LOCK)),
+        2 if turn.reply == client.mine => call(3, Command::ExecDel(LOCK)),
+        _ => Next::Freed,
+    }
+}
+
+fn pooled_watch_release(client: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => call_on_another(1, Command::Watch(LOCK)),
+        _ => watch_release(client, turn),
+    }
+}

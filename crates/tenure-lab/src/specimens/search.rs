@@ -1,0 +1,66 @@
+//! Searches everything that can happen in a setting, shortest first.
+
+use std::time::{Duration, Instant};
+
+use stateright::{Checker, Model, Property};
+use tenure_testkit::history::Rule;
+
+use super::setting::Setting;
+use super::world::{Action, World};
+
+/// The rules that a specimen can break.
+pub const RULES: [Rule; 6] =
+    [Rule::Overlap, Rule::FenceOrder, Rule::Leak, Rule::NotGranted, Rule::FalseLoss, Rule::RefusedHolder];
+
+/// What a search found.
+#[derive(Clone, Debug)]
+pub struct Searched {
+    /// How many states were looked at.
+    pub states: usize,
+    /// The shortest way to break the rule: each world, and what happens in it next.
+    pub path: Option<Vec<(World, Action)>>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+struct Search {
+    setting: Setting,
+    rules: Vec<Rule>,
+}
+
+impl Model for Search {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.setting)]
+    }
+
+    fn actions(&self, state: &World, actions: &mut Vec<Action>) {
+        state.actions(&self.setting, actions);
+    }
+
+    fn next_state(&self, last: &World, action: Action) -> Option<World> {
+        let mut next = last.clone();
+        next.apply(&self.setting, action);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let intact = |model: &Self, state: &World| !model.rules.iter().any(|rule| state.breaks(&model.setting, *rule));
+        vec![Property::always("no rule is broken", intact)]
+    }
+}
+
+/// The shortest way to break one of `rules`, or the certainty that there is none within the setting's bounds.
+pub fn search(setting: &Setting, rules: &[Rule]) -> Searched {
+    let began = Instant::now();
+    let model = Search { setting: setting.clone(), rules: rules.to_vec() };
+    // One thread: only then is the first that is found the shortest, and the same every time.
+    let checker = model.checker().threads(1).spawn_bfs().join();
+    let path = checker.discovery("no rule is broken").map(|path| {
+        let steps = path.into_vec().into_iter();
+        steps.filter_map(|(world, action)| action.map(|action| (world, action))).collect()
+    });
+    Searched { states: checker.unique_state_count(), path, took: began.elapsed() }
+}

@@ -1,0 +1,52 @@
+//! The surroundings of a scheme: who is there, for how long, and what may go wrong.
+
+use super::program::{Scheme, Tick};
+use super::world::World;
+
+/// A scheme in surroundings that break it.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The lock.
+    pub scheme: Scheme,
+    /// How many clients there are.
+    pub clients: u8,
+    /// How often each may ask.
+    pub takes: u8,
+    /// How much of the name there is.
+    pub capacity: u32,
+    /// How much of it each client takes.
+    pub weights: [u32; 3],
+    /// How long a lease is.
+    pub ttl: Tick,
+    /// When the run ends.
+    pub horizon: Tick,
+    /// By how much the wall clock of each is ahead.
+    pub skews: [Tick; 3],
+    /// Renewals are never later than this after the last; otherwise they may be as late as they like.
+    pub punctual: Option<Tick>,
+    /// What must be so as well for a broken rule to be the one that is looked for.
+    pub also: fn(&World) -> bool,
+    /// What may go wrong, and how often.
+    pub faults: Faults,
+}
+
+/// What may go wrong besides clients being slow, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Faults {
+    /// Processes killed.
+    pub crashes: u8,
+    /// Commands that are executed though their reply is lost.
+    pub lost_replies: u8,
+    /// Commands that are lost.
+    pub lost_requests: u8,
+    /// Commands that travel slowly, either way.
+    pub slow: u8,
+    /// The server loses its data: flushed, or killed without persistence.
+    pub flushes: u8,
+    /// A replica takes over that has none of the writes.
+    pub failovers: u8,
+    /// The server's clock jumps forward, by this much.
+    pub jump: Tick,
+    /// Machines of clients that sleep through a step.
+    pub sleeps: u8,
+}

@@ -1,0 +1,389 @@
+//! A few clients of one scheme, their server, and what can happen to them: one step at a time.
+
+use tenure_testkit::history::Rule;
+
+use super::command::{Command, Value};
+use super::program::{Change, Client, Part, Resource, Stage, Tick};
+use super::server::Server;
+use super::setting::{Faults, Setting};
+
+/// Everything at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    /// The time.
+    pub now: Tick,
+    /// The server.
+    pub server: Server,
+    /// By how much its clock is ahead.
+    pub jumped: Tick,
+    /// The clients.
+    pub clients: Vec<Client>,
+    /// What may still go wrong.
+    pub left: Faults,
+    /// The largest fence that was ever given.
+    largest: i16,
+    /// For each client, the largest fence that was given before it asked.
+    floors: Vec<i16>,
+    /// The fence that the guarded resource has seen.
+    resource: Option<i16>,
+    /// Rules that were broken in a step, and not in a state.
+    broken: Vec<Rule>,
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A client sends its next command and hears the reply, beginning a routine first if it says so.
+    Step(Move),
+    /// A client sends its next command, which is on its way.
+    Send(Move),
+    /// The server executes what was sent.
+    Run(u8, usize),
+    /// The client hears the reply.
+    Hear(u8, usize),
+    /// As a step, but the reply is lost with the connection.
+    LoseReply(Move),
+    /// As a step, but the command is lost with the connection.
+    LoseRequest(Move),
+    /// A client that listens gets a message.
+    Notify(u8),
+    /// A client writes to the guarded resource, which looks at its fence.
+    Write(u8),
+    /// The work of a client that has given up is done.
+    EndWork(u8),
+    /// kill -9.
+    Crash(u8),
+    /// The data is gone.
+    Flush,
+    /// Another server takes over, which has none of the data.
+    Failover,
+    /// The server's clock jumps.
+    Jump,
+    /// Time passes.
+    Tick,
+    /// Time passes, and the client's machine sleeps meanwhile.
+    Sleep(u8),
+}
+
+/// Who moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Move {
+    /// Which client.
+    pub who: u8,
+    /// Which of its lanes.
+    pub lane: usize,
+    /// Which routine it begins.
+    pub begin: Option<Part>,
+}
+
+/// What came of an action, for the story and the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A client sent a command and got, or will get, this.
+    Ran(u8, Command, Value),
+    /// A client sent a command.
+    Sent(u8, Command),
+    /// A command was lost.
+    Lost(u8, Command),
+    /// A client heard what was executed before.
+    Heard(u8, Value),
+    /// A client experienced something.
+    Changed(u8, Change),
+    /// The resource took a write, or refused it.
+    Wrote(u8, Option<i16>, bool),
+}
+
+impl World {
+    /// The beginning.
+    pub fn new(setting: &Setting) -> Self {
+        let clients = (0..setting.clients).map(|who| Client::new(who, setting.skews[usize::from(who)]));
+        Self {
+            now: 0,
+            server: Server::default(),
+            jumped: 0,
+            clients: clients.collect(),
+            left: setting.faults,
+            largest: 0,
+            floors: vec![0; usize::from(setting.clients)],
+            resource: None,
+            broken: Vec::new(),
+        }
+    }
+
+    /// Everything that can happen next.
+    pub fn actions(&self, setting: &Setting, actions: &mut Vec<Action>) {
+        for client in self.clients.iter().filter(|client| client.died.is_none()) {
+            self.moves(setting, client, actions);
+        }
+        if self.left.flushes > 0 {
+            actions.push(Action::Flush);
+        }
+        if self.left.failovers > 0 {
+            actions.push(Action::Failover);
+        }
+        if self.left.jump != 0 {
+            actions.push(Action::Jump);
+        }
+        if self.now < setting.horizon && !self.is_renewal_due(setting) {
+            actions.push(Action::Tick);
+        }
+    }
+
+    /// Somebody renews at this very moment, if renewals are punctual.
+    fn is_renewal_due(&self, setting: &Setting) -> bool {
+        let due = |client: &Client| {
+            let since = client.clock(self.now) - client.renewed;
+            client.hold.is_some() && !client.releasing && setting.punctual.is_some_and(|every| since >= every)
+        };
+        self.clients.iter().any(due)
+    }
+
+    fn moves(&self, setting: &Setting, client: &Client, actions: &mut Vec<Action>) {
+        let who = client.who;
+        for lane in 0..2 {
+            let begin = match client.lanes[lane].stage {
+                Stage::Ready(..) => None,
+                Stage::Sent(..) => {
+                    actions.push(Action::Run(who, lane));
+                    continue;
+                }
+                Stage::Ran(..) => {
+                    actions.push(Action::Hear(who, lane));
+                    continue;
+                }
+                Stage::Listening(_) => {
+                    if self.server.mail.contains(&who) {
+                        actions.push(Action::Notify(who));
+                    }
+                    continue;
+                }
+                Stage::Idle => match self.may_begin(setting, client, lane) {
+                    Some(part) => Some(part),
+                    None => continue,
+                },
+            };
+            let next = Move { who, lane, begin };
+            actions.push(Action::Step(next));
+            if self.left.slow > 0 {
+                actions.push(Action::Send(next));
+            }
+            if self.left.lost_replies > 0 {
+                actions.push(Action::LoseReply(next));
+            }
+            if self.left.lost_requests > 0 {
+                actions.push(Action::LoseRequest(next));
+            }
+        }
+        if setting.scheme.resource.is_some() && client.believes(self.now) {
+            actions.push(Action::Write(who));
+        }
+        if client.releasing && client.hold.is_some() && client.lanes[0].part.is_none() {
+            actions.push(Action::EndWork(who));
+        }
+        if self.left.crashes > 0 && client.takes > 0 {
+            actions.push(Action::Crash(who));
+        }
+        if self.left.sleeps > 0 && client.hold.is_some() && self.now < setting.horizon {
+            actions.push(Action::Sleep(who));
+        }
+    }
+
+    fn may_begin(&self, setting: &Setting, client: &Client, lane: usize) -> Option<Part> {
+        let scheme = &setting.scheme;
+        match (lane, client.hold) {
+            // Clients are alike but for their clocks: the first to ask is A, and so on.
+            (0, None) => {
+                let in_turn = client.takes > 0 || self.clients[..usize::from(client.who)].iter().all(|other| other.takes > 0);
+                let differ = setting.skews.iter().any(|skew| *skew != 0);
+                (client.takes < setting.takes && (in_turn || differ)).then_some(Part::Acquire)
+            }
+            (0, Some(_)) => scheme.release.filter(|_| !client.releasing).map(|_| Part::Release),
+            (_, Some(_)) => scheme.renew.filter(|_| !client.releasing).map(|_| Part::Renew),
+            (_, None) => None,
+        }
+    }
+
+    /// Lets `action` happen.
+    pub fn apply(&mut self, setting: &Setting, action: Action) -> Vec<Said> {
+        let mut said = Vec::new();
+        match action {
+            Action::Step(next) => {
+                if let Some((connection, command)) = self.send(setting, next, &mut said) {
+                    let reply = self.run(next.who, connection, command);
+                    said.push(Said::Ran(next.who, command, reply));
+                    self.hear(setting, next.who, next.lane, reply, &mut said);
+                }
+            }
+            Action::Send(next) => {
+                self.left.slow -= 1;
+                if let Some((_, command)) = self.send(setting, next, &mut said) {
+                    said.push(Said::Sent(next.who, command));
+                }
+            }
+            Action::Run(who, lane) => {
+                let stage = self.client(who).lanes[lane].stage;
+                if let Stage::Sent(connection, line, command) = stage {
+                    let reply = self.run(who, connection, command);
+                    self.client(who).lanes[lane].stage = Stage::Ran(line, reply);
+                    said.push(Said::Ran(who, command, reply));
+                }
+            }
+            Action::Hear(who, lane) => {
+                if let Stage::Ran(_, reply) = self.client(who).lanes[lane].stage {
+                    said.push(Said::Heard(who, reply));
+                    self.hear(setting, who, lane, reply, &mut said);
+                }
+            }
+            Action::LoseReply(next) => {
+                self.left.lost_replies -= 1;
+                if let Some((connection, command)) = self.send(setting, next, &mut said) {
+                    self.run(next.who, connection, command);
+                    said.push(Said::Ran(next.who, command, Value::Broken));
+                    self.hear(setting, next.who, next.lane, Value::Broken, &mut said);
+                }
+            }
+            Action::LoseRequest(next) => {
+                self.left.lost_requests -= 1;
+                if let Some((_, command)) = self.send(setting, next, &mut said) {
+                    said.push(Said::Lost(next.who, command));
+                    self.hear(setting, next.who, next.lane, Value::Broken, &mut said);
+                }
+            }
+            Action::Notify(who) => {
+                self.server.mail.remove(&who);
+                said.push(Said::Heard(who, Value::Word("message")));
+                self.hear(setting, who, 0, Value::Word("message"), &mut said);
+            }
+            Action::Write(who) => self.write(setting, who, &mut said),
+            Action::EndWork(who) => {
+                let changes = self.client(who).end_work();
+                said.extend(changes.into_iter().map(|change| Said::Changed(who, change)));
+            }
+            fault => self.suffer(fault),
+        }
+        said
+    }
+
+    fn suffer(&mut self, fault: Action) {
+        match fault {
+            Action::Crash(who) => {
+                self.left.crashes -= 1;
+                let now = self.now;
+                let client = self.client(who);
+                (client.died, client.hold, client.lanes) = (Some(now), None, <_>::default());
+                self.server.disconnect(who);
+            }
+            Action::Flush => {
+                self.left.flushes -= 1;
+                self.server.forget();
+            }
+            Action::Failover => {
+                self.left.failovers -= 1;
+                self.server = Server::default();
+            }
+            Action::Jump => self.jumped += std::mem::take(&mut self.left.jump),
+            Action::Sleep(who) => {
+                self.left.sleeps -= 1;
+                self.now += 1;
+                self.client(who).slept += 1;
+            }
+            _ => self.now += 1,
+        }
+    }
+
+    fn client(&mut self, who: u8) -> &mut Client {
+        &mut self.clients[usize::from(who)]
+    }
+
+    fn send(&mut self, setting: &Setting, next: Move, said: &mut Vec<Said>) -> Option<(u8, Command)> {
+        let Move { who, lane, begin } = next;
+        let now = self.now;
+        if let Some(part) = begin {
+            let changes = self.client(who).begin(&setting.scheme, part, now);
+            self.note(setting, who, changes, said);
+        }
+        self.client(who).send(lane, now)
+    }
+
+    fn run(&mut self, who: u8, connection: u8, command: Command) -> Value {
+        let now = self.now + self.jumped;
+        self.server.run((who, connection), command, now)
+    }
+
+    fn hear(&mut self, setting: &Setting, who: u8, lane: usize, reply: Value, said: &mut Vec<Said>) {
+        let now = self.now;
+        let before = self.client(who).clone();
+        let changes = self.client(who).hear(&setting.scheme, lane, reply, now);
+        let taken_by_it = self.server.is_taken_by(before.mine, now + self.jumped);
+        if changes.contains(&Change::Lost) && before.believes(now) && taken_by_it {
+            self.broken.push(Rule::FalseLoss);
+        }
+        self.note(setting, who, changes, said);
+    }
+
+    fn note(&mut self, _setting: &Setting, who: u8, changes: Vec<Change>, said: &mut Vec<Said>) {
+        for change in changes {
+            match change {
+                Change::Asks => self.floors[usize::from(who)] = self.largest,
+                Change::Holds(hold) => {
+                    if let Some(fence) = hold.fence {
+                        if fence <= self.floors[usize::from(who)] {
+                            self.broken.push(Rule::FenceOrder);
+                        }
+                        self.largest = self.largest.max(fence);
+                    }
+                }
+                _ => {}
+            }
+            said.push(Said::Changed(who, change));
+        }
+    }
+
+    fn write(&mut self, setting: &Setting, who: u8, said: &mut Vec<Said>) {
+        let fence = self.client(who).hold.and_then(|hold| hold.fence);
+        let accepted = match setting.scheme.resource {
+            Some(Resource::Equality) => self.resource.is_none() || self.resource == fence,
+            _ => self.resource <= fence,
+        };
+        if accepted {
+            self.resource = fence;
+        } else if fence >= Some(self.largest) {
+            self.broken.push(Rule::RefusedHolder);
+        }
+        said.push(Said::Wrote(who, fence, accepted));
+    }
+
+    /// Whether `rule` is broken now, or was in a step before.
+    pub fn breaks(&self, setting: &Setting, rule: Rule) -> bool {
+        let broken = match rule {
+            Rule::Overlap => {
+                let holders = self.clients.iter().filter(|client| client.believes(self.now));
+                let weight: u32 = holders.map(|client| setting.weights[usize::from(client.who)]).sum();
+                weight > setting.capacity
+            }
+            Rule::Leak => self.server.is_taken(self.now + self.jumped) && self.is_over(setting),
+            Rule::NotGranted => self.is_forgotten(setting),
+            other => self.broken.contains(&other),
+        };
+        broken && (setting.also)(self)
+    }
+
+    /// Nobody holds, nobody is about to, and whoever died did so longer than a lease ago.
+    fn is_over(&self, setting: &Setting) -> bool {
+        let over = |client: &Client| match client.died {
+            Some(died) => self.now > died + setting.ttl,
+            None => client.is_idle(),
+        };
+        self.clients.iter().all(over) && self.clients.iter().any(|client| client.takes > 0)
+    }
+
+    /// Somebody waits for a message that nobody will send, for a name that is free.
+    fn is_forgotten(&self, setting: &Setting) -> bool {
+        let waits = |client: &Client| matches!(client.lanes[0].stage, Stage::Listening(_)) && client.died.is_none();
+        let over = |client: &Client| client.died.is_some() || (client.is_idle() && client.takes == setting.takes);
+        !self.server.is_taken(self.now + self.jumped)
+            && self.server.mail.is_empty()
+            && self.clients.iter().any(waits)
+            && self.clients.iter().all(|client| waits(client) || over(client))
+    }
+}

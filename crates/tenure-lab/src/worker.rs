@@ -1,0 +1,24 @@
+//! The processes under test: the program that runs the lab becomes them when it is told so.
+
+use std::io;
+
+use crate::specimens;
+
+/// Becomes the process that `arguments` name, until standard input ends.
+///
+/// # Errors
+/// For arguments that name none, and where the process cannot go on.
+pub fn serve(arguments: &[String]) -> io::Result<()> {
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["store", url] => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(tenure_testkit::worker::run(url));
+            Ok(())
+        }
+        ["specimen", id, who, scale] => {
+            let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
+            specimens::play(id, who, scale)
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: store URL | specimen ID NUMBER SCALE")),
+    }
+}
