@@ -32,6 +32,10 @@ pub(crate) enum Command {
     Show(Show),
     /// Take a name from whoever holds it; the holder learns it at its next renewal
     Break(Break),
+    /// Break locks in front of you, and see where tenure's own hold
+    #[cfg(feature = "lab")]
+    #[command(subcommand)]
+    Lab(crate::lab::Lab),
     /// Print a completion script for a shell
     Completions {
         /// Which shell

@@ -9,6 +9,8 @@ mod exec;
 mod exit;
 #[cfg_attr(not(target_os = "linux"), path = "keep_elsewhere.rs")]
 mod keep;
+#[cfg(feature = "lab")]
+mod lab;
 mod lease;
 mod run;
 mod show;
@@ -38,6 +40,10 @@ fn main() -> ExitCode {
     }
     if first.as_deref() == Some(exec::DIE.as_ref()) {
         return exec::die().into();
+    }
+    #[cfg(feature = "lab")]
+    if first.as_deref() == Some(lab::WORD.as_ref()) {
+        return lab::worker(args).into();
     }
     let ended = if first.as_deref() == Some(keep::WORD.as_ref()) {
         let starter = args.next();
@@ -75,6 +81,8 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Release(args) => block_on(lease::release(&args)),
         Command::Show(args) => block_on(show::main(&args)),
         Command::Break(args) => block_on(lease::break_lease(&args)),
+        #[cfg(feature = "lab")]
+        Command::Lab(args) => lab::main(args),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man { dir } => docs::man(dir.as_deref()),
     }

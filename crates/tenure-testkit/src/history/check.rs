@@ -88,7 +88,7 @@ pub enum Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::Holds => "holds",
             Self::Fenced => "fenced",
             Self::Broken => "broken",

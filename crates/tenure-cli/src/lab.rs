@@ -1,0 +1,338 @@
+//! `tenure lab`: locks under faults, on real servers.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write, stderr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use tenure::parse_duration;
+use tenure_lab::explore::{self, Extent, Report};
+use tenure_lab::{Item, Kind, Lab as Rig, Outcome, items, models, report, run};
+use tenure_testkit::History;
+use tenure_testkit::history::{Verdict, check, timeline};
+
+use crate::args::Output;
+use crate::exit::{DAMAGED, Failure, UNREACHABLE, say};
+use crate::show::print;
+
+/// How this program is called to become a process under test.
+pub(crate) const WORD: &str = "__lab";
+
+/// What came of it is not what was expected.
+const UNEXPECTED: u8 = 1;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lab {
+    /// List what can be run: faults done to tenure's own stores, and locks as others write them
+    List {
+        /// How to print it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Run all of it, or some; exit 1 if anything is not as expected
+    Run(Run),
+    /// Search tenure's own protocol, and itself without each of its rules, in every order of steps
+    Models {
+        /// Also within larger bounds, which takes minutes and gigabytes
+        #[arg(long)]
+        larger: bool,
+    },
+    /// Make random runs of the core against a simulated store in virtual time
+    Explore(Explore),
+    /// Judge histories that `run --save` wrote, once more
+    Check {
+        /// Which
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = RUN_HELP)]
+pub(crate) struct Run {
+    /// Which, as `list` names them, or the beginning of that: redis/, A4, redis/07. Without one, all
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// The seed of the first run; the next has the next
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Run each so many times, with different seeds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    repeat: u64,
+    /// How many at a time
+    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+    /// Tell the story of each and draw its timeline, also where it is as expected
+    #[arg(short, long)]
+    verbose: bool,
+    /// Write every history into this directory, for `lab check`
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+    /// Write the page docs/lab.md from this run
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Explore {
+    /// The first seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How many runs
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    runs: u64,
+    /// For how long, instead: a soak
+    #[arg(long = "for", value_name = "DUR", value_parser = parse_duration, conflicts_with = "runs")]
+    time: Option<Duration>,
+    /// How many at a time
+    #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
+}
+
+const RUN_HELP: &str = "\
+Verdicts: holds; fenced (two believed, or a stale holder wrote on, and the fence
+kept the resource whole); broken; inconclusive (the machine was too slow, twice).
+A specimen is expected to be broken: it shows that the checker sees.
+
+  tenure lab run A1/crash            one specimen, with its story and timeline
+  tenure lab run redis/ --repeat 50  every fault of one Redis, fifty times
+
+Needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
+
+/// Becomes a process under test.
+pub(crate) fn worker(args: impl Iterator<Item = OsString>) -> u8 {
+    let args: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
+    match tenure_lab::worker::serve(&args) {
+        Ok(()) => 0,
+        Err(error) => {
+            say(error);
+            UNEXPECTED
+        }
+    }
+}
+
+pub(crate) fn main(args: Lab) -> Result<u8, Failure> {
+    match args {
+        Lab::List { output } => list(output),
+        Lab::Run(args) => run_items(&args),
+        Lab::Models { larger } => search(larger),
+        Lab::Explore(args) => explore(&args),
+        Lab::Check { files } => recheck(&files),
+    }
+}
+
+fn list(output: Output) -> Result<u8, Failure> {
+    let items = items();
+    let width = width(&items);
+    let text = match output {
+        Output::Json => format!("{}\n", items.iter().map(report::listed).collect::<Value>()),
+        Output::Text => items.iter().fold(String::new(), |text, item| {
+            let Item { id, expected, subject, fault, .. } = item;
+            let tier = item.tier.map_or_else(|| "-".to_owned(), |tier| tier.to_string());
+            text + &format!("{id:width$}  {tier}  {expected:6}  {subject}: {fault}\n")
+        }),
+    };
+    print(&text)?;
+    Ok(0)
+}
+
+fn width(items: &[Item]) -> usize {
+    items.iter().map(|item| item.id.len()).max().unwrap_or(0)
+}
+
+/// The items whose ids begin as one of `ids` says.
+fn chosen(ids: &[String]) -> Result<Vec<Item>, Failure> {
+    let items = items();
+    if let Some(id) = ids.iter().find(|id| !items.iter().any(|item| item.id.starts_with(*id))) {
+        return Err(Failure::usage(format!("the lab has nothing called {id:?}; see tenure lab list")));
+    }
+    let is_chosen = |item: &Item| {
+        // A whole id is meant, though it may be the beginning of another.
+        ids.is_empty()
+            || ids.iter().any(|id| item.id == *id || (item.id.starts_with(id) && !items.iter().any(|other| other.id == *id)))
+    };
+    Ok(items.iter().filter(|item| is_chosen(item)).cloned().collect())
+}
+
+fn run_items(args: &Run) -> Result<u8, Failure> {
+    let items = chosen(&args.ids)?;
+    if items.iter().any(|item| !item.id.starts_with("memory/") && !item.id.starts_with("sqlite/")) {
+        find_server()?;
+    }
+    if let Some(dir) = &args.save {
+        std::fs::create_dir_all(dir).map_err(|error| unwritten(dir, &error))?;
+    }
+    let program = std::env::current_exe().map_err(|error| Failure::new(UNREACHABLE, format!("where is tenure? {error}")))?;
+    let rig = Rig { worker: vec![program.into(), WORD.into()] };
+    let table = Table { width: width(&items), text: args.output == Output::Text, all: args.verbose || items.len() <= 3 };
+    let seeds = (0..args.repeat).map(|n| args.seed.wrapping_add(n));
+    let work: Vec<_> = seeds.flat_map(|seed| items.iter().cloned().map(move |item| (item, seed))).collect();
+    let outcomes = perform(&rig, work, args, &table)?;
+    conclude(args, &table, &outcomes)?;
+    Ok(if outcomes.iter().all(|outcome| outcome.ok) { 0 } else { UNEXPECTED })
+}
+
+/// Runs all of it, and tells of each as it comes.
+fn perform(rig: &Rig, work: Vec<(Item, u64)>, args: &Run, table: &Table) -> Result<Vec<Outcome>, Failure> {
+    let (mut outcomes, mut trouble, count) = (Vec::new(), None, work.len());
+    table.say(&report::head(table.width))?;
+    // What a run says when it breaks down is told with its outcome.
+    std::panic::set_hook(Box::new(|_| {}));
+    let progress = Progress::new();
+    run::all(rig, work, args.jobs.into(), |outcome| {
+        progress.clear();
+        let told = table.tell(&outcome).and_then(|()| save(args.save.as_deref(), &outcome));
+        trouble = trouble.take().or(told.err());
+        outcomes.push(outcome);
+        progress.show(outcomes.len(), count);
+    });
+    progress.clear();
+    drop(std::panic::take_hook());
+    trouble.map_or(Ok(outcomes), Err)
+}
+
+fn conclude(args: &Run, table: &Table, outcomes: &[Outcome]) -> Result<(), Failure> {
+    if !table.text {
+        print(&format!("{}\n", outcomes.iter().map(report::to_json).collect::<Value>()))?;
+    } else {
+        let told = report::told_after(outcomes);
+        if !told.is_empty() {
+            table.say(&format!("\nLosses were told, after they were due:\n{told}"))?;
+        }
+        let good = outcomes.iter().filter(|outcome| outcome.ok).count();
+        let unsure = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Inconclusive).count();
+        let unsure = if unsure == 0 { String::new() } else { format!(", {unsure} inconclusive: the machine was too slow") };
+        table.say(&format!("{good} of {} as expected{unsure}", outcomes.len()))?;
+    }
+    if let Some(file) = &args.report {
+        let mut ordered = outcomes.to_vec();
+        let place = |outcome: &Outcome| (outcome.item.kind == Kind::Specimen, outcome.item.id.clone());
+        ordered.sort_by_key(place);
+        let models: Vec<_> =
+            models::all().into_iter().map(|model| (model.search(), model)).map(|(found, model)| (model, found)).collect();
+        std::fs::write(file, report::page(&ordered, &models)).map_err(|error| unwritten(file, &error))?;
+    }
+    Ok(())
+}
+
+/// How outcomes are told.
+struct Table {
+    width: usize,
+    text: bool,
+    /// The story also of what is as expected.
+    all: bool,
+}
+
+impl Table {
+    fn say(&self, line: &str) -> Result<(), Failure> {
+        if self.text { print(&format!("{line}\n")) } else { Ok(()) }
+    }
+
+    fn tell(&self, outcome: &Outcome) -> Result<(), Failure> {
+        self.say(&report::row(outcome, self.width))?;
+        if self.all || !outcome.ok {
+            let account = report::account(outcome);
+            if self.text {
+                self.say(&account)?
+            } else if !outcome.ok {
+                let _ = stderr().write_all(account.as_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A line on the terminal that says how far it is.
+struct Progress(bool);
+
+impl Progress {
+    fn new() -> Self {
+        Self(stderr().is_terminal())
+    }
+
+    fn show(&self, done: usize, count: usize) {
+        if self.0 && done < count {
+            let _ = write!(stderr(), "{done} of {count}");
+        }
+    }
+
+    fn clear(&self) {
+        if self.0 {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn save(dir: Option<&Path>, outcome: &Outcome) -> Result<(), Failure> {
+    let (Some(dir), Some(shown)) = (dir, &outcome.shown) else { return Ok(()) };
+    let file = dir.join(format!("{}-{}.jsonl", outcome.item.id.replace('/', "-"), outcome.seed));
+    shown.history.save(&file).map_err(|error| unwritten(&file, &error))
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(DAMAGED, format!("{} cannot be written, {error}; give it a place that can", path.display()))
+}
+
+/// A missing server is told before anything is run.
+fn find_server() -> Result<(), Failure> {
+    let named = std::env::var_os("TENURE_REDIS_SERVER").filter(|path| !path.is_empty());
+    let program = named.unwrap_or_else(|| "redis-server".into());
+    let found = std::process::Command::new(&program).arg("--version").stdout(std::process::Stdio::null()).status();
+    if found.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    let what = format!("{} cannot be run, and the lab breaks locks on a real one", program.to_string_lossy());
+    Err(Failure::new(UNREACHABLE, format!("{what}; install redis-server or name one in TENURE_REDIS_SERVER")))
+}
+
+fn search(larger: bool) -> Result<u8, Failure> {
+    let mut all_well = true;
+    let more = if larger { models::larger() } else { Vec::new() };
+    for model in models::all().into_iter().chain(more) {
+        let searched = model.search();
+        let well = model.is_as_expected(&searched);
+        all_well &= well;
+        let verdict = if searched.broken.is_some() { "broken" } else { "holds" };
+        let sign = if well { "ok " } else { "BAD" };
+        let (took, states) = (searched.took.as_secs_f64(), searched.states);
+        print(&format!("{sign}  {}  {verdict}  {states} states, {took:.1} s\n     {}; {}\n", model.id, model.of, model.bounds))?;
+        for line in searched.counterexample.iter().flatten() {
+            print(&format!("       {line}\n"))?;
+        }
+    }
+    Ok(if all_well { 0 } else { UNEXPECTED })
+}
+
+fn explore(args: &Explore) -> Result<u8, Failure> {
+    let progress = Progress::new();
+    let extent = args.time.map_or(Extent::Runs(args.runs), Extent::Time);
+    let report = explore::many(args.seed, extent, args.jobs.into(), |so_far: &Report| {
+        if progress.0 {
+            progress.clear();
+            let _ = write!(stderr(), "{} runs, {} a second", so_far.runs, so_far.per_second());
+        }
+    });
+    progress.clear();
+    print(&format!("{report}\n"))?;
+    Ok(if report.failed.is_empty() { 0 } else { UNEXPECTED })
+}
+
+fn recheck(files: &[PathBuf]) -> Result<u8, Failure> {
+    let mut all_well = true;
+    for file in files {
+        let unread = |error| Failure::new(DAMAGED, format!("{error}; give the files that `lab run --save` wrote"));
+        let history = History::load(file).map_err(unread)?;
+        let findings = check(&history);
+        let verdict = Verdict::of(&history, &findings);
+        // A saved history of a specimen is as bad now as it was then.
+        let expected = items().into_iter().find(|item| item.id == history.id).map(|item| item.expected);
+        all_well &= expected.is_none_or(|expected| expected == verdict);
+        print(&format!("{verdict}\n{}\n", timeline::picture(&history)))?;
+    }
+    Ok(if all_well { 0 } else { UNEXPECTED })
+}

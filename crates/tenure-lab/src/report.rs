@@ -1,0 +1,173 @@
+//! Outcomes as a row, as JSON, and as the page `docs/lab.md`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_testkit::history::{Finding, timeline::picture};
+
+use crate::models::{Expected, Model, Searched};
+use crate::specimens::{RULES, controls, search};
+use crate::{Item, Kind, Outcome};
+
+/// An outcome as a line of a table, for which `width` columns are kept for the id.
+pub fn row(outcome: &Outcome, width: usize) -> String {
+    let Outcome { item, seed, verdict, ok, took, .. } = outcome;
+    let sign = if *ok { "ok " } else { "BAD" };
+    let tier = item.tier.map_or_else(|| "-".to_owned(), |tier| tier.to_string());
+    let what = if item.kind == Kind::Specimen { format!("{}: {}", item.subject, item.fault) } else { item.fault.clone() };
+    format!("{sign}  {:width$}  {tier}  {verdict:12}  {:>5.1}s  {seed:>8}  {what}", item.id, took.as_secs_f64())
+}
+
+/// The head of the table of [`row`]s.
+pub fn head(width: usize) -> String {
+    format!("     {:width$}  T  {:12}  {:>6}  {:>8}  WHAT", "ID", "VERDICT", "TOOK", "SEED")
+}
+
+/// All that is to be told of an outcome: the story, the picture, what was found, how to make the run again.
+pub fn account(outcome: &Outcome) -> String {
+    let mut text = format!("{}: {}, {}\n", outcome.item.id, outcome.item.subject, outcome.item.fault);
+    if let Some(trouble) = &outcome.trouble {
+        let _ = writeln!(text, "{trouble}");
+    }
+    if let Some(shown) = &outcome.shown {
+        for line in &shown.story {
+            let _ = writeln!(text, "  {line}");
+        }
+        text.push_str(&picture(&shown.history));
+    }
+    let _ = writeln!(text, "again: tenure lab run {} --seed {}", outcome.item.id, outcome.seed);
+    text
+}
+
+/// An outcome for programs.
+pub fn to_json(outcome: &Outcome) -> Value {
+    let Outcome { item, seed, verdict, ok, .. } = outcome;
+    let Item { id, kind, tier, expected, .. } = item;
+    json!({ "id": id, "kind": kind, "tier": tier, "verdict": verdict, "expected": expected, "ok": ok, "seed": seed })
+}
+
+/// What can be run, for programs.
+pub fn listed(item: &Item) -> Value {
+    let Item { id, kind, subject, fault, tier, expected, because, .. } = item;
+    json!({ "id": id, "kind": kind, "subject": subject, "fault": fault, "tier": tier, "expected": expected, "because": because })
+}
+
+/// How long after they were due losses were told, for each scenario that had some.
+pub fn told_after(outcomes: &[Outcome]) -> String {
+    let mut spans: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+    for outcome in outcomes.iter().filter(|outcome| outcome.ok) {
+        let told = outcome.shown.iter().flat_map(|shown| shown.told_after.iter().copied());
+        spans.entry(&outcome.item.id).or_default().extend(told);
+    }
+    spans.retain(|_, spans| !spans.is_empty());
+    let width = spans.keys().map(|id| id.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (id, spans) in &mut spans {
+        spans.sort_unstable();
+        let [least, middle, most] = [0, spans.len() / 2, spans.len() - 1].map(|index| spans[index].as_millis());
+        let _ = writeln!(text, "{id:width$}  {:>4} times  {least:>5}  {middle:>5}  {most:>5} ms", spans.len());
+    }
+    if text.is_empty() { text } else { format!("{:width$}              least median   most\n{text}", "") }
+}
+
+/// The page that a run makes: what was done to which lock, what came of it, and how.
+pub fn page(outcomes: &[Outcome], models: &[(Model, Searched)]) -> String {
+    let mut text = INTRODUCTION.to_owned();
+    scenarios(&mut text, outcomes);
+    specimens(&mut text, outcomes);
+    protocol(&mut text, models);
+    text
+}
+
+const INTRODUCTION: &str = "\
+# The lab
+
+Made by `tenure lab run --report docs/lab.md`; do not edit.
+
+The lab breaks locks in front of you. `tenure lab list` says which; `tenure lab run A1/crash` shows one with its story and a timeline;
+`tenure lab run` runs all of them. It starts redis-servers of its own, and processes that it stops and kills.
+
+- **holds**: no two believed that they held at one time, fences rose, the losses were told in time, the name came free in time.
+- **fenced**: two believed at one time, or a stale holder wrote on; the later one's fence was larger, and the resource, which compares,
+  was never damaged.
+- **broken**: something went wrong that nothing makes good. Of our own stores only holes that
+  [GUARANTEES.md](../GUARANTEES.md) names are broken.
+
+One checker judges all of them. It sees what every process saw, on one clock: asks, grants, beliefs, losses, writes. That it finds each specimen
+below is what its word about our own stores is worth.
+";
+
+fn scenarios(text: &mut String, outcomes: &[Outcome]) {
+    text.push_str("\n## Our own stores under faults\n\n| id | what is done | tier | verdict | seed |\n|---|---|---|---|---|\n");
+    for outcome in of(outcomes, Kind::Scenario) {
+        let Item { id, fault, tier, .. } = &outcome.item;
+        let tier = tier.map_or_else(|| "-".to_owned(), |tier| tier.to_string());
+        let because = outcome.item.because.map_or_else(String::new, |rule| format!(": {rule}"));
+        let _ = writeln!(text, "| `{id}` | {fault} | {tier} | {}{because} | {} |", outcome.verdict, outcome.seed);
+    }
+    let told = told_after(outcomes);
+    if !told.is_empty() {
+        let _ = write!(text, "\nHow long after it was due a loss was told, in this run:\n\n```text\n{told}```\n");
+    }
+}
+
+fn specimens(text: &mut String, outcomes: &[Outcome]) {
+    text.push_str(
+        "\n## Locks as others write them\n\nEach is broken twice: in a model, which gives the shortest way, and on a real server by \
+         real processes that go that way.\nA step is a moment; a lease lasts two steps. A, B and C are processes.\n\n\
+         | id | the lock | what happens | verdict | seed |\n|---|---|---|---|---|\n",
+    );
+    for outcome in of(outcomes, Kind::Specimen) {
+        let Item { id, subject, fault, because, .. } = &outcome.item;
+        let because = because.map_or_else(String::new, |rule| format!(": {rule}"));
+        let _ = writeln!(
+            text,
+            "| [`{id}`](#{}) | {subject} | {fault} | {}{because} | {} |",
+            anchor(id),
+            outcome.verdict,
+            outcome.seed
+        );
+    }
+    text.push_str("\nNothing is found in these, in any order of steps within the bounds:\n\n");
+    for control in controls() {
+        let searched = search(&control.setting, &RULES);
+        let verdict = if searched.path.is_none() { "holds" } else { "BROKEN" };
+        let about = control.setting.scheme.about;
+        let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.fault, searched.states);
+    }
+    text.push_str("\n### Their stories\n");
+    for outcome in of(outcomes, Kind::Specimen) {
+        let Item { id, subject, fault, .. } = &outcome.item;
+        let story = outcome.shown.iter().flat_map(|shown| &shown.story).fold(String::new(), |all, line| all + line + "\n");
+        let found = outcome.findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("; ");
+        let _ = write!(text, "\n#### {id}\n\n{subject}. {fault}.\n\n```text\n{story}```\n\nFound: {found}.\n");
+    }
+}
+
+fn protocol(text: &mut String, models: &[(Model, Searched)]) {
+    text.push_str(
+        "\n## Our own protocol, in every order\n\nEvery order of sends, executions, losses, delays, repeats, crashes and ticks within \
+         the bounds. First as it stands, then without each\nof its rules: the shortest story says what the rule is for.\n\n\
+         | model | bounds | states | verdict |\n|---|---|---|---|\n",
+    );
+    for (model, searched) in models {
+        let verdict = if searched.broken.is_some() { "broken" } else { "holds" };
+        let _ = writeln!(text, "| {} | {} | {} | {verdict} |", model.of, model.bounds, searched.states);
+    }
+    for (model, searched) in models {
+        let (Expected::Breaks(promise), Some(story)) = (model.expected, &searched.counterexample) else { continue };
+        let story = story.iter().fold(String::new(), |all, line| all + line + "\n");
+        let _ = write!(text, "\n#### {}\n\n{}. Broken: {}.\n\n```text\n{story}```\n", model.id, model.of, promise.words());
+    }
+}
+
+fn of(outcomes: &[Outcome], kind: Kind) -> impl Iterator<Item = &Outcome> {
+    outcomes.iter().filter(move |outcome| outcome.item.kind == kind)
+}
+
+/// As GitHub makes one of a heading.
+fn anchor(id: &str) -> String {
+    id.to_lowercase().chars().filter(|c| c.is_alphanumeric() || *c == '-').collect()
+}
