@@ -69,8 +69,9 @@ macro_rules! conformance {
                 a_free_name_is_not_listed, every_held_name_is_listed,
             ]
             repeats: [
-                a_repeated_acquire_is_one_tenure, a_given_token_is_busy_for_its_second_user, a_repeated_renewal_is_harmless,
-                a_repeated_release_frees_once, a_repeated_linger_is_released, a_repeated_adoption_is_one_tenure,
+                a_repeated_acquire_is_one_tenure, a_repeated_acquire_never_shortens, a_given_token_is_busy_for_its_second_user,
+                a_repeated_renewal_is_harmless, a_repeated_release_frees_once, a_repeated_linger_is_released,
+                a_repeated_adoption_is_one_tenure,
             ]
             expiry: [
                 a_lease_ends_by_itself_and_not_before, renewal_restarts_the_ttl, renewal_never_shortens, many_leases_are_answered_in_order,

@@ -112,7 +112,10 @@ impl Book {
     pub(crate) fn remove_all(&mut self) -> Vec<Arc<Tenure>> {
         self.deadlines.clear();
         self.renewals.clear();
-        self.held.drain().map(|(_, entry)| entry.tenure).collect()
+        let mut all: Vec<_> = self.held.drain().collect();
+        // In the order in which they were taken, and not in that of a hash.
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all.into_iter().map(|(_, entry)| entry.tenure).collect()
     }
 
     pub(crate) fn holds(&self, id: Id) -> bool {

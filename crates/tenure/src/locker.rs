@@ -182,7 +182,11 @@ impl Core {
         releasing.settled = !tenure.minted;
         let linger = tenure.min_hold_left(self.clock.now());
         let answer = self.limited(lease.ttl, self.store.release(&lease, linger)).await;
-        releasing.settled |= !matches!(&answer, Err(error) if error.is_transient());
+        releasing.settled |= match &answer {
+            // An acquire of this token may still run, and nobody would know of it.
+            Ok(_) => !(tenure.late && self.store.features().late_commands),
+            Err(error) => !error.is_transient(),
+        };
         match answer {
             Ok(Released::Released) if !lost => Ok(Release::Released),
             Ok(_) => Ok(Release::WasLost),

@@ -75,7 +75,10 @@ impl Held {
         self.counter += 1;
         let fence = Fence::from_counter(self.counter);
         let Request { name, owner, share, ttl, .. } = request.clone();
-        self.names.insert(name, Row { owner: Some(owner), released_by: None, share, fence, since: now, until: now + ttl });
+        // One that is repeated, or runs late, must not end what a renewal has prolonged.
+        let mine = self.names.get(&name).filter(|row| row.owner.as_ref() == Some(&owner));
+        let until = mine.map_or(now + ttl, |row| row.until.max(now + ttl));
+        self.names.insert(name, Row { owner: Some(owner), released_by: None, share, fence, since: now, until });
         Grant { fence, ttl, waiting: false }
     }
 }

@@ -25,6 +25,8 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     fn features(&self) -> Features;
 
     /// Asks for a share of a name, once.
+    ///
+    /// Like a renewal, an acquisition that finds its owner in place never shortens the lease: it may be a late repetition.
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error>;
 
     /// Makes each lease that is still its owner's last at least its ttl from the moment the store executes it.

@@ -180,6 +180,7 @@ impl Tenure {
     pub(crate) async fn over(&self, clock: &dyn Clock) -> Loss {
         loop {
             tokio::select! {
+                biased;
                 () = self.ended.cancelled() => {}
                 () = clock.sleep_until(self.believed_until()) => {}
             }

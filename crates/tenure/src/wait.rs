@@ -198,6 +198,7 @@ impl<'a> Wait<'a> {
         let sleep = self.core.clock.sleep_until(until);
         let Some(notices) = &mut self.notices else { return sleep.await };
         tokio::select! {
+            biased;
             () = sleep => {}
             notice = notices.next() => {
                 // A stream that has ended says nothing any more; the re-check goes on.

@@ -193,7 +193,8 @@ impl Shared {
         let Orphan { lease, lingers_until, until, late, once } = orphan;
         let limit = self.limit(lease.ttl);
         loop {
-            let linger = lingers_until.since(self.clock.now());
+            let sent_at = self.clock.now();
+            let linger = lingers_until.since(sent_at);
             let answer = tokio::time::timeout(limit, self.store.release(&lease, linger)).await;
             match answer.unwrap_or_else(|_| Err(no_answer(limit))) {
                 Ok(Released::Released | Released::NotHeld) if !(late && self.store.features().late_commands) => break,
@@ -207,7 +208,8 @@ impl Shared {
                     break;
                 }
             }
-            if once || self.clock.now() >= until {
+            // The last one must not run before the end of what it clears up, however long its answer took.
+            if once || sent_at >= until {
                 break;
             }
             tokio::time::sleep(backoff(lease.ttl)).await;
@@ -333,10 +335,12 @@ async fn run(mut running: Running) {
         {
             alarm = Some((at, shared.clock.sleep_until(at)));
         }
+        // In order, so that a simulation can be repeated. Nothing starves: every turn looks at the book.
         tokio::select! {
+            biased;
+            Some(done) = jobs.next() => shared.apply(done),
             () = shared.wake.notified() => {}
             () = ring(&mut alarm) => alarm = None,
-            Some(done) = jobs.next() => shared.apply(done),
         }
     }
 }

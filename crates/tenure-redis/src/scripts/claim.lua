@@ -5,7 +5,7 @@
 -- ARGV[3] '1' when finding ARGV[1] in place is success
 -- ARGV[4] the owner to take over from, '' for none
 -- ARGV[5] the largest counter this client has seen here
--- reply   {1, counter}           the owner's now, for the full ttl
+-- reply   {1, counter}           the owner's now, for the full ttl at least
 --         {0, value, ttl in ms}  another's; ttl -1: never ends
 --         {0}                    free, where it was to be taken over
 
@@ -24,6 +24,10 @@ end
 local floor, refused = lifted(KEYS[2], ARGV[5])
 if not floor then
   return refused
+end
+if mine then
+  -- A repetition that runs late must not end what a renewal has prolonged.
+  ttl = math.max(tonumber(ttl), redis.call('PTTL', KEYS[1]))
 end
 local counter = digits(floor + 1)
 redis.call('SET', KEYS[2], counter)

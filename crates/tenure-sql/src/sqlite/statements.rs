@@ -73,9 +73,12 @@ pub(super) const FORGET_FUTURE: &str = "DELETE FROM lock WHERE since > ?1";
 /// ?1 counter.
 pub(super) const COUNT: &str = "UPDATE meta SET counter = ?1";
 
-/// ?1 name, ?2 owner, ?3 fence, ?4 since, ?5 until.
+/// ?1 name, ?2 owner, ?3 fence, ?4 since, ?5 until. A repetition does not shorten what its owner has.
 pub(super) const GRANT: &str = "
-INSERT OR REPLACE INTO lock (name, owner, released_by, fence, since, until) VALUES (?1, ?2, NULL, ?3, ?4, ?5)";
+INSERT INTO lock (name, owner, released_by, fence, since, until) VALUES (?1, ?2, NULL, ?3, ?4, ?5)
+ON CONFLICT (name) DO UPDATE SET
+  until = iif(owner IS excluded.owner, max(until, excluded.until), excluded.until),
+  owner = excluded.owner, released_by = NULL, fence = excluded.fence, since = excluded.since";
 
 /// ?1 how many. Reply: the last name of the next so many after the hand, or NULL at the end.
 pub(super) const NEXT_HAND: &str = "

@@ -19,6 +19,17 @@ pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome 
     Ok(())
 }
 
+/// A repetition of an acquire that runs late does not end what was prolonged meanwhile.
+pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    let held = request("door", LONG);
+    granted(&store, &held).await;
+    granted(&store, &Request { ttl: Duration::from_secs(2), ..held.clone() }).await;
+    let left = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it is held").holders[0].ttl.expect("leases end");
+    assert!(left > LONG / 2, "of {LONG:?} only {left:?} is left");
+    Ok(())
+}
+
 /// Two users of one given value are two users (U13).
 pub async fn a_given_token_is_busy_for_its_second_user(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;

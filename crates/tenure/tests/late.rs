@@ -1,0 +1,128 @@
+//! Where a command that was given up may run late, what it did is cleared up until it cannot run any more.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use tenure::{
+    Acquired, BootTime, Entry, Error, ErrorKind, Features, Guard, Lease, Locker, MemoryStore, Name, Notice, Released, Renewal,
+    Request, Store,
+};
+
+/// Keeps the first acquire back until it is told to run it, or until a release runs that was sent at a given time or later.
+#[derive(Clone, Debug)]
+struct Late {
+    inner: MemoryStore,
+    asked: Arc<Mutex<bool>>,
+    held: Arc<Mutex<Option<Request>>>,
+    run_at: Arc<Mutex<Option<BootTime>>>,
+    answer_after: Duration,
+}
+
+impl Late {
+    fn new(answer_after: Duration) -> Self {
+        let (asked, held, run_at) = <_>::default();
+        Self { inner: MemoryStore::new(), asked, held, run_at, answer_after }
+    }
+
+    async fn run_late(&self) {
+        let request = self.held.lock().unwrap().take();
+        if let Some(request) = request {
+            let _ = self.inner.acquire(&request).await;
+        }
+    }
+}
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("late:")
+    }
+}
+
+#[async_trait]
+impl Store for Late {
+    fn features(&self) -> Features {
+        Features { late_commands: true, ..self.inner.features() }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        if !std::mem::replace(&mut *self.asked.lock().unwrap(), true) {
+            *self.held.lock().unwrap() = Some(request.clone());
+            return Err(Error::new(ErrorKind::Unreachable, "no answer").maybe_applied());
+        }
+        self.inner.acquire(request).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        self.inner.renew(leases).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        let answer = self.inner.release(lease, linger).await;
+        let is_due = self.run_at.lock().unwrap().is_some_and(|at| BootTime::now() >= at);
+        if is_due {
+            self.run_late().await;
+        }
+        tokio::time::sleep(self.answer_after).await;
+        answer
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        self.inner.watch(request).await
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        self.inner.inspect(name).await
+    }
+}
+
+/// A guard whose first acquire had no answer, and has not run yet.
+async fn held_once_unheard(store: &Late, ttl: Duration) -> Guard {
+    let locks = Locker::builder(store.clone()).ttl(ttl).build().unwrap();
+    locks.mutex("x").wait(Duration::from_secs(5)).acquire().await.unwrap()
+}
+
+async fn is_free_within(store: &Late, limit: Duration) -> bool {
+    let (name, end) = (Name::new("x").unwrap(), BootTime::now() + limit);
+    while BootTime::now() < end {
+        if store.inspect(Some(&name)).await.unwrap().is_empty() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_late_acquire_after_the_release_is_cleared_up() {
+    for dropped in [false, true] {
+        let store = Late::new(Duration::ZERO);
+        let guard = held_once_unheard(&store, Duration::from_secs(3)).await;
+        if dropped {
+            drop(guard);
+        } else {
+            let _ = guard.release().await.unwrap();
+        }
+        assert!(is_free_within(&store, Duration::from_secs(1)).await, "dropped {dropped}: it was not released");
+        store.run_late().await;
+        assert!(is_free_within(&store, Duration::from_secs(1)).await, "dropped {dropped}: the name is taken for nobody");
+    }
+}
+
+#[tokio::test]
+async fn the_last_clean_up_is_sent_after_the_ttl_has_passed() {
+    let ttl = Duration::from_secs(1);
+    let store = Late::new(Duration::from_millis(120));
+    let guard = held_once_unheard(&store, ttl).await;
+    // A release that runs just before the ttl has passed is answered after it.
+    *store.run_at.lock().unwrap() = Some(BootTime::now() + ttl - Duration::from_millis(100));
+    drop(guard);
+    while store.held.lock().unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(is_free_within(&store, Duration::from_millis(400)).await, "the name is taken for nobody after its clean-up");
+}
