@@ -31,6 +31,18 @@ advisories:
 ci:
     .ci/run
 
+# Every scenario and specimen once, as `tenure lab run`
+lab *args:
+    cargo run --release --locked -p tenure-cli -- lab run {{args}}
+
+# Make docs/lab.md anew
+lab-page:
+    cargo run --release --locked -p tenure-cli -- lab run --report docs/lab.md
+
+# Random runs of the core for a long time
+soak time="30m":
+    cargo run --release --locked -p tenure-cli -- lab explore --for {{time}}
+
 # What `tenure run` costs beside `flock`, and what a held lock costs
 cost-of-run *args:
     cargo build --release --locked -p tenure-cli
@@ -39,3 +51,7 @@ cost-of-run *args:
 # What it costs to hold ten thousand guards on one Redis for a minute
 many-guards *args:
     cargo run --release --locked -p tenure-testkit --example many-guards -- {{args}}
+
+# Breakages that no test notices: of the core, or with `scripts` of the Lua scripts
+mutants *args:
+    ./scripts/mutants {{args}}
