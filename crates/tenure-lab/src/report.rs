@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tenure_testkit::history::{Finding, timeline::picture};
 
 use crate::models::{Expected, Model, Searched};
-use crate::specimens::{RULES, controls, search};
+use crate::specimens::{Cell, RULES, controls, faults, matrix, search};
 use crate::{Item, Kind, Outcome};
 
 /// An outcome as a line of a table, for which `width` columns are kept for the id.
@@ -75,6 +75,7 @@ pub fn told_after(outcomes: &[Outcome]) -> String {
 /// The page that a run makes: what was done to which lock, what came of it, and how.
 pub fn page(outcomes: &[Outcome], models: &[(Model, Searched)]) -> String {
     let mut text = INTRODUCTION.to_owned();
+    overview(&mut text, outcomes);
     scenarios(&mut text, outcomes);
     specimens(&mut text, outcomes);
     protocol(&mut text, models);
@@ -98,6 +99,43 @@ The lab breaks locks in front of you. `tenure lab list` says which; `tenure lab 
 One checker judges all of them. It sees what every process saw, on one clock: asks, grants, beliefs, losses, writes. That it finds each specimen
 below is what its word about our own stores is worth.
 ";
+
+/// Of tenure on one Redis, the scenario for each column of the overview.
+const OURS: [&str; 8] = [
+    "redis/01-holder-paused",
+    "redis/03-killed-at-each-step",
+    "redis/06-reply-lost",
+    "redis/05-request-lost",
+    "redis/07-late-acquire",
+    "redis/23-wall-clock-set",
+    "redis/21-clock-ahead",
+    "redis/11-killed-without-persistence",
+];
+
+fn overview(text: &mut String, outcomes: &[Outcome]) {
+    text.push_str(
+        "\n## At a glance\n\nWhat survives what, when everything else goes well. *two hold*: two believe at one time. *stuck*: the name stays \
+         taken for ever.\nThe schemes in a model, in every order of steps within the bounds; tenure on a real Redis.\n\n",
+    );
+    let faults = faults();
+    let _ = writeln!(text, "| | {} |\n|---{}|", faults.join(" | "), "|---".repeat(faults.len()));
+    for (about, cells) in matrix() {
+        let cells: Vec<_> = cells.iter().map(|cell| word(*cell)).collect();
+        let _ = writeln!(text, "| {about} | {} |", cells.join(" | "));
+    }
+    let ours = OURS.map(|id| {
+        outcomes.iter().find(|outcome| outcome.item.id == id).map_or_else(|| "-".to_owned(), |o| o.verdict.to_string())
+    });
+    let _ = writeln!(text, "| **tenure**, one Redis | {} |", ours.join(" | "));
+}
+
+fn word(cell: Cell) -> &'static str {
+    match cell {
+        Cell::Holds => "holds",
+        Cell::Overlap => "two hold",
+        Cell::Stuck => "stuck",
+    }
+}
 
 fn scenarios(text: &mut String, outcomes: &[Outcome]) {
     text.push_str("\n## Our own stores under faults\n\n| id | what is done | tier | verdict | seed |\n|---|---|---|---|---|\n");

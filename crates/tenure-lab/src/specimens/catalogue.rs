@@ -34,6 +34,7 @@ impl Specimen {
             horizon: 2 * TTL,
             skews: [0; 3],
             punctual: None,
+            prompt: false,
             also: anything,
             faults,
         };

@@ -6,6 +6,7 @@
 
 mod catalogue;
 mod command;
+mod matrix;
 mod player;
 mod program;
 mod replay;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use tenure_testkit::history::Verdict;
 
 pub use catalogue::{Specimen, controls, specimens};
+pub use matrix::{Cell, faults, matrix};
 pub use player::play;
 pub use search::{RULES, Searched, search};
 pub use story::story;

@@ -52,6 +52,12 @@ impl Server {
         self.get(LOCK, now).is_some_and(|entry| !matches!(entry.data, Data::Text(value) if value.is_past(now)))
     }
 
+    /// Whether the lock is taken and nothing will ever end that.
+    pub(super) fn is_taken_forever(&self) -> bool {
+        let ends = |entry: &Entry| entry.until.is_some() || matches!(entry.data, Data::Text(Value::At(_) | Value::Row { .. }));
+        self.keys.get(LOCK).is_some_and(|entry| !ends(entry))
+    }
+
     /// Whether the lock is taken for this take.
     pub fn is_taken_by(&self, owner: Value, now: Tick) -> bool {
         self.get(LOCK, now).is_some_and(|entry| match &entry.data {

@@ -24,6 +24,8 @@ pub struct Setting {
     pub skews: [Tick; 3],
     /// Renewals are never later than this after the last; otherwise they may be as late as they like.
     pub punctual: Option<Tick>,
+    /// Nobody is slow: whoever lives finishes what it does within a step, and gives up before its lease ends.
+    pub prompt: bool,
     /// What must be so as well for a broken rule to be the one that is looked for.
     pub also: fn(&World) -> bool,
     /// What may go wrong, and how often.

@@ -124,7 +124,7 @@ impl World {
         if self.left.jump != 0 {
             actions.push(Action::Jump);
         }
-        if self.now < setting.horizon && !self.is_renewal_due(setting) {
+        if self.now < setting.horizon && !self.is_renewal_due(setting) && !(setting.prompt && self.is_busy()) {
             actions.push(Action::Tick);
         }
     }
@@ -136,6 +136,14 @@ impl World {
             client.hold.is_some() && !client.releasing && setting.punctual.is_some_and(|every| since >= every)
         };
         self.clients.iter().any(due)
+    }
+
+    /// Somebody has something to do before time passes: a command to send, or a lease that would end.
+    fn is_busy(&self) -> bool {
+        let next = self.now + 1;
+        let in_work = |client: &Client| client.lanes.iter().any(|lane| matches!(lane.stage, Stage::Ready(..)));
+        let ends = |client: &Client| client.believes(self.now) && !client.believes(next);
+        self.clients.iter().any(|client| client.died.is_none() && (in_work(client) || ends(client)))
     }
 
     fn moves(&self, setting: &Setting, client: &Client, actions: &mut Vec<Action>) {

@@ -14,7 +14,7 @@ pub(in crate::specimens) const GETSET_COMPARED: Scheme =
 
 /// As [`GETSET_COMPARED`], by a client that tries its release again when no answer came.
 pub(in crate::specimens) const GETSET_AGAIN: Scheme =
-    Scheme::new("the same, and an unanswered release is sent again", take, get_then_delete_again);
+    Scheme::new("SETNX, GET, GETSET; GET, then DEL, sent again when unanswered", take, get_then_delete_again);
 
 /// The deadline is noted on the path over `GETSET` only, so one who won by `SETNX` never deletes.
 pub(in crate::specimens) const FORGETFUL: Scheme =

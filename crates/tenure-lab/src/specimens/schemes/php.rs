@@ -9,11 +9,12 @@ pub(in crate::specimens) const PHP: Scheme =
     Scheme::new("SETNX, EXPIRE; keys without expiry are adopted; GET, then DEL", take, get_then_delete);
 
 /// With `expire`, by which its user prolongs the lease.
-pub(in crate::specimens) const PROLONGED: Scheme = PHP.renewed_by("the same, prolonged by GET, then EXPIRE", get_then_expire);
+pub(in crate::specimens) const PROLONGED: Scheme =
+    PHP.renewed_by("SETNX, EXPIRE, adoption; prolonged by GET, then EXPIRE", get_then_expire);
 
 /// With its release mended to compare-and-delete in one step: the value itself is no identity.
 pub(in crate::specimens) const MENDED_RELEASE: Scheme =
-    Scheme::new("the same with compare-and-delete; the value is start + expiry", wait, delete_if_mine);
+    Scheme::new("SETNX, EXPIRE, adoption; compare-and-delete of start + expiry", wait, delete_if_mine);
 
 /// A client that has adopted remembers it here.
 pub(in crate::specimens) const ADOPTED: Value = Value::Word("adopted");

@@ -10,8 +10,8 @@ const ABOUT: &str = "SET NX PX with a token, compare-and-delete in a script";
 pub(in crate::specimens) const TOKEN: Scheme = Scheme::new(ABOUT, take, delete_if_mine);
 
 /// As [`TOKEN`], renewed in a script as well, a holder that believes no longer than its lease and clears up what it asked for unheard.
-pub(in crate::specimens) const CAREFUL: Scheme =
-    Scheme::new(ABOUT, take_or_clear, delete_until_heard).renewed_by("the same, renewed if the value is mine", renew_if_mine);
+pub(in crate::specimens) const CAREFUL: Scheme = Scheme::new(ABOUT, take_or_clear, delete_until_heard)
+    .renewed_by("a token, compare-and-delete and renewal in scripts, belief ends with the lease", renew_if_mine);
 
 /// As [`CAREFUL`], but the release looks and then deletes.
 pub(in crate::specimens) const TWO_STEPS: Scheme = Scheme::new("SET NX PX with a token; GET, then DEL", take, get_then_delete);
@@ -21,7 +21,7 @@ pub(in crate::specimens) const LONG_WORK: Scheme = Scheme::new(ABOUT, take_and_w
 
 /// The token is an address and a thread's number, which two processes share.
 pub(in crate::specimens) const REPEATING: Scheme =
-    Scheme::new("the same with address and thread number as the token", take_as_thread, delete_if_mine);
+    Scheme::new("SET NX PX with address and thread number, compare-and-delete in a script", take_as_thread, delete_if_mine);
 
 /// Renewed by `EXPIRE`, whoever holds.
 pub(in crate::specimens) const BLIND_EXPIRE: Scheme = TOKEN.renewed_by("a token, renewed by EXPIRE whoever holds", blind_expire);
