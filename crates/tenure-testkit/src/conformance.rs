@@ -26,7 +26,7 @@ pub trait Subject: Send + Sync {
     /// Another handle on the same names, as another process would have.
     async fn store(&self) -> Arc<dyn Store>;
 
-    /// A command that runs [`worker::serve`](crate::worker::serve) on the same names.
+    /// A command that runs [`worker::run`](crate::worker::run) on the same names.
     fn worker(&self) -> Result<Command, NotApplicable>;
 
     /// Puts something at a name that no tenure made.

@@ -15,20 +15,27 @@
 )]
 
 pub mod client;
+pub mod clock;
 pub mod conformance;
+pub mod faulty;
 pub mod history;
 pub mod overlap;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod register;
 mod resp;
 pub mod tls;
 pub mod worker;
 
 pub use client::{Client, Reply};
+pub use clock::ShiftedClock;
+pub use faulty::{Fate, Faulty, Operation};
 pub use history::{History, Recorder};
 pub use overlap::Counter;
 pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
 pub use proxy::Proxy;
-pub use redis::RedisServer;
+pub use redis::{RedisServer, Snapshot};
+pub use register::Register;
 pub use tls::Certificates;
+pub use worker::Worker;

@@ -1,8 +1,56 @@
 //! Faults done to tenure's own stores.
+//!
+//! A row of the matrix is a function that plays the fault on a [`Stage`](stage::Stage), and a line in a table: which store, what must
+//! survive, and what the checker must say. Numbers follow the faults, so one fault has one number on every store.
 
-use crate::Item;
+mod actor;
+mod anywhere;
+mod file;
+mod redis;
+mod rigs;
+mod stage;
+
+use tenure_testkit::history::{Rule, Verdict};
+
+use crate::item::Run;
+use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    Vec::new()
+    [anywhere::items(), redis::items(), file::items()].into_iter().flatten().collect()
+}
+
+/// A fault in which one holder at a time is promised.
+fn holds(id: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
+    item(id, fault, 1, Verdict::Holds, None, &run(id))
+}
+
+/// A fault in which the store cannot keep two from holding, and the fence keeps the first from writing.
+fn fenced(id: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
+    item(id, fault, 2, Verdict::Fenced, None, &run(id))
+}
+
+/// As [`fenced`], where the holder is careful and nothing comes to be refused.
+fn spared(id: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
+    item(id, fault, 2, Verdict::Holds, None, &run(id))
+}
+
+/// A hole that is told of, in which fences still protect.
+fn overlapping(id: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
+    item(id, fault, 3, Verdict::Fenced, None, &run(id))
+}
+
+/// A hole that is told of.
+fn broken(id: &str, fault: &str, because: Rule, run: impl Fn(&str) -> Run) -> Item {
+    item(id, fault, 3, Verdict::Broken, Some(because), &run(id))
+}
+
+fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule>, run: &Run) -> Item {
+    let subject = match id.split('/').next() {
+        Some("redis") => "tenure on one Redis",
+        Some("sqlite") => "tenure on an SQLite file",
+        _ => "tenure in memory",
+    };
+    let (subject, fault, run) = (subject.to_owned(), fault.to_owned(), std::sync::Arc::clone(run));
+    Item { id: id.to_owned(), kind: Kind::Scenario, subject, fault, tier: Some(tier), expected, because, run }
 }

@@ -1,0 +1,211 @@
+//! Those who act in a scenario: processes, and the claims they make.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tenure_testkit::history::{At, Event, What};
+use tenure_testkit::worker::{Probe, Terms};
+use tenure_testkit::{Recorder, Register, Signal, Worker};
+
+use super::stage::PATIENCE;
+
+/// A process under test. Clones are the same process.
+#[derive(Clone)]
+pub(super) struct Actor {
+    worker: Rc<RefCell<Worker>>,
+    who: String,
+    recorder: Recorder,
+}
+
+impl Actor {
+    pub(super) fn new(worker: Worker, recorder: Recorder) -> Self {
+        Self { who: worker.who().to_owned(), worker: Rc::new(RefCell::new(worker)), recorder }
+    }
+
+    /// Begins to ask for `name`.
+    pub(super) fn asks(&self, name: &str, terms: Terms) -> Claim {
+        let number = self.worker.borrow_mut().ask(name, terms);
+        Claim { actor: self.clone(), number }
+    }
+
+    /// Takes `name` and renews it from then on.
+    pub(super) fn takes(&self, name: &str) -> Claim {
+        let claim = self.asks(name, super::stage::terms());
+        claim.granted();
+        claim
+    }
+
+    pub(super) fn stop(&self) {
+        self.worker.borrow_mut().signal(Signal::Stop);
+    }
+
+    pub(super) fn go_on(&self) {
+        self.worker.borrow_mut().signal(Signal::Cont);
+    }
+
+    /// kill -9.
+    pub(super) fn kill(&self) {
+        self.worker.borrow_mut().kill();
+    }
+
+    pub(super) fn arm(&self, probe: Probe) {
+        self.worker.borrow_mut().arm(probe);
+    }
+
+    /// Waits until it has cancelled itself, as it was armed to.
+    pub(super) fn cancelled(&self) {
+        self.worker.borrow_mut().cancelled();
+    }
+
+    /// Waits until it has cleared up behind itself.
+    pub(super) fn settles(&self) {
+        self.worker.borrow_mut().settle();
+    }
+
+    /// Blocks the thread of its runtime.
+    pub(super) fn blocks(&self, span: Duration) {
+        self.worker.borrow_mut().block(span);
+    }
+
+    /// Its machine has slept.
+    pub(super) fn sleeps(&self, span: Duration) {
+        self.worker.borrow_mut().jump(span);
+    }
+
+    /// Waits until it has died.
+    pub(super) fn died(&self) -> At {
+        self.wait("death", |what| matches!(what, What::Died)).at
+    }
+
+    /// Waits until it has failed to open its store with an error of one of these kinds.
+    #[track_caller]
+    pub(super) fn fails_to_open(&self, kinds: &[&str]) {
+        Claim { actor: self.clone(), number: 0 }.failed_with(kinds);
+    }
+
+    fn wait(&self, for_what: &str, is_it: impl Fn(&What) -> bool) -> Event {
+        let text = format!("the {for_what} of {}", self.who);
+        self.recorder.wait(PATIENCE, &text, |event| event.who == self.who && is_it(&event.what))
+    }
+}
+
+/// One claim of a process.
+#[derive(Clone)]
+pub(super) struct Claim {
+    actor: Actor,
+    number: u32,
+}
+
+impl Claim {
+    /// Waits for the grant.
+    pub(super) fn granted(&self) -> At {
+        let number = self.number;
+        let about = |what: &What| matches!(what, What::Grant { claim, .. } | What::Failed { claim, .. } if *claim == number);
+        let event = self.actor.wait("grant", about);
+        assert!(matches!(event.what, What::Grant { .. }), "{} was to be granted: {:?}", self.actor.who, event.what);
+        event.at
+    }
+
+    /// Whether it has been granted by now.
+    pub(super) fn is_granted(&self) -> bool {
+        self.actor.recorder.wait_within(Duration::ZERO, |event| self.is_granted_by(event)).is_some()
+    }
+
+    /// Whether this event is its grant.
+    pub(super) fn is_granted_by(&self, event: &Event) -> bool {
+        event.who == self.actor.who && matches!(event.what, What::Grant { claim, .. } if claim == self.number)
+    }
+
+    /// Waits for the first renewal that is answered after `since`.
+    pub(super) fn renewed(&self, since: At) {
+        let number = self.number;
+        let about = |event: &Event| matches!(event.what, What::Believe { claim, .. } if claim == number && event.at > since);
+        let text = format!("a renewal of {}", self.actor.who);
+        self.actor.recorder.wait(PATIENCE, &text, |event| event.who == self.actor.who && about(event));
+    }
+
+    /// Waits until it is told of its loss.
+    pub(super) fn lost(&self) -> At {
+        let number = self.number;
+        self.actor.wait("loss", |what| matches!(what, What::Lost { claim, .. } if *claim == number)).at
+    }
+
+    /// Waits until the acquisition fails, which must be with an error of this kind.
+    #[track_caller]
+    pub(super) fn failed(&self, expected: &str) {
+        self.failed_with(&[expected]);
+    }
+
+    #[track_caller]
+    fn failed_with(&self, expected: &[&str]) {
+        let number = self.number;
+        let about = |what: &What| matches!(what, What::Failed { claim, .. } | What::Grant { claim, .. } if *claim == number);
+        match self.actor.wait("failure", about).what {
+            What::Failed { kind: Some(kind), .. } if expected.contains(&&*kind) => {}
+            other => panic!("{} was to fail with {expected:?}: {other:?}", self.actor.who),
+        }
+    }
+
+    /// Gives up, after its work; how that went.
+    pub(super) fn releases(&self) -> String {
+        self.actor.worker.borrow_mut().release_claim(self.number)
+    }
+
+    /// Begins to give up.
+    pub(super) fn begins_to_release(&self) {
+        self.actor.worker.borrow_mut().begin_release(self.number);
+    }
+
+    /// Drops its guard, or the future that asks.
+    pub(super) fn drops(&self) {
+        self.actor.worker.borrow_mut().drop_claim(self.number);
+    }
+
+    /// Works on the resource without a look at the guard, until it is refused.
+    pub(super) fn works(&self, register: &Register) {
+        self.actor.worker.borrow_mut().work(self.number, register);
+        self.wrote();
+    }
+
+    /// Works on the resource for as long as its guard allows.
+    pub(super) fn runs(&self, register: &Register) {
+        self.actor.worker.borrow_mut().run(self.number, register);
+        self.wrote();
+    }
+
+    /// As [`works`](Self::works), by one that may be refused at once.
+    pub(super) fn tries_to_work(&self, register: &Register) {
+        self.actor.worker.borrow_mut().work(self.number, register);
+    }
+
+    /// Waits for its first write that is taken.
+    pub(super) fn wrote(&self) -> At {
+        let number = self.number;
+        self.actor.wait("write", |what| matches!(what, What::Write { claim, accepted: true, .. } if *claim == number)).at
+    }
+
+    /// Waits for a write of it after `since` that is taken.
+    pub(super) fn wrote_since(&self, since: At) {
+        let about = |what: &What| matches!(what, What::Write { claim, accepted: true, .. } if *claim == self.number);
+        let late = |event: &Event| event.who == self.actor.who && event.at > since && about(&event.what);
+        self.actor.recorder.wait(PATIENCE, &format!("a write of {}", self.actor.who), late);
+    }
+
+    /// Waits until the resource refuses it.
+    pub(super) fn refused(&self) -> At {
+        let number = self.number;
+        let about = |what: &What| match what {
+            What::Read { claim, value: None, .. } | What::Write { claim, accepted: false, .. } => *claim == number,
+            _ => false,
+        };
+        self.actor.wait("refusal", about).at
+    }
+
+    /// Its last step at the resource.
+    pub(super) fn last_step(&self) -> Option<At> {
+        let about = |what: &What| matches!(what, What::Read { claim, .. } | What::Write { claim, .. } if *claim == self.number);
+        let history = self.actor.recorder.take_down();
+        history.events.iter().rev().find(|event| event.who == self.actor.who && about(&event.what)).map(|event| event.at)
+    }
+}

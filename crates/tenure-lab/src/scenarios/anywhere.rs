@@ -1,0 +1,371 @@
+//! Faults of holders and waiters, which are the same on every store.
+
+use std::time::Duration;
+
+use tenure_testkit::ShiftedClock;
+use tenure_testkit::history::Rule;
+use tenure_testkit::worker::{Call, Deed, Moment, Probe};
+
+use super::actor::Claim;
+use super::rigs::{File, Redis, in_memory, on_file, on_redis};
+use super::stage::{BELIEF, DOOR, NEXT, OPERATION, POLL, SLACK, Stage, TTL, terms};
+use super::{broken, fenced, holds, spared};
+use crate::Item;
+use crate::item::Run;
+
+type Row = fn(&mut Stage<'_>);
+
+pub(super) fn items() -> Vec<Item> {
+    let redis = |row: Row| on_redis(|how| how, move |stage, _: &Redis| row(stage));
+    let file = |row: Row| on_file(move |stage, _: &File| row(stage));
+    [both("redis", redis), both("sqlite", file), memory()].concat()
+}
+
+/// The rows of a store that processes share.
+fn both<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
+    let id = |row: &str| format!("{store}/{row}");
+    vec![
+        fenced(&id("01-holder-paused"), "the holder is stopped for longer than its lease and goes on writing", on(paused)),
+        broken(
+            &id("01-resource-without-fences"),
+            "the same, and the resource compares no fences",
+            Rule::StaleWrite,
+            on(unfenced),
+        ),
+        spared(&id("01-careful-holder-paused"), "the same, and the work is run by the guard", on(careful_and_paused)),
+        spared(&id("02-paused-before-reading-the-grant"), "stopped before it has read that it was granted", on(reply_unread)),
+        fenced(&id("02-paused-before-first-use"), "stopped between the grant and its first write", on(paused_before_use)),
+        holds(
+            &id("03-killed-at-each-step"),
+            "kill -9 before, in and after each kind of call to the store",
+            on(killed_at_each_step),
+        ),
+        holds(
+            &id("04-cancelled-at-each-step"),
+            "the acquisition is dropped before, in and after the call",
+            on(cancelled_at_each_step),
+        ),
+        holds(&id("04-wait-given-up"), "waits run out or are dropped while another holds", on(wait_given_up)),
+        holds(&id("23-wall-clock-set"), "the holder's wall clock jumps an hour ahead and an hour back", on(wall_clock_set)),
+        holds(&id("24-suspended"), "the holder's machine sleeps for longer than the lease", on(suspended)),
+        holds(&id("25-fixed-lease"), "the work takes longer than a lease that nobody renews", on(outlasted)),
+        fenced(&id("26-blocked-runtime"), "the work blocks the thread that renews for longer than the lease", on(blocked)),
+        holds(&id("38-herd"), "holders and waiters of a crowd die, and the rest give up in turn", on(herd)),
+    ]
+}
+
+/// The rows of a store that one process has to itself.
+fn memory() -> Vec<Item> {
+    let on = in_memory;
+    vec![
+        fenced(
+            "memory/01-process-paused",
+            "the process is stopped for longer than the lease and goes on writing",
+            on(all_paused),
+        ),
+        holds(
+            "memory/04-cancelled-at-each-step",
+            "the acquisition is dropped before and after the call",
+            on(cancelled_at_each_step),
+        ),
+        holds("memory/04-wait-given-up", "waits run out or are dropped while another holds", on(wait_given_up)),
+        holds("memory/24-suspended", "the machine sleeps for longer than the lease", on(suspended)),
+        holds("memory/25-fixed-lease", "the work takes longer than a lease that nobody renews", on(outlasted)),
+        fenced("memory/26-blocked-runtime", "a task blocks the thread that renews for longer than the lease", on(all_blocked)),
+        holds("memory/38-herd", "holders with many waiters give up", on(herd_of_tasks)),
+    ]
+}
+
+/// Stopped for longer than its lease, and goes on as if nothing had been.
+fn paused(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    a.stop();
+    stage.fault("A is stopped");
+    stage.grant_due(NEXT);
+    second.granted();
+    second.works(&stage.register);
+    a.go_on();
+    let on = stage.fault("A goes on");
+    first.refused();
+    stage.told_since(&first, on);
+    stage.is_left(&second);
+}
+
+/// As [`paused`], and nothing refuses what it writes.
+fn unfenced(stage: &mut Stage<'_>) {
+    stage.register.compares_nothing();
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    a.stop();
+    stage.fault("A is stopped");
+    stage.grant_due(NEXT);
+    second.granted();
+    second.works(&stage.register);
+    a.go_on();
+    let on = stage.fault("A goes on");
+    first.wrote_since(on);
+    stage.is_left(&second);
+}
+
+/// As [`paused`], and does nothing that the guard does not allow.
+fn careful_and_paused(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    a.stop();
+    stage.fault("A is stopped");
+    stage.grant_due(NEXT);
+    second.granted();
+    a.go_on();
+    let on = stage.fault("A goes on");
+    stage.told_since(&first, on);
+    second.works(&stage.register);
+    stage.holds_true(first.last_step() < Some(on), "the guard let a step go on");
+    stage.is_left(&second);
+}
+
+/// Its process stops with the reply unread, so that the grant comes too late to be believed.
+fn reply_unread(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    a.arm(Probe { call: Call::Acquire, number: 1, moment: Moment::After, deed: Deed::Stop });
+    let first = a.asks(DOOR, terms());
+    stage.taken(DOOR);
+    stage.fault("A has stopped itself");
+    let second = b.asks(DOOR, terms());
+    stage.grant_due(NEXT);
+    second.granted();
+    a.go_on();
+    stage.fault("A goes on");
+    second.works(&stage.register);
+    stage.ends_well(&second, &first);
+}
+
+/// Stops when it knows that it holds, and writes when it goes on.
+fn paused_before_use(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    a.stop();
+    stage.fault("A is stopped");
+    let second = b.asks(DOOR, terms());
+    stage.grant_due(NEXT);
+    second.granted();
+    second.works(&stage.register);
+    first.tries_to_work(&stage.register);
+    a.go_on();
+    let on = stage.fault("A goes on");
+    first.refused();
+    stage.told_since(&first, on);
+    stage.is_left(&second);
+}
+
+/// One process for each step, each with a name of its own.
+fn killed_at_each_step(stage: &mut Stage<'_>) {
+    let during = Moment::During(Duration::from_micros(stage.rng.u64(0..1_000)));
+    let steps: Vec<Probe> = [Call::Acquire, Call::Renew, Call::Release]
+        .into_iter()
+        .flat_map(|call| [Moment::Before, during, Moment::After].map(|moment| (call, moment)))
+        .map(|(call, moment)| Probe { call, number: 1, moment, deed: Deed::Die })
+        .collect();
+    let heir = stage.far();
+    let victims: Vec<_> = steps
+        .into_iter()
+        .map(|probe| {
+            let (name, victim) = (format!("{:?} {:?}", probe.call, probe.moment), stage.near());
+            victim.arm(probe);
+            let claim = victim.asks(&name, terms());
+            if probe.call == Call::Release {
+                claim.granted();
+                claim.begins_to_release();
+            }
+            (name, victim)
+        })
+        .collect();
+    let heirs: Vec<(String, Claim)> = victims
+        .into_iter()
+        .map(|(name, victim)| {
+            victim.died();
+            stage.grant_due_of(&name, NEXT);
+            let claim = heir.asks(&name, terms());
+            (name, claim)
+        })
+        .collect();
+    for (name, claim) in heirs {
+        claim.granted();
+        stage.expect(&claim.releases(), "Released");
+        stage.free_due(&name, SLACK);
+    }
+}
+
+/// Nothing is left of an acquisition that was dropped, wherever it was.
+fn cancelled_at_each_step(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let during = Moment::During(Duration::from_micros(stage.rng.u64(0..1_000)));
+    for moment in [Moment::Before, during, Moment::After] {
+        a.arm(Probe { call: Call::Acquire, number: 1, moment, deed: Deed::Cancel });
+        let name = format!("{moment:?}");
+        a.asks(&name, terms());
+        a.cancelled();
+        stage.fault(format!("A drops its acquisition of {name:?}"));
+        a.settles();
+        stage.free_due(&name, SLACK);
+        stage.grant_due_of(&name, OPERATION + SLACK);
+        let next = b.asks(&name, terms());
+        next.granted();
+        stage.expect(&next.releases(), "Released");
+    }
+}
+
+/// Waiters that leave are not served.
+fn wait_given_up(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let held = b.takes(DOOR);
+    let wait = Duration::from_millis(stage.rng.u64(0..300));
+    let (timed, dropped) = (a.asks(DOOR, terms().wait(wait)), a.asks(DOOR, terms()));
+    timed.failed("TimedOut");
+    dropped.drops();
+    a.settles();
+    stage.keeps = true;
+    held.works(&stage.register);
+    stage.is_left(&held);
+    stage.ends_with_another(&a);
+}
+
+/// Nothing that is believed or granted depends on it.
+fn wall_clock_set(stage: &mut Stage<'_>) {
+    let clock = ShiftedClock::new();
+    let (a, b) = (stage.near_with(|command| clock.apply(command)), stage.near_with(|command| clock.apply(command)));
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    for (hours, text) in [(1, "an hour ahead"), (-1, "an hour back"), (0, "right again")] {
+        clock.shift(hours * 3_600_000);
+        let since = stage.fault(format!("the wall clock is set {text}"));
+        first.renewed(since);
+    }
+    stage.ends_well(&first, &second);
+}
+
+/// The boot-time clock has gone on while nothing ran.
+fn suspended(stage: &mut Stage<'_>) {
+    let a = stage.near();
+    stage.jumps = true;
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    stage.some_time();
+    stage.fault("A's machine has slept for 3 s");
+    stage.loss_due(SLACK);
+    a.sleeps(Duration::from_secs(3));
+    let lost = first.lost();
+    let b = stage.far();
+    let second = b.asks(DOOR, terms());
+    stage.grant_due(NEXT);
+    second.granted();
+    stage.holds_true(first.last_step() < Some(lost), "the guard let a step go on");
+    stage.is_left(&second);
+}
+
+/// Told at its deadline, and not before; the next one is granted after that.
+fn outlasted(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.asks(DOOR, terms().fixed());
+    first.granted();
+    first.runs(&stage.register);
+    stage.fault("the work goes on and on");
+    stage.loss_due(BELIEF);
+    stage.grant_due(NEXT);
+    let second = b.asks(DOOR, terms());
+    let (lost, granted) = (first.lost(), second.granted());
+    stage.holds_true(lost < granted, "it was told only after another was granted");
+    stage.is_left(&second);
+}
+
+/// Nobody renews while a task blocks the only thread; the work, on a thread of its own, goes on.
+fn blocked(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    stage.fault("A's runtime is blocked for 4 s");
+    stage.grant_due(NEXT);
+    stage.loss_due(Duration::from_secs(4) + SLACK);
+    a.blocks(Duration::from_secs(4));
+    second.granted();
+    second.works(&stage.register);
+    first.refused();
+    first.lost();
+    stage.is_left(&second);
+}
+
+/// Many wait; the holder dies, and some who wait. The rest are served.
+fn herd(stage: &mut Stage<'_>) {
+    const EACH: usize = 12;
+    let (holder, mortal, a, b) = (stage.near(), stage.near(), stage.near(), stage.far());
+    holder.takes(DOOR);
+    for _ in 0..EACH {
+        mortal.asks(DOOR, terms());
+    }
+    let waiting: Vec<Claim> = (0..EACH).flat_map(|_| [a.asks(DOOR, terms()), b.asks(DOOR, terms())]).collect();
+    stage.some_time();
+    mortal.kill();
+    holder.kill();
+    stage.fault("the holder is killed, and some who wait");
+    stage.grant_due(NEXT);
+    stage.serves_all(waiting);
+}
+
+/// Both claims are of one process.
+fn all_paused(stage: &mut Stage<'_>) {
+    let a = stage.near();
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = a.asks(DOOR, terms());
+    stage.some_time();
+    a.stop();
+    stage.fault("the process is stopped");
+    std::thread::sleep(TTL);
+    a.go_on();
+    let on = stage.fault("the process goes on");
+    stage.grant_due(POLL + SLACK);
+    stage.told_since(&first, on);
+    second.granted();
+    second.works(&stage.register);
+    first.refused();
+    stage.is_left(&second);
+}
+
+/// Both claims are of one process, and so is the thread that is blocked.
+fn all_blocked(stage: &mut Stage<'_>) {
+    let a = stage.near();
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = a.asks(DOOR, terms());
+    stage.fault("the runtime is blocked for 2.1 s");
+    stage.grant_due(TTL + POLL + SLACK);
+    stage.loss_due(TTL + SLACK);
+    a.blocks(TTL + Duration::from_millis(100));
+    first.lost();
+    second.granted();
+    second.works(&stage.register);
+    first.refused();
+    stage.is_left(&second);
+}
+
+fn herd_of_tasks(stage: &mut Stage<'_>) {
+    let a = stage.near();
+    let first = a.takes(DOOR);
+    let waiting: Vec<Claim> = (0..30).map(|_| a.asks(DOOR, terms())).collect();
+    stage.keeps = true;
+    stage.expect(&first.releases(), "Released");
+    stage.serves_all(waiting);
+}

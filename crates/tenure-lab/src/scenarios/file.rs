@@ -1,0 +1,179 @@
+//! Faults of a lock file.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tenure_testkit::ShiftedClock;
+use tenure_testkit::history::Rule;
+
+use super::rigs::{File, on_file};
+use super::stage::{BELIEF, DOOR, NEXT, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
+use super::{broken, fenced, holds};
+use crate::Item;
+
+pub(super) fn items() -> Vec<Item> {
+    vec![
+        fenced("sqlite/11-deleted", "the file is deleted while a lock is held", on_file(deleted)),
+        fenced("sqlite/11-older-copy", "the file is replaced by a copy from before the grant", on_file(older_copy)),
+        broken(
+            "sqlite/12-deleted-clock-back",
+            "the file is deleted, and the wall clock is set back",
+            Rule::FenceOrder,
+            on_file(clock_back),
+        ),
+        holds(
+            "sqlite/19-locked-for-a-moment",
+            "another program locks the whole file, not for long",
+            on_file(locked_for_a_moment),
+        ),
+        holds(
+            "sqlite/19-locked-for-long",
+            "another program locks the whole file for longer than the belief",
+            on_file(locked_for_long),
+        ),
+        fenced("sqlite/29-deleted-row", "somebody deletes the name from the table", on_file(row_deleted)),
+        holds("sqlite/31-damaged", "the tables are not as they were made, for longer than the belief", on_file(damaged)),
+    ]
+}
+
+fn raw(file: &File) -> Connection {
+    Connection::open(file.path()).expect("the lock file can be opened")
+}
+
+fn run(file: &Connection, sql: &str) {
+    file.execute_batch(sql).expect("the lock file can be changed");
+}
+
+/// The file with its companions.
+fn remove(path: &Path) {
+    for end in ["", "-wal", "-shm"] {
+        let mut file = path.as_os_str().to_owned();
+        file.push(end);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", path.display()),
+            _ => {}
+        }
+    }
+}
+
+/// Another takes the door while the first still believes; the first is refused, and told at its next renewal.
+fn is_taken_away(stage: &mut Stage<'_>, what: &str, take: impl FnOnce()) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    take();
+    stage.fault(what);
+    stage.loss_due(RENEWAL);
+    stage.grant_due(POLL + OPERATION + SLACK);
+    second.granted();
+    second.works(&stage.register);
+    first.refused();
+    first.lost();
+    second.renewed(now());
+    stage.is_left(&second);
+}
+
+fn deleted(stage: &mut Stage<'_>, file: &File) {
+    is_taken_away(stage, "the file is deleted", || remove(&file.path()));
+}
+
+fn older_copy(stage: &mut Stage<'_>, file: &File) {
+    let (other, copy) = (stage.far(), file.dir().join("copy.db"));
+    stage.warms_up(&other);
+    raw(file).execute("VACUUM INTO ?1", [copy.to_str().expect("test paths are UTF-8")]).expect("a copy can be made");
+    is_taken_away(stage, "the file is a copy from before the grant", || {
+        remove(&file.path());
+        fs::rename(&copy, file.path()).expect("a file can be renamed");
+    });
+}
+
+fn row_deleted(stage: &mut Stage<'_>, file: &File) {
+    is_taken_away(stage, "the row of the door is deleted", || run(&raw(file), "DELETE FROM lock WHERE name = 'door'"));
+}
+
+/// The new file begins to count at the wall clock, which is behind.
+fn clock_back(stage: &mut Stage<'_>, file: &File) {
+    let clock = ShiftedClock::new();
+    let a = stage.near();
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    clock.shift(-3_600_000);
+    remove(&file.path());
+    stage.fault("the file is deleted, and the wall clock is an hour behind");
+    let b = stage.near_with(|command| clock.apply(command));
+    let second = b.takes(DOOR);
+    second.tries_to_work(&stage.register);
+    second.refused();
+    stage.is_left(&second);
+}
+
+fn locked_for_a_moment(stage: &mut Stage<'_>, file: &File) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    first.renewed(now());
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    let other = raw(file);
+    run(&other, "BEGIN IMMEDIATE");
+    stage.fault("another program locks the file");
+    // Long enough for a renewal to fail, and short enough for the next to be in time.
+    std::thread::sleep(Duration::from_millis(stage.rng.u64(950..1_250)));
+    run(&other, "ROLLBACK");
+    let since = stage.fault("it lets go");
+    first.renewed(since);
+    stage.ends_well(&first, &second);
+}
+
+/// The store is away for longer than the belief: told at the deadline, and the next is granted when it is back.
+fn is_away(stage: &mut Stage<'_>, file: &File, leave: &str, come_back: &str) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    let other = raw(file);
+    run(&other, leave);
+    let left = stage.fault(leave);
+    stage.loss_due(BELIEF);
+    let lost = first.lost();
+    stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
+    std::thread::sleep((TTL + SLACK).saturating_sub(Duration::from_nanos(now() - left)));
+    run(&other, come_back);
+    stage.fault(come_back);
+    stage.grant_due(NEXT);
+    second.granted();
+    second.works(&stage.register);
+    second.renewed(now());
+    stage.is_left(&second);
+    stage.ends_with_another(&a);
+}
+
+fn locked_for_long(stage: &mut Stage<'_>, file: &File) {
+    is_away(stage, file, "BEGIN IMMEDIATE", "ROLLBACK");
+}
+
+/// Whoever waits is told what is wrong with the file; the holder goes on until its deadline.
+fn damaged(stage: &mut Stage<'_>, file: &File) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    run(&raw(file), "ALTER TABLE lock RENAME TO other");
+    stage.fault("the table is gone");
+    stage.loss_due(BELIEF);
+    second.failed("Damaged");
+    let lost = first.lost();
+    stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
+    run(&raw(file), "ALTER TABLE other RENAME TO lock");
+    stage.fault("the table is back");
+    let third = b.asks(DOOR, terms());
+    stage.grant_due(NEXT);
+    third.granted();
+    stage.is_left(&third);
+}

@@ -1,0 +1,196 @@
+//! Passwords, permissions, certificates, and keys that are no locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure_testkit::history::{Event, What};
+use tenure_testkit::{Certificates, RedisServer};
+
+use super::{Row, plain, unprivileged};
+use crate::Item;
+use crate::item::Run;
+use crate::scenarios::holds;
+use crate::scenarios::rigs::{Redis, on_redis, play_on_redis};
+use crate::scenarios::stage::{BELIEF, DOOR, NEXT, PATIENCE, SLACK, Stage, TTL, now, terms};
+
+pub(super) fn items() -> Vec<Item> {
+    vec![
+        holds("redis/32-name-forbidden", "permission for one name is withdrawn while it is held", unprivileged(name_forbidden)),
+        holds(
+            "redis/32-scripts-forbidden",
+            "permission to run scripts is withdrawn while connected",
+            unprivileged(scripts_forbidden),
+        ),
+        holds("redis/32-scripts-forbidden-at-once", "the same, a moment after a grant", unprivileged(scripts_forbidden_at_once)),
+        holds(
+            "redis/32-transactions-forbidden",
+            "permission for MULTI is withdrawn while connected",
+            unprivileged(multi_forbidden),
+        ),
+        holds("redis/33-foreign-key", "the name is a key of another type, and one that never expires", plain(foreign_key)),
+        holds("redis/33-corrupt-counter", "somebody has written into the grant counter", plain(corrupt_counter)),
+        holds("redis/34-password-changed", "the password is changed while connected", locked(password_changed)),
+        holds("redis/34-not-let-in", "a wrong password, an unknown authority, and TLS where there is none", locked(not_let_in)),
+        holds("redis/34-tls", "TLS by an authority that is known to one client and not to another", over_tls()),
+    ]
+}
+
+/// On a server that speaks TLS too, with the certificates of it and of an authority that is not its own.
+fn over_tls() -> impl Fn(&str) -> Run {
+    |id| {
+        let id = id.to_owned();
+        Arc::new(move |lab, seed| {
+            let [dir, other] = [TempDir::new(), TempDir::new()].map(|dir| dir.expect("a temporary directory can be made"));
+            let [ours, others] = [&dir, &other].map(|dir| Certificates::generate(dir.path()));
+            let row = |stage: &mut Stage<'_>, redis: &Redis| trusts(stage, redis, &ours, &others);
+            play_on_redis(lab, &id, seed, RedisServer::builder().tls(&ours), row)
+        })
+    }
+}
+
+fn trusts(stage: &mut Stage<'_>, redis: &Redis, ours: &Certificates, others: &Certificates) {
+    let url = |known: &Certificates| format!("{}?timeout=250ms&ca={}", redis.server.tls_url(), known.ca().display());
+    let (a, b) = (stage.actor(&url(ours)), stage.far());
+    let first = a.takes(DOOR);
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    stage.actor(&url(others)).fails_to_open(&["Unreachable"]);
+    first.renewed(now());
+    stage.ends_well(&first, &second);
+}
+
+/// On a server with a password.
+fn locked(row: Row) -> impl Fn(&str) -> Run {
+    on_redis(|how| how.password("old"), row)
+}
+
+/// That lease alone is lost, at its deadline; others of the same holder are kept.
+fn name_forbidden(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.actor(&redis.as_user("app:app")), stage.far());
+    let (first, gate) = (a.takes(DOOR), a.takes("gate"));
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    redis.server.cli("ACL SETUSER app resetkeys ~gate ~tenure:fence");
+    let since = stage.fault("A may no longer touch the door");
+    stage.loss_due(BELIEF);
+    stage.grant_due(NEXT);
+    a.asks(DOOR, terms()).failed("Refused");
+    first.lost();
+    second.granted();
+    gate.renewed(since);
+    gate.renewed(now());
+    stage.expect(&gate.releases(), "Released");
+    stage.is_left(&second);
+}
+
+/// Nothing is granted, and what was taken on the way is free within its ttl.
+fn command_forbidden(stage: &mut Stage<'_>, redis: &Redis, rules: &str) {
+    let (a, b) = (stage.actor(&redis.as_user("app:app")), stage.far());
+    stage.warms_up(&a);
+    redis.server.cli(&format!("ACL SETUSER app {rules}"));
+    stage.fault(format!("A is forbidden {rules}"));
+    // A connection trusts the counter for a second, and needs no script so long.
+    std::thread::sleep(Duration::from_millis(1_050));
+    a.asks(DOOR, terms()).failed("Refused");
+    stage.free_due(DOOR, TTL + SLACK);
+    stage.ends_with_another(&b);
+}
+
+fn scripts_forbidden(stage: &mut Stage<'_>, redis: &Redis) {
+    command_forbidden(stage, redis, "-eval -evalsha");
+}
+
+/// Within a second of the last grant, the next needs no script. It can be neither renewed nor released.
+fn scripts_forbidden_at_once(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.actor(&redis.as_user("app:app")), stage.far());
+    stage.warms_up(&a);
+    redis.server.cli("ACL SETUSER app -eval -evalsha");
+    stage.fault("A may run no scripts");
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.loss_due(BELIEF);
+    stage.grant_due(NEXT);
+    first.lost();
+    second.granted();
+    second.works(&stage.register);
+    stage.is_left(&second);
+}
+
+fn multi_forbidden(stage: &mut Stage<'_>, redis: &Redis) {
+    command_forbidden(stage, redis, "-multi");
+}
+
+fn foreign_key(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, server) = (stage.near(), &redis.server);
+    server.cli("HSET door field 1");
+    stage.fault("the door is a hash");
+    a.asks(DOOR, terms()).failed("Refused");
+    server.cli("DEL door");
+    server.cli("SET door theirs");
+    stage.fault("the door is held by another client, for ever");
+    let wait = Duration::from_millis(300);
+    a.asks(DOOR, terms().wait(wait)).failed("TimedOut");
+    let holder = |event: &Event| matches!(&event.what, What::Failed { text, .. } if text.contains("never ends by itself"));
+    stage.recorder.wait(PATIENCE, "a word on who holds it for ever", holder);
+    server.cli("DEL door");
+    stage.fault("an operator has deleted it");
+    stage.ends_with_another(&a);
+}
+
+fn corrupt_counter(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b, server) = (stage.near(), stage.far(), &redis.server);
+    let first = a.takes("gate");
+    server.cli("SET tenure:fence nonsense");
+    let since = stage.fault("the grant counter holds nonsense");
+    b.asks(DOOR, terms()).failed("Refused");
+    stage.free_due(DOOR, TTL + SLACK);
+    first.renewed(since);
+    server.cli("DEL tenure:fence");
+    stage.fault("an operator has deleted it");
+    stage.ends_with_another(&b);
+    stage.expect(&first.releases(), "Released");
+}
+
+/// A connection that is let in stays; one that has to come again is not, and its lock is lost at its deadline.
+fn password_changed(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, mut operator) = (stage.near(), redis.server.connect().expect("the server answers"));
+    let mut run = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        operator.command(&words).expect("the server answers")
+    };
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    assert!(run("CONFIG SET requirepass new") == "OK");
+    let since = stage.fault("the password is changed");
+    first.renewed(since);
+    stage.near().fails_to_open(&["Refused"]);
+    let next = stage.actor(&redis.near().replace(":old@", ":new@"));
+    let second = next.asks(DOOR, terms());
+    run("CLIENT KILL TYPE normal SKIPME yes");
+    stage.fault("connections are ended");
+    stage.loss_due(BELIEF);
+    stage.grant_due(NEXT);
+    first.lost();
+    second.granted();
+    second.works(&stage.register);
+    assert!(run("CONFIG SET requirepass old") == "OK");
+    stage.is_left(&second);
+}
+
+/// Who is not let in is told so at once, without the secret.
+fn not_let_in(stage: &mut Stage<'_>, redis: &Redis) {
+    let wrong = redis.near().replace(":old@", ":hunter2@");
+    stage.actor(&wrong).fails_to_open(&["Refused"]);
+    let none = redis.near().replace(":old@", "");
+    stage.actor(&none).fails_to_open(&["Refused"]);
+    let tls = redis.far().replace("redis://", "rediss://");
+    stage.actor(&tls).fails_to_open(&["Unreachable"]);
+    let told = |event: &Event| matches!(&event.what, What::Failed { text, .. } if text.contains("hunter2"));
+    stage.holds_true(!stage.recorder.take_down().events.iter().any(told), "a secret was told");
+    let a = stage.near();
+    stage.grant_due(SLACK);
+    stage.ends_with_another(&a);
+}

@@ -1,0 +1,116 @@
+//! Data that is lost, so that another can take what somebody holds: the fence keeps the first from writing.
+
+use super::plain;
+use crate::Item;
+use crate::scenarios::fenced;
+use crate::scenarios::rigs::{Redis, Switch};
+use crate::scenarios::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, now, terms};
+use tenure_testkit::{RedisServer, Signal, wait_until};
+
+pub(super) fn items() -> Vec<Item> {
+    vec![
+        fenced("redis/11-killed-without-persistence", "kill -9 of a server that writes nothing down", plain(killed_and_empty)),
+        fenced("redis/11-older-copy", "the server comes back with data from before the grant", plain(older_copy)),
+        fenced("redis/13-replica-promoted", "a replica that has not the grant takes over", plain(replica_promoted)),
+        fenced("redis/27-evicted", "the server evicts the name, and with it the counter or not", plain(evicted)),
+        fenced("redis/29-flushed", "FLUSHALL", plain(flushed)),
+        fenced("redis/29-deleted", "a foreign client deletes the name without comparing", plain(deleted)),
+        fenced("redis/29-overwritten", "a foreign client writes the name over", plain(overwritten)),
+    ]
+}
+
+/// Who takes what was taken away.
+#[derive(Clone, Copy)]
+pub(super) enum Heir {
+    /// One that has waited for it, and so has seen how far fences were.
+    Waits,
+    /// One that comes new, and has seen none.
+    Comes,
+}
+
+/// Another takes the door while the first still believes; the first is refused, and told at its next renewal.
+pub(super) fn is_taken_away(stage: &mut Stage<'_>, heir: Heir, what: &str, take: impl FnOnce()) {
+    let a = stage.near();
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let waits = matches!(heir, Heir::Waits).then(|| stage.far().asks(DOOR, terms()));
+    stage.some_time();
+    take();
+    stage.fault(what);
+    stage.loss_due(RENEWAL);
+    stage.grant_due(2 * POLL + OPERATION + SLACK);
+    let second = waits.unwrap_or_else(|| stage.far().asks(DOOR, terms()));
+    second.granted();
+    second.works(&stage.register);
+    first.refused();
+    first.lost();
+    second.renewed(now());
+    stage.is_left(&second);
+}
+
+fn killed_and_empty(stage: &mut Stage<'_>, redis: &Redis) {
+    is_taken_away(stage, Heir::Comes, "the server was killed and is back empty", || redis.server.restart_empty());
+}
+
+fn older_copy(stage: &mut Stage<'_>, redis: &Redis) {
+    let other = stage.far();
+    stage.warms_up(&other);
+    let copy = redis.server.snapshot();
+    is_taken_away(stage, Heir::Waits, "the server is back with data from before the grant", || redis.server.restart_with(&copy));
+}
+
+/// Clients reach the new primary where the old one was.
+fn replica_promoted(stage: &mut Stage<'_>, redis: &Redis) {
+    let replica = RedisServer::replica_of(&redis.server);
+    let switch = Switch::start(redis.server.addr());
+    let url = switch.url();
+    let (a, b) = (stage.actor(&url), stage.actor(&url));
+    tenure_testkit::signal(replica.pid(), Signal::Stop).expect("the replica runs");
+    // Else its kernel has the writes, and it reads them when it goes on.
+    redis.server.cli("CLIENT KILL TYPE replica");
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    redis.server.kill();
+    stage.fault("the primary is killed");
+    replica.cont();
+    replica.promote();
+    switch.to(replica.addr());
+    stage.fault("its replica, which has not the grant, takes over");
+    stage.loss_due(RENEWAL);
+    stage.grant_due(2 * POLL + 2 * OPERATION + SLACK);
+    second.granted();
+    second.works(&stage.register);
+    first.refused();
+    first.lost();
+    second.renewed(now());
+    stage.expect(&second.releases(), "Released");
+    wait_until(SLACK, "the name to be free", || replica.cli("EXISTS door") == "0");
+}
+
+fn evicted(stage: &mut Stage<'_>, redis: &Redis) {
+    let policy = ["volatile-ttl", "allkeys-lru", "allkeys-random"][stage.rng.usize(0..3)];
+    let server = &redis.server;
+    server.cli(&format!("CONFIG SET maxmemory-policy {policy}"));
+    let heir = [Heir::Waits, Heir::Comes][stage.rng.usize(0..2)];
+    is_taken_away(stage, heir, &format!("the name is evicted ({policy})"), || {
+        server.cli("CONFIG SET maxmemory 1");
+        // It evicts before each command that may need memory, and refuses the command if that was not enough.
+        let _ = server.command(&["SET", "filler", "x"]);
+        assert_eq!(server.cli("EXISTS door"), "0");
+        server.cli("CONFIG SET maxmemory 0");
+    });
+}
+
+fn flushed(stage: &mut Stage<'_>, redis: &Redis) {
+    is_taken_away(stage, Heir::Comes, "FLUSHALL", || drop(redis.server.cli("FLUSHALL")));
+}
+
+fn deleted(stage: &mut Stage<'_>, redis: &Redis) {
+    is_taken_away(stage, Heir::Waits, "DEL door", || drop(redis.server.cli("DEL door")));
+}
+
+fn overwritten(stage: &mut Stage<'_>, redis: &Redis) {
+    is_taken_away(stage, Heir::Waits, "SET door other PX 100", || drop(redis.server.cli("SET door other PX 100")));
+}

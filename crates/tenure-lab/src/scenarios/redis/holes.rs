@@ -1,0 +1,99 @@
+//! What nothing can save on one Redis: each hole that GUARANTEES.md names and that can be provoked.
+
+use std::time::Duration;
+
+use tenure_testkit::RedisServer;
+use tenure_testkit::history::Rule;
+
+use super::{clocked, plain};
+use crate::Item;
+use crate::scenarios::rigs::Redis;
+use crate::scenarios::stage::{DOOR, NEXT, Stage, now, terms};
+use crate::scenarios::{broken, overlapping};
+
+pub(super) fn items() -> Vec<Item> {
+    vec![
+        broken(
+            "redis/12-data-lost-clock-back",
+            "data lost, and the clock that serves next is behind",
+            Rule::FenceOrder,
+            clocked(clock_behind),
+        ),
+        broken(
+            "redis/12-data-back-in-a-moment",
+            "data lost and back within 1 s, while connections stay",
+            Rule::FenceOrder,
+            plain(back_at_once),
+        ),
+        overlapping("redis/12-clocks-apart", "the server's clock is faster by a fifth, and nobody renews", clocked(clocks_apart)),
+        broken(
+            "redis/14-two-primaries",
+            "a replica is promoted while the old primary serves on",
+            Rule::FenceOrder,
+            plain(two_primaries),
+        ),
+    ]
+}
+
+/// A client that has seen no fence of the old server gets one below those.
+fn clock_behind(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    redis.server.shift_clock(-60_000);
+    redis.server.restart_empty();
+    stage.fault("the server is back empty, its clock a minute behind");
+    let second = b.takes(DOOR);
+    second.tries_to_work(&stage.register);
+    second.refused();
+    stage.expect(&second.releases(), "Released");
+}
+
+/// The counter falls back to what a connection has seen, which trusts it for a second.
+fn back_at_once(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    let warm = b.takes("warm");
+    let copy = redis.server.cli("GET tenure:fence");
+    stage.expect(&warm.releases(), "Released");
+    let _first = a.takes(DOOR);
+    redis.server.cli("DEL door");
+    redis.server.cli(&format!("SET tenure:fence {copy}"));
+    stage.fault("the data is again what it was before the grant");
+    let second = b.takes(DOOR);
+    stage.is_left(&second);
+}
+
+/// The lease ends at the server before the holder's own clock says so. Fences keep their order.
+fn clocks_apart(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.asks(DOOR, terms().fixed());
+    first.granted();
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.fault("the server's clock runs faster by a fifth from now on");
+    stage.grant_due(NEXT);
+    let begun = now();
+    while !second.is_granted() {
+        let ahead = (now() - begun) / 5_000_000;
+        redis.server.shift_clock(i64::try_from(ahead).expect("a short run"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    second.works(&stage.register);
+    first.refused();
+    first.lost();
+    stage.is_left(&second);
+}
+
+/// Each orders fences for itself, by its own clock once a second.
+fn two_primaries(stage: &mut Stage<'_>, redis: &Redis) {
+    let replica = RedisServer::replica_of(&redis.server);
+    let (a, b) = (stage.near(), stage.actor(&replica.url()));
+    let first = a.takes(DOOR);
+    replica.promote();
+    replica.cli("DEL door");
+    stage.fault("the replica is promoted, without the grant");
+    let _second = b.takes(DOOR);
+    stage.expect(&first.releases(), "Released");
+    let again = a.takes(DOOR);
+    stage.is_left(&again);
+}

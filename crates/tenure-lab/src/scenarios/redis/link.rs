@@ -1,0 +1,289 @@
+//! Messages that are lost, late, cut or slow.
+
+use std::time::Duration;
+
+use tenure_testkit::Proxy;
+
+use super::{plain, unprivileged};
+use crate::Item;
+use crate::scenarios::actor::{Actor, Claim};
+use crate::scenarios::holds;
+use crate::scenarios::rigs::Redis;
+use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
+
+pub(super) fn items() -> Vec<Item> {
+    vec![
+        holds("redis/05-request-lost", "a command of each kind of call never arrives", plain(request_lost)),
+        holds("redis/06-reply-lost", "a command of each kind of call is executed and its reply is lost", plain(reply_lost)),
+        holds("redis/07-late-acquire", "an acquire arrives when its clean-up was executed", plain(late_acquire)),
+        holds(
+            "redis/07-late-acquire-unprivileged",
+            "the same, by a user who may not end connections",
+            unprivileged(unstoppable_acquire),
+        ),
+        holds("redis/08-late-renewal", "a renewal arrives after the release and the next grant", plain(late_renewal)),
+        holds(
+            "redis/08-late-renewal-unprivileged",
+            "the same, by a user who may not end connections",
+            unprivileged(unstoppable_renewal),
+        ),
+        holds("redis/09-release-unheard", "a release has no answer on any connection", plain(release_unheard)),
+        holds("redis/15-partition", "nothing passes between the holder and the server", plain(partitioned)),
+        holds("redis/16-requests-stop", "the holder hears the server, which does not hear it", plain(requests_stop)),
+        holds("redis/16-replies-stop", "the server hears the holder, which does not hear it", plain(replies_stop)),
+        holds("redis/17-slow-link", "messages come late, slowly and in pieces", plain(slow)),
+        holds("redis/18-churn", "every connection is reset every 50 ms", plain(churned)),
+        holds("redis/18-clients-killed", "an operator ends the connections again and again", plain(clients_killed)),
+        holds("redis/18-too-many-clients", "the server takes no more clients", plain(too_many_clients)),
+    ]
+}
+
+/// Loses one of the commands of an acquire, a renewal and a release in turn.
+fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), what: &str, released: &str) {
+    let (a, b) = (stage.near(), stage.far());
+    stage.keeps = true;
+    // So that the server knows the scripts, and no call takes two tries.
+    stage.warms_up(&a);
+    let k = stage.rng.u64(1..=4);
+    lose(&redis.proxy, k);
+    stage.fault(format!("the {what} of command {k} of the acquire is lost"));
+    stage.grant_due(OPERATION + SLACK);
+    let first = a.takes(DOOR);
+    redis.proxy.heal();
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    lose(&redis.proxy, 1);
+    let since = stage.fault(format!("the {what} of the next renewal is lost"));
+    first.renewed(since);
+    redis.proxy.heal();
+    first.renewed(now());
+    lose(&redis.proxy, 1);
+    stage.fault(format!("the {what} of the release is lost"));
+    stage.grant_due(POLL + OPERATION + SLACK);
+    stage.expect(&first.releases(), released);
+    second.granted();
+    redis.proxy.heal();
+    stage.is_left(&second);
+}
+
+fn request_lost(stage: &mut Stage<'_>, redis: &Redis) {
+    each_call_loses(stage, redis, Proxy::drop_request, "request", "Released");
+}
+
+/// The first release has run unheard and the second finds nothing: nobody can say more than that.
+fn reply_lost(stage: &mut Stage<'_>, redis: &Redis) {
+    each_call_loses(stage, redis, Proxy::swallow_reply, "reply", "Unknown");
+}
+
+/// The commands of a dropped acquisition are on their way for a long time, and the first clean-up behind them is lost.
+fn acquire_is_held(stage: &mut Stage<'_>, redis: &Redis, a: &Actor) {
+    stage.warms_up(a);
+    redis.proxy.hold_present_requests();
+    // MULTI, SET, INCR, EXEC.
+    let sent = redis.proxy.commands() + 4;
+    stage.fault("what A sends is held");
+    let ghost = a.asks(DOOR, terms());
+    redis.proxy.wait_for_commands(sent, PATIENCE);
+    redis.proxy.drop_request(1);
+    ghost.drops();
+}
+
+/// They arrive at a server that has ended their connection.
+fn acquire_arrives(stage: &mut Stage<'_>, redis: &Redis, next: Duration) {
+    redis.proxy.release_requests();
+    stage.fault("it arrives");
+    // Nobody hears of it when it does.
+    std::thread::sleep(Duration::from_millis(50));
+    let b = stage.far();
+    stage.grant_due(next);
+    let second = b.takes(DOOR);
+    stage.is_left(&second);
+}
+
+fn late_acquire(stage: &mut Stage<'_>, redis: &Redis) {
+    let a = stage.near();
+    acquire_is_held(stage, redis, &a);
+    a.settles();
+    stage.fault("A has cleared up");
+    acquire_arrives(stage, redis, OPERATION + SLACK);
+}
+
+/// The clean-up is repeated until the ttl has passed.
+fn unstoppable_acquire(stage: &mut Stage<'_>, redis: &Redis) {
+    let a = stage.actor(&redis.as_user("app:app"));
+    acquire_is_held(stage, redis, &a);
+    std::thread::sleep(Duration::from_millis(stage.rng.u64(100..400)));
+    acquire_arrives(stage, redis, 2 * OPERATION + SLACK);
+    a.settles();
+}
+
+/// A renewal neither revives what was released nor touches the lease of the next holder.
+fn renewal_comes_late(stage: &mut Stage<'_>, redis: &Redis, a: &Actor) {
+    let b = stage.far();
+    let first = a.takes(DOOR);
+    first.renewed(now());
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    redis.proxy.hold_present_requests();
+    let since = stage.fault("what A sends on its connection is held");
+    first.renewed(since);
+    stage.grant_due(POLL + OPERATION + SLACK);
+    stage.expect(&first.releases(), "Released");
+    second.granted();
+    second.works(&stage.register);
+    redis.proxy.heal();
+    let since = stage.fault("the first renewal arrives");
+    second.renewed(since);
+    stage.expect(&second.releases(), "Released");
+    stage.free_due(DOOR, SLACK);
+}
+
+fn late_renewal(stage: &mut Stage<'_>, redis: &Redis) {
+    let a = stage.near();
+    renewal_comes_late(stage, redis, &a);
+}
+
+fn unstoppable_renewal(stage: &mut Stage<'_>, redis: &Redis) {
+    let a = stage.actor(&redis.as_user("app:app"));
+    renewal_comes_late(stage, redis, &a);
+}
+
+/// It is told as unknown, repeated in the background, and the name is free within its ttl.
+fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    redis.proxy.black_hole();
+    stage.fault("nothing passes");
+    stage.grant_due(NEXT);
+    stage.expect(&first.releases(), "Unknown");
+    second.granted();
+    redis.proxy.heal();
+    let since = stage.fault("what A sent arrives");
+    a.settles();
+    second.renewed(since);
+    stage.is_left(&second);
+}
+
+/// The holder is told by its own clock, before another is granted; what it sent does no harm when it arrives.
+fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, next: Duration) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    cut(&redis.proxy);
+    stage.fault(what);
+    stage.loss_due(BELIEF);
+    stage.grant_due(next);
+    let lost = first.lost();
+    stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
+    second.granted();
+    second.works(&stage.register);
+    redis.proxy.heal();
+    let since = stage.fault("the link is mended");
+    second.renewed(since);
+    stage.is_left(&second);
+    stage.ends_with_another(&a);
+}
+
+fn partitioned(stage: &mut Stage<'_>, redis: &Redis) {
+    cut_off(stage, redis, Proxy::black_hole, "nothing passes", NEXT);
+}
+
+fn requests_stop(stage: &mut Stage<'_>, redis: &Redis) {
+    cut_off(stage, redis, Proxy::hold_requests, "no request passes", NEXT);
+}
+
+/// Renewals go on being executed until the holder gives up, so the lease ends a ttl after the last of them.
+fn replies_stop(stage: &mut Stage<'_>, redis: &Redis) {
+    cut_off(stage, redis, Proxy::hold_replies, "no reply passes", BELIEF + NEXT);
+}
+
+fn slow(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    // A script that the server does not know yet is too long for such a link.
+    stage.warms_up(&a);
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    first.renewed(now());
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    let (delay, bytes) = (stage.rng.u64(20..40), stage.rng.usize(1..20));
+    redis.proxy.delay(Duration::from_millis(delay));
+    redis.proxy.slice(bytes);
+    redis.proxy.throttle(10_000);
+    stage.fault(format!("{delay} ms each way, 10 kB/s, in pieces of {bytes} bytes"));
+    for _ in 0..3 {
+        first.renewed(now());
+    }
+    stage.grant_due(POLL + OPERATION + SLACK);
+    is_freed(stage, &first);
+    second.granted();
+    stage.is_left(&second);
+}
+
+/// Where an answer is late or lost the release is repeated, and the second finds nothing.
+fn is_freed(stage: &Stage<'_>, claim: &Claim) {
+    let how = claim.releases();
+    stage.holds_true(how == "Released" || how == "Unknown", &how);
+}
+
+/// Both the holder and the one who waits are hit.
+fn is_reset(stage: &mut Stage<'_>, mut renewed: impl FnMut(&mut Stage<'_>)) {
+    let (a, c) = (stage.near(), stage.near());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = c.asks(DOOR, terms());
+    stage.keeps = true;
+    for _ in 0..3 {
+        renewed(stage);
+        first.renewed(now());
+    }
+    stage.grant_due(2 * (POLL + OPERATION) + SLACK);
+    is_freed(stage, &first);
+    second.granted();
+    second.renewed(now());
+    is_freed(stage, &second);
+    c.settles();
+    stage.free_due(DOOR, SLACK);
+}
+
+fn churned(stage: &mut Stage<'_>, redis: &Redis) {
+    let mut churns = false;
+    is_reset(stage, |stage| {
+        if !std::mem::replace(&mut churns, true) {
+            redis.proxy.churn(Duration::from_millis(50));
+            stage.fault("connections are reset every 50 ms from now on");
+        }
+    });
+}
+
+fn clients_killed(stage: &mut Stage<'_>, redis: &Redis) {
+    is_reset(stage, |stage| {
+        stage.some_time();
+        redis.server.cli("CLIENT KILL TYPE normal SKIPME yes");
+        stage.fault("every connection is ended");
+    });
+}
+
+/// The holder keeps its connection and its lock; who comes now is told why it cannot be served.
+fn too_many_clients(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    let mut operator = redis.server.connect().expect("the server answers");
+    let mut set = |most: &str| operator.command(&["CONFIG", "SET", "maxclients", most]).expect("the server answers");
+    assert!(set("1") == "OK");
+    let since = stage.fault("the server takes no more clients");
+    // Which one is a race: the server says why and hangs up at once.
+    stage.far().fails_to_open(&["Unavailable", "Unreachable"]);
+    first.renewed(since);
+    assert!(set("1000") == "OK");
+    stage.ends_well(&first, &second);
+}

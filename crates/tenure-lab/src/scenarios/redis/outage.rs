@@ -1,0 +1,268 @@
+//! A server that is gone, stopped, busy, or serves nobody for a while, and keeps its data.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use tenure_testkit::wait_until;
+
+use super::data::{Heir, is_taken_away};
+use super::{clocked, kept, plain};
+use crate::Item;
+use crate::item::Run;
+use crate::scenarios::rigs::{Redis, on_redis};
+use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, now, terms};
+use crate::scenarios::{fenced, holds};
+
+pub(super) fn items() -> Vec<Item> {
+    vec![
+        holds(
+            "redis/07-stopped-server",
+            "the server is stopped, the acquisition is dropped, the server goes on",
+            plain(stopped_before_acquire),
+        ),
+        holds(
+            "redis/10-killed-and-back",
+            "kill -9 of a server that writes its log, back before the deadline",
+            kept(killed_and_back),
+        ),
+        holds(
+            "redis/10-killed-for-long",
+            "kill -9 of a server that writes its log, back after the deadline",
+            kept(killed_for_long),
+        ),
+        holds(
+            "redis/19-stopped-for-a-moment",
+            "the server is stopped, and goes on before the deadline",
+            plain(stopped_for_a_moment),
+        ),
+        holds("redis/19-stopped-for-long", "the server is stopped for longer than the lease", plain(stopped_for_long)),
+        holds("redis/20-writes-paused", "CLIENT PAUSE WRITE for longer than the belief", plain(writes_paused)),
+        holds(
+            "redis/20-busy-for-a-moment",
+            "a script that blocks the server is killed before the deadline",
+            plain(busy_for_a_moment),
+        ),
+        holds("redis/22-clock-back", "the server's clock jumps back, then the holder dies", clocked(clock_back)),
+        holds("redis/28-out-of-memory", "the server has no memory left and evicts nothing", plain(out_of_memory)),
+        holds("redis/30-scripts-flushed", "SCRIPT FLUSH, again and again", plain(scripts_flushed)),
+        holds("redis/31-takes-no-writes", "read-only, without its primary, and without replicas in turn", plain(takes_no_writes)),
+        holds("redis/31-cannot-save", "the server cannot save its data and takes no writes", plain(cannot_save)),
+        holds("redis/31-loading", "the server is back before the deadline, and loads its data for a while", slow_to_load()),
+        fenced("redis/21-clock-ahead", "the server's clock jumps ahead by a minute", clocked(clock_ahead)),
+    ]
+}
+
+/// What a stopped server was sent is executed when it goes on, and the clean-up after it.
+fn stopped_before_acquire(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    redis.server.stop();
+    let sent = redis.proxy.commands() + 1;
+    stage.fault("the server is stopped");
+    let ghost = a.asks(DOOR, terms());
+    redis.proxy.wait_for_commands(sent, Duration::from_secs(5));
+    std::thread::sleep(Duration::from_millis(stage.rng.u64(0..200)));
+    ghost.drops();
+    redis.server.cont();
+    stage.fault("it goes on");
+    a.settles();
+    stage.free_due(DOOR, SLACK);
+    stage.ends_with_another(&b);
+}
+
+/// Long enough for a renewal to fail, and short enough for the next to be in time.
+const A_MOMENT: Range<u64> = 950..1_250;
+
+/// The holder notices and loses nothing.
+fn is_away(stage: &mut Stage<'_>, redis: &Redis, leave: fn(&Redis), come_back: fn(&Redis)) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    first.renewed(now());
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    let back_at = Duration::from_millis(stage.rng.u64(A_MOMENT));
+    stage.fault("the server goes away");
+    let left = Instant::now();
+    leave(redis);
+    std::thread::sleep(back_at.saturating_sub(left.elapsed()));
+    come_back(redis);
+    let since = stage.fault("it is back");
+    first.renewed(since);
+    stage.ends_well(&first, &second);
+}
+
+fn killed_and_back(stage: &mut Stage<'_>, redis: &Redis) {
+    is_away(stage, redis, |redis| redis.server.kill(), |redis| redis.server.restart());
+}
+
+fn stopped_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
+    is_away(stage, redis, |redis| redis.server.stop(), |redis| redis.server.cont());
+}
+
+/// The holder is told at its deadline, and when the server is back the lease ends as it would have.
+fn is_away_for_long(stage: &mut Stage<'_>, redis: &Redis, leave: fn(&Redis), come_back: fn(&Redis)) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    leave(redis);
+    let left = stage.fault("the server is away");
+    stage.loss_due(BELIEF);
+    let lost = first.lost();
+    stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
+    let rest = (TTL + SLACK).saturating_sub(Duration::from_nanos(now() - left));
+    std::thread::sleep(rest);
+    come_back(redis);
+    stage.fault("it is back");
+    stage.grant_due(NEXT);
+    second.granted();
+    second.works(&stage.register);
+    second.renewed(now());
+    stage.is_left(&second);
+    stage.ends_with_another(&a);
+}
+
+fn killed_for_long(stage: &mut Stage<'_>, redis: &Redis) {
+    is_away_for_long(stage, redis, |redis| redis.server.kill(), |redis| redis.server.restart());
+}
+
+fn stopped_for_long(stage: &mut Stage<'_>, redis: &Redis) {
+    is_away_for_long(stage, redis, |redis| redis.server.stop(), |redis| redis.server.cont());
+}
+
+fn writes_paused(stage: &mut Stage<'_>, redis: &Redis) {
+    let pause = |redis: &Redis| drop(redis.server.cli("CLIENT PAUSE 60000 WRITE"));
+    is_away_for_long(stage, redis, pause, |redis| drop(redis.server.cli("CLIENT UNPAUSE")));
+}
+
+/// Whoever comes meanwhile is told that the server is busy.
+fn busy_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b, c) = (stage.near(), stage.far(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    first.renewed(now());
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    redis.server.cli("CONFIG SET busy-reply-threshold 20");
+    let mut loops = redis.server.connect().expect("the server answers");
+    loops.send(&["EVAL", "while true do end", "0"]).expect("the server listens");
+    stage.fault("a script blocks the server");
+    std::thread::sleep(Duration::from_millis(stage.rng.u64(A_MOMENT)));
+    c.asks(DOOR, terms().wait(Duration::ZERO)).failed("Unavailable");
+    redis.server.cli("SCRIPT KILL");
+    let since = stage.fault("it is killed");
+    first.renewed(since);
+    stage.ends_well(&first, &second);
+}
+
+/// Leases last longer by as much as it jumped.
+fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
+    let back = Duration::from_secs(2);
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    redis.server.shift_clock(-2_000);
+    let since = stage.fault("the server's clock jumps back by 2 s");
+    first.renewed(since);
+    first.renewed(now());
+    a.kill();
+    stage.fault("A is killed");
+    stage.grant_due(NEXT + back);
+    second.granted();
+    stage.is_left(&second);
+}
+
+/// The lease ends early. It is told at the next renewal.
+fn clock_ahead(stage: &mut Stage<'_>, redis: &Redis) {
+    is_taken_away(stage, Heir::Waits, "the server's clock jumps ahead by a minute", || redis.server.shift_clock(60_000));
+}
+
+/// Nothing new is granted; renewal and release work.
+fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b, c) = (stage.near(), stage.far(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    redis.server.cli("CONFIG SET maxmemory-policy noeviction");
+    redis.server.cli("CONFIG SET maxmemory 1");
+    let since = stage.fault("the server is out of memory");
+    c.asks("other", terms().wait(Duration::ZERO)).failed("Unavailable");
+    first.renewed(since);
+    first.renewed(now());
+    stage.expect(&first.releases(), "Released");
+    stage.free_due(DOOR, SLACK);
+    redis.server.cli("CONFIG SET maxmemory 0");
+    stage.fault("it has memory again");
+    stage.grant_due(2 * (POLL + OPERATION) + SLACK);
+    second.granted();
+    stage.is_left(&second);
+}
+
+fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    for _ in 0..3 {
+        stage.some_time();
+        redis.server.cli("SCRIPT FLUSH");
+        let since = stage.fault("the server has forgotten its scripts");
+        first.renewed(since);
+    }
+    redis.server.cli("SCRIPT FLUSH");
+    stage.ends_well(&first, &second);
+}
+
+/// It answers that it is loading.
+fn slow_to_load() -> impl Fn(&str) -> Run {
+    let row = |stage: &mut Stage<'_>, redis: &Redis| {
+        for key in 0..200 {
+            redis.server.command(&["SET", &format!("other {key}"), "x"]);
+        }
+        is_away(stage, redis, |redis| redis.server.restart_with(&redis.server.snapshot()), |_| {});
+    };
+    on_redis(|how| how.arg("key-load-delay", "5000").arg("loading-process-events-interval-bytes", "1024"), row)
+}
+
+/// Cannot save: nothing is granted, and what is held is kept as long as it is believed.
+fn cannot_save(stage: &mut Stage<'_>, redis: &Redis) {
+    let break_saving = |redis: &Redis| {
+        std::fs::create_dir(redis.server.dir().join("dump.rdb")).expect("the server's directory can be written");
+        assert!(redis.server.command(&["CONFIG", "SET", "save", "3600 1"]) == "OK");
+        redis.server.cli("BGSAVE");
+        wait_until(PATIENCE, "the save to fail", || redis.server.cli("INFO persistence").contains("rdb_last_bgsave_status:err"));
+    };
+    is_away(stage, redis, break_saving, |redis| drop(redis.server.cli("CONFIG SET stop-writes-on-bgsave-error no")));
+}
+
+/// Each for less than the belief, so nothing is lost. Whoever comes meanwhile is told.
+fn takes_no_writes(stage: &mut Stage<'_>, redis: &Redis) {
+    let faults = [
+        ("it is read-only", vec!["REPLICAOF 127.0.0.1 1"], "REPLICAOF NO ONE"),
+        ("it has lost its primary", vec!["CONFIG SET replica-serve-stale-data no", "REPLICAOF 127.0.0.1 1"], "REPLICAOF NO ONE"),
+        ("it has too few replicas", vec!["CONFIG SET min-replicas-to-write 1"], "CONFIG SET min-replicas-to-write 0"),
+    ];
+    let (a, b, c) = (stage.near(), stage.far(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    for (what, broken, mended) in faults {
+        first.renewed(now());
+        for line in broken {
+            redis.server.cli(line);
+        }
+        stage.fault(what);
+        c.asks("other", terms().wait(Duration::ZERO)).failed("Unavailable");
+        std::thread::sleep(Duration::from_millis(stage.rng.u64(A_MOMENT)));
+        redis.server.cli(mended);
+        let since = stage.fault("it takes writes again");
+        first.renewed(since);
+    }
+    stage.ends_well(&first, &second);
+}

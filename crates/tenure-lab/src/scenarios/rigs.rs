@@ -1,0 +1,175 @@
+//! The stores that faults are done to, each ready to be reached by processes.
+
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use tempfile::TempDir;
+use tenure::BootTime;
+use tenure_testkit::{Proxy, RedisServer, redis};
+
+use super::stage::{Look, Place, Stage};
+use crate::item::Run;
+use crate::{Lab, Shown};
+
+/// A Redis behind a proxy. Those who are near reach it through the proxy.
+pub(super) struct Redis {
+    pub(super) server: RedisServer,
+    pub(super) proxy: Proxy,
+}
+
+impl Redis {
+    fn start(how: redis::Builder) -> Self {
+        let server = how.start();
+        let proxy = Proxy::start(server.addr());
+        Self { server, proxy }
+    }
+
+    pub(super) fn near(&self) -> String {
+        format!(
+            "{}?timeout=250ms",
+            self.server.url().replace(&self.server.port().to_string(), &self.proxy.addr().port().to_string())
+        )
+    }
+
+    pub(super) fn far(&self) -> String {
+        format!("{}?timeout=250ms", self.server.url())
+    }
+
+    /// As another user.
+    pub(super) fn as_user(&self, name_and_password: &str) -> String {
+        self.near().replace("redis://", &format!("redis://{name_and_password}@"))
+    }
+
+    fn look(&self, name: &str) -> Option<(String, bool)> {
+        let holder = self.server.command(&["GET", name]);
+        let forever = || self.server.command(&["PTTL", name]) == -1;
+        (!holder.is_nil()).then(|| (holder.text(), forever()))
+    }
+}
+
+/// A scenario on a Redis that is started as it likes.
+pub(super) fn on_redis(
+    how: fn(redis::Builder) -> redis::Builder,
+    row: impl Fn(&mut Stage<'_>, &Redis) + Copy + Send + Sync + 'static,
+) -> impl Fn(&str) -> Run {
+    move |id| {
+        let id = id.to_owned();
+        Arc::new(move |lab, seed| play_on_redis(lab, &id, seed, how(RedisServer::builder()), row))
+    }
+}
+
+pub(super) fn play_on_redis(lab: &Lab, id: &str, seed: u64, how: redis::Builder, row: impl Fn(&mut Stage<'_>, &Redis)) -> Shown {
+    let redis = Arc::new(Redis::start(how));
+    let looked_at = Arc::clone(&redis);
+    let look: Look = Box::new(move |name| looked_at.look(name));
+    let place = Place { near: redis.near(), far: redis.far(), alone: false, look: Some(look) };
+    let mut stage = Stage::new(lab, id, seed, place);
+    row(&mut stage, &redis);
+    stage.finish()
+}
+
+/// A lock file.
+pub(super) struct File {
+    dir: TempDir,
+}
+
+impl File {
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir.path().join("locks.db")
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// A scenario on a lock file.
+pub(super) fn on_file(row: impl Fn(&mut Stage<'_>, &File) + Copy + Send + Sync + 'static) -> impl Fn(&str) -> Run {
+    move |id| {
+        let id = id.to_owned();
+        Arc::new(move |lab, seed| {
+            let file = File { dir: TempDir::with_prefix("tenure-lab-").expect("a temporary directory can be made") };
+            let (path, url) = (file.path(), format!("sqlite:{}?timeout=250ms", file.path().display()));
+            let place =
+                Place { near: url.clone(), far: url, alone: false, look: Some(Box::new(move |name| look_into(&path, name))) };
+            let mut stage = Stage::new(lab, &id, seed, place);
+            row(&mut stage, &file);
+            stage.finish()
+        })
+    }
+}
+
+/// Who holds a name in a lock file now, without the help of the store.
+fn look_into(path: &Path, name: &str) -> Option<(String, bool)> {
+    let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the lock file can be read");
+    file.busy_timeout(Duration::from_secs(5)).expect("a timeout can be set");
+    let now = i64::try_from(BootTime::now().since_boot().as_nanos()).expect("the machine is young");
+    let sql = "SELECT coalesce(owner, 'lingers') FROM lock WHERE name = ?1 AND until > ?2";
+    let owner: Option<Vec<u8>> =
+        file.query_row(sql, (name, now), |row| row.get(0)).optional().expect("the lock file can be read");
+    owner.map(|owner| (String::from_utf8_lossy(&owner).into_owned(), false))
+}
+
+/// A scenario on the memory of one process.
+pub(super) fn in_memory(row: fn(&mut Stage<'_>)) -> impl Fn(&str) -> Run {
+    move |id| {
+        let id = id.to_owned();
+        Arc::new(move |lab, seed| {
+            let place = Place { near: "memory:".into(), far: "memory:".into(), alone: true, look: None };
+            let mut stage = Stage::new(lab, &id, seed, place);
+            row(&mut stage);
+            stage.finish()
+        })
+    }
+}
+
+/// Where clients find the primary, whichever server that is.
+pub(super) struct Switch {
+    address: SocketAddr,
+    upstream: Arc<Mutex<(SocketAddr, Vec<TcpStream>)>>,
+}
+
+impl Switch {
+    pub(super) fn start(upstream: SocketAddr) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let upstream = Arc::new(Mutex::new((upstream, Vec::new())));
+        let theirs = Arc::downgrade(&upstream);
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Some(upstream) = theirs.upgrade() else { return };
+                let mut upstream = upstream.lock().unwrap_or_else(PoisonError::into_inner);
+                // A client whose server is away is hung up on.
+                if let Ok(server) = TcpStream::connect(upstream.0) {
+                    upstream.1.extend([copy(&client, &server), copy(&server, &client)]);
+                }
+            }
+        });
+        Self { address, upstream }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis://{}?timeout=250ms", self.address)
+    }
+
+    /// Leads to another server from now on, and ends the connections to the one before.
+    pub(super) fn to(&self, upstream: SocketAddr) {
+        let mut present = self.upstream.lock().unwrap_or_else(PoisonError::into_inner);
+        present.0 = upstream;
+        present.1.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    }
+}
+
+/// Passes on what comes from `from`; the stream it is passed to.
+fn copy(from: &TcpStream, to: &TcpStream) -> TcpStream {
+    let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor is free");
+    let (mut from, mut into) = (clone(from), clone(to));
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut from, &mut into);
+        let _ = into.shutdown(Shutdown::Both);
+    });
+    clone(to)
+}

@@ -1,0 +1,275 @@
+//! What a scenario has at hand: processes, what they are told and when they have to be, and the record of it all.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure::BootTime;
+use tenure_testkit::history::{At, Event, History, What, nanos};
+use tenure_testkit::worker::Terms;
+use tenure_testkit::{Recorder, Register, Worker, wait_until};
+
+use super::actor::{Actor, Claim};
+use crate::{Lab, Shown};
+
+/// What most scenarios lock.
+pub(super) const DOOR: &str = "door";
+/// The ttl.
+pub(super) const TTL: Duration = Duration::from_secs(2);
+/// How late a timer or a message may be.
+pub(super) const SLACK: Duration = Duration::from_millis(250);
+/// The operation timeout of the stores.
+pub(super) const OPERATION: Duration = Duration::from_millis(250);
+/// How long a waiter may go without a look.
+pub(super) const POLL: Duration = Duration::from_millis(120);
+/// From the loss of data to the renewal that tells of it.
+pub(super) const RENEWAL: Duration = Duration::from_millis(667 + 250 + 250);
+/// From the last renewal to the end of the belief, and the slack.
+pub(super) const BELIEF: Duration = Duration::from_millis(1_778 + 250);
+/// From the death of a holder to the grant of the next.
+pub(super) const NEXT: Duration = Duration::from_millis(2_000 + 120 + 250);
+/// How long the lab waits for what has no bound of its own, before it tells what it waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// This moment, as the history has it.
+pub(super) fn now() -> At {
+    nanos(BootTime::now().since_boot())
+}
+
+/// Waits as long as it takes, and renews.
+pub(super) fn terms() -> Terms {
+    Terms::new(TTL)
+}
+
+/// Who holds a name at the store, and whether nothing will ever end that.
+pub(super) type Look = Box<dyn Fn(&str) -> Option<(String, bool)>>;
+
+/// Where the processes of a scenario find their store.
+pub(super) struct Place {
+    /// For those who are in the way of the fault.
+    pub(super) near: String,
+    /// For those who are not.
+    pub(super) far: String,
+    /// All claims are made by one process: nobody else can reach the store.
+    pub(super) alone: bool,
+    /// `None` where nobody but the holder's process can look.
+    pub(super) look: Option<Look>,
+}
+
+pub(super) struct Stage<'a> {
+    lab: &'a Lab,
+    pub(super) rng: fastrand::Rng,
+    pub(super) recorder: Recorder,
+    pub(super) register: Register,
+    /// Nobody may lose what it holds.
+    pub(super) keeps: bool,
+    /// Clocks of holders jump, so deadlines come sooner than was believed.
+    pub(super) jumps: bool,
+    place: Place,
+    actors: Vec<Actor>,
+    /// How long after a stopped holder went on it was told.
+    told: RefCell<Vec<Duration>>,
+}
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(lab: &'a Lab, id: &str, seed: u64, place: Place) -> Self {
+        let recorder = Recorder::new(History::new(id, seed));
+        let (rng, register) = (fastrand::Rng::with_seed(mixed(seed, id)), Register::open(recorder.clone()));
+        Self { lab, rng, recorder, register, keeps: false, jumps: false, place, actors: Vec::new(), told: RefCell::default() }
+    }
+
+    /// A process in the way of the fault.
+    pub(super) fn near(&mut self) -> Actor {
+        self.actor(&self.place.near.clone())
+    }
+
+    /// As [`near`](Self::near), started as `change` has it.
+    pub(super) fn near_with(&mut self, change: impl FnOnce(&mut std::process::Command)) -> Actor {
+        self.actor_with(&self.place.near.clone(), change)
+    }
+
+    /// A process that the fault does not reach, where it is on the way to the store.
+    pub(super) fn far(&mut self) -> Actor {
+        self.actor(&self.place.far.clone())
+    }
+
+    /// A process on the store at `url`.
+    pub(super) fn actor(&mut self, url: &str) -> Actor {
+        self.actor_with(url, |_| {})
+    }
+
+    /// A process on the store at `url`, started as `change` has it.
+    pub(super) fn actor_with(&mut self, url: &str, change: impl FnOnce(&mut std::process::Command)) -> Actor {
+        if let Some(present) = self.actors.first().filter(|_| self.place.alone) {
+            return present.clone();
+        }
+        let mut command = self.lab.worker();
+        command.args(["store", url]);
+        change(&mut command);
+        let letter = u8::try_from(self.actors.len()).ok().and_then(|number| b'A'.checked_add(number));
+        let who = char::from(letter.expect("a small cast")).to_string();
+        let actor = Actor::new(Worker::join(command, who, self.recorder.clone()), self.recorder.clone());
+        self.actors.push(actor.clone());
+        actor
+    }
+
+    /// Has a process use its store once.
+    pub(super) fn warms_up(&self, actor: &Actor) {
+        self.expect(&actor.takes("warm").releases(), "Released");
+    }
+
+    /// Lets a part of a renewal interval pass, as the seed has it.
+    pub(super) fn some_time(&mut self) {
+        std::thread::sleep(Duration::from_millis(self.rng.u64(0..=667)));
+    }
+
+    /// Something is broken, or mended, from now on.
+    pub(super) fn fault(&self, text: impl Into<String>) -> At {
+        self.recorder.record("lab", What::Fault { text: text.into() });
+        now()
+    }
+
+    /// Whoever holds the door now has to be told of its loss within this time.
+    pub(super) fn loss_due(&self, within: Duration) {
+        self.recorder.record("lab", What::LossDue { name: DOOR.into(), within: nanos(within) });
+    }
+
+    /// Somebody has to be granted the door within this time.
+    pub(super) fn grant_due(&self, within: Duration) {
+        self.grant_due_of(DOOR, within);
+    }
+
+    pub(super) fn grant_due_of(&self, name: &str, within: Duration) {
+        self.recorder.record("lab", What::GrantDue { name: name.into(), within: nanos(within) });
+    }
+
+    /// Looks at the store until `name` is free, which it has to be within this time.
+    pub(super) fn free_due(&self, name: &str, within: Duration) {
+        self.recorder.record("lab", What::FreeDue { name: name.into(), within: nanos(within) });
+        let Some(look) = &self.place.look else {
+            // Whoever takes it finds it free.
+            let claim = self.actors[0].asks(name, terms().wait(within));
+            claim.granted();
+            return self.expect(&claim.releases(), "Released");
+        };
+        let deadline = BootTime::now() + within + SLACK;
+        let mut seen = look(name);
+        while seen.is_some() && BootTime::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+            seen = look(name);
+        }
+        self.seen(name, seen);
+    }
+
+    /// Waits until somebody has `name` at the store.
+    pub(super) fn taken(&self, name: &str) {
+        let look = self.place.look.as_ref().expect("a store that can be looked at");
+        wait_until(PATIENCE, "the name to be taken", || look(name).is_some());
+    }
+
+    fn seen(&self, name: &str, seen: Option<(String, bool)>) {
+        let (holder, forever) = seen.map_or((None, false), |(holder, forever)| (Some(holder), forever));
+        self.recorder.record("lab", What::Seen { name: name.into(), holder, forever });
+    }
+
+    /// The holder gives the door up and the one who waits gets it at once.
+    pub(super) fn hand_over(&self, from: &Claim, to: &Claim) {
+        self.grant_due(POLL + OPERATION + SLACK);
+        self.expect(&from.releases(), "Released");
+        to.granted();
+    }
+
+    /// The door changes hands, is given up, and is free.
+    pub(super) fn ends_well(&self, from: &Claim, to: &Claim) {
+        self.hand_over(from, to);
+        self.is_left(to);
+    }
+
+    /// A stopped holder that goes on has to be told at its first look.
+    pub(super) fn told_since(&self, claim: &Claim, on: At) {
+        let told = Duration::from_nanos(claim.lost().saturating_sub(on));
+        self.holds_true(told <= SLACK, &format!("told {told:?} after it went on"));
+        self.told.borrow_mut().push(told);
+    }
+
+    /// Another takes the door at once, and gives it up.
+    pub(super) fn ends_with_another(&self, another: &Actor) {
+        self.grant_due(OPERATION + SLACK);
+        let claim = another.takes(DOOR);
+        self.is_left(&claim);
+    }
+
+    /// Each of those who wait is granted in its turn and gives up at once.
+    pub(super) fn serves_all(&self, mut waiting: Vec<Claim>) {
+        while !waiting.is_empty() {
+            let granted = |event: &Event| waiting.iter().position(|claim| claim.is_granted_by(event));
+            let event = self.recorder.wait(PATIENCE, "a grant to one of those who wait", |event| granted(event).is_some());
+            let served = waiting.swap_remove(granted(&event).expect("just found"));
+            self.expect(&served.releases(), "Released");
+        }
+        self.free_due(DOOR, SLACK);
+    }
+
+    /// The last holder gives the door up, and it is free.
+    pub(super) fn is_left(&self, by: &Claim) {
+        self.expect(&by.releases(), "Released");
+        self.free_due(DOOR, SLACK);
+    }
+
+    #[track_caller]
+    pub(super) fn expect(&self, how: &str, expected: &str) {
+        let picture = || tenure_testkit::history::timeline::picture(&self.recorder.take_down());
+        assert_eq!(how, expected, "\n{}", picture());
+    }
+
+    #[track_caller]
+    pub(super) fn holds_true(&self, truth: bool, what: &str) {
+        let picture = || tenure_testkit::history::timeline::picture(&self.recorder.take_down());
+        assert!(truth, "{what}\n{}", picture());
+    }
+
+    pub(super) fn finish(self) -> Shown {
+        let mut history = self.recorder.take_down();
+        history.keeps = self.keeps;
+        let mut told_after = told_after(&history);
+        told_after.append(&mut self.told.borrow_mut());
+        let early = if self.jumps { None } else { told_early(&history) };
+        assert!(early.is_none(), "told before its deadline: {early:?}");
+        Shown { told_after, ..Shown::new(history) }
+    }
+}
+
+/// The same seed draws differently in each scenario.
+fn mixed(seed: u64, id: &str) -> u64 {
+    id.bytes().fold(seed, |mixed, byte| (mixed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A claim that was told that its time ran out when it had not.
+fn told_early(history: &History) -> Option<&Event> {
+    let mut ends = BTreeMap::new();
+    history.events.iter().find(|event| match &event.what {
+        What::Grant { claim, until, .. } | What::Believe { claim, until } => {
+            ends.insert((&event.who, *claim), *until);
+            false
+        }
+        What::Lost { claim, why } => {
+            let end = ends.get(&(&event.who, *claim)).copied().flatten();
+            why.starts_with("the lease ran out") && end.is_none_or(|end| event.at < end)
+        }
+        _ => false,
+    })
+}
+
+/// How long after it was due each loss was told.
+fn told_after(history: &History) -> Vec<Duration> {
+    let claims = history.claims();
+    let dues = history.events.iter().filter_map(|event| match &event.what {
+        What::LossDue { name, .. } => Some((event.at, name)),
+        _ => None,
+    });
+    let told = dues.flat_map(|(at, name)| {
+        let held = claims.iter().filter(move |claim| claim.name == *name && claim.granted <= at);
+        held.filter_map(move |claim| claim.lost.as_ref().and_then(|(told, _)| told.checked_sub(at)))
+    });
+    told.map(Duration::from_nanos).collect()
+}

@@ -1,0 +1,29 @@
+//! Every row of the fault matrix, on real servers and with real processes.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops where its set-up does")]
+
+use tenure_lab::{Lab, run, scenarios};
+use tenure_testkit::history::timeline::picture;
+
+const SEED: u64 = 1;
+
+/// `TENURE_LAB_ROWS` names a part of the rows' ids, to run fewer of them; `TENURE_LAB_SEED` gives another seed.
+#[test]
+fn every_row_of_the_matrix_is_as_promised() {
+    let lab = Lab { worker: vec![env!("CARGO_BIN_EXE_tenure-lab-worker").into()] };
+    let wanted = std::env::var("TENURE_LAB_ROWS").unwrap_or_default();
+    let seed = std::env::var("TENURE_LAB_SEED").ok().filter(|seed| !seed.is_empty()).map_or(SEED, |seed| seed.parse().unwrap());
+    let rows: Vec<_> = scenarios::items().into_iter().filter(|item| item.id.contains(&wanted)).map(|item| (item, seed)).collect();
+    assert!(!rows.is_empty(), "no row has {wanted:?} in its id");
+    let mut wrong = Vec::new();
+    run::all(&lab, rows, 4, |outcome| {
+        let told = outcome.shown.as_ref().and_then(|shown| shown.told_after.iter().max().copied());
+        let told = told.map(|told| format!("  told after {} ms", told.as_millis())).unwrap_or_default();
+        println!("{:42}{:8}{:>5.1} s{told}", outcome.item.id, outcome.verdict.to_string(), outcome.took.as_secs_f64());
+        if !outcome.ok {
+            let told = outcome.shown.as_ref().map(|shown| picture(&shown.history)).unwrap_or_default();
+            wrong.push(format!("{}: {}\n{told}", outcome.item.id, outcome.trouble.unwrap_or_default()));
+        }
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

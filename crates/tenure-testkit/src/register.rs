@@ -1,0 +1,169 @@
+//! The resource that a lock guards: one number that remembers the largest fence it has seen and refuses smaller ones.
+//!
+//! It stands in the lab's process and is reached over a unix socket, so it survives whoever visits it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::Recorder;
+use crate::history::What;
+
+/// The resource. Dropping it ends its service.
+#[derive(Debug)]
+pub struct Register {
+    listener: Arc<UnixListener>,
+    path: PathBuf,
+    blind: Arc<AtomicBool>,
+    _dir: TempDir,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    value: u64,
+    largest: Option<u64>,
+    blind: Arc<AtomicBool>,
+}
+
+/// A visit to the resource, a line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+struct Visit {
+    who: String,
+    claim: u32,
+    fence: Option<u64>,
+    asked: Asked,
+}
+
+/// What a visitor asks.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Asked {
+    Read,
+    Write { read: u64, wrote: u64 },
+}
+
+impl Register {
+    /// Opens for visitors; every visit is written to `recorder`.
+    pub fn open(recorder: Recorder) -> Self {
+        let dir = TempDir::with_prefix("tenure-register-").expect("a temporary directory can be made");
+        let path = dir.path().join("register.sock");
+        let listener = Arc::new(UnixListener::bind(&path).expect("a socket can be bound"));
+        let blind = Arc::<AtomicBool>::default();
+        let (theirs, state) =
+            (Arc::clone(&listener), Arc::new(Mutex::new(State { blind: Arc::clone(&blind), ..State::default() })));
+        std::thread::spawn(move || {
+            while let Ok((stream, _)) = theirs.accept() {
+                let (state, recorder) = (Arc::clone(&state), recorder.clone());
+                std::thread::spawn(move || serve(&stream, &state, &recorder));
+            }
+        });
+        Self { listener, path, blind, _dir: dir }
+    }
+
+    /// Lets everybody in from now on, as most resources do.
+    pub fn compares_nothing(&self) {
+        self.blind.store(true, Ordering::Relaxed);
+    }
+
+    /// Where it is reached.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Register {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+    }
+}
+
+/// Serves one visitor until it leaves.
+fn serve(stream: &UnixStream, state: &Mutex<State>, recorder: &Recorder) {
+    for line in BufReader::new(stream).lines() {
+        let Some(visit) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { return };
+        let answer = state.lock().unwrap_or_else(PoisonError::into_inner).visit(visit, recorder);
+        let line = serde_json::to_string(&answer).expect("plain data") + "\n";
+        let mut out = stream;
+        if out.write_all(line.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+impl State {
+    /// Lets a visitor in or not, and says what it read or wrote.
+    fn visit(&mut self, visit: Visit, recorder: &Recorder) -> Option<u64> {
+        let Visit { who, claim, fence, asked } = visit;
+        let accepted = fence >= self.largest || self.blind.load(Ordering::Relaxed);
+        self.largest = self.largest.max(fence);
+        // Recorded before the lock is given back, so that the log stands in the order of the visits.
+        match asked {
+            Asked::Read => {
+                let value = accepted.then_some(self.value);
+                recorder.record(who, What::Read { claim, fence, value });
+                value
+            }
+            Asked::Write { read, wrote } => {
+                if accepted {
+                    self.value = wrote;
+                }
+                recorder.record(who, What::Write { claim, fence, read, wrote, accepted });
+                accepted.then_some(wrote)
+            }
+        }
+    }
+}
+
+/// One that visits the resource under a claim.
+#[derive(Debug)]
+pub(crate) struct Visitor {
+    stream: BufReader<UnixStream>,
+    who: String,
+    claim: u32,
+    fence: Option<u64>,
+}
+
+impl Visitor {
+    pub(crate) fn new(register: &Path, who: String, claim: u32, fence: Option<u64>) -> Self {
+        let stream = BufReader::new(UnixStream::connect(register).expect("the register is open"));
+        Self { stream, who, claim, fence }
+    }
+
+    /// One visit; `None` when it was refused, or the register is gone.
+    pub(crate) fn ask(&mut self, asked: Asked) -> Option<u64> {
+        let visit = Visit { who: self.who.clone(), claim: self.claim, fence: self.fence, asked };
+        let mut line = serde_json::to_string(&visit).expect("plain data") + "\n";
+        self.stream.get_mut().write_all(line.as_bytes()).ok()?;
+        line.clear();
+        self.stream.read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Event, History};
+
+    fn visitor(register: &Register, who: &str, fence: u64) -> Visitor {
+        Visitor::new(register.path(), who.to_owned(), 1, Some(fence))
+    }
+
+    #[test]
+    fn a_smaller_fence_is_refused_once_a_larger_one_was_seen() {
+        let recorder = Recorder::new(History::new("register", 0));
+        let register = Register::open(recorder.clone());
+        let (mut old, mut new) = (visitor(&register, "A", 1), visitor(&register, "B", 2));
+        assert_eq!(old.ask(Asked::Read), Some(0));
+        assert_eq!(new.ask(Asked::Read), Some(0));
+        assert_eq!(old.ask(Asked::Write { read: 0, wrote: 1 }), None);
+        assert_eq!(new.ask(Asked::Write { read: 0, wrote: 1 }), Some(1));
+        let seen: Vec<_> = recorder.take_down().events.into_iter().map(|Event { who, what, .. }| (who, what)).collect();
+        assert!(matches!(&seen[2], (who, What::Write { accepted: false, .. }) if who == "A"), "{seen:?}");
+        assert!(matches!(&seen[3], (who, What::Write { accepted: true, .. }) if who == "B"), "{seen:?}");
+    }
+}

@@ -1,0 +1,199 @@
+//! One claim of a worker: a task that has the guard to itself.
+
+use std::path::Path;
+
+use tenure::{BootTime, Error, Fence, Guard, Lease, Locker, Loss, Release};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::far::{failed, say, tell};
+use super::probe::Probes;
+use super::work::{self, Work};
+use super::{ClaimOrder, Said, Terms};
+use crate::history::{At, What, nanos};
+
+/// What a claim asks for.
+pub(super) enum Asks {
+    /// A name.
+    For(String, Terms),
+    /// What another gave up.
+    Over(Lease),
+}
+
+pub(super) struct Claim {
+    number: u32,
+    locks: Locker,
+    probes: Probes,
+}
+
+/// What a holder hears next.
+enum Heard {
+    Order(ClaimOrder),
+    /// The work came to its end: refused, or lost.
+    Rest,
+    /// The lab has ended.
+    Nothing,
+}
+
+/// How a worker that looks at its guard reaches the resource.
+struct Run {
+    who: String,
+    register: std::path::PathBuf,
+}
+
+impl Claim {
+    pub(super) fn new(number: u32, locks: &Locker, probes: &Probes) -> Self {
+        Self { number, locks: locks.clone(), probes: probes.clone() }
+    }
+
+    pub(super) async fn live(self, asks: Asks, mut orders: UnboundedReceiver<ClaimOrder>) {
+        let mut cancelled = self.probes.cancelled();
+        let guard = tokio::select! {
+            asked = self.ask(asks) => asked,
+            // The future is dropped here, wherever it was.
+            () = gives_up(&mut orders) => return say(&Said::Done),
+            Ok(()) = cancelled.changed() => return say(&Said::Done),
+        };
+        match guard {
+            Ok(guard) => self.hold(guard, orders).await,
+            Err(error) => {
+                failed(self.number, &error);
+                if matches!(orders.try_recv(), Ok(ClaimOrder::Drop)) {
+                    say(&Said::Done);
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, asks: Asks) -> Result<Guard, Error> {
+        let claim = self.number;
+        let name = match &asks {
+            Asks::For(name, _) => name.clone(),
+            Asks::Over(lease) => lease.name.to_string(),
+        };
+        tell(What::Ask { claim, name: name.clone() });
+        let guard = match asks {
+            Asks::Over(lease) => self.locks.adopt(&lease).await?,
+            Asks::For(name, Terms { ttl, wait, recheck, fixed }) => {
+                let mut acquire = self.locks.mutex(name).ttl(ttl);
+                acquire = if let Some(wait) = wait { acquire.wait(wait) } else { acquire };
+                acquire = if let Some(every) = recheck { acquire.recheck(every) } else { acquire };
+                acquire = if fixed { acquire.fixed_lease() } else { acquire };
+                acquire.acquire().await?
+            }
+        };
+        let (token, fence) = (Some(guard.token().to_string()), guard.fence().map(Fence::get));
+        tell(What::Grant { claim, name, weight: 1, token, fence, until: Some(until(&guard)) });
+        Ok(guard)
+    }
+
+    async fn hold(self, guard: Guard, mut orders: UnboundedReceiver<ClaimOrder>) {
+        let claim = self.number;
+        let (mut told, mut run, mut dumb) = (false, None, None::<Work>);
+        loop {
+            let order = match self.listen(&guard, &mut told, run.take(), &mut orders).await {
+                Heard::Order(order) => order,
+                Heard::Rest => continue,
+                Heard::Nothing => return,
+            };
+            match order {
+                ClaimOrder::Work { who, register } => dumb = Some(Work::begin(&register, who, claim, fence(&guard))),
+                ClaimOrder::Run { who, register } => run = Some(Run { who, register }),
+                ClaimOrder::Rest => rest(dumb.take()).await,
+                ClaimOrder::State => say(&Said::State(format!("{:?}", guard.state()))),
+                ClaimOrder::HandOver => {
+                    tell(What::Release { claim });
+                    return say(&Said::Lease(guard.into_lease()));
+                }
+                ClaimOrder::Drop => {
+                    rest(dumb.take()).await;
+                    tell(What::Release { claim });
+                    drop(guard);
+                    return say(&Said::Done);
+                }
+                ClaimOrder::Release => {
+                    rest(dumb.take()).await;
+                    tell(What::Release { claim });
+                    return self.released(guard.release().await);
+                }
+            }
+        }
+    }
+
+    fn released(&self, outcome: Result<Release, Error>) {
+        let how = match outcome {
+            Ok(Release::Released) => "Released".to_owned(),
+            Ok(Release::WasLost) => "WasLost".to_owned(),
+            Ok(Release::Unknown { .. }) => "Unknown".to_owned(),
+            Err(error) => format!("{:?}: {error}", error.kind()),
+        };
+        tell(What::Released { claim: self.number, how });
+    }
+
+    /// Tells what the guard says until there is something else to do.
+    async fn listen(
+        &self,
+        guard: &Guard,
+        told: &mut bool,
+        run: Option<Run>,
+        orders: &mut UnboundedReceiver<ClaimOrder>,
+    ) -> Heard {
+        let claim = self.number;
+        let mut renewed = self.probes.renewed();
+        let mut end = until(guard);
+        let working = async {
+            match run {
+                Some(Run { who, register }) => self.work(guard, &register, who).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(working);
+        let over = guard.lost();
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                order = orders.recv() => return order.map_or(Heard::Nothing, Heard::Order),
+                () = &mut working => return Heard::Rest,
+                loss = &mut over, if !*told => {
+                    *told = true;
+                    if loss != Loss::GivenUp {
+                        tell(What::Lost { claim, why: loss.to_string() });
+                    }
+                }
+                Ok(()) = renewed.changed(), if !*told => {
+                    let now = until(guard);
+                    // Read at different times, one deadline differs by the time between.
+                    if guard.loss().is_none() && now.abs_diff(end) > 1_000_000 {
+                        end = now;
+                        tell(What::Believe { claim, until: Some(now) });
+                    }
+                }
+            }
+        }
+    }
+
+    async fn work(&self, guard: &Guard, register: &Path, who: String) {
+        // That the tenure has ended is told by the guard itself.
+        let _ = guard.run(work::careful(register, who, self.number, fence(guard))).await;
+    }
+}
+
+async fn rest(work: Option<Work>) {
+    if let Some(work) = work {
+        work.end().await;
+    }
+}
+
+/// Resolves when the claim is to be given up before it is granted.
+async fn gives_up(orders: &mut UnboundedReceiver<ClaimOrder>) {
+    while !matches!(orders.recv().await, Some(ClaimOrder::Drop) | None) {}
+}
+
+fn fence(guard: &Guard) -> Option<u64> {
+    guard.fence().map(Fence::get)
+}
+
+/// The end of the belief, on the clock of the history.
+fn until(guard: &Guard) -> At {
+    let now = BootTime::now();
+    nanos((now + guard.remaining()).since_boot())
+}

@@ -1,0 +1,105 @@
+//! The worker's own process: takes orders, keeps the claims, and says what they see.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use tenure::{BootTime, Error, Fence, Locker, Release};
+use tokio::io::AsyncBufReadExt;
+use tokio::sync::mpsc::error::SendError;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::claim::{Asks, Claim};
+use super::clock::Jumpy;
+use super::probe::Probes;
+use super::{ClaimOrder, Order, Said};
+use crate::Counter;
+use crate::history::{What, nanos};
+
+pub(super) struct Far {
+    pub(super) locks: Locker,
+    pub(super) probes: Probes,
+    clock: Jumpy,
+    claims: HashMap<u32, UnboundedSender<ClaimOrder>>,
+}
+
+impl Far {
+    pub(super) fn new(locks: Locker, probes: Probes, clock: Jumpy) -> Self {
+        Self { locks, probes, clock, claims: HashMap::new() }
+    }
+
+    pub(super) async fn serve(mut self) {
+        say(&Said::Ready);
+        let mut lines = tokio::io::BufReader::new(tokio::io::stdin()).lines();
+        while let Some(line) = lines.next_line().await.expect("standard input can be read") {
+            self.obey(serde_json::from_str(&line).expect("an order")).await;
+        }
+    }
+
+    async fn obey(&mut self, order: Order) {
+        match order {
+            Order::Acquire { claim, name, terms } => self.begin(claim, Asks::For(name, terms)),
+            Order::Adopt { claim, lease } => self.begin(claim, Asks::Over(lease)),
+            Order::To { claim, order } => {
+                // A claim that has ended takes no more orders; whoever drops it waits for a word.
+                let unheard = self.claims.get(&claim).and_then(|claim| claim.send(order).err());
+                if matches!(unheard, Some(SendError(ClaimOrder::Drop))) {
+                    say(&Said::Done);
+                }
+            }
+            Order::Visits { name, dir, times } => {
+                visits(&self.locks, &name, &dir, times).await;
+                say(&Said::Done);
+            }
+            Order::Arm(probe) => self.probes.arm(probe),
+            // On purpose: whoever writes such a program blocks everybody in its thread.
+            Order::Block { ms } => std::thread::sleep(Duration::from_millis(ms)),
+            Order::Jump { ms } => self.clock.jump(Duration::from_millis(ms)),
+            Order::Settle => {
+                self.locks.settled().await;
+                say(&Said::Done);
+            }
+        }
+    }
+
+    fn begin(&mut self, number: u32, asks: Asks) {
+        let (to, orders) = unbounded_channel();
+        self.claims.insert(number, to);
+        tokio::spawn(Claim::new(number, &self.locks, &self.probes).live(asks, orders));
+    }
+}
+
+async fn visits(locks: &Locker, name: &str, dir: &Path, times: u64) {
+    let counter = Counter::open(dir);
+    for _ in 0..times {
+        let acquire = locks.mutex(name).ttl(Duration::from_secs(30)).recheck(Duration::from_millis(3)).acquire();
+        let guard = acquire.await.expect("a visit begins");
+        let visit = counter.enter(guard.fence().map(Fence::get));
+        tokio::time::sleep(Duration::from_micros(200)).await;
+        visit.leave();
+        match guard.release().await.expect("a visit ends") {
+            Release::Released => {}
+            other => panic!("the release was {other:?}"),
+        }
+    }
+}
+
+/// Tells the lab what happened, now.
+pub(super) fn tell(what: What) {
+    say(&Said::Event { at: nanos(BootTime::now().since_boot()), what });
+}
+
+/// Tells the lab that a claim came to nothing.
+pub(super) fn failed(claim: u32, error: &Error) {
+    tell(What::Failed { claim, kind: Some(format!("{:?}", error.kind())), text: error.to_string() });
+}
+
+/// Says one line at once: the next thing that happens may be a kill.
+pub(super) fn say(said: &Said) {
+    let mut line = serde_json::to_string(said).expect("plain data");
+    line.push('\n');
+    let mut out = std::io::stdout().lock();
+    // Nobody listens any more when the lab has ended.
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+}
