@@ -39,7 +39,7 @@ pub(crate) enum Lab {
         #[arg(long)]
         larger: bool,
     },
-    /// Make random runs of the core against a simulated store in virtual time
+    /// Make random runs of the core against a simulated store in virtual time; a single one is drawn
     Explore(Explore),
     /// Judge histories that `run --save` wrote, once more
     Check {
@@ -197,9 +197,7 @@ fn perform(rig: &Rig, work: Vec<(Item, u64)>, args: &Run, table: &Table) -> Resu
 }
 
 fn conclude(args: &Run, table: &Table, outcomes: &[Outcome]) -> Result<(), Failure> {
-    if !table.text {
-        print(&format!("{}\n", outcomes.iter().map(report::to_json).collect::<Value>()))?;
-    } else {
+    if table.text {
         let told = report::told_after(outcomes);
         if !told.is_empty() {
             table.say(&format!("\nLosses were told, after they were due:\n{told}"))?;
@@ -208,6 +206,8 @@ fn conclude(args: &Run, table: &Table, outcomes: &[Outcome]) -> Result<(), Failu
         let unsure = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Inconclusive).count();
         let unsure = if unsure == 0 { String::new() } else { format!(", {unsure} inconclusive: the machine was too slow") };
         table.say(&format!("{good} of {} as expected{unsure}", outcomes.len()))?;
+    } else {
+        print(&format!("{}\n", outcomes.iter().map(report::to_json).collect::<Value>()))?;
     }
     if let Some(file) = &args.report {
         let mut ordered = outcomes.to_vec();
@@ -237,9 +237,8 @@ impl Table {
         self.say(&report::row(outcome, self.width))?;
         if self.all || !outcome.ok {
             let account = report::account(outcome);
-            if self.text {
-                self.say(&account)?
-            } else if !outcome.ok {
+            self.say(&account)?;
+            if !self.text && !outcome.ok {
                 let _ = stderr().write_all(account.as_bytes());
             }
         }
@@ -318,6 +317,9 @@ fn explore(args: &Explore) -> Result<u8, Failure> {
         }
     });
     progress.clear();
+    if report.runs == 1 {
+        print(&explore::one(args.seed).story())?;
+    }
     print(&format!("{report}\n"))?;
     Ok(if report.failed.is_empty() { 0 } else { UNEXPECTED })
 }

@@ -18,6 +18,7 @@
 pub mod explore;
 pub mod item;
 pub mod models;
+pub mod report;
 pub mod run;
 pub mod scenarios;
 pub mod specimens;

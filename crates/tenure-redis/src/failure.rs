@@ -109,7 +109,7 @@ fn without_script(text: &str) -> &str {
     text.split(" script: ").next().unwrap_or(text)
 }
 
-fn translate_answer(text: &str) -> Error {
+pub(crate) fn translate_answer(text: &str) -> Error {
     let means = |meaning: &&Meaning| meaning.starts.iter().any(|start| text.starts_with(start));
     let (kind, what, fix) = match MEANINGS.iter().find(means) {
         Some(Meaning { kind, what, fix, .. }) => (*kind, *what, *fix),

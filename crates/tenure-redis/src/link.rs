@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, Pipeline, RedisResult, Value, cmd, pipe};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, Pipeline, RedisResult, Value, cmd, pipe};
 use tenure::{BootTime, Error};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 
-use crate::failure::{doubts_counter, translate};
+use crate::failure::{doubts_counter, translate, translate_answer};
 use crate::script::Form;
 
 /// The answers to a pipeline, one for each command.
@@ -84,8 +86,13 @@ impl Link {
     /// What a predecessor still had under way has run before this returns, or never will.
     pub(crate) async fn establish(client: &Client, limit: Duration, predecessors: &[Identity]) -> Result<Met, Error> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
-        let wire: MultiplexedConnection =
-            client.get_multiplexed_async_connection_with_config(&config).await.map_err(|e| refused_or_unreachable(&e))?;
+        let wire: MultiplexedConnection = match client.get_multiplexed_async_connection_with_config(&config).await {
+            Ok(wire) => wire,
+            Err(error) if error.is_connection_dropped() => {
+                return Err(parting_word(client, limit).await.unwrap_or_else(|| refused_or_unreachable(client, &error)));
+            }
+            Err(error) => return Err(refused_or_unreachable(client, &error)),
+        };
         let mut handshake = pipe();
         for Identity { id, addr } in predecessors {
             handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
@@ -95,7 +102,7 @@ impl Link {
         handshake.add_command(cmd("PING"));
         handshake.ignore_errors();
         let mut answers = wire.send(&handshake).await.map_err(|e| translate(&e))?;
-        answers.pop().transpose().map_err(|e| refused_or_unreachable(&e))?;
+        answers.pop().transpose().map_err(|e| refused_or_unreachable(client, &e))?;
         let identity = answers.pop().and_then(Result::ok).and_then(|info| identity(&info));
         // Each kill answers how many it ended: none is as good, the predecessor was gone.
         let predecessors_ended = answers.iter().all(Result::is_ok);
@@ -174,13 +181,34 @@ fn identity(info: &Value) -> Option<Identity> {
 }
 
 /// Nothing but the handshake was sent: whatever failed, no lock was touched.
-fn refused_or_unreachable(error: &redis::RedisError) -> Error {
+fn refused_or_unreachable(client: &Client, error: &redis::RedisError) -> Error {
     let translated = translate(error);
     if translated.is_transient() && error.code().is_none() {
-        let fix = "make sure that the server runs and can be reached from here";
+        // The two look alike from here: a server that waits for more of what it takes for a command, or hangs up on it.
+        let tls = match client.get_connection_info().addr() {
+            ConnectionAddr::TcpTls { .. } => " and speaks TLS on this port (redis:// is without)",
+            ConnectionAddr::Tcp(..) => " and speaks no TLS on this port (rediss:// is with)",
+            _ => "",
+        };
+        let fix = format!("make sure that the server runs, can be reached from here{tls}");
         return Error::unreachable(format!("no connection: {error}")).fix(fix);
     }
     translated
+}
+
+/// Why a server hung up at once, e.g. because it has too many clients: it says so unasked, and the client library tells of its own
+/// broken write instead.
+async fn parting_word(client: &Client, limit: Duration) -> Option<Error> {
+    const AT_ONCE: Duration = Duration::from_millis(100);
+    let ConnectionAddr::Tcp(host, port) = client.get_connection_info().addr() else { return None };
+    let said = async {
+        let mut stream = TcpStream::connect((host.as_str(), *port)).await.ok()?;
+        let mut said = [0; 256];
+        let length = stream.read(&mut said).await.ok()?;
+        Some(String::from_utf8_lossy(&said[..length]).trim_end().strip_prefix('-')?.to_owned())
+    };
+    let answer = tokio::time::timeout(limit.min(AT_ONCE), said).await.ok()??;
+    Some(translate_answer(&answer))
 }
 
 #[cfg(test)]

@@ -1,0 +1,229 @@
+//! What one run is made of, chosen by its seed: how many processes and names, and which faults how often (a swarm: each run has
+//! some faults only, so that no fault hides another).
+
+use std::fmt;
+
+use fastrand::Rng;
+
+use super::Flaw;
+use super::clock::{At, Life, ms};
+
+/// What may become of a command on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Slow,
+    LoseRequest,
+    LoseReply,
+    Twice,
+    FailBefore,
+    FailAfter,
+    Reset,
+    Unavailable,
+    Abstain,
+    Forbid,
+    Partial,
+    Panic,
+    LosePush,
+}
+
+pub(super) const FATES: [Fate; 13] = [
+    Fate::Slow,
+    Fate::LoseRequest,
+    Fate::LoseReply,
+    Fate::Twice,
+    Fate::FailBefore,
+    Fate::FailAfter,
+    Fate::Reset,
+    Fate::Unavailable,
+    Fate::Abstain,
+    Fate::Forbid,
+    Fate::Partial,
+    Fate::Panic,
+    Fate::LosePush,
+];
+
+/// Of what a given value must not meet: another may hold by it when such a command runs.
+const LATE: [Fate; 3] = [Fate::Slow, Fate::Twice, Fate::Reset];
+
+/// What is done to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blow {
+    /// All names are gone.
+    Flush,
+    /// One name is gone.
+    Delete(usize),
+    Forward(u64),
+    Back(u64),
+}
+
+/// A process that cannot reach the store, or hears nothing from it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) process: usize,
+    pub(super) from: At,
+    pub(super) until: At,
+    /// Requests still arrive.
+    pub(super) deaf: bool,
+}
+
+#[allow(clippy::struct_excessive_bools, reason = "a list of independent choices")]
+#[derive(Clone, Debug)]
+pub(super) struct Mix {
+    /// What must survive: 1 if the store keeps its data and its clock.
+    pub(super) tier: u8,
+    /// Commands that were given up may run after later ones.
+    pub(super) late: bool,
+    /// The store gives hints.
+    pub(super) push: bool,
+    pub(super) names: usize,
+    pub(super) lives: Vec<Life>,
+    /// The resource compares fences, and processes work without a look at their guards.
+    pub(super) fenced: bool,
+    /// Some claims are made by a value that others use too.
+    pub(super) given: bool,
+    /// When the last fault heals.
+    pub(super) heal: At,
+    /// The longest way of a command in milliseconds when all is well, and when it is slow.
+    pub(super) way: u64,
+    pub(super) slow: u64,
+    /// Per mille.
+    pub(super) odds: [u32; FATES.len()],
+    pub(super) stalls: Vec<(At, At)>,
+    pub(super) cuts: Vec<Cut>,
+    pub(super) blows: Vec<(At, Blow)>,
+}
+
+impl Mix {
+    pub(super) fn choose(rng: &mut Rng, flaw: Flaw) -> Self {
+        let heal = ms(rng.u64(800..3_000));
+        let names = rng.usize(1..=3);
+        let processes = rng.usize(2..=4);
+        let speed = |rng: &mut Rng| if flaw == Flaw::SlowClock { 950_000 } else { rng.u64(990_000..=1_010_000) };
+        let life =
+            |rng: &mut Rng| Life { speed: speed(rng), offset: ms(rng.u64(0..1_000_000)), crash_at: None, naps: Vec::new() };
+        let mut mix = Self {
+            tier: 1,
+            late: rng.bool(),
+            push: rng.u8(0..4) > 0,
+            names,
+            lives: (0..processes).map(|_| life(rng)).collect(),
+            fenced: false,
+            given: rng.u8(0..10) == 0,
+            heal,
+            way: rng.choice([1, 3, 8]).unwrap_or(1),
+            slow: rng.choice([40, 300, 1_200]).unwrap_or(40),
+            odds: [0; FATES.len()],
+            stalls: Vec::new(),
+            cuts: Vec::new(),
+            blows: Vec::new(),
+        };
+        if rng.u8(0..12) > 0 {
+            mix.break_things(rng);
+        }
+        mix
+    }
+
+    /// Nothing is broken in this run.
+    pub(super) fn calm(&self) -> bool {
+        let whole = self.lives.iter().all(|life| life.crash_at.is_none() && life.naps.is_empty());
+        whole && self.odds == [0; FATES.len()] && self.stalls.is_empty() && self.cuts.is_empty() && self.blows.is_empty()
+    }
+
+    /// Few errors and nothing else: renewals get through at a second try, or a third.
+    pub(super) fn mild(&self) -> bool {
+        let mild = [Fate::FailBefore, Fate::FailAfter, Fate::Unavailable, Fate::Panic, Fate::LosePush];
+        let odds = FATES.into_iter().all(|fate| self.odds(fate) == 0 || mild.contains(&fate));
+        let few = mild[..4].iter().map(|fate| self.odds(*fate)).sum::<u32>() <= 60;
+        let whole = self.lives.iter().all(|life| life.naps.is_empty()) && self.cuts.is_empty();
+        odds && few && whole && self.stalls.is_empty() && self.tier == 1
+    }
+
+    pub(super) fn odds(&self, fate: Fate) -> u32 {
+        self.odds[fate as usize]
+    }
+
+    fn break_things(&mut self, rng: &mut Rng) {
+        if rng.u8(0..6) == 0 {
+            let fate =
+                rng.choice([Fate::FailBefore, Fate::FailAfter, Fate::Unavailable, Fate::Panic]).unwrap_or(Fate::FailBefore);
+            self.odds[fate as usize] = 50;
+            return;
+        }
+        for fate in FATES {
+            let may = !(self.given && LATE.contains(&fate));
+            if rng.u8(0..4) == 0 && may {
+                self.odds[fate as usize] = rng.choice([15, 60, 200, 400]).unwrap_or(15);
+            }
+        }
+        self.odds[Fate::Panic as usize] /= 4;
+        for index in 0..self.lives.len() {
+            if rng.u8(0..6) == 0 {
+                self.lives[index].crash_at = Some(rng.u64(ms(1)..self.heal));
+            }
+        }
+        if rng.u8(0..3) == 0 {
+            for _ in 0..rng.usize(1..=3) {
+                let (from, until) = self.window(rng);
+                self.cuts.push(Cut { process: rng.usize(0..self.lives.len()), from, until, deaf: rng.bool() });
+            }
+        }
+        if self.given {
+            return;
+        }
+        if rng.u8(0..4) == 0 {
+            self.stalls.push(self.window(rng));
+        }
+        if rng.u8(0..4) == 0 {
+            self.fenced = true;
+            for index in 0..self.lives.len() {
+                for _ in 0..rng.usize(0..=3) {
+                    let (from, until) = self.window(rng);
+                    // Short ones end between the deadline of a tenure and that of a command.
+                    let until = if rng.bool() { until } else { until.min(from + ms(rng.u64(2..60))) };
+                    self.lives[index].naps.push((from, until));
+                }
+            }
+        }
+        if rng.u8(0..8) == 0 {
+            self.blows.push((rng.u64(0..self.heal), Blow::Back(ms(rng.u64(1..800)))));
+        }
+        if rng.u8(0..4) == 0 {
+            (self.tier, self.fenced) = (2, true);
+            for _ in 0..rng.usize(1..=3) {
+                let blow = match rng.u8(0..3) {
+                    0 => Blow::Flush,
+                    1 => Blow::Delete(rng.usize(0..self.names)),
+                    _ => Blow::Forward(ms(rng.u64(100..4_000))),
+                };
+                self.blows.push((rng.u64(0..self.heal), blow));
+            }
+        }
+    }
+
+    fn window(&self, rng: &mut Rng) -> (At, At) {
+        let from = rng.u64(0..self.heal);
+        (from, (from + ms(rng.u64(20..1_800))).min(self.heal))
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tier {}, {} processes, {} names", self.tier, self.lives.len(), self.names)?;
+        for (what, is) in [("late commands", self.late), ("hints", self.push), ("given values", self.given)] {
+            if is {
+                write!(f, ", {what}")?;
+            }
+        }
+        let naps = self.lives.iter().map(|life| life.naps.len()).sum::<usize>();
+        for (what, count) in [("stops", naps), ("cuts", self.cuts.len()), ("stalls", self.stalls.len())] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        write!(f, ", ways of {} ms ({} ms when slow)", self.way, self.slow)?;
+        for fate in FATES.into_iter().filter(|fate| self.odds(*fate) > 0) {
+            write!(f, ", {fate:?} {}", self.odds(fate))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,444 @@
+//! The way between processes and server: every command and every reply has a fate, and what was sent lives on without its sender.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::{Acquired, Entry, Error, Lease, Name, Notice, Owner, Released, Renewal, Request};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep_until;
+
+use super::Flaw;
+use super::clock::{At, ms};
+use super::coverage::Met;
+use super::mix::{Blow, Fate, Mix};
+use super::server::Origin;
+use super::world::{Inner, World};
+
+/// What a process asks of the server.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Acquire(Request),
+    Renew(Vec<Lease>),
+    Release(Lease, Duration),
+    Inspect(Option<Name>),
+    Watch(Name, mpsc::UnboundedSender<Notice>),
+}
+
+#[derive(Debug)]
+pub(super) enum Reply {
+    Acquired(Acquired),
+    Renewed(Vec<Result<Renewal, Error>>),
+    Released(Released),
+    Entries(Vec<Entry>),
+    Watching,
+}
+
+type Answer = Result<Reply, Error>;
+
+#[derive(Debug)]
+struct Command {
+    process: usize,
+    epoch: u32,
+    sent_at: At,
+    op: Op,
+    /// How the answer is spoilt.
+    spoilt: Option<Fate>,
+    copy: bool,
+    reply: Option<oneshot::Sender<Answer>>,
+}
+
+#[derive(Debug)]
+enum Job {
+    Run(Command),
+    /// The answer, and the owners who are told in it that they hold no more.
+    Tell(oneshot::Sender<Answer>, Answer, Vec<Owner>),
+    Hint(mpsc::UnboundedSender<Notice>),
+    Blow(Blow),
+}
+
+#[derive(Debug)]
+struct Due {
+    at: At,
+    number: u64,
+    job: Job,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    /// The heap has the largest on top, and that is the first to be done.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+/// One process's connection: commands run in order, and a new one ends what the old one had under way. Only where the store has
+/// no late commands.
+#[derive(Clone, Debug, Default)]
+struct Connection {
+    epoch: u32,
+    /// A command on it had no answer: the next goes on a new one.
+    suspect: bool,
+    /// The newest of which a command has run.
+    ran: u32,
+    /// When the last command of this one runs.
+    last: At,
+}
+
+#[derive(Debug)]
+pub(super) struct Network {
+    queue: BinaryHeap<Due>,
+    number: u64,
+    connections: Vec<Connection>,
+    watchers: Vec<(Name, mpsc::UnboundedSender<Notice>)>,
+    /// Replies that never come.
+    lost: Vec<oneshot::Sender<Answer>>,
+    /// Until when the network's task sleeps.
+    asleep_until: At,
+}
+
+impl Network {
+    pub(super) fn new(mix: &Mix) -> Self {
+        let connections = vec![Connection::default(); mix.lives.len() + 1];
+        let (queue, watchers, lost) = (BinaryHeap::new(), Vec::new(), Vec::new());
+        let mut network = Self { queue, number: 0, connections, watchers, lost, asleep_until: At::MAX };
+        for &(at, blow) in &mix.blows {
+            network.push(at, Job::Blow(blow));
+        }
+        network
+    }
+
+    fn push(&mut self, at: At, job: Job) {
+        self.number += 1;
+        self.queue.push(Due { at, number: self.number, job });
+    }
+}
+
+/// A command under way. Dropped before its answer came, it is one that was given up.
+#[derive(Debug)]
+pub(super) struct Call {
+    world: Arc<World>,
+    process: usize,
+    epoch: u32,
+    answer: oneshot::Receiver<Answer>,
+    done: bool,
+}
+
+impl Call {
+    pub(super) async fn answer(mut self) -> Answer {
+        let answer = (&mut self.answer).await.unwrap_or_else(|_| Err(Error::unreachable("the simulation ended").maybe_applied()));
+        self.done = true;
+        answer
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.done {
+            let mut state = self.world.state();
+            let connection = &mut state.network.connections[self.process];
+            connection.suspect |= connection.epoch == self.epoch;
+        }
+    }
+}
+
+impl World {
+    /// Sends a command.
+    pub(super) fn send(self: &Arc<Self>, process: usize, op: Op) -> Call {
+        let now = self.now();
+        let (reply, answer) = oneshot::channel();
+        let mut state = self.state();
+        let epoch = if self.mix.late { 0 } else { state.connect(process) };
+        let command = Command { process, epoch, sent_at: now, op, spoilt: None, copy: false, reply: Some(reply) };
+        let panics = state.dispatch(&self.mix, now, command);
+        let earlier = state.network.queue.peek().is_some_and(|due| due.at < state.network.asleep_until);
+        drop(state);
+        if earlier {
+            self.wake.notify_one();
+        }
+        let call = Call { world: Arc::clone(self), process, epoch, answer, done: false };
+        if panics {
+            drop(call);
+            // Without the hook, which would write of it.
+            resume_unwind(Box::new("the simulated store panics"));
+        }
+        call
+    }
+
+    /// Carries commands and replies for as long as the run lasts.
+    pub(super) async fn carry(self: Arc<Self>) {
+        loop {
+            let now = self.now();
+            let next = {
+                let mut state = self.state();
+                while state.network.queue.peek().is_some_and(|due| due.at <= now) {
+                    let due = state.network.queue.pop().expect("it was looked at");
+                    state.carry(self.as_ref(), now, due);
+                }
+                let next = state.network.queue.peek().map_or(At::MAX, |due| due.at);
+                state.network.asleep_until = next;
+                next
+            };
+            if next == At::MAX {
+                self.wake.notified().await;
+            } else {
+                tokio::select! {
+                    biased;
+                    () = self.wake.notified() => {}
+                    () = sleep_until(self.at(next)) => {}
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn connect(&mut self, process: usize) -> u32 {
+        let connection = &mut self.network.connections[process];
+        if std::mem::take(&mut connection.suspect) {
+            connection.epoch += 1;
+            connection.last = 0;
+        }
+        connection.epoch
+    }
+
+    fn happens(&mut self, mix: &Mix, now: At, fate: Fate, met: Met) -> bool {
+        // Commands may be slow for a while yet: no network promises otherwise.
+        let until = if fate == Fate::Slow { mix.heal + ms(500) } else { mix.heal };
+        let happens = now < until && mix.odds(fate) > 0 && self.rng.u32(0..1_000) < mix.odds(fate);
+        if happens {
+            self.coverage.met(met);
+        }
+        happens
+    }
+
+    /// How long one way takes.
+    fn way(&mut self, mix: &Mix, now: At) -> u64 {
+        let slow = self.happens(mix, now, Fate::Slow, Met::Slow);
+        // Nothing arrives at the very moment it was sent: what its sender did before comes first.
+        ms(self.rng.u64(1..=if slow { mix.slow } else { mix.way }))
+    }
+
+    /// Sends a command on its way; whether the store panics instead.
+    fn dispatch(&mut self, mix: &Mix, now: At, mut command: Command) -> bool {
+        let (mut request_lost, mut reply_lost) = (false, false);
+        for cut in &mix.cuts {
+            if cut.process == command.process && cut.from <= now && now < cut.until {
+                self.coverage.met(Met::Cut);
+                if cut.deaf { reply_lost = true } else { request_lost = true }
+            }
+        }
+        if matches!(command.op, Op::Renew(_)) && self.happens(mix, now, Fate::Panic, Met::Panicked) {
+            return true;
+        }
+        request_lost |= self.happens(mix, now, Fate::LoseRequest, Met::LostRequest);
+        let before = [
+            (Fate::FailBefore, Met::FailedBefore, Error::unreachable("the connection was refused")),
+            (Fate::Unavailable, Met::Unavailable, Error::unavailable("the server is loading")),
+            (Fate::Forbid, Met::Forbidden, Error::refused("no permission")),
+        ];
+        for (fate, met, error) in before {
+            if !request_lost && self.happens(mix, now, fate, met) {
+                let at = now + self.way(mix, now);
+                self.tell(at, &mut command, Err(error));
+                return false;
+            }
+        }
+        reply_lost |= self.happens(mix, now, Fate::LoseReply, Met::LostReply);
+        if reply_lost || request_lost {
+            // Whoever asks waits in vain.
+            self.network.lost.extend(command.reply.take());
+        }
+        if request_lost {
+            return false;
+        }
+        if self.happens(mix, now, Fate::Reset, Met::Reset) {
+            let at = now + self.way(mix, now);
+            let connection = &mut self.network.connections[command.process];
+            connection.suspect |= connection.epoch == command.epoch;
+            self.tell(at, &mut command, Err(Error::unreachable("the connection was reset").maybe_applied()));
+        }
+        let spoils = [(Fate::FailAfter, Met::FailedAfter), (Fate::Abstain, Met::Abstained), (Fate::Partial, Met::Partial)];
+        command.spoilt = spoils
+            .into_iter()
+            .find(|&(fate, met)| spoils_it(fate, &command.op) && self.happens(mix, now, fate, met))
+            .map(|(fate, _)| fate);
+        let at = now + self.way(mix, now);
+        let at = self.in_order(mix, &command, at);
+        if self.happens(mix, now, Fate::Twice, Met::Twice) {
+            let later = at + self.way(mix, now);
+            let copy = Command { op: command.op.clone(), spoilt: None, copy: true, reply: None, ..command };
+            self.network.push(at, Job::Run(command));
+            let later = self.in_order(mix, &copy, later);
+            self.network.push(later, Job::Run(copy));
+        } else {
+            self.network.push(at, Job::Run(command));
+        }
+        false
+    }
+
+    /// When a command runs that would arrive at `at`: not before those sent earlier on its connection.
+    fn in_order(&mut self, mix: &Mix, command: &Command, at: At) -> At {
+        let connection = &mut self.network.connections[command.process];
+        if mix.late || connection.epoch != command.epoch {
+            return at;
+        }
+        connection.last = connection.last.max(at);
+        connection.last
+    }
+
+    fn tell(&mut self, at: At, command: &mut Command, answer: Answer) {
+        if let Some(reply) = command.reply.take() {
+            let gone = match (&command.op, &answer) {
+                (Op::Renew(leases), Ok(Reply::Renewed(answers))) => {
+                    let gone = leases.iter().zip(answers).filter(|(_, answer)| matches!(answer, Ok(Renewal::Gone)));
+                    gone.map(|(lease, _)| lease.owner.clone()).collect()
+                }
+                _ => Vec::new(),
+            };
+            self.network.push(at, Job::Tell(reply, answer, gone));
+        }
+    }
+
+    fn carry(&mut self, world: &World, now: At, due: Due) {
+        match due.job {
+            Job::Tell(reply, answer, gone) => {
+                // Whoever asked may have gone.
+                if reply.send(answer).is_ok() {
+                    self.gone.extend(gone);
+                }
+            }
+            Job::Hint(watcher) => {
+                let _ = watcher.send(Notice::Look);
+            }
+            Job::Blow(blow) => self.blow(now, blow),
+            Job::Run(command) => {
+                if let Some(&(_, until)) = world.mix.stalls.iter().find(|(from, until)| *from <= now && now < *until) {
+                    self.coverage.met(Met::Stalled);
+                    self.network.push(until, Job::Run(command));
+                } else {
+                    self.run(world, now, command);
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, world: &World, now: At, mut command: Command) {
+        let connection = &mut self.network.connections[command.process];
+        if command.epoch < connection.ran && world.flaw != Flaw::EndsNoConnection {
+            self.coverage.met(Met::Killed);
+            let at = now + self.way(&world.mix, now);
+            return self.tell(at, &mut command, Err(Error::unreachable("the connection was ended").maybe_applied()));
+        }
+        connection.ran = connection.ran.max(command.epoch);
+        if command.reply.as_ref().is_some_and(oneshot::Sender::is_closed) {
+            self.coverage.met(Met::LateCommand);
+        }
+        let answer = match (self.execute(world, now, &command), command.spoilt) {
+            (Ok(_), Some(Fate::FailAfter)) => Err(Error::unreachable("the connection broke").maybe_applied()),
+            (Ok(Reply::Renewed(answers)), Some(Fate::Partial)) => Ok(Reply::Renewed(self.in_part(answers))),
+            (answer, _) => answer,
+        };
+        let at = now + self.way(&world.mix, now);
+        self.tell(at, &mut command, answer);
+    }
+
+    fn execute(&mut self, world: &World, now: At, command: &Command) -> Answer {
+        Ok(match &command.op {
+            Op::Acquire(_) if command.spoilt == Some(Fate::Abstain) => {
+                let until = Duration::from_millis(self.rng.u64(1..200));
+                Reply::Acquired(Acquired::Refused { until, why: "it may have forgotten leases".to_owned() })
+            }
+            Op::Acquire(request) => {
+                let origin = Origin { sent_at: command.sent_at, copy: command.copy };
+                let acquired = self.server.acquire(request, now, origin)?;
+                if matches!(acquired, Acquired::Granted(_)) {
+                    self.given(now, &request.name, &request.owner);
+                }
+                Reply::Acquired(acquired)
+            }
+            Op::Renew(leases) => Reply::Renewed(leases.iter().map(|lease| Ok(self.server.renew(lease, now))).collect()),
+            Op::Release(lease, linger) => {
+                let released = self.server.release(lease, *linger, now);
+                if released == Released::Released {
+                    self.hint(&world.mix, now, &lease.name);
+                }
+                Reply::Released(released)
+            }
+            Op::Inspect(name) => Reply::Entries(self.server.inspect(name.as_ref(), now)),
+            Op::Watch(name, watcher) => {
+                self.network.watchers.push((name.clone(), watcher.clone()));
+                Reply::Watching
+            }
+        })
+    }
+
+    /// A batch of which one lease had an error, or the last ones no answer.
+    fn in_part(&mut self, mut answers: Vec<Result<Renewal, Error>>) -> Vec<Result<Renewal, Error>> {
+        let one = self.rng.usize(0..answers.len());
+        if self.rng.bool() {
+            answers.truncate(one);
+        } else {
+            answers[one] = Err(Error::refused("no permission for this name"));
+        }
+        answers
+    }
+
+    fn hint(&mut self, mix: &Mix, now: At, name: &Name) {
+        let mut watchers = std::mem::take(&mut self.network.watchers);
+        watchers.retain(|(_, watcher)| !watcher.is_closed());
+        for (_, watcher) in watchers.iter().filter(|(watched, _)| watched == name) {
+            if !self.happens(mix, now, Fate::LosePush, Met::LostPush) {
+                let at = now + self.way(mix, now);
+                self.network.push(at, Job::Hint(watcher.clone()));
+            }
+        }
+        self.network.watchers = watchers;
+    }
+
+    fn blow(&mut self, now: At, blow: Blow) {
+        let met = match blow {
+            Blow::Flush => {
+                self.server.forget(None);
+                Met::Flush
+            }
+            Blow::Delete(name) => {
+                self.server.forget(Some(name));
+                Met::Flush
+            }
+            Blow::Forward(by) => {
+                self.server.jump_forward(by);
+                Met::JumpForward
+            }
+            Blow::Back(by) => {
+                self.server.jump_back(by);
+                Met::JumpBack
+            }
+        };
+        self.coverage.met(met);
+        self.record(now, "lab", tenure_testkit::history::What::Fault { text: format!("{blow:?}") });
+    }
+}
+
+fn spoils_it(fate: Fate, op: &Op) -> bool {
+    match fate {
+        Fate::Abstain => matches!(op, Op::Acquire(_)),
+        Fate::Partial => matches!(op, Op::Renew(_)),
+        _ => true,
+    }
+}

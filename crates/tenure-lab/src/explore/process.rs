@@ -1,0 +1,360 @@
+//! A simulated process and what its tasks do: take names, work on the resource, and let go in every way there is.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tenure::{Clock, Error, ErrorKind, Guard, Lease, Locker, Loss, Release};
+use tenure_testkit::history::{Rule, What};
+
+use super::clock::{SimClock, ms};
+use super::coverage::Met;
+use super::mix::Fate;
+use super::plan::{Between, End, Looks, Plan};
+use super::store::SimStore;
+use super::world::{GRAIN, Held, World};
+
+pub(super) struct Process {
+    pub(super) who: String,
+    pub(super) world: Arc<World>,
+    pub(super) clock: SimClock,
+    pub(super) locker: Locker,
+    claims: AtomicU32,
+}
+
+impl Process {
+    pub(super) fn new(world: &Arc<World>, index: usize, who: impl Into<String>, clock: SimClock) -> Arc<Self> {
+        let who = who.into();
+        let store = SimStore { world: Arc::clone(world), process: index, clock: clock.clone() };
+        let locker = Locker::builder(store).clock(clock.clone()).label(&who).build().expect("good settings");
+        Arc::new(Self { who, world: Arc::clone(world), clock, locker, claims: AtomicU32::new(1) })
+    }
+
+    pub(super) fn record(&self, what: What) {
+        self.world.record(&self.who, what);
+    }
+
+    pub(super) fn claim(&self) -> u32 {
+        self.claims.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn failed(&self, claim: u32, error: &Error) {
+        self.world.met(match error.kind() {
+            ErrorKind::TimedOut => Met::TimedOut,
+            ErrorKind::Unreachable | ErrorKind::Unavailable => Met::NoAnswer,
+            _ => Met::Refusal,
+        });
+        if error.kind() == ErrorKind::Invalid {
+            self.world.find(Rule::Untyped, format!("{}#{claim} was refused for its settings: {error}", self.who));
+        }
+        let kind = Some(format!("{:?}", error.kind()));
+        self.record(What::Failed { claim, kind, text: error.to_string() });
+    }
+
+    /// Everything that is held is given up at once, whoever works under it.
+    async fn release_all(&self) {
+        for claim in self.world.all_over(&self.who) {
+            self.record(What::Release { claim });
+        }
+        self.locker.release_all().await;
+    }
+}
+
+/// One task of a process.
+pub(super) struct Task {
+    process: Arc<Process>,
+    rng: Rng,
+}
+
+impl Task {
+    pub(super) fn new(process: Arc<Process>, rng: Rng) -> Self {
+        Self { process, rng }
+    }
+
+    pub(super) async fn run(self) {
+        let clock = self.process.clock.clone();
+        clock.live(self.work_on()).await;
+    }
+
+    async fn work_on(mut self) {
+        while !self.process.world.healed() {
+            match self.rng.u8(0..30) {
+                0 => self.process.release_all().await,
+                1 => self.look().await,
+                2 => self.foreign().await,
+                3..=6 => self.adopt().await,
+                _ => self.lock(false).await,
+            }
+            let pause = ms(self.rng.u64(0..120));
+            self.process.clock.pause(pause).await;
+        }
+        for _ in 0..3 {
+            self.part().await;
+        }
+    }
+
+    /// When all is well, something is cancelled half-way: what it leaves behind would be seen when all has come to rest.
+    async fn part(&mut self) {
+        let name = self.rng.choice(&self.process.world.names).expect("there are names").clone();
+        let ttl = self.rng.choice([900, 2_000]).unwrap_or(900);
+        let wait = self.rng.choice([40, 400]).unwrap_or(40);
+        let acquire = self.process.locker.mutex(&name).ttl(Duration::from_millis(ttl)).wait(Duration::from_millis(wait));
+        let way = ms(3 * self.process.world.mix.way);
+        let mut soon = || (self.rng.u8(0..4) > 0).then(|| self.rng.u64(0..=way));
+        let (first, second) = (soon(), soon());
+        if let Some(Ok(guard)) = self.unless_cancelled(first, acquire.acquire()).await {
+            let _ = self.unless_cancelled(second, guard.release()).await;
+        }
+    }
+
+    async fn look(&mut self) {
+        let name = self.rng.choice(&self.process.world.names).expect("there are names").clone();
+        let _ = self.process.locker.inspect(&name).await;
+    }
+
+    /// A lease that was handed on, if there is one. It may stay, so that two take it up.
+    fn handed(&mut self) -> Option<Lease> {
+        let mut state = self.process.world.state();
+        let index = (!state.handed.is_empty()).then(|| self.rng.usize(0..state.handed.len()))?;
+        Some(if self.rng.u8(0..4) == 0 { state.handed[index].clone() } else { state.handed.swap_remove(index) })
+    }
+
+    /// Uses a lease by its token alone.
+    async fn foreign(&mut self) {
+        let Some(lease) = self.handed() else { return };
+        let locker = &self.process.locker;
+        if self.rng.bool() {
+            let _ = locker.release(&lease).await;
+        } else if self.process.world.mix.odds(Fate::Panic) == 0 {
+            let _ = locker.renew(&lease).await;
+            self.process.world.state().handed.push(lease);
+        }
+    }
+
+    async fn adopt(&mut self) {
+        let Some(lease) = self.handed() else { return };
+        let process = Arc::clone(&self.process);
+        let plan = self.plan(true).adopt(&lease);
+        let claim = process.claim();
+        process.record(What::Ask { claim, name: lease.name.as_str().to_owned() });
+        match self.unless_cancelled(plan.cancel, process.locker.adopt(&lease)).await {
+            None => self.cancelled(claim),
+            Some(Err(error)) => process.failed(claim, &error),
+            Some(Ok(guard)) => {
+                process.world.met(Met::Adoption);
+                self.hold(claim, plan, guard).await;
+            }
+        }
+    }
+
+    fn plan(&mut self, nested: bool) -> Plan {
+        let world = &self.process.world;
+        Plan::choose(&mut self.rng, &world.mix, &world.names, nested)
+    }
+
+    async fn lock(&mut self, nested: bool) {
+        let process = Arc::clone(&self.process);
+        let plan = self.plan(nested);
+        let claim = process.claim();
+        process.record(What::Ask { claim, name: plan.name.as_str().to_owned() });
+        match self.unless_cancelled(plan.cancel, plan.of(&process.locker).acquire()).await {
+            None => self.cancelled(claim),
+            Some(Err(error)) => process.failed(claim, &error),
+            Some(Ok(guard)) => self.hold(claim, plan, guard).await,
+        }
+    }
+
+    async fn unless_cancelled<T>(&self, after: Option<u64>, work: impl Future<Output = T>) -> Option<T> {
+        let Some(after) = after else { return Some(work.await) };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.process.clock.pause(after) => None,
+        }
+    }
+
+    fn cancelled(&self, claim: u32) {
+        self.process.world.met(Met::CancelledWait);
+        self.process.record(What::Failed { claim, kind: Some("Cancelled".to_owned()), text: String::new() });
+    }
+
+    async fn hold(&mut self, claim: u32, plan: Plan, guard: Guard) {
+        let process = Arc::clone(&self.process);
+        let world = &process.world;
+        let stop = if world.mix.fenced { 0 } else { plan.guard() };
+        let (shortest, longest) = (plan.shortest, plan.longest);
+        let held = Held { claim, guard: Arc::new(guard), stop, shortest, longest };
+        world.granted(&process.who, &process.clock, &held);
+        for &(work, between) in &plan.parts {
+            if self.work(&plan, &held, work).await || world.healed() {
+                break;
+            }
+            self.between(&held, between).await;
+        }
+        if let Some(loss) = held.guard.loss() {
+            self.lost(&plan, held, loss).await;
+        } else {
+            self.let_go(&plan, held).await;
+        }
+    }
+
+    async fn between(&mut self, held: &Held, between: Between) {
+        let world = &self.process.world;
+        let extended = match between {
+            Between::Nothing => return,
+            Between::Extend(ttl) => held.guard.extend(ttl).await.is_ok(),
+            Between::ExtendUnheard(ttl) => self.unless_cancelled(Some(0), held.guard.extend(ttl)).await.is_some(),
+            Between::Verify => {
+                let _ = held.guard.verify().await;
+                return world.met(Met::Verified);
+            }
+            Between::Nested => return Box::pin(self.lock(true)).await,
+        };
+        world.met(if extended { Met::Extended } else { Met::NotExtended });
+    }
+
+    /// Works for `span`; true when it was told of a loss.
+    async fn work(&self, plan: &Plan, held: &Held, span: u64) -> bool {
+        let (guard, looks) = (&held.guard, plan.looks);
+        let work = self.labour(plan, held, span, looks == Looks::State);
+        let told = async {
+            match looks {
+                Looks::Lost => drop(guard.lost().await),
+                Looks::Cancellation => guard.cancellation().cancelled().await,
+                _ => std::future::pending().await,
+            }
+        };
+        if looks == Looks::Run {
+            return guard.run(work).await.is_err();
+        }
+        tokio::select! {
+            biased;
+            () = told => true,
+            () = work => looks == Looks::State && guard.loss().is_some(),
+        }
+    }
+
+    /// Updates the resource, if this is the name that guards it, again and again.
+    async fn labour(&self, plan: &Plan, held: &Held, span: u64, looks: bool) {
+        let process = &*self.process;
+        let began = process.clock.now();
+        let guards = plan.name == process.world.names[0];
+        loop {
+            let left = span.saturating_sub(super::clock::nanos(process.clock.now().since(began)));
+            if left == 0 || process.world.healed() || (looks && held.guard.loss().is_some()) {
+                return;
+            }
+            if !guards {
+                // Nobody sees what it does, but the end of the faults cuts it short.
+                process.clock.pause(left.min(ms(100))).await;
+                continue;
+            }
+            let read = process.world.read(&process.who, held);
+            process.clock.pause(plan.step.min(left)).await;
+            if let Some(read) = read {
+                process.world.write(&process.who, held, read);
+            }
+        }
+    }
+
+    async fn lost(&mut self, plan: &Plan, held: Held, loss: Loss) {
+        let process = Arc::clone(&self.process);
+        let world = &process.world;
+        let claim = held.claim;
+        world.met(match loss {
+            Loss::Expired => Met::LostExpired,
+            Loss::Gone => Met::LostGone,
+            Loss::MaxHold => Met::LostMaxHold,
+            _ => Met::LostGivenUp,
+        });
+        self.judge(plan, &held, loss);
+        let until = world.believed_until(&process.who, claim);
+        if loss != Loss::GivenUp && until.is_some_and(|until| world.now() <= until + GRAIN) {
+            self.labour_on(plan, &held).await;
+        }
+        if world.over(&process.who, claim).is_some() {
+            process.record(What::Lost { claim, why: loss.to_string() });
+        }
+        if self.rng.bool() {
+            drop(held);
+            return;
+        }
+        let Some(guard) = Arc::into_inner(held.guard) else { return };
+        let _ = guard.release().await;
+    }
+
+    /// Stops work, which takes all the time there is for that.
+    async fn labour_on(&self, plan: &Plan, held: &Held) {
+        let end = self.process.clock.pause(held.stop);
+        tokio::select! {
+            biased;
+            () = end => {}
+            () = async { loop { self.labour(plan, held, held.stop, false).await; self.process.clock.pause(ms(1)).await } } => {}
+        }
+    }
+
+    /// Whether a loss was due, and told in time.
+    fn judge(&self, plan: &Plan, held: &Held, loss: Loss) {
+        let Process { world, who, .. } = &*self.process;
+        let Some(until) = world.believed_until(who, held.claim) else { return };
+        let (claim, now) = (held.claim, world.now());
+        if world.mix.tier == 1 && loss == Loss::Gone {
+            world.find(Rule::FalseLoss, format!("{who}#{claim}: {loss}, in a store that keeps its data"));
+        }
+        // With a short ttl, a command that is a little slow has no second try.
+        let enough = Duration::from_millis(if world.mix.calm() { 300 } else { 900 });
+        let healthy = world.mix.mild() && plan.ttl >= enough;
+        if healthy && plan.renews && loss == Loss::Expired {
+            world.find(Rule::FalseLoss, format!("{who}#{claim}: {loss}, though hardly anything was broken"));
+        }
+        let told = matches!(plan.looks, Looks::Lost | Looks::Cancellation | Looks::Run) && !world.mix.fenced;
+        if told && now > until + GRAIN && plan.parts.iter().all(|(_, between)| *between == Between::Nothing) {
+            let late = Duration::from_nanos(now - until);
+            world.find(Rule::LateLoss, format!("{who}#{claim} was told {late:?} after its belief had ended"));
+        }
+    }
+
+    async fn let_go(&mut self, plan: &Plan, held: Held) {
+        let process = Arc::clone(&self.process);
+        let world = &process.world;
+        let claim = held.claim;
+        // A value that was given is not released when others might hold by it before the release has run.
+        let sure = held.guard.remaining() > Duration::from_millis(60) && plan.token.is_none();
+        world.over(&process.who, claim);
+        process.record(What::Release { claim });
+        let Some(guard) = Arc::into_inner(held.guard) else { return };
+        match plan.end {
+            End::Drop => {
+                world.met(Met::Dropped);
+                drop(guard);
+            }
+            End::HandOn => {
+                let lease = guard.into_lease();
+                world.state().hands_on(lease);
+            }
+            End::Release => self.released(claim, sure, Some(guard.release().await)),
+            End::CancelledRelease(after) => {
+                let how = self.unless_cancelled(Some(after), guard.release()).await;
+                self.released(claim, sure, how);
+            }
+        }
+    }
+
+    fn released(&self, claim: u32, sure: bool, how: Option<Result<Release, Error>>) {
+        let process = &self.process;
+        let (met, how) = match how {
+            None => (Met::CancelledRelease, "cancelled".to_owned()),
+            Some(Ok(Release::Released)) => (Met::Released, "released".to_owned()),
+            Some(Ok(Release::WasLost)) => (Met::WasLost, "was lost".to_owned()),
+            Some(Ok(Release::Unknown { error, .. })) => (Met::UnknownRelease, error.to_string()),
+            Some(Err(error)) => (Met::Refusal, error.to_string()),
+        };
+        process.world.met(met);
+        if met == Met::WasLost && sure && process.world.mix.calm() {
+            process.world.find(Rule::FalseLoss, format!("{}#{claim} was told lost at its release", process.who));
+        }
+        process.record(What::Released { claim, how });
+    }
+}

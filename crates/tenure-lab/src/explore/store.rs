@@ -1,0 +1,108 @@
+//! The store as one simulated process has it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use tenure::{Acquired, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tokio::sync::mpsc;
+
+use super::clock::SimClock;
+use super::network::{Op, Reply};
+use super::world::World;
+
+pub(super) struct SimStore {
+    pub(super) world: Arc<World>,
+    pub(super) process: usize,
+    pub(super) clock: SimClock,
+}
+
+impl SimStore {
+    async fn call(&self, op: Op) -> Result<Reply, Error> {
+        self.clock.pass().await;
+        match &op {
+            Op::Acquire(request) => {
+                let now = self.world.now();
+                self.world.state().asks(now, self.process, &request.owner, request.repeatable);
+            }
+            Op::Release(lease, _) => self.world.state().gives_up(&lease.owner),
+            _ => {}
+        }
+        let answer = self.world.send(self.process, op).answer().await;
+        self.clock.pass().await;
+        // A process that was stopped hears of it only now.
+        self.world.state().news |= matches!(answer, Ok(Reply::Renewed(_)) | Err(_));
+        answer
+    }
+}
+
+#[async_trait]
+impl Store for SimStore {
+    fn features(&self) -> Features {
+        Features {
+            fence: true,
+            shares: false,
+            queue: false,
+            push: self.world.mix.push,
+            server_clock: true,
+            late_commands: self.world.mix.late,
+            min_ttl: Duration::from_millis(10),
+            max_name: Name::MAX_BYTES,
+            operation_timeout: None,
+        }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        match self.call(Op::Acquire(request.clone())).await? {
+            Reply::Acquired(acquired) => Ok(acquired),
+            _ => unreachable!("it answers what it is asked"),
+        }
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        match self.call(Op::Renew(leases.to_vec())).await {
+            Ok(Reply::Renewed(answers)) => answers,
+            Ok(_) => unreachable!("it answers what it is asked"),
+            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+        }
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        match self.call(Op::Release(lease.clone(), linger)).await? {
+            Reply::Released(released) => Ok(released),
+            _ => unreachable!("it answers what it is asked"),
+        }
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        if !self.world.mix.push {
+            return Ok(stream::pending().boxed());
+        }
+        let (watcher, hints) = mpsc::unbounded_channel();
+        self.call(Op::Watch(request.name.clone(), watcher)).await?;
+        let next = |mut hints: mpsc::UnboundedReceiver<Notice>| async move { hints.recv().await.map(|hint| (hint, hints)) };
+        Ok(stream::unfold(hints, next).boxed())
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        match self.call(Op::Inspect(name.cloned())).await? {
+            Reply::Entries(entries) => Ok(entries),
+            _ => unreachable!("it answers what it is asked"),
+        }
+    }
+}
+
+impl fmt::Display for SimStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("simulated:")
+    }
+}
+
+impl fmt::Debug for SimStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimStore")
+    }
+}

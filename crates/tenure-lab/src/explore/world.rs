@@ -1,0 +1,358 @@
+//! All of one run that is not a process: its history, what is counted, the tokens and the guarded resource.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tenure::{Guard, Lease, Name, Owner, State};
+use tenure_testkit::History;
+use tenure_testkit::history::{Event, Finding, Rule, What};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Flaw;
+use super::clock::{At, SimClock, ms, nanos};
+use super::coverage::{Coverage, Met};
+use super::mix::Mix;
+use super::network::Network;
+use super::server::Server;
+
+/// A world, shared by its processes.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) mix: Mix,
+    pub(super) flaw: Flaw,
+    pub(super) names: Vec<Name>,
+    began: OnceLock<Instant>,
+    state: Mutex<Inner>,
+    /// The network has something to do earlier than it thought.
+    pub(super) wake: Notify,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) history: History,
+    pub(super) findings: Vec<Finding>,
+    pub(super) coverage: Coverage,
+    pub(super) server: Server,
+    pub(super) network: Network,
+    pub(super) rng: Rng,
+    pub(super) tokens: HashMap<Owner, Token>,
+    /// Leases that were handed on and that nobody has taken up.
+    pub(super) handed: Vec<Lease>,
+    /// Names that must stay taken for at least so long: name, by whom, until when.
+    shortest: Vec<(Name, Owner, At)>,
+    watched: Vec<Watched>,
+    /// A renewal was answered since the guards were last looked at.
+    pub(super) news: bool,
+    /// Owners of whom a renewal has said so.
+    pub(super) gone: Vec<Owner>,
+    resource: Resource,
+}
+
+/// What is known of an owner token.
+#[derive(Clone, Debug)]
+pub(super) struct Token {
+    pub(super) process: usize,
+    number: usize,
+    /// When the last acquisition with it was sent.
+    pub(super) sent_at: At,
+    /// A release of it was sent.
+    released: bool,
+    /// Somebody has held by it.
+    pub(super) granted: bool,
+    /// It was given up without a release.
+    pub(super) handed: bool,
+}
+
+/// A claim whose belief is followed.
+#[derive(Debug)]
+struct Watched {
+    who: String,
+    clock: SimClock,
+    claim: u32,
+    guard: Weak<Guard>,
+    /// How much longer than the belief the work may go on, by the process's clock.
+    stop: u64,
+    until: At,
+    latest: Option<At>,
+    jeopardy: bool,
+}
+
+#[derive(Debug, Default)]
+struct Resource {
+    value: u64,
+    largest: u64,
+}
+
+/// One held claim, as its task knows it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) claim: u32,
+    pub(super) guard: Arc<Guard>,
+    /// The time to stop work after a loss, by the process's clock.
+    pub(super) stop: u64,
+    pub(super) shortest: Duration,
+    pub(super) longest: Option<Duration>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, mix: Mix, mut rng: Rng, flaw: Flaw) -> Self {
+        let names: Vec<Name> = ["a", "b", "c"].iter().take(mix.names).map(|name| Name::new(name).expect("a good name")).collect();
+        let state = Inner {
+            history: History::new(format!("explore: {mix}"), seed),
+            findings: Vec::new(),
+            coverage: Coverage::default(),
+            server: Server::new(&names, rng.u64(0..ms(1)), flaw),
+            network: Network::new(&mix),
+            rng,
+            tokens: HashMap::new(),
+            handed: Vec::new(),
+            shortest: Vec::new(),
+            watched: Vec::new(),
+            news: false,
+            gone: Vec::new(),
+            resource: Resource::default(),
+        };
+        Self { mix, flaw, names, began: OnceLock::new(), state: Mutex::new(state), wake: Notify::new() }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, Inner> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn began(&self) -> Instant {
+        *self.began.get_or_init(Instant::now)
+    }
+
+    pub(super) fn now(&self) -> At {
+        nanos(Instant::now().duration_since(self.began()))
+    }
+
+    pub(super) fn at(&self, at: At) -> Instant {
+        self.began() + Duration::from_nanos(at)
+    }
+
+    pub(super) fn healed(&self) -> bool {
+        self.now() >= self.mix.heal
+    }
+
+    pub(super) fn record(&self, who: &str, what: What) {
+        let at = self.now();
+        self.state().record(at, who, what);
+    }
+
+    pub(super) fn fault(&self, text: impl Into<String>) {
+        self.record("lab", What::Fault { text: text.into() });
+    }
+
+    pub(super) fn find(&self, rule: Rule, text: String) {
+        let at = self.now();
+        self.state().findings.push(Finding { rule, at, text });
+    }
+
+    pub(super) fn met(&self, what: Met) {
+        self.state().coverage.met(what);
+    }
+
+    /// A process believes from now on that it holds.
+    pub(super) fn granted(&self, who: &str, clock: &SimClock, held: &Held) {
+        let now = self.now();
+        let remaining = nanos(held.guard.remaining());
+        let (owner, name, fence) = (held.guard.token(), held.guard.name(), held.guard.fence().map(tenure::Fence::get));
+        let mut state = self.state();
+        state.coverage.met(Met::Grant);
+        let believed = now + clock.life().real(remaining);
+        let until = now + clock.life().real(remaining + held.stop);
+        let mut latest = None;
+        let mut shown = None;
+        if let Some(token) = state.tokens.get_mut(&owner) {
+            token.granted = true;
+            shown = owner.is_ours().then(|| format!("{who}.{}", token.number));
+        }
+        // When a value that others use too was sent last is not known.
+        if let Some(token) = state.tokens.get(&owner).filter(|_| owner.is_ours()) {
+            let sent_at = token.sent_at;
+            latest = held.longest.map(|longest| sent_at + clock.life().real(nanos(longest)) + GRAIN);
+            if !held.shortest.is_zero() && self.mix.tier == 1 {
+                // Its clock may run apart from the server's.
+                let until = (sent_at + nanos(held.shortest) / 100 * 98).saturating_sub(GRAIN);
+                state.shortest.push((name.clone(), owner.clone(), until));
+            }
+        }
+        let claim = held.claim;
+        let grant = What::Grant { claim, name: name.as_str().to_owned(), weight: 1, token: shown, fence, until: Some(until) };
+        state.record(now, who, grant);
+        let watched = Watched {
+            who: who.to_owned(),
+            clock: clock.clone(),
+            claim,
+            guard: Arc::downgrade(&held.guard),
+            stop: held.stop,
+            until: believed,
+            latest,
+            jeopardy: false,
+        };
+        let Inner { server, findings, .. } = &mut *state;
+        watched.check(self, server, &held.guard, now, believed, findings);
+        state.watched.push(watched);
+    }
+
+    /// A claim is over: its belief is followed no more. Until when it was believed; `None` if it was over already.
+    pub(super) fn over(&self, who: &str, claim: u32) -> Option<At> {
+        let mut state = self.state();
+        let index = state.watched.iter().position(|watched| watched.claim == claim && watched.who == who)?;
+        Some(state.watched.remove(index).until)
+    }
+
+    /// All claims of a process are over.
+    pub(super) fn all_over(&self, who: &str) -> Vec<u32> {
+        self.state().watched.extract_if(.., |watched| watched.who == who).map(|watched| watched.claim).collect()
+    }
+
+    pub(super) fn believed_until(&self, who: &str, claim: u32) -> Option<At> {
+        self.state().watched.iter().find(|watched| watched.claim == claim && watched.who == who).map(|watched| watched.until)
+    }
+
+    /// Notes what renewals have done to beliefs. Called when every task has come to rest, before time goes on.
+    pub(super) fn settle(&self) {
+        let mut state = self.state();
+        if !std::mem::take(&mut state.news) {
+            return;
+        }
+        let now = self.now();
+        let gone = std::mem::take(&mut state.gone);
+        let Inner { watched, history, coverage, findings, server, .. } = &mut *state;
+        for watched in watched.iter_mut().filter(|watched| !watched.clock.life().dead_at(now)) {
+            let Some(guard) = watched.guard.upgrade() else { continue };
+            if gone.contains(&guard.token()) && watched.clock.life().naps.is_empty() && guard.loss().is_none() {
+                watched.finds(findings, now, "the store said that it is gone, and it is believed on");
+            }
+            if !watched.jeopardy && guard.state() == State::Jeopardy {
+                watched.jeopardy = true;
+                coverage.met(Met::Jeopardy);
+            }
+            let remaining = nanos(guard.remaining());
+            let believed = now + watched.clock.life().real(remaining);
+            // A span may round to either side.
+            if remaining == 0 || believed <= watched.until + ROUNDING {
+                continue;
+            }
+            if watched.until <= now {
+                watched.finds(findings, now, "its belief had ended, and it is believed again");
+            }
+            (watched.until, watched.jeopardy) = (believed, false);
+            coverage.met(Met::Renewal);
+            watched.check(self, server, &guard, now, believed, findings);
+            let until = Some(now + watched.clock.life().real(remaining + watched.stop));
+            history.events.push(Event { at: now, who: watched.who.clone(), what: What::Believe { claim: watched.claim, until } });
+        }
+    }
+
+    /// The guarded resource is read for an update.
+    pub(super) fn read(&self, who: &str, held: &Held) -> Option<u64> {
+        let now = self.now();
+        let mut state = self.state();
+        let fence = held.guard.fence().map(tenure::Fence::get);
+        let value = state.resource.lets_in(fence, self.mix.fenced).then_some(state.resource.value);
+        if value.is_none() {
+            state.coverage.met(Met::RefusedWrite);
+        }
+        state.record(now, who, What::Read { claim: held.claim, fence, value });
+        value
+    }
+
+    /// The guarded resource is written with what was made of `read`.
+    pub(super) fn write(&self, who: &str, held: &Held, read: u64) {
+        let now = self.now();
+        let mut state = self.state();
+        let fence = held.guard.fence().map(tenure::Fence::get);
+        let accepted = state.resource.lets_in(fence, self.mix.fenced);
+        let wrote = read + 1;
+        if accepted {
+            state.resource.value = wrote;
+        }
+        state.coverage.met(if accepted { Met::Written } else { Met::RefusedWrite });
+        state.record(now, who, What::Write { claim: held.claim, fence, read, wrote, accepted });
+    }
+}
+
+/// What timers, which count in milliseconds, may add.
+pub(super) const GRAIN: u64 = ms(3);
+/// What going from one clock to another may add.
+const ROUNDING: u64 = 1_000;
+
+impl Watched {
+    /// Looks over the shoulders of holder and store: what is believed must stand there, for longer than it is believed.
+    fn check(&self, world: &World, server: &Server, guard: &Guard, now: At, believed: At, findings: &mut Vec<Finding>) {
+        if self.latest.is_some_and(|latest| believed > latest) {
+            self.finds(findings, now, "it is believed for longer than its longest hold");
+        }
+        let stopped = believed + self.clock.life().real(self.stop);
+        let stands = server.row(&guard.name(), now).filter(|(row, _)| row.owner == guard.token() && !row.lingers);
+        if world.mix.tier == 1 && believed > now && stands.is_none_or(|(_, left)| stopped > now + left + ROUNDING) {
+            self.finds(findings, now, "it is believed for longer than the lease lasts at the store");
+        }
+    }
+
+    fn finds(&self, findings: &mut Vec<Finding>, at: At, what: &str) {
+        findings.push(Finding { rule: Rule::LateLoss, at, text: format!("{}#{}: {what}", self.who, self.claim) });
+    }
+}
+
+impl Resource {
+    fn lets_in(&mut self, fence: Option<u64>, compares: bool) -> bool {
+        let fence = fence.unwrap_or(0);
+        let fresh = fence >= self.largest;
+        self.largest = self.largest.max(fence);
+        fresh || !compares
+    }
+}
+
+impl Inner {
+    pub(super) fn record(&mut self, at: At, who: &str, what: What) {
+        self.history.events.push(Event { at, who: who.to_owned(), what });
+    }
+
+    /// An acquisition with a token leaves its process.
+    pub(super) fn asks(&mut self, now: At, process: usize, owner: &Owner, repeatable: bool) {
+        let number = self.tokens.len();
+        let fresh = Token { process, number, sent_at: now, released: false, granted: false, handed: false };
+        let token = self.tokens.entry(owner.clone()).or_insert(fresh);
+        token.sent_at = now;
+        if token.released && repeatable {
+            let text = format!("token {} was sent again after its release", token.number);
+            self.findings.push(Finding { rule: Rule::TokenReuse, at: now, text });
+        }
+    }
+
+    /// A release of a token leaves its process.
+    pub(super) fn gives_up(&mut self, owner: &Owner) {
+        if let Some(token) = self.tokens.get_mut(owner) {
+            token.released = true;
+            if !token.granted {
+                self.coverage.met(Met::CleanUp);
+            }
+        }
+    }
+
+    /// A lease leaves its process without a release.
+    pub(super) fn hands_on(&mut self, lease: Lease) {
+        if let Some(token) = self.tokens.get_mut(&lease.owner) {
+            token.handed = true;
+        }
+        self.shortest.retain(|(_, owner, _)| *owner != lease.owner);
+        self.coverage.met(Met::HandedOn);
+        self.handed.push(lease);
+    }
+
+    /// A name was given to `owner` by the server: nobody may have had it for its shortest hold.
+    pub(super) fn given(&mut self, now: At, name: &Name, owner: &Owner) {
+        let kept = self.shortest.iter().find(|(key, by, until)| key == name && by != owner && now < *until);
+        if kept.is_some() {
+            let text = format!("{name:?} was given on before the shortest hold was over");
+            self.findings.push(Finding { rule: Rule::Overlap, at: now, text });
+        }
+    }
+}
