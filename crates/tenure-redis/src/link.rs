@@ -88,10 +88,7 @@ impl Link {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
         let wire: MultiplexedConnection = match client.get_multiplexed_async_connection_with_config(&config).await {
             Ok(wire) => wire,
-            Err(error) if error.is_connection_dropped() => {
-                return Err(parting_word(client, limit).await.unwrap_or_else(|| refused_or_unreachable(client, &error)));
-            }
-            Err(error) => return Err(refused_or_unreachable(client, &error)),
+            Err(error) => return Err(not_let_in(client, limit, &error).await),
         };
         let mut handshake = pipe();
         for Identity { id, addr } in predecessors {
@@ -101,7 +98,10 @@ impl Link {
         // CLIENT may be forbidden; a command that every user of locks may send tells whether the server serves us at all.
         handshake.add_command(cmd("PING"));
         handshake.ignore_errors();
-        let mut answers = wire.send(&handshake).await.map_err(|e| translate(&e))?;
+        let mut answers = match wire.send(&handshake).await {
+            Ok(answers) => answers,
+            Err(error) => return Err(not_let_in(client, limit, &error).await),
+        };
         answers.pop().transpose().map_err(|e| refused_or_unreachable(client, &e))?;
         let identity = answers.pop().and_then(Result::ok).and_then(|info| identity(&info));
         // Each kill answers how many it ended: none is as good, the predecessor was gone.
@@ -194,6 +194,12 @@ fn refused_or_unreachable(client: &Client, error: &redis::RedisError) -> Error {
         return Error::unreachable(format!("no connection: {error}")).fix(fix);
     }
     translated
+}
+
+/// Why there is no connection, in the server's own words where it had some.
+async fn not_let_in(client: &Client, limit: Duration, error: &redis::RedisError) -> Error {
+    let said = if error.is_connection_dropped() { parting_word(client, limit).await } else { None };
+    said.unwrap_or_else(|| refused_or_unreachable(client, error))
 }
 
 /// Why a server hung up at once, e.g. because it has too many clients: it says so unasked, and the client library tells of its own
