@@ -184,6 +184,10 @@ fn identity(info: &Value) -> Option<Identity> {
 fn refused_or_unreachable(client: &Client, error: &redis::RedisError) -> Error {
     let translated = translate(error);
     if translated.is_transient() && error.code().is_none() {
+        if error.to_string().contains("certificate") {
+            let fix = "renew the server's certificate, or name the authority that signed it with ca=";
+            return Error::unreachable(format!("no connection: {error}")).fix(fix);
+        }
         // The two look alike from here: a server that waits for more of what it takes for a command, or hangs up on it.
         let tls = match client.get_connection_info().addr() {
             ConnectionAddr::TcpTls { .. } => " and speaks TLS on this port (redis:// is without)",

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::clock::ShiftedClock;
+
 const EXTENSIONS: &str = "\
 [req]
 distinguished_name = name
@@ -43,6 +45,15 @@ impl Certificates {
         made
     }
 
+    /// As [`generate`](Self::generate), and the server's certificate ended ten years ago; needs a C compiler, for a clock of its own.
+    pub fn generate_expired(dir: &Path) -> Self {
+        const TWENTY_YEARS: i64 = 20 * 365 * 86_400_000;
+        let (made, clock) = (Self::generate(dir), ShiftedClock::new());
+        clock.shift(-TWENTY_YEARS);
+        made.certify("server", |openssl| clock.apply(openssl));
+        made
+    }
+
     /// The authority's certificate.
     pub fn ca(&self) -> PathBuf {
         self.dir.join("ca.crt")
@@ -75,15 +86,27 @@ impl Certificates {
     fn sign(&self, who: &str) {
         self.key(who);
         self.openssl(&format!("req -new -config openssl.cnf -key {who}.key -out {who}.csr"));
-        self.openssl(&format!(
+        self.certify(who, |_| {});
+    }
+
+    /// Has the authority sign what `who` asked for, for ten years from the present of the process.
+    fn certify(&self, who: &str, change: impl FnOnce(&mut Command)) {
+        let arguments = format!(
             "x509 -req -days 3650 -in {who}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -extfile openssl.cnf \
              -extensions {who} -out {who}.crt"
-        ));
+        );
+        self.openssl_with(&arguments, change);
     }
 
     fn openssl(&self, arguments: &str) {
-        let run = Command::new("openssl").args(arguments.split(' ')).current_dir(&self.dir).output();
-        let output = run.unwrap_or_else(|error| {
+        self.openssl_with(arguments, |_| {});
+    }
+
+    fn openssl_with(&self, arguments: &str, change: impl FnOnce(&mut Command)) {
+        let mut command = Command::new("openssl");
+        command.args(arguments.split(' ')).current_dir(&self.dir);
+        change(&mut command);
+        let output = command.output().unwrap_or_else(|error| {
             panic!("openssl cannot be run ({error}): install it (apt-get install openssl)");
         });
         let said = String::from_utf8_lossy(&output.stderr);

@@ -32,11 +32,21 @@ enum Order {
     Acquire { claim: u32, name: String, terms: Terms },
     Adopt { claim: u32, lease: Lease },
     To { claim: u32, order: ClaimOrder },
+    ByHand { what: ByHand, name: String, token: String },
     Visits { name: String, dir: PathBuf, times: u64 },
     Arm(Probe),
     Block { ms: u64 },
     Jump { ms: u64 },
     Settle,
+}
+
+/// What a worker does to a name by its owner's value alone, without a guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ByHand {
+    /// Renews it for ten seconds.
+    Renew,
+    /// Gives it up.
+    Release,
 }
 
 /// What is said about one claim.
@@ -67,6 +77,7 @@ enum Said {
     Event { at: At, what: What },
     Lease(Lease),
     State(String),
+    Answer(String),
     Done,
 }
 
@@ -77,12 +88,15 @@ pub struct Terms {
     wait: Option<Duration>,
     recheck: Option<Duration>,
     fixed: bool,
+    min_hold: Duration,
+    max_hold: Option<Duration>,
+    token: Option<String>,
 }
 
 impl Terms {
     /// For `ttl`, renewed, waiting as long as it takes.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, wait: None, recheck: None, fixed: false }
+        Self { ttl, wait: None, recheck: None, fixed: false, min_hold: Duration::ZERO, max_hold: None, token: None }
     }
 
     /// Gives up after this long.
@@ -101,6 +115,24 @@ impl Terms {
     #[must_use]
     pub fn fixed(self) -> Self {
         Self { fixed: true, ..self }
+    }
+
+    /// Keeps the name taken for at least this long.
+    #[must_use]
+    pub fn min_hold(self, min: Duration) -> Self {
+        Self { min_hold: min, ..self }
+    }
+
+    /// Holds it for this long at most.
+    #[must_use]
+    pub fn max_hold(self, max: Duration) -> Self {
+        Self { max_hold: Some(max), ..self }
+    }
+
+    /// Uses this value as the owner.
+    #[must_use]
+    pub fn token(self, token: impl Into<String>) -> Self {
+        Self { token: Some(token.into()), ..self }
     }
 }
 

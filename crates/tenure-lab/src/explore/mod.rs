@@ -1,7 +1,7 @@
 //! Seeded random exploration of the core against a simulated store in virtual time.
 //!
 //! Each run makes up some processes, names and faults from its seed, lets the processes contend while the faults last, and then
-//! asks that everything comes to rest. The history is judged by the [checker](check) that judges real servers, and besides:
+//! asks that everything comes to rest. The history is judged by the [checker][check] that judges real servers, and besides:
 //!
 //! - no token is sent after its release, no name passes on before its shortest hold, no belief outlasts the longest;
 //! - a loss is told when belief ends, and nobody is told of one that did not happen;

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tenure_testkit::history::{At, Event, What};
-use tenure_testkit::worker::{Probe, Terms};
+use tenure_testkit::history::{At, Event, What, nanos};
+use tenure_testkit::worker::{ByHand, Probe, Terms};
 use tenure_testkit::{Recorder, Register, Signal, Worker};
 
-use super::stage::PATIENCE;
+use super::stage::{PATIENCE, SLACK};
 
 /// A process under test. Clones are the same process.
 #[derive(Clone)]
@@ -63,6 +63,15 @@ impl Actor {
         self.worker.borrow_mut().settle();
     }
 
+    /// Renews or gives up a name by its owner's value alone; how that went.
+    pub(super) fn by_hand(&self, what: ByHand, name: &str, token: &str) -> String {
+        self.worker.borrow_mut().by_hand(what, name, token)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.worker.borrow().pid()
+    }
+
     /// Blocks the thread of its runtime.
     pub(super) fn blocks(&self, span: Duration) {
         self.worker.borrow_mut().block(span);
@@ -78,10 +87,10 @@ impl Actor {
         self.wait("death", |what| matches!(what, What::Died)).at
     }
 
-    /// Waits until it has failed to open its store with an error of one of these kinds.
+    /// Waits until it has failed to open its store with an error of one of these kinds; as it was told.
     #[track_caller]
-    pub(super) fn fails_to_open(&self, kinds: &[&str]) {
-        Claim { actor: self.clone(), number: 0 }.failed_with(kinds);
+    pub(super) fn fails_to_open(&self, kinds: &[&str]) -> String {
+        Claim { actor: self.clone(), number: 0 }.failed_with(kinds)
     }
 
     fn wait(&self, for_what: &str, is_it: impl Fn(&What) -> bool) -> Event {
@@ -100,11 +109,24 @@ pub(super) struct Claim {
 impl Claim {
     /// Waits for the grant.
     pub(super) fn granted(&self) -> At {
-        let number = self.number;
-        let about = |what: &What| matches!(what, What::Grant { claim, .. } | What::Failed { claim, .. } if *claim == number);
-        let event = self.actor.wait("grant", about);
+        let event = self.answered();
         assert!(matches!(event.what, What::Grant { .. }), "{} was to be granted: {:?}", self.actor.who, event.what);
         event.at
+    }
+
+    /// Waits until it is granted, or fails.
+    pub(super) fn answered(&self) -> Event {
+        let number = self.number;
+        let about = |what: &What| matches!(what, What::Grant { claim, .. } | What::Failed { claim, .. } if *claim == number);
+        self.actor.wait("grant", about)
+    }
+
+    /// The value by which it holds, where that is its own.
+    pub(super) fn token(&self) -> String {
+        match self.answered().what {
+            What::Grant { token: Some(token), .. } => token,
+            other => panic!("{} has no value of its own: {other:?}", self.actor.who),
+        }
     }
 
     /// Whether it has been granted by now.
@@ -131,18 +153,35 @@ impl Claim {
         self.actor.wait("loss", |what| matches!(what, What::Lost { claim, .. } if *claim == number)).at
     }
 
-    /// Waits until the acquisition fails, which must be with an error of this kind.
+    /// Waits until it is told of its loss, which has to be when its belief ends.
+    pub(super) fn lost_in_time(&self) -> At {
+        let lost = self.lost();
+        let history = self.actor.recorder.take_down();
+        let end = history.events.iter().rev().find_map(|event| match event.what {
+            What::Grant { claim, until, .. } | What::Believe { claim, until } if claim == self.number => {
+                until.filter(|_| event.who == self.actor.who)
+            }
+            _ => None,
+        });
+        let end = end.expect("a belief that ends");
+        assert!(
+            (end..=end + nanos(SLACK)).contains(&lost),
+            "{} was told at {lost}, and its belief ended at {end}",
+            self.actor.who
+        );
+        lost
+    }
+
+    /// Waits until the acquisition fails, which must be with an error of this kind; as it was told.
     #[track_caller]
-    pub(super) fn failed(&self, expected: &str) {
-        self.failed_with(&[expected]);
+    pub(super) fn failed(&self, expected: &str) -> String {
+        self.failed_with(&[expected])
     }
 
     #[track_caller]
-    fn failed_with(&self, expected: &[&str]) {
-        let number = self.number;
-        let about = |what: &What| matches!(what, What::Failed { claim, .. } | What::Grant { claim, .. } if *claim == number);
-        match self.actor.wait("failure", about).what {
-            What::Failed { kind: Some(kind), .. } if expected.contains(&&*kind) => {}
+    fn failed_with(&self, expected: &[&str]) -> String {
+        match self.answered().what {
+            What::Failed { kind: Some(kind), text, .. } if expected.contains(&&*kind) => text,
             other => panic!("{} was to fail with {expected:?}: {other:?}", self.actor.who),
         }
     }

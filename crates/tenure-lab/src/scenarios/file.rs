@@ -9,7 +9,7 @@ use tenure_testkit::ShiftedClock;
 use tenure_testkit::history::Rule;
 
 use super::rigs::{File, on_file};
-use super::stage::{BELIEF, DOOR, NEXT, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
+use super::stage::{BELIEF, DOOR, Heir, NEXT, Stage, now, terms};
 use super::{broken, fenced, holds};
 use crate::Item;
 
@@ -58,41 +58,23 @@ fn remove(path: &Path) {
     }
 }
 
-/// Another takes the door while the first still believes; the first is refused, and told at its next renewal.
-fn is_taken_away(stage: &mut Stage<'_>, what: &str, take: impl FnOnce()) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
-    stage.some_time();
-    take();
-    stage.fault(what);
-    stage.loss_due(RENEWAL);
-    stage.grant_due(POLL + OPERATION + SLACK);
-    second.granted();
-    second.works(&stage.register);
-    first.refused();
-    first.lost();
-    second.renewed(now());
-    stage.is_left(&second);
-}
-
 fn deleted(stage: &mut Stage<'_>, file: &File) {
-    is_taken_away(stage, "the file is deleted", || remove(&file.path()));
+    stage.is_taken_away(Heir::Waits, "the file is deleted", || remove(&file.path()));
 }
 
 fn older_copy(stage: &mut Stage<'_>, file: &File) {
     let (other, copy) = (stage.far(), file.dir().join("copy.db"));
     stage.warms_up(&other);
     raw(file).execute("VACUUM INTO ?1", [copy.to_str().expect("test paths are UTF-8")]).expect("a copy can be made");
-    is_taken_away(stage, "the file is a copy from before the grant", || {
+    stage.is_taken_away(Heir::Waits, "the file is a copy from before the grant", || {
         remove(&file.path());
         fs::rename(&copy, file.path()).expect("a file can be renamed");
     });
 }
 
 fn row_deleted(stage: &mut Stage<'_>, file: &File) {
-    is_taken_away(stage, "the row of the door is deleted", || run(&raw(file), "DELETE FROM lock WHERE name = 'door'"));
+    stage
+        .is_taken_away(Heir::Waits, "the row of the door is deleted", || run(&raw(file), "DELETE FROM lock WHERE name = 'door'"));
 }
 
 /// The new file begins to count at the wall clock, which is behind.
@@ -129,32 +111,9 @@ fn locked_for_a_moment(stage: &mut Stage<'_>, file: &File) {
     stage.ends_well(&first, &second);
 }
 
-/// The store is away for longer than the belief: told at the deadline, and the next is granted when it is back.
-fn is_away(stage: &mut Stage<'_>, file: &File, leave: &str, come_back: &str) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.runs(&stage.register);
-    let second = b.asks(DOOR, terms());
-    stage.some_time();
-    let other = raw(file);
-    run(&other, leave);
-    let left = stage.fault(leave);
-    stage.loss_due(BELIEF);
-    let lost = first.lost();
-    stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
-    std::thread::sleep((TTL + SLACK).saturating_sub(Duration::from_nanos(now() - left)));
-    run(&other, come_back);
-    stage.fault(come_back);
-    stage.grant_due(NEXT);
-    second.granted();
-    second.works(&stage.register);
-    second.renewed(now());
-    stage.is_left(&second);
-    stage.ends_with_another(&a);
-}
-
 fn locked_for_long(stage: &mut Stage<'_>, file: &File) {
-    is_away(stage, file, "BEGIN IMMEDIATE", "ROLLBACK");
+    let other = raw(file);
+    stage.is_away_for_long(|| run(&other, "BEGIN IMMEDIATE"), || run(&other, "ROLLBACK"));
 }
 
 /// Whoever waits is told what is wrong with the file; the holder goes on until its deadline.

@@ -5,10 +5,12 @@
 
 mod actor;
 mod anywhere;
+mod disk;
 mod file;
 mod redis;
 mod rigs;
 mod stage;
+mod terms;
 
 use tenure_testkit::history::{Rule, Verdict};
 
@@ -17,7 +19,7 @@ use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    [anywhere::items(), redis::items(), file::items()].into_iter().flatten().collect()
+    [anywhere::items(), terms::items(), redis::items(), file::items(), disk::items()].into_iter().flatten().collect()
 }
 
 /// A fault in which one holder at a time is promised.
@@ -33,11 +35,6 @@ fn fenced(id: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
 /// As [`fenced`], where the holder is careful and nothing comes to be refused.
 fn spared(id: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
     item(id, fault, 2, Verdict::Holds, None, &run(id))
-}
-
-/// A hole that is told of, in which fences still protect.
-fn overlapping(id: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
-    item(id, fault, 3, Verdict::Fenced, None, &run(id))
 }
 
 /// A hole that is told of.

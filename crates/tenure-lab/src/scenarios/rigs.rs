@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tempfile::TempDir;
 use tenure::BootTime;
 use tenure_testkit::{Proxy, RedisServer, redis};
 
+use super::actor::Actor;
 use super::stage::{Look, Place, Stage};
 use crate::item::Run;
 use crate::{Lab, Shown};
@@ -81,6 +83,11 @@ impl File {
         self.dir.path().join("locks.db")
     }
 
+    /// What takes up the changes, beside it.
+    pub(super) fn log(&self) -> PathBuf {
+        self.dir.path().join("locks.db-wal")
+    }
+
     pub(super) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -97,6 +104,67 @@ pub(super) fn on_file(row: impl Fn(&mut Stage<'_>, &File) + Copy + Send + Sync +
                 Place { near: url.clone(), far: url, alone: false, look: Some(Box::new(move |name| look_into(&path, name))) };
             let mut stage = Stage::new(lab, &id, seed, place);
             row(&mut stage, &file);
+            stage.finish()
+        })
+    }
+}
+
+/// A lock file on a small disk, which is mounted where nobody but the processes of the scenario sees it.
+pub(super) struct Mount {
+    dir: TempDir,
+    /// The process that has made the mount name space.
+    first: Actor,
+}
+
+impl Mount {
+    /// The process that was there first.
+    pub(super) fn first(&self) -> Actor {
+        self.first.clone()
+    }
+
+    /// Another process on the same disk.
+    pub(super) fn another(&self, stage: &mut Stage<'_>) -> Actor {
+        stage.near_with(|command| *command = self.inside(command))
+    }
+
+    /// Runs a line of shell there, in which `disk` is where the disk is mounted.
+    pub(super) fn run(&self, line: &str) {
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", &format!("cd \"$0\"; {line}")]).arg(self.dir.path());
+        let output = self.inside(&shell).output().expect("nsenter(1) can be run");
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn inside(&self, command: &Command) -> Command {
+        let mut inside = Command::new("nsenter");
+        inside.args(["--preserve-credentials", "-U", "-m", "-t", &self.first.pid().to_string()]);
+        wrap(inside, command)
+    }
+}
+
+/// `outer` with `command` behind it.
+fn wrap(mut outer: Command, command: &Command) -> Command {
+    outer.arg(command.get_program()).args(command.get_args());
+    outer
+}
+
+/// A scenario on a lock file on a disk of 300 KiB.
+pub(super) fn on_mount(row: impl Fn(&mut Stage<'_>, &Mount) + Copy + Send + Sync + 'static) -> impl Fn(&str) -> Run {
+    move |id| {
+        let id = id.to_owned();
+        Arc::new(move |lab, seed| {
+            let dir = TempDir::with_prefix("tenure-lab-").expect("a temporary directory can be made");
+            let disk = dir.path().join("disk");
+            std::fs::create_dir(&disk).expect("a directory of ours can be written");
+            let url = format!("sqlite:{}?timeout=250ms", disk.join("locks.db").display());
+            let mut stage = Stage::new(lab, &id, seed, Place { near: url.clone(), far: url, alone: false, look: None });
+            let first = stage.near_with(|command| {
+                let mut unshare = Command::new("unshare");
+                let mount = r#"mount -t tmpfs -o size=300k tmpfs "$0"; exec "$@""#;
+                unshare.args(["-rm", "sh", "-ec", mount]).arg(&disk);
+                *command = wrap(unshare, command);
+            });
+            row(&mut stage, &Mount { dir, first });
             stage.finish()
         })
     }

@@ -28,6 +28,10 @@ pub(super) const RENEWAL: Duration = Duration::from_millis(667 + 250 + 250);
 pub(super) const BELIEF: Duration = Duration::from_millis(1_778 + 250);
 /// From the death of a holder to the grant of the next.
 pub(super) const NEXT: Duration = Duration::from_millis(2_000 + 120 + 250);
+/// How long a process tries to open its store where nothing answers.
+pub(super) const OPENING: Duration = Duration::from_secs(5);
+/// How soon another has what was taken away.
+pub(super) const SOON: Duration = Duration::from_millis(2 * 120 + 250 + 250);
 /// How long the lab waits for what has no bound of its own, before it tells what it waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -43,6 +47,15 @@ pub(super) fn terms() -> Terms {
 
 /// Who holds a name at the store, and whether nothing will ever end that.
 pub(super) type Look = Box<dyn Fn(&str) -> Option<(String, bool)>>;
+
+/// Who takes what was taken away.
+#[derive(Clone, Copy)]
+pub(super) enum Heir {
+    /// One that has waited for it, and so has seen how far fences were.
+    Waits,
+    /// One that comes new, and has seen none.
+    Comes,
+}
 
 /// Where the processes of a scenario find their store.
 pub(super) struct Place {
@@ -113,6 +126,17 @@ impl<'a> Stage<'a> {
         actor
     }
 
+    /// Has a process come that cannot open the store at `url`: it is told within this time, in one line, why and what to do.
+    #[track_caller]
+    pub(super) fn turns_away(&mut self, url: &str, within: Duration, kind: &str) -> String {
+        let came = now();
+        let told = self.actor(url).fails_to_open(&[kind]);
+        let after = Duration::from_nanos(now() - came);
+        self.holds_true(after <= within + SLACK, &format!("told after {after:?}: {told}"));
+        self.holds_true(told.contains("; ") && !told.contains('\n'), &told);
+        told
+    }
+
     /// Has a process use its store once.
     pub(super) fn warms_up(&self, actor: &Actor) {
         self.expect(&actor.takes("warm").releases(), "Released");
@@ -137,6 +161,13 @@ impl<'a> Stage<'a> {
     /// Somebody has to be granted the door within this time.
     pub(super) fn grant_due(&self, within: Duration) {
         self.grant_due_of(DOOR, within);
+    }
+
+    /// As [`grant_due`](Self::grant_due), where one who waits may have been granted it since a moment before.
+    pub(super) fn grant_due_since(&self, since: At, within: Duration) {
+        let within = (now() - since).saturating_add(nanos(within));
+        let what = What::GrantDue { name: DOOR.into(), within };
+        self.recorder.add(Event { at: since, who: "lab".into(), what });
     }
 
     pub(super) fn grant_due_of(&self, name: &str, within: Duration) {
@@ -170,6 +201,50 @@ impl<'a> Stage<'a> {
     fn seen(&self, name: &str, seen: Option<(String, bool)>) {
         let (holder, forever) = seen.map_or((None, false), |(holder, forever)| (Some(holder), forever));
         self.recorder.record("lab", What::Seen { name: name.into(), holder, forever });
+    }
+
+    /// Another takes the door while the first still believes; the first is refused, and told at its next renewal.
+    pub(super) fn is_taken_away(&mut self, heir: Heir, what: &str, take: impl FnOnce()) {
+        let first = self.near().takes(DOOR);
+        first.works(&self.register);
+        let waits = matches!(heir, Heir::Waits).then(|| self.far().asks(DOOR, terms()));
+        self.some_time();
+        let since = now();
+        take();
+        self.fault(what);
+        self.loss_due(RENEWAL);
+        self.grant_due_since(since, SOON);
+        let second = waits.unwrap_or_else(|| self.far().asks(DOOR, terms()));
+        second.granted();
+        second.works(&self.register);
+        first.refused();
+        first.lost();
+        second.renewed(now());
+        self.is_left(&second);
+    }
+
+    /// The store is away for longer than the belief: told at the deadline, and the next is granted when it is back.
+    pub(super) fn is_away_for_long(&mut self, leave: impl FnOnce(), come_back: impl FnOnce()) {
+        let (a, b) = (self.near(), self.far());
+        let first = a.takes(DOOR);
+        first.runs(&self.register);
+        let second = b.asks(DOOR, terms());
+        self.some_time();
+        leave();
+        let left = self.fault("the store is away");
+        self.loss_due(BELIEF);
+        let lost = first.lost();
+        self.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
+        std::thread::sleep((TTL + SLACK).saturating_sub(Duration::from_nanos(now() - left)));
+        let since = now();
+        come_back();
+        self.fault("it is back");
+        self.grant_due_since(since, NEXT);
+        second.granted();
+        second.works(&self.register);
+        second.renewed(now());
+        self.is_left(&second);
+        self.ends_with_another(&a);
     }
 
     /// The holder gives the door up and the one who waits gets it at once.

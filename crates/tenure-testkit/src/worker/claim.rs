@@ -1,8 +1,9 @@
 //! One claim of a worker: a task that has the guard to itself.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
-use tenure::{BootTime, Error, Fence, Guard, Lease, Locker, Loss, Release};
+use tenure::{Acquire, BootTime, Error, Fence, Guard, Lease, Locker, Loss, Owner, Release};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::far::{failed, say, tell};
@@ -46,15 +47,15 @@ impl Claim {
     }
 
     pub(super) async fn live(self, asks: Asks, mut orders: UnboundedReceiver<ClaimOrder>) {
-        let mut cancelled = self.probes.cancelled();
+        let (mut cancelled, mut early) = (self.probes.cancelled(), VecDeque::new());
         let guard = tokio::select! {
             asked = self.ask(asks) => asked,
             // The future is dropped here, wherever it was.
-            () = gives_up(&mut orders) => return say(&Said::Done),
+            () = gives_up(&mut orders, &mut early) => return say(&Said::Done),
             Ok(()) = cancelled.changed() => return say(&Said::Done),
         };
         match guard {
-            Ok(guard) => self.hold(guard, orders).await,
+            Ok(guard) => self.hold(guard, early, orders).await,
             Err(error) => {
                 failed(self.number, &error);
                 if matches!(orders.try_recv(), Ok(ClaimOrder::Drop)) {
@@ -71,26 +72,26 @@ impl Claim {
             Asks::Over(lease) => lease.name.to_string(),
         };
         tell(What::Ask { claim, name: name.clone() });
+        let given = matches!(&asks, Asks::For(_, Terms { token: Some(_), .. }));
         let guard = match asks {
             Asks::Over(lease) => self.locks.adopt(&lease).await?,
-            Asks::For(name, Terms { ttl, wait, recheck, fixed }) => {
-                let mut acquire = self.locks.mutex(name).ttl(ttl);
-                acquire = if let Some(wait) = wait { acquire.wait(wait) } else { acquire };
-                acquire = if let Some(every) = recheck { acquire.recheck(every) } else { acquire };
-                acquire = if fixed { acquire.fixed_lease() } else { acquire };
-                acquire.acquire().await?
-            }
+            Asks::For(name, terms) => on_terms(self.locks.mutex(name), terms).acquire().await?,
         };
-        let (token, fence) = (Some(guard.token().to_string()), guard.fence().map(Fence::get));
+        // A value that was given need not be unique.
+        let (token, fence) = ((!given).then(|| guard.token().to_string()), fence(&guard));
         tell(What::Grant { claim, name, weight: 1, token, fence, until: Some(until(&guard)) });
         Ok(guard)
     }
 
-    async fn hold(self, guard: Guard, mut orders: UnboundedReceiver<ClaimOrder>) {
+    async fn hold(self, guard: Guard, mut early: VecDeque<ClaimOrder>, mut orders: UnboundedReceiver<ClaimOrder>) {
         let claim = self.number;
         let (mut told, mut run, mut dumb) = (false, None, None::<Work>);
         loop {
-            let order = match self.listen(&guard, &mut told, run.take(), &mut orders).await {
+            let heard = match early.pop_front() {
+                Some(order) => Heard::Order(order),
+                None => self.listen(&guard, &mut told, run.take(), &mut orders).await,
+            };
+            let order = match heard {
                 Heard::Order(order) => order,
                 Heard::Rest => continue,
                 Heard::Nothing => return,
@@ -177,15 +178,30 @@ impl Claim {
     }
 }
 
+fn on_terms(mut acquire: Acquire, terms: Terms) -> Acquire {
+    let Terms { ttl, wait, recheck, fixed, min_hold, max_hold, token } = terms;
+    acquire = acquire.ttl(ttl).min_hold(min_hold);
+    acquire = if let Some(wait) = wait { acquire.wait(wait) } else { acquire };
+    acquire = if let Some(every) = recheck { acquire.recheck(every) } else { acquire };
+    acquire = if let Some(max) = max_hold { acquire.max_hold(max) } else { acquire };
+    acquire = if let Some(token) = token { acquire.token(Owner::from_bytes(token.into_bytes())) } else { acquire };
+    if fixed { acquire.fixed_lease() } else { acquire }
+}
+
 async fn rest(work: Option<Work>) {
     if let Some(work) = work {
         work.end().await;
     }
 }
 
-/// Resolves when the claim is to be given up before it is granted.
-async fn gives_up(orders: &mut UnboundedReceiver<ClaimOrder>) {
-    while !matches!(orders.recv().await, Some(ClaimOrder::Drop) | None) {}
+/// Resolves when the claim is to be given up before it is granted; what else is ordered is for the holder.
+async fn gives_up(orders: &mut UnboundedReceiver<ClaimOrder>, early: &mut VecDeque<ClaimOrder>) {
+    while let Some(order) = orders.recv().await {
+        if matches!(order, ClaimOrder::Drop) {
+            return;
+        }
+        early.push_back(order);
+    }
 }
 
 fn fence(guard: &Guard) -> Option<u64> {

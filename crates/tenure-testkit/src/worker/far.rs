@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{BootTime, Error, Fence, Locker, Release};
+use tenure::{BootTime, Error, Fence, Lease, Locker, Name, Owner, Release, Share};
 use tokio::io::AsyncBufReadExt;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use super::claim::{Asks, Claim};
 use super::clock::Jumpy;
 use super::probe::Probes;
-use super::{ClaimOrder, Order, Said};
+use super::{ByHand, ClaimOrder, Order, Said};
 use crate::Counter;
 use crate::history::{What, nanos};
 
@@ -48,6 +48,7 @@ impl Far {
                     say(&Said::Done);
                 }
             }
+            Order::ByHand { what, name, token } => say(&Said::Answer(by_hand(&self.locks, what, &name, token).await)),
             Order::Visits { name, dir, times } => {
                 visits(&self.locks, &name, &dir, times).await;
                 say(&Said::Done);
@@ -67,6 +68,17 @@ impl Far {
         let (to, orders) = unbounded_channel();
         self.claims.insert(number, to);
         tokio::spawn(Claim::new(number, &self.locks, &self.probes).live(asks, orders));
+    }
+}
+
+async fn by_hand(locks: &Locker, what: ByHand, name: &str, token: String) -> String {
+    let (name, owner) = (Name::new(name).expect("a name"), Owner::from_bytes(token.into_bytes()));
+    let lease = Lease { name, owner, share: Share::MUTEX, ttl: Duration::from_secs(10), fence: None };
+    match what {
+        ByHand::Renew => locks.renew(&lease).await.map_or_else(|error| format!("{:?}", error.kind()), |()| "Renewed".to_owned()),
+        ByHand::Release => {
+            locks.release(&lease).await.map_or_else(|error| format!("{:?}", error.kind()), |how| format!("{how:?}"))
+        }
     }
 }
 

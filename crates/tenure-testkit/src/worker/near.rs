@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tenure::{Fence, Lease};
 
-use super::{ClaimOrder, Deed, Order, Probe, Said, Terms};
+use super::{ByHand, ClaimOrder, Deed, Order, Probe, Said, Terms};
 use crate::history::{Event, History, What};
 use crate::{Recorder, Register, Signal, Spawned};
 
@@ -143,6 +143,15 @@ impl Worker {
     /// Has the work of `claim` end.
     pub fn rest(&mut self, claim: u32) {
         self.tell(&Order::To { claim, order: ClaimOrder::Rest });
+    }
+
+    /// Has the worker renew or release `name` by `token` alone; how that went.
+    pub fn by_hand(&mut self, what: ByHand, name: &str, token: &str) -> String {
+        self.tell(&Order::ByHand { what, name: name.into(), token: token.into() });
+        match self.answer() {
+            Said::Answer(how) => how,
+            other => panic!("the worker said {other:?}"),
+        }
     }
 
     /// Has the worker do something to itself at a step.

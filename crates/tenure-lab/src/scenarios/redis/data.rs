@@ -4,7 +4,7 @@ use super::plain;
 use crate::Item;
 use crate::scenarios::fenced;
 use crate::scenarios::rigs::{Redis, Switch};
-use crate::scenarios::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, now, terms};
+use crate::scenarios::stage::{DOOR, Heir, OPERATION, RENEWAL, SLACK, SOON, Stage, now, terms};
 use tenure_testkit::{RedisServer, Signal, wait_until};
 
 pub(super) fn items() -> Vec<Item> {
@@ -19,44 +19,15 @@ pub(super) fn items() -> Vec<Item> {
     ]
 }
 
-/// Who takes what was taken away.
-#[derive(Clone, Copy)]
-pub(super) enum Heir {
-    /// One that has waited for it, and so has seen how far fences were.
-    Waits,
-    /// One that comes new, and has seen none.
-    Comes,
-}
-
-/// Another takes the door while the first still believes; the first is refused, and told at its next renewal.
-pub(super) fn is_taken_away(stage: &mut Stage<'_>, heir: Heir, what: &str, take: impl FnOnce()) {
-    let a = stage.near();
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let waits = matches!(heir, Heir::Waits).then(|| stage.far().asks(DOOR, terms()));
-    stage.some_time();
-    take();
-    stage.fault(what);
-    stage.loss_due(RENEWAL);
-    stage.grant_due(2 * POLL + OPERATION + SLACK);
-    let second = waits.unwrap_or_else(|| stage.far().asks(DOOR, terms()));
-    second.granted();
-    second.works(&stage.register);
-    first.refused();
-    first.lost();
-    second.renewed(now());
-    stage.is_left(&second);
-}
-
 fn killed_and_empty(stage: &mut Stage<'_>, redis: &Redis) {
-    is_taken_away(stage, Heir::Comes, "the server was killed and is back empty", || redis.server.restart_empty());
+    stage.is_taken_away(Heir::Comes, "the server was killed and is back empty", || redis.server.restart_empty());
 }
 
 fn older_copy(stage: &mut Stage<'_>, redis: &Redis) {
     let other = stage.far();
     stage.warms_up(&other);
     let copy = redis.server.snapshot();
-    is_taken_away(stage, Heir::Waits, "the server is back with data from before the grant", || redis.server.restart_with(&copy));
+    stage.is_taken_away(Heir::Waits, "the server is back with data from before the grant", || redis.server.restart_with(&copy));
 }
 
 /// Clients reach the new primary where the old one was.
@@ -72,6 +43,7 @@ fn replica_promoted(stage: &mut Stage<'_>, redis: &Redis) {
     first.works(&stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
+    let since = now();
     redis.server.kill();
     stage.fault("the primary is killed");
     replica.cont();
@@ -79,7 +51,7 @@ fn replica_promoted(stage: &mut Stage<'_>, redis: &Redis) {
     switch.to(replica.addr());
     stage.fault("its replica, which has not the grant, takes over");
     stage.loss_due(RENEWAL);
-    stage.grant_due(2 * POLL + 2 * OPERATION + SLACK);
+    stage.grant_due_since(since, SOON + OPERATION);
     second.granted();
     second.works(&stage.register);
     first.refused();
@@ -94,7 +66,7 @@ fn evicted(stage: &mut Stage<'_>, redis: &Redis) {
     let server = &redis.server;
     server.cli(&format!("CONFIG SET maxmemory-policy {policy}"));
     let heir = [Heir::Waits, Heir::Comes][stage.rng.usize(0..2)];
-    is_taken_away(stage, heir, &format!("the name is evicted ({policy})"), || {
+    stage.is_taken_away(heir, &format!("the name is evicted ({policy})"), || {
         server.cli("CONFIG SET maxmemory 1");
         // It evicts before each command that may need memory, and refuses the command if that was not enough.
         let _ = server.command(&["SET", "filler", "x"]);
@@ -104,13 +76,13 @@ fn evicted(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 fn flushed(stage: &mut Stage<'_>, redis: &Redis) {
-    is_taken_away(stage, Heir::Comes, "FLUSHALL", || drop(redis.server.cli("FLUSHALL")));
+    stage.is_taken_away(Heir::Comes, "FLUSHALL", || drop(redis.server.cli("FLUSHALL")));
 }
 
 fn deleted(stage: &mut Stage<'_>, redis: &Redis) {
-    is_taken_away(stage, Heir::Waits, "DEL door", || drop(redis.server.cli("DEL door")));
+    stage.is_taken_away(Heir::Waits, "DEL door", || drop(redis.server.cli("DEL door")));
 }
 
 fn overwritten(stage: &mut Stage<'_>, redis: &Redis) {
-    is_taken_away(stage, Heir::Waits, "SET door other PX 100", || drop(redis.server.cli("SET door other PX 100")));
+    stage.is_taken_away(Heir::Waits, "SET door other PX 100", || drop(redis.server.cli("SET door other PX 100")));
 }

@@ -9,7 +9,7 @@ use super::{clocked, plain};
 use crate::Item;
 use crate::scenarios::rigs::Redis;
 use crate::scenarios::stage::{DOOR, NEXT, Stage, now, terms};
-use crate::scenarios::{broken, overlapping};
+use crate::scenarios::{broken, fenced};
 
 pub(super) fn items() -> Vec<Item> {
     vec![
@@ -25,7 +25,7 @@ pub(super) fn items() -> Vec<Item> {
             Rule::FenceOrder,
             plain(back_at_once),
         ),
-        overlapping("redis/12-clocks-apart", "the server's clock is faster by a fifth, and nobody renews", clocked(clocks_apart)),
+        fenced("redis/12-clocks-apart", "the server's clock is faster by a fifth, and nobody renews", clocked(clocks_apart)),
         broken(
             "redis/14-two-primaries",
             "a replica is promoted while the old primary serves on",

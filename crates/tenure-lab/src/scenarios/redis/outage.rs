@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use tenure_testkit::wait_until;
 
-use super::data::{Heir, is_taken_away};
 use super::{clocked, kept, plain};
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::rigs::{Redis, on_redis};
-use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, now, terms};
+use crate::scenarios::stage::{DOOR, Heir, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
 use crate::scenarios::{fenced, holds};
 
 pub(super) fn items() -> Vec<Item> {
@@ -99,41 +98,17 @@ fn stopped_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
     is_away(stage, redis, |redis| redis.server.stop(), |redis| redis.server.cont());
 }
 
-/// The holder is told at its deadline, and when the server is back the lease ends as it would have.
-fn is_away_for_long(stage: &mut Stage<'_>, redis: &Redis, leave: fn(&Redis), come_back: fn(&Redis)) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.runs(&stage.register);
-    let second = b.asks(DOOR, terms());
-    stage.some_time();
-    leave(redis);
-    let left = stage.fault("the server is away");
-    stage.loss_due(BELIEF);
-    let lost = first.lost();
-    stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
-    let rest = (TTL + SLACK).saturating_sub(Duration::from_nanos(now() - left));
-    std::thread::sleep(rest);
-    come_back(redis);
-    stage.fault("it is back");
-    stage.grant_due(NEXT);
-    second.granted();
-    second.works(&stage.register);
-    second.renewed(now());
-    stage.is_left(&second);
-    stage.ends_with_another(&a);
-}
-
 fn killed_for_long(stage: &mut Stage<'_>, redis: &Redis) {
-    is_away_for_long(stage, redis, |redis| redis.server.kill(), |redis| redis.server.restart());
+    stage.is_away_for_long(|| redis.server.kill(), || redis.server.restart());
 }
 
 fn stopped_for_long(stage: &mut Stage<'_>, redis: &Redis) {
-    is_away_for_long(stage, redis, |redis| redis.server.stop(), |redis| redis.server.cont());
+    stage.is_away_for_long(|| redis.server.stop(), || redis.server.cont());
 }
 
 fn writes_paused(stage: &mut Stage<'_>, redis: &Redis) {
-    let pause = |redis: &Redis| drop(redis.server.cli("CLIENT PAUSE 60000 WRITE"));
-    is_away_for_long(stage, redis, pause, |redis| drop(redis.server.cli("CLIENT UNPAUSE")));
+    let command = |line: &str| drop(redis.server.cli(line));
+    stage.is_away_for_long(|| command("CLIENT PAUSE 60000 WRITE"), || command("CLIENT UNPAUSE"));
 }
 
 /// Whoever comes meanwhile is told that the server is busy.
@@ -177,7 +152,7 @@ fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// The lease ends early. It is told at the next renewal.
 fn clock_ahead(stage: &mut Stage<'_>, redis: &Redis) {
-    is_taken_away(stage, Heir::Waits, "the server's clock jumps ahead by a minute", || redis.server.shift_clock(60_000));
+    stage.is_taken_away(Heir::Waits, "the server's clock jumps ahead by a minute", || redis.server.shift_clock(60_000));
 }
 
 /// Nothing new is granted; renewal and release work.
@@ -195,9 +170,10 @@ fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
     first.renewed(now());
     stage.expect(&first.releases(), "Released");
     stage.free_due(DOOR, SLACK);
+    let since = now();
     redis.server.cli("CONFIG SET maxmemory 0");
     stage.fault("it has memory again");
-    stage.grant_due(2 * (POLL + OPERATION) + SLACK);
+    stage.grant_due_since(since, 2 * (POLL + OPERATION) + SLACK);
     second.granted();
     stage.is_left(&second);
 }

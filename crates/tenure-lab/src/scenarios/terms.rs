@@ -1,0 +1,174 @@
+//! What else an acquisition can ask for: a value that was given as the owner, a shortest and a longest hold.
+
+use std::time::Duration;
+
+use tenure_testkit::history::{At, nanos};
+use tenure_testkit::worker::ByHand;
+
+use super::rigs::{File, Redis, in_memory, on_file, on_redis};
+use super::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
+use super::{fenced, holds};
+use crate::Item;
+use crate::item::Run;
+
+type Row = fn(&mut Stage<'_>);
+
+pub(super) fn items() -> Vec<Item> {
+    let redis = |row: Row| on_redis(|how| how, move |stage, _: &Redis| row(stage));
+    let file = |row: Row| on_file(move |stage, _: &File| row(stage));
+    [every("redis", redis), shared("redis", redis), every("sqlite", file), shared("sqlite", file), every("memory", in_memory)]
+        .concat()
+}
+
+/// The rows of every store.
+fn every<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
+    let id = |row: &str| format!("{store}/{row}");
+    vec![
+        holds(&id("39-given-twice"), "two ask with one value that was given to both", on(given_twice)),
+        fenced(&id("39-given-and-released"), "somebody releases by the value that two were given", on(given_and_released)),
+        holds(&id("40-shortest-hold"), "locks with a shortest hold are released and dropped early", on(given_up_early)),
+        holds(&id("40-late-renewal"), "a renewal and a release come late, while the name lingers", on(late_renewal)),
+        holds(&id("41-longest-hold"), "the work takes longer than the longest hold", on(held_too_long)),
+    ]
+}
+
+/// The row of a store that outlives the holder.
+fn shared<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
+    let fault = "a holder with a shortest hold is killed, some before their first renewal and some after it";
+    vec![holds(&format!("{store}/40-killed"), fault, on(killed_early))]
+}
+
+/// The shortest hold, longer than the ttl.
+const MIN: Duration = Duration::from_millis(2_700);
+/// From the end of a name's lease to the next grant.
+const LOOK: Duration = Duration::from_millis(120 + 250 + 250);
+
+const GIVEN: &str = "job-17";
+
+/// It does not take the other's for its own.
+fn given_twice(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.asks(DOOR, terms().token(GIVEN));
+    first.granted();
+    first.works(&stage.register);
+    stage.keeps = true;
+    let wait = Duration::from_millis(stage.rng.u64(0..300));
+    b.asks(DOOR, terms().token(GIVEN).wait(wait)).failed("TimedOut");
+    let dropped = b.asks(DOOR, terms().token(GIVEN));
+    stage.some_time();
+    dropped.drops();
+    b.settles();
+    first.renewed(now());
+    let second = b.asks(DOOR, terms().token(GIVEN));
+    stage.hand_over(&first, &second);
+    second.works(&stage.register);
+    second.renewed(now());
+    stage.is_left(&second);
+}
+
+/// Nothing tells one holder's value from the other's. Each is renewed by the other.
+fn given_and_released(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.asks(DOOR, terms().token(GIVEN));
+    first.granted();
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms().token(GIVEN));
+    stage.some_time();
+    stage.fault("somebody releases the door by its value");
+    stage.grant_due(LOOK);
+    stage.expect(&b.by_hand(ByHand::Release, DOOR, GIVEN), "Released");
+    second.granted();
+    second.works(&stage.register);
+    first.refused();
+    first.renewed(now());
+    stage.expect(&second.releases(), "Released");
+    stage.loss_due(RENEWAL);
+    first.lost();
+    stage.free_due(DOOR, SLACK);
+}
+
+/// Nobody has it for as long as it lingers, and then somebody does.
+fn is_free_at(stage: &Stage<'_>, granted: At, asked: At) {
+    let held = Duration::from_nanos(granted - asked);
+    stage.holds_true(held >= MIN, &format!("it was taken for {held:?} only"));
+}
+
+fn given_up_early(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let asked = now();
+    let (first, gate) = (a.asks(DOOR, terms().min_hold(MIN)), a.asks("gate", terms().min_hold(MIN)));
+    first.granted();
+    gate.granted();
+    let (second, third) = (b.asks(DOOR, terms()), b.asks("gate", terms()));
+    stage.some_time();
+    stage.grant_due(MIN + LOOK);
+    stage.grant_due_of("gate", MIN + LOOK);
+    stage.expect(&first.releases(), "Released");
+    gate.drops();
+    is_free_at(stage, second.granted(), asked);
+    is_free_at(stage, third.granted(), asked);
+    stage.expect(&third.releases(), "Released");
+    stage.is_left(&second);
+}
+
+/// What lingers is nobody's: neither prolongs it.
+fn late_renewal(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let asked = now();
+    let first = a.asks(DOOR, terms().min_hold(MIN));
+    first.granted();
+    let token = first.token();
+    stage.grant_due(MIN + LOOK);
+    stage.expect(&first.releases(), "Released");
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    stage.fault("a renewal of what was given up arrives, and its release once more");
+    stage.expect(&b.by_hand(ByHand::Renew, DOOR, &token), "Lost");
+    stage.expect(&b.by_hand(ByHand::Release, DOOR, &token), "Released");
+    is_free_at(stage, second.granted(), asked);
+    second.renewed(now());
+    stage.expect(&b.by_hand(ByHand::Renew, DOOR, &token), "Lost");
+    stage.is_left(&second);
+}
+
+/// A renewal for a shorter time does not end the first lease sooner.
+fn killed_early(stage: &mut Stage<'_>) {
+    let heir = stage.far();
+    for renewed in [false, true] {
+        let (a, name) = (stage.near(), if renewed { "renewed" } else { "new" });
+        let asked = now();
+        let first = a.asks(name, terms().min_hold(MIN));
+        first.granted();
+        let next = heir.asks(name, terms());
+        if renewed {
+            first.renewed(now());
+        }
+        a.kill();
+        stage.fault("the holder is killed");
+        let rest = MIN.saturating_sub(Duration::from_nanos(now() - asked));
+        stage.grant_due_of(name, rest.max(TTL) + LOOK);
+        is_free_at(stage, next.granted(), asked);
+        stage.expect(&next.releases(), "Released");
+        stage.free_due(name, SLACK);
+    }
+}
+
+/// However well renewals go. The name ends with what was last renewed.
+fn held_too_long(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let max = Duration::from_millis(stage.rng.u64(300..3_500));
+    let asked = now();
+    stage.fault(format!("it may be held for {max:?}, and the work goes on"));
+    let first = a.asks(DOOR, terms().max_hold(max));
+    let granted = first.granted();
+    stage.loss_due(max + SLACK);
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    let lost = first.lost();
+    stage.grant_due(TTL + POLL + OPERATION + SLACK);
+    stage.holds_true((asked + nanos(max)..=granted + nanos(max + SLACK)).contains(&lost), "told at another time");
+    stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
+    second.granted();
+    second.works(&stage.register);
+    stage.is_left(&second);
+}
