@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write, stderr};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use tenure::parse_duration;
 use tenure_lab::explore::{self, Extent, Report};
-use tenure_lab::{Item, Kind, Lab as Rig, Outcome, items, models, report, run};
+use tenure_lab::{Item, Kind, Lab as Rig, Outcome, items, models, reaper, report, run};
 use tenure_testkit::History;
 use tenure_testkit::history::{Verdict, check, timeline};
 
@@ -26,6 +27,7 @@ const UNEXPECTED: u8 = 1;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lab {
     /// List what can be run: faults done to tenure's own stores, and locks as others write them
+    #[command(after_help = LIST_HELP)]
     List {
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
@@ -94,6 +96,12 @@ pub(crate) struct Explore {
     jobs: u16,
 }
 
+const LIST_HELP: &str = "\
+T is the tier: what tenure promises under that fault (GUARANTEES.md). In tier 1
+nobody else holds; in tier 2 the fence protects the resource; tier 3 is a hole
+that is known, and the run shows it: what is expected there is \"broken\".
+Specimens have no tier: they are locks of others, and expected to break.";
+
 const RUN_HELP: &str = "\
 Verdicts: holds; fenced (two believed, or a stale holder wrote on, and the fence
 kept the resource whole); broken; inconclusive (the machine was too slow, twice).
@@ -131,10 +139,10 @@ fn list(output: Output) -> Result<u8, Failure> {
     let width = width(&items);
     let text = match output {
         Output::Json => format!("{}\n", items.iter().map(report::listed).collect::<Value>()),
-        Output::Text => items.iter().fold(String::new(), |text, item| {
+        Output::Text => items.iter().fold(format!("{:width$}  T  EXPECTED  WHAT\n", "ID"), |text, item| {
             let Item { id, expected, subject, fault, .. } = item;
             let tier = item.tier.map_or_else(|| "-".to_owned(), |tier| tier.to_string());
-            text + &format!("{id:width$}  {tier}  {expected:6}  {subject}: {fault}\n")
+            text + &format!("{id:width$}  {tier}  {expected:8}  {subject}: {fault}\n")
         }),
     };
     print(&text)?;
@@ -164,11 +172,16 @@ fn run_items(args: &Run) -> Result<u8, Failure> {
     if items.iter().any(|item| !item.id.starts_with("memory/") && !item.id.starts_with("sqlite/")) {
         find_server()?;
     }
+    if items.iter().any(|item| item.kind == Kind::Scenario) {
+        find_tools()?;
+    }
     if let Some(dir) = &args.save {
         std::fs::create_dir_all(dir).map_err(|error| unwritten(dir, &error))?;
     }
     let program = std::env::current_exe().map_err(|error| Failure::new(UNREACHABLE, format!("where is tenure? {error}")))?;
     let rig = Rig { worker: vec![program.into(), WORD.into()] };
+    let unwatched = |error| Failure::new(UNREACHABLE, format!("no process could be started to clean up after the run, {error}"));
+    reaper::watch_over_us(&rig).map_err(unwatched)?;
     let table = Table { width: width(&items), text: args.output == Output::Text, all: args.verbose || items.len() <= 3 };
     let seeds = (0..args.repeat).map(|n| args.seed.wrapping_add(n));
     let work: Vec<_> = seeds.flat_map(|seed| items.iter().cloned().map(move |item| (item, seed))).collect();
@@ -182,17 +195,24 @@ fn perform(rig: &Rig, work: Vec<(Item, u64)>, args: &Run, table: &Table) -> Resu
     let (mut outcomes, mut trouble, count) = (Vec::new(), None, work.len());
     table.say(&report::head(table.width))?;
     // What a run says when it breaks down is told with its outcome.
-    std::panic::set_hook(Box::new(|_| {}));
+    let told_otherwise = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() != Some(run::RUNNER) {
+            told_otherwise(panic);
+        }
+    }));
     let progress = Progress::new();
     run::all(rig, work, args.jobs.into(), |outcome| {
         progress.clear();
         let told = table.tell(&outcome).and_then(|()| save(args.save.as_deref(), &outcome));
-        trouble = trouble.take().or(told.err());
         outcomes.push(outcome);
         progress.show(outcomes.len(), count);
+        trouble = told.err();
+        if trouble.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     progress.clear();
     drop(std::panic::take_hook());
+    outcomes.sort_by(|a, b| (&a.item.id, a.seed).cmp(&(&b.item.id, b.seed)));
     trouble.map_or(Ok(outcomes), Err)
 }
 
@@ -277,6 +297,21 @@ fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(DAMAGED, format!("{} cannot be written, {error}; give it a place that can", path.display()))
 }
 
+/// What is missing is told before anything is run.
+fn find_tools() -> Result<(), Failure> {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    for (tool, argument, why) in [
+        (compiler.as_str(), "--version", "the shim that sets a server's clock is compiled"),
+        ("openssl", "version", "certificates are made"),
+    ] {
+        let found = std::process::Command::new(tool).arg(argument).stdout(std::process::Stdio::null()).status();
+        if !found.is_ok_and(|status| status.success()) {
+            return Err(Failure::new(UNREACHABLE, format!("{tool} cannot be run, and {why} with it; install it")));
+        }
+    }
+    Ok(())
+}
+
 /// A missing server is told before anything is run.
 fn find_server() -> Result<(), Failure> {
     let named = std::env::var_os("TENURE_REDIS_SERVER").filter(|path| !path.is_empty());
@@ -332,8 +367,7 @@ fn recheck(files: &[PathBuf]) -> Result<u8, Failure> {
         let findings = check(&history);
         let verdict = Verdict::of(&history, &findings);
         // A saved history of a specimen is as bad now as it was then.
-        let expected = items().into_iter().find(|item| item.id == history.id).map(|item| item.expected);
-        all_well &= expected.is_none_or(|expected| expected == verdict);
+        all_well &= items().iter().find(|item| item.id == history.id).is_none_or(|item| item.expects(verdict, &findings));
         print(&format!("{verdict}\n{}\n", timeline::picture(&history)))?;
     }
     Ok(if all_well { 0 } else { UNEXPECTED })

@@ -7,7 +7,9 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::Place;
+use common::{Place, Running, is_dead, is_stopped, wait_for};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::Value;
 
 fn json(text: &str) -> Vec<Value> {
@@ -22,7 +24,7 @@ fn what_can_be_run_is_listed() {
     let items = json(&ended.out);
     let ids: BTreeSet<&str> = items.iter().map(|item| item["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), items.len(), "an id stands twice");
-    for id in ["redis/29-flushed", "sqlite/01-holder-paused", "memory/38-herd", "A1/crash", "A8/pooled-watch"] {
+    for id in ["redis/29-flushed", "sqlite/01-holder-paused", "memory/38-herd", "A1/crash", "A8/pooled-release"] {
         assert!(ids.contains(id), "{id}");
     }
     let text = place.output(&["lab", "list"]).out;
@@ -90,6 +92,39 @@ fn what_cannot_be_run_is_named() {
     assert!(missing.err.contains("/nowhere/redis-server") && missing.err.contains("install redis-server"), "{}", missing.err);
     assert_eq!(place.output(&["lab", "run", "--repeat", "0"]).code, 64);
     assert_eq!(place.output(&["lab", "run", "memory/25", "--save", "/proc/nowhere"]).code, 74);
+}
+
+/// Processes that `parent` has started, and that are there.
+fn children(parent: Pid) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .map(Pid::from_raw)
+        .collect()
+}
+
+#[test]
+fn a_run_that_is_ended_leaves_nothing_behind() {
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        let place = Place::new();
+        let mut command = place.tenure(&["lab", "run", "redis/01-holder", "sqlite/01-holder", "redis/19-stopped-for-long"]);
+        let running = Running::start(command.env("TMPDIR", place.path("")));
+        // Servers, and workers of which some are stopped.
+        wait_for("a worker that is stopped", || children(running.pid()).into_iter().any(is_stopped));
+        let all = children(running.pid());
+        assert!(all.len() >= 5, "{all:?}");
+        running.signal(signal);
+        let _ = running.end_by_signal();
+        wait_for("the end of all that it started", || all.iter().all(|pid| is_dead(*pid)));
+        let left = || {
+            std::fs::read_dir(place.path(""))
+                .unwrap()
+                .flatten()
+                .any(|entry| entry.file_name().to_string_lossy().starts_with("tenure-"))
+        };
+        wait_for("the end of its files", || !left());
+    }
 }
 
 #[test]

@@ -63,10 +63,31 @@ pub struct Item {
     pub tier: Option<u8>,
     /// What must come of it.
     pub expected: Verdict,
-    /// The rule that must be among those broken, where something must be.
+    /// The rule that must be broken, where one must be.
     pub because: Option<Rule>,
     /// Does it, with a seed.
     pub run: Run,
+}
+
+impl Item {
+    /// Whether what was found is what must be found, and nothing else.
+    pub fn expects(&self, verdict: Verdict, findings: &[Finding]) -> bool {
+        let found = |rule: Rule| findings.iter().any(|finding| finding.rule == rule);
+        let all_known = findings.iter().all(|finding| self.knows(finding.rule));
+        verdict == self.expected && self.because.is_none_or(found) && all_known
+    }
+
+    /// Whether `rule` may be broken.
+    pub fn knows(&self, rule: Rule) -> bool {
+        let follows = match self.because {
+            None => self.expected == Verdict::Fenced && rule == Rule::Overlap,
+            // What was granted with a smaller fence was granted while the other held, and what a stale writer overwrites is lost.
+            Some(Rule::FenceOrder) => rule == Rule::Overlap,
+            Some(Rule::StaleWrite) => rule == Rule::LostUpdate,
+            Some(_) => false,
+        };
+        follows || self.because == Some(rule)
+    }
 }
 
 impl fmt::Debug for Item {

@@ -18,6 +18,7 @@
 pub mod explore;
 pub mod item;
 pub mod models;
+pub mod reaper;
 pub mod report;
 pub mod run;
 pub mod scenarios;

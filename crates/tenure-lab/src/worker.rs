@@ -1,8 +1,9 @@
 //! The processes under test: the program that runs the lab becomes them when it is told so.
 
 use std::io;
+use std::path::Path;
 
-use crate::specimens;
+use crate::{reaper, specimens};
 
 /// Becomes the process that `arguments` name, until standard input ends.
 ///
@@ -19,6 +20,10 @@ pub fn serve(arguments: &[String]) -> io::Result<()> {
             let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
             specimens::play(id, who, scale)
         }
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: store URL | specimen ID NUMBER SCALE")),
+        ["reap", dir] => {
+            reaper::reap(Path::new(dir));
+            Ok(())
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: reap DIR | store URL | specimen ID NUMBER SCALE")),
     }
 }

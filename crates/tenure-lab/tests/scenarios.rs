@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops where its set-up does")]
 
+use std::ops::ControlFlow;
+
 use tenure_lab::{Lab, run, scenarios};
 use tenure_testkit::history::timeline::picture;
 
@@ -24,6 +26,7 @@ fn every_row_of_the_matrix_is_as_promised() {
             let told = outcome.shown.as_ref().map(|shown| picture(&shown.history)).unwrap_or_default();
             wrong.push(format!("{}: {}\n{told}", outcome.item.id, outcome.trouble.unwrap_or_default()));
         }
+        ControlFlow::Continue(())
     });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -1,5 +1,7 @@
 //! Every specimen is found out by the model, and by the checker when its story is played on a real server.
 
+use std::ops::ControlFlow;
+
 use tenure_lab::specimens::{RULES, controls, items, search, story};
 use tenure_lab::{Lab, run};
 use tenure_testkit::history::timeline::picture;
@@ -20,6 +22,7 @@ fn every_specimen_is_caught() {
             let shown = outcome.shown.map(|shown| format!("{}\n{}", shown.story.join("\n"), picture(&shown.history)));
             missed.push(format!("{}: {}\n{}", outcome.item.id, outcome.trouble.unwrap_or_default(), shown.unwrap_or_default()));
         }
+        ControlFlow::Continue(())
     });
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }

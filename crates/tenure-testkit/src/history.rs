@@ -204,12 +204,13 @@ impl History {
         for (line, number) in lines {
             history.events.push(serde_json::from_str(line).map_err(|error| broken(number, error))?);
         }
+        history.events.sort_by_key(|event| event.at);
         Ok(history)
     }
 
     /// Every claim with its life, in the order of the grants.
     pub fn claims(&self) -> Vec<Claim> {
-        let mut claims: BTreeMap<(&str, u32), Claim> = BTreeMap::new();
+        let mut claims: Vec<Claim> = Vec::new();
         let mut asked = BTreeMap::new();
         for Event { at, who, what } in &self.events {
             match what {
@@ -217,36 +218,33 @@ impl History {
                     asked.insert((who.as_str(), *claim), *at);
                 }
                 What::Grant { claim, name, weight, token, fence, until } => {
-                    let key = (who.as_str(), *claim);
-                    let asked = asked.get(&key).copied().unwrap_or(*at);
+                    let asked = asked.get(&(who.as_str(), *claim)).copied().unwrap_or(*at);
                     let (name, token) = (name.clone(), token.clone());
-                    let life = Claim::new(who, *claim, name, *weight, token, *fence, asked, *at, *until);
-                    claims.insert(key, life);
+                    claims.push(Claim::new(who, *claim, name, *weight, token, *fence, asked, *at, *until));
                 }
-                What::Died => {
-                    claims.values_mut().filter(|claim| claim.who == *who).for_each(|claim| claim.end(*at));
-                }
+                What::Died => claims.iter_mut().filter(|claim| claim.who == *who).for_each(|claim| claim.end(*at)),
                 What::Believe { claim, until } => {
-                    let _ = claims.get_mut(&(who.as_str(), *claim)).map(|claim| claim.believe(*at, *until));
+                    let _ = last(&mut claims, who, *claim).map(|claim| claim.believe(*at, *until));
                 }
                 What::Lost { claim, why } => {
-                    if let Some(claim) = claims.get_mut(&(who.as_str(), *claim)) {
+                    if let Some(claim) = last(&mut claims, who, *claim) {
                         claim.lost.get_or_insert((*at, why.clone()));
                         claim.end(*at);
                     }
                 }
                 What::Release { claim } => {
-                    if let Some(claim) = claims.get_mut(&(who.as_str(), *claim)) {
-                        claim.end(*at);
-                    }
+                    let _ = last(&mut claims, who, *claim).map(|claim| claim.end(*at));
                 }
                 _ => {}
             }
         }
-        let mut claims: Vec<_> = claims.into_values().collect();
-        claims.sort_by_key(|claim| claim.granted);
         claims
     }
+}
+
+/// A process that was started again may use its numbers again: the last is meant.
+fn last<'a>(claims: &'a mut [Claim], who: &str, number: u32) -> Option<&'a mut Claim> {
+    claims.iter_mut().rfind(|claim| claim.who == who && claim.number == number)
 }
 
 /// One acquisition that was granted, from the ask to the end of the belief.
@@ -274,6 +272,10 @@ pub struct Claim {
     pub ended: Option<At>,
     /// From when to when it believed.
     pub beliefs: Vec<(At, At)>,
+    /// It was granted in time to be believed at all.
+    pub in_time: bool,
+    /// When it believed again after it had ended.
+    pub revived: Option<At>,
 }
 
 impl Claim {
@@ -290,14 +292,30 @@ impl Claim {
         until: Option<At>,
     ) -> Self {
         let beliefs = vec![(granted, until.unwrap_or(At::MAX).max(granted))];
-        Self { who: who.to_owned(), number, name, weight, token, fence, asked, granted, lost: None, ended: None, beliefs }
+        let in_time = until.is_none_or(|until| until > granted);
+        Self {
+            who: who.to_owned(),
+            number,
+            name,
+            weight,
+            token,
+            fence,
+            asked,
+            granted,
+            lost: None,
+            ended: None,
+            beliefs,
+            in_time,
+            revived: None,
+        }
     }
 
     fn believe(&mut self, at: At, until: Option<At>) {
-        if self.ended.is_none() {
-            self.stop_at(at);
-            self.beliefs.push((at, until.unwrap_or(At::MAX).max(at)));
+        if self.ended.is_some() {
+            self.revived.get_or_insert(at);
         }
+        self.stop_at(at);
+        self.beliefs.push((at, until.unwrap_or(At::MAX).max(at)));
     }
 
     fn end(&mut self, at: At) {

@@ -33,7 +33,7 @@ pub use clock::ShiftedClock;
 pub use faulty::{Fate, Faulty, Operation};
 pub use history::{History, Recorder};
 pub use overlap::Counter;
-pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
+pub use process::{Signal, Spawned, free_port, is_alive, signal, tell_of_children, wait_until};
 pub use proxy::Proxy;
 pub use redis::{RedisServer, Snapshot};
 pub use register::Register;

@@ -3,8 +3,10 @@
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The signals that tests send.
@@ -77,6 +79,22 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Who is told of each child: `+pid` when it is there, `-pid` when it is gone, a line each.
+static WITNESS: OnceLock<Mutex<Box<dyn Write + Send>>> = OnceLock::new();
+
+/// Has `witness` told of every child from now on, once for the process: it can end them when we are ended before we could.
+pub fn tell_of_children(witness: impl Write + Send + 'static) {
+    let _ = WITNESS.set(Mutex::new(Box::new(witness)));
+}
+
+fn witness(sign: char, pid: u32) {
+    if let Some(witness) = WITNESS.get() {
+        let mut witness = witness.lock().unwrap_or_else(PoisonError::into_inner);
+        // A witness that is gone is no reason to stop.
+        let _ = witness.write_all(format!("{sign}{pid}\n").as_bytes());
+    }
+}
+
 /// A child that is killed and reaped when this is dropped.
 #[derive(Debug)]
 pub struct Spawned(Child);
@@ -84,12 +102,13 @@ pub struct Spawned(Child);
 impl Spawned {
     /// Takes over a running child.
     pub fn new(child: Child) -> Self {
+        witness('+', child.id());
         Self(child)
     }
 
     /// Starts `command` under a guard.
     pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
-        command.spawn().map(Self)
+        command.spawn().map(Self::new)
     }
 
     /// The child's process id.
@@ -132,6 +151,7 @@ impl Drop for Spawned {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        witness('-', self.0.id());
     }
 }
 

@@ -210,6 +210,11 @@ impl Proxy {
         self.shared.lock().live.len()
     }
 
+    /// How many client connections there have been since the start.
+    pub fn accepted(&self) -> u64 {
+        self.shared.lock().admitted
+    }
+
     /// Waits until `n` commands were seen since the start; panics after `timeout`. Blocks the calling thread.
     #[track_caller]
     pub fn wait_for_commands(&self, n: u64, timeout: Duration) {

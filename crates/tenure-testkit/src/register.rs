@@ -5,7 +5,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -19,15 +18,29 @@ use crate::history::What;
 pub struct Register {
     listener: Arc<UnixListener>,
     path: PathBuf,
-    blind: Arc<AtomicBool>,
+    compares: Arc<Mutex<Comparison>>,
     _dir: TempDir,
+}
+
+/// How a resource looks at the fence of a visitor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Comparison {
+    /// It refuses one that is smaller than the largest it has seen.
+    #[default]
+    Order,
+    /// It refuses one that differs from the first it has seen: a mistake that is made.
+    Equality,
+    /// It lets everybody in, as most resources do.
+    Nothing,
 }
 
 #[derive(Debug, Default)]
 struct State {
     value: u64,
+    /// The largest fence that was seen, and the first.
     largest: Option<u64>,
-    blind: Arc<AtomicBool>,
+    first: Option<u64>,
+    compares: Arc<Mutex<Comparison>>,
 }
 
 /// A visit to the resource, a line of JSON.
@@ -41,9 +54,16 @@ struct Visit {
 
 /// What a visitor asks.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Asked {
+pub enum Asked {
+    /// What the number is.
     Read,
-    Write { read: u64, wrote: u64 },
+    /// To make it another.
+    Write {
+        /// What it was when it was read.
+        read: u64,
+        /// What it is to be.
+        wrote: u64,
+    },
 }
 
 impl Register {
@@ -52,21 +72,26 @@ impl Register {
         let dir = TempDir::with_prefix("tenure-register-").expect("a temporary directory can be made");
         let path = dir.path().join("register.sock");
         let listener = Arc::new(UnixListener::bind(&path).expect("a socket can be bound"));
-        let blind = Arc::<AtomicBool>::default();
-        let (theirs, state) =
-            (Arc::clone(&listener), Arc::new(Mutex::new(State { blind: Arc::clone(&blind), ..State::default() })));
+        let compares = Arc::<Mutex<Comparison>>::default();
+        let state = State { compares: Arc::clone(&compares), ..State::default() };
+        let (theirs, state) = (Arc::clone(&listener), Arc::new(Mutex::new(state)));
         std::thread::spawn(move || {
             while let Ok((stream, _)) = theirs.accept() {
                 let (state, recorder) = (Arc::clone(&state), recorder.clone());
                 std::thread::spawn(move || serve(&stream, &state, &recorder));
             }
         });
-        Self { listener, path, blind, _dir: dir }
+        Self { listener, path, compares, _dir: dir }
     }
 
-    /// Lets everybody in from now on, as most resources do.
+    /// Looks at fences in this way from now on.
+    pub fn compares(&self, how: Comparison) {
+        *self.compares.lock().unwrap_or_else(PoisonError::into_inner) = how;
+    }
+
+    /// Lets everybody in from now on.
     pub fn compares_nothing(&self) {
-        self.blind.store(true, Ordering::Relaxed);
+        self.compares(Comparison::Nothing);
     }
 
     /// Where it is reached.
@@ -98,8 +123,13 @@ impl State {
     /// Lets a visitor in or not, and says what it read or wrote.
     fn visit(&mut self, visit: Visit, recorder: &Recorder) -> Option<u64> {
         let Visit { who, claim, fence, asked } = visit;
-        let accepted = fence >= self.largest || self.blind.load(Ordering::Relaxed);
+        let accepted = match *self.compares.lock().unwrap_or_else(PoisonError::into_inner) {
+            Comparison::Order => fence >= self.largest,
+            Comparison::Equality => self.first.is_none() || fence == self.first,
+            Comparison::Nothing => true,
+        };
         self.largest = self.largest.max(fence);
+        self.first = self.first.or(fence);
         // Recorded before the lock is given back, so that the log stands in the order of the visits.
         match asked {
             Asked::Read => {
@@ -120,7 +150,7 @@ impl State {
 
 /// One that visits the resource under a claim.
 #[derive(Debug)]
-pub(crate) struct Visitor {
+pub struct Visitor {
     stream: BufReader<UnixStream>,
     who: String,
     claim: u32,
@@ -128,13 +158,14 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    pub(crate) fn new(register: &Path, who: String, claim: u32, fence: Option<u64>) -> Self {
+    /// One that comes to the register at this path.
+    pub fn new(register: &Path, who: String, claim: u32, fence: Option<u64>) -> Self {
         let stream = BufReader::new(UnixStream::connect(register).expect("the register is open"));
         Self { stream, who, claim, fence }
     }
 
     /// One visit; `None` when it was refused, or the register is gone.
-    pub(crate) fn ask(&mut self, asked: Asked) -> Option<u64> {
+    pub fn ask(&mut self, asked: Asked) -> Option<u64> {
         let visit = Visit { who: self.who.clone(), claim: self.claim, fence: self.fence, asked };
         let mut line = serde_json::to_string(&visit).expect("plain data") + "\n";
         self.stream.get_mut().write_all(line.as_bytes()).ok()?;

@@ -37,6 +37,7 @@ enum Order {
     Arm(Probe),
     Block { ms: u64 },
     Jump { ms: u64 },
+    WallClock,
     Settle,
 }
 
@@ -55,6 +56,9 @@ enum ClaimOrder {
     /// Give up what is held, or stop asking for it.
     Drop,
     HandOver,
+    Extend {
+        ttl: Duration,
+    },
     State,
     Release,
     /// Read and write the resource without a look at the guard.
@@ -139,7 +143,10 @@ impl Terms {
 /// Becomes a worker on the store at `url`, until standard input ends: `memory:`, `sqlite:PATH[?timeout=SPAN]`, or one of Redis.
 ///
 /// A store that cannot be opened is told as the failure of claim 0.
+///
+/// A panic anywhere in the process is told as such a failure, and ends the process: a runtime would keep that of a task to itself.
 pub async fn run(url: &str) {
+    far::dies_of_panics();
     let clock = Jumpy::default();
     let (store, probes) = match url {
         "memory:" => Probed::new(MemoryStore::with_clock(clock.clone())),

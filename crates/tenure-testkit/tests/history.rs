@@ -92,11 +92,39 @@ fn belief_ends_by_the_clock_by_a_loss_by_a_release_and_by_death() {
 }
 
 #[test]
+fn a_tenure_that_has_ended_is_not_believed_again() {
+    let lost = What::Lost { claim: 1, why: "gone".into() };
+    let again = What::Believe { claim: 1, until: Some(400) };
+    let story = Story::new().grant(10, "A", 1, Some(100)).at(50, "A", lost).grant(60, "B", 2, Some(90));
+    assert_eq!(story.rules(), []);
+    assert_eq!(story.at(70, "A", again).rules(), [Rule::Overlap, Rule::Revived]);
+}
+
+#[test]
+fn a_process_that_was_started_again_is_another_claim() {
+    let story = Story::new().grant(10, "A", 1, Some(1_000)).grant(30, "B", 2, Some(900)).at(950, "A", What::Died);
+    assert_eq!(story.weighs(1_100, "A", 1, Some(3), None).rules()[0], Rule::Overlap, "of B and the first A");
+}
+
+#[test]
+fn the_order_of_the_list_is_of_no_consequence() {
+    let mut story = Story::new().grant(10, "A", 1, Some(100)).at(50, "A", What::Believe { claim: 1, until: Some(300) });
+    story = story.grant(150, "B", 2, None);
+    assert_eq!(story.rules(), [Rule::Overlap]);
+    story.0.events.reverse();
+    assert_eq!(story.rules(), [Rule::Overlap]);
+}
+
+#[test]
 fn a_semaphore_has_room_for_as_many_as_it_has() {
     let mut story = Story::new().weighs(10, "A", 1, None, None).weighs(20, "B", 2, None, None);
     story.0.capacity = 3;
     assert_eq!(story.rules(), []);
-    assert_eq!(story.weighs(30, "C", 1, None, None).rules(), [Rule::Overlap]);
+    let over = story.weighs(30, "C", 1, Some(9), None);
+    assert_eq!((over.rules(), over.verdict()), (vec![Rule::Overlap], Verdict::Broken), "no fence mends that");
+    let mut many = Story::new().weighs(10, "A", 1, None, None).weighs(20, "B", u32::MAX, None, None);
+    many.0.capacity = u32::MAX;
+    assert_eq!(many.rules(), [Rule::Overlap]);
 }
 
 #[test]
@@ -110,6 +138,8 @@ fn fences_follow_the_order_of_those_who_could_know() {
     assert_eq!(asked_before(4), []);
     assert_eq!(asked_before(5), [Rule::FenceOrder]);
     assert_eq!(Story::new().grant(10, "A", 5, Some(20)).grant(30, "B", 4, None).rules(), [Rule::FenceOrder]);
+    let unfenced = Story::new().grant(10, "A", 5, Some(20)).weighs(30, "B", 1, None, None);
+    assert_eq!(unfenced.rules(), [Rule::FenceOrder], "where there was a fence there is one");
     // A share orders nothing.
     let mut shares = Story::new().weighs(10, "A", 1, Some(5), None).weighs(30, "B", 1, Some(4), None);
     shares.0.capacity = 2;
@@ -122,6 +152,11 @@ fn the_resource_takes_no_stale_write_and_refuses_no_holder() {
     assert_eq!(held().write(31, "B", 2, 0, true).write(32, "A", 1, 0, false).verdict(), Verdict::Fenced);
     assert_eq!(held().write(31, "B", 2, 0, true).write(32, "A", 1, 1, true).rules(), [Rule::StaleWrite]);
     assert_eq!(held().write(31, "B", 2, 0, false).rules(), [Rule::RefusedHolder]);
+    let unfenced = What::Write { claim: 1, fence: None, read: 1, wrote: 2, accepted: true };
+    assert_eq!(held().write(31, "B", 2, 0, true).at(32, "A", unfenced).rules(), [Rule::StaleWrite]);
+    // A larger fence of another name is no excuse.
+    let other = What::Grant { claim: 1, name: "y".into(), weight: 1, token: None, fence: Some(9), until: None };
+    assert_eq!(held().at(30, "C", other).write(31, "B", 2, 0, false).rules(), [Rule::RefusedHolder]);
     // What it has read counts as seen.
     let read = What::Read { claim: 1, fence: Some(2), value: Some(0) };
     assert_eq!(held().at(31, "B", read).write(32, "A", 1, 0, true).rules(), [Rule::StaleWrite]);
@@ -133,6 +168,7 @@ fn a_lost_update_is_seen() {
     assert_eq!(story.rules(), []);
     assert_eq!(story.clone().write(30, "C", 3, 1, true).rules(), [Rule::LostUpdate]);
     assert_eq!(story.write(30, "C", 3, 2, true).rules(), []);
+    assert_eq!(Story::new().write(10, "A", 1, 7, true).rules(), [Rule::LostUpdate], "a value that never was");
 }
 
 #[test]
@@ -150,6 +186,7 @@ fn a_loss_is_told_in_time_and_only_if_there_was_one() {
     assert_eq!(held().at(31, "A", lost()).rules(), [Rule::LateLoss]);
     assert_eq!(held().rules(), [Rule::LateLoss], "never");
     assert_eq!(held().release(25, "A").rules(), [], "given up meanwhile");
+    assert_eq!(Story::new().at(20, "lab", due.clone()).rules(), [Rule::LateLoss], "nobody held it");
     let mut kept = Story::new().grant(10, "A", 1, None).at(30, "A", lost());
     assert_eq!(kept.rules(), []);
     kept.0.keeps = true;
@@ -163,6 +200,7 @@ fn somebody_gets_the_name_in_time() {
     assert_eq!(freed().rules(), [Rule::NotGranted]);
     assert_eq!(freed().grant(30, "A", 1, None).rules(), []);
     assert_eq!(freed().grant(31, "A", 1, None).rules(), [Rule::NotGranted]);
+    assert_eq!(freed().grant(25, "A", 1, Some(25)).rules(), [Rule::NotGranted], "it came too late to be believed");
     assert_eq!(Story::new().grant(19, "A", 1, Some(20)).at(20, "lab", due).rules(), [Rule::NotGranted], "before does not count");
 }
 

@@ -73,3 +73,17 @@ fn work_is_written_down_and_ends_with_the_release() {
     let visits = |event: &Event| matches!(event.what, What::Read { .. } | What::Write { .. });
     assert!(!events[released..].iter().any(visits), "it went on after its release: {events:?}");
 }
+
+#[test]
+fn a_panic_of_a_task_ends_the_worker_and_is_told() {
+    let recorder = recorder();
+    let mut worker = start("memory:", &recorder);
+    worker.acquire("door", Duration::from_secs(2));
+    let register = Register::open(recorder.clone());
+    std::fs::remove_file(register.path()).unwrap();
+    // Its task cannot reach the resource, and panics.
+    worker.work(1, &register);
+    died(&recorder);
+    let rules: Vec<Rule> = check(&recorder.take_down()).iter().map(|finding| finding.rule).collect();
+    assert_eq!(rules, [Rule::Untyped]);
+}

@@ -114,6 +114,11 @@ impl Running {
         kill(self.pid(), signal).unwrap();
     }
 
+    /// Waits for its end, whatever that is.
+    pub(crate) fn end_by_signal(mut self) -> ExitStatus {
+        self.status()
+    }
+
     /// Waits for its end and collects what it said. Its streams must not be kept open by others.
     pub(crate) fn end(mut self) -> Ended {
         let status = self.status();

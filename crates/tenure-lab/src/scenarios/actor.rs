@@ -82,6 +82,11 @@ impl Actor {
         self.worker.borrow_mut().jump(span);
     }
 
+    /// How far its wall clock is ahead of the lab's, in milliseconds.
+    pub(super) fn clock_ahead(&self) -> i64 {
+        self.worker.borrow_mut().wall_clock() - super::stage::wall_clock()
+    }
+
     /// Waits until it has died.
     pub(super) fn died(&self) -> At {
         self.wait("death", |what| matches!(what, What::Died)).at
@@ -145,6 +150,23 @@ impl Claim {
         let about = |event: &Event| matches!(event.what, What::Believe { claim, .. } if claim == number && event.at > since);
         let text = format!("a renewal of {}", self.actor.who);
         self.actor.recorder.wait(PATIENCE, &text, |event| event.who == self.actor.who && about(event));
+    }
+
+    /// Whether a renewal was answered in this span.
+    pub(super) fn is_renewed_in(&self, span: std::ops::Range<At>) -> bool {
+        let about = |what: &What| matches!(what, What::Believe { claim, .. } if *claim == self.number);
+        let renewal = |event: &Event| event.who == self.actor.who && span.contains(&event.at) && about(&event.what);
+        self.actor.recorder.take_down().events.iter().any(renewal)
+    }
+
+    /// Renews for this long now.
+    pub(super) fn extends(&self, ttl: Duration) {
+        self.actor.worker.borrow_mut().extend(self.number, ttl);
+    }
+
+    /// Ends its belief and leaves the lease as it is; nobody renews it from then on.
+    pub(super) fn leaves(&self) {
+        self.actor.worker.borrow_mut().hand_over_claim(self.number);
     }
 
     /// Waits until it is told of its loss.

@@ -250,6 +250,8 @@ fn wall_clock_set(stage: &mut Stage<'_>) {
     for (hours, text) in [(1, "an hour ahead"), (-1, "an hour back"), (0, "right again")] {
         clock.shift(hours * 3_600_000);
         let since = stage.fault(format!("the wall clock is set {text}"));
+        let off = a.clock_ahead() - hours * 3_600_000;
+        stage.holds_true(off.abs() < 1_000, "the wall clock is where it was");
         first.renewed(since);
     }
     stage.ends_well(&first, &second);

@@ -45,11 +45,41 @@ impl Redis {
         self.near().replace("redis://", &format!("redis://{name_and_password}@"))
     }
 
+    /// How far the server's wall clock is ahead of the lab's, in milliseconds.
+    pub(super) fn clock_ahead(&self) -> i64 {
+        let time = self.server.cli("TIME");
+        let mut words = time.split_whitespace().map(|word| word.parse::<i64>().expect("a number"));
+        let mut next = || words.next().expect("seconds and microseconds");
+        next() * 1_000 + next() / 1_000 - super::stage::wall_clock()
+    }
+
+    /// How often the server has seen a call of this command.
+    pub(super) fn calls(&self, command: &str) -> u64 {
+        number(&self.server.cli("INFO commandstats"), &format!("cmdstat_{command}:calls="))
+    }
+
+    /// How often the server has answered with this error.
+    pub(super) fn errors(&self, error: &str) -> u64 {
+        number(&self.server.cli("INFO errorstats"), &format!("errorstat_{error}:count="))
+    }
+
+    /// How many milliseconds `name` has left at the server.
+    pub(super) fn left(&self, name: &str) -> Duration {
+        let left = self.server.cli(&format!("PTTL {name}"));
+        Duration::from_millis(left.parse().expect("a name that is held and ends"))
+    }
+
     fn look(&self, name: &str) -> Option<(String, bool)> {
         let holder = self.server.command(&["GET", name]);
         let forever = || self.server.command(&["PTTL", name]) == -1;
         (!holder.is_nil()).then(|| (holder.text(), forever()))
     }
+}
+
+/// The number behind `key`; none of them yet is 0.
+fn number(text: &str, key: &str) -> u64 {
+    let digits = text.split(key).nth(1).map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+    digits.map_or(0, |digits| digits.parse().expect("digits"))
 }
 
 /// A scenario on a Redis that is started as it likes.

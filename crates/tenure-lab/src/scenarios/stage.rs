@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tenure::BootTime;
 use tenure_testkit::history::{At, Event, History, What, nanos};
@@ -38,6 +38,12 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// This moment, as the history has it.
 pub(super) fn now() -> At {
     nanos(BootTime::now().since_boot())
+}
+
+/// The lab's wall clock, in milliseconds since 1970.
+pub(super) fn wall_clock() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970");
+    i64::try_from(now.as_millis()).expect("a sane clock")
 }
 
 /// Waits as long as it takes, and renews.
@@ -87,6 +93,7 @@ pub(super) struct Stage<'a> {
 impl<'a> Stage<'a> {
     pub(super) fn new(lab: &'a Lab, id: &str, seed: u64, place: Place) -> Self {
         let recorder = Recorder::new(History::new(id, seed));
+        crate::run::keep(&recorder);
         let (rng, register) = (fastrand::Rng::with_seed(mixed(seed, id)), Register::open(recorder.clone()));
         Self { lab, rng, recorder, register, keeps: false, jumps: false, place, actors: Vec::new(), told: RefCell::default() }
     }
@@ -142,8 +149,15 @@ impl<'a> Stage<'a> {
         self.expect(&actor.takes("warm").releases(), "Released");
     }
 
-    /// Lets a part of a renewal interval pass, as the seed has it.
+    /// Lets a part of a renewal interval pass, or up to two ttls, so that what was renewed is struck as well as what is new; as the
+    /// seed has it.
     pub(super) fn some_time(&mut self) {
+        let most = if self.rng.bool() { 2 * TTL } else { Duration::from_millis(667) };
+        std::thread::sleep(most.mul_f64(self.rng.f64()));
+    }
+
+    /// Lets a part of a renewal interval pass, as the seed has it.
+    pub(super) fn a_moment(&mut self) {
         std::thread::sleep(Duration::from_millis(self.rng.u64(0..=667)));
     }
 

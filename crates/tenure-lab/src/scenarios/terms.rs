@@ -29,6 +29,9 @@ fn every<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
         holds(&id("40-shortest-hold"), "locks with a shortest hold are released and dropped early", on(given_up_early)),
         holds(&id("40-late-renewal"), "a renewal and a release come late, while the name lingers", on(late_renewal)),
         holds(&id("41-longest-hold"), "the work takes longer than the longest hold", on(held_too_long)),
+        holds(&id("42-foreign-value"), "somebody renews and releases a lock by a value that is not its holder's", on(foreign_value)),
+        holds(&id("42-after-the-end"), "a renewal comes when the lease has ended, and nobody has taken the name", on(after_the_end)),
+        holds(&id("43-shorter"), "a lease is extended, renewed for a shorter time, and left", on(renewed_for_less)),
     ]
 }
 
@@ -39,7 +42,7 @@ fn shared<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
 }
 
 /// The shortest hold, longer than the ttl.
-const MIN: Duration = Duration::from_millis(2_700);
+const MIN: Duration = Duration::from_millis(3_300);
 /// From the end of a name's lease to the next grant.
 const LOOK: Duration = Duration::from_millis(120 + 250 + 250);
 
@@ -100,7 +103,7 @@ fn given_up_early(stage: &mut Stage<'_>) {
     first.granted();
     gate.granted();
     let (second, third) = (b.asks(DOOR, terms()), b.asks("gate", terms()));
-    stage.some_time();
+    stage.a_moment();
     stage.grant_due(MIN + LOOK);
     stage.grant_due_of("gate", MIN + LOOK);
     stage.expect(&first.releases(), "Released");
@@ -121,7 +124,7 @@ fn late_renewal(stage: &mut Stage<'_>) {
     stage.grant_due(MIN + LOOK);
     stage.expect(&first.releases(), "Released");
     let second = b.asks(DOOR, terms());
-    stage.some_time();
+    stage.a_moment();
     stage.fault("a renewal of what was given up arrives, and its release once more");
     stage.expect(&b.by_hand(ByHand::Renew, DOOR, &token), "Lost");
     stage.expect(&b.by_hand(ByHand::Release, DOOR, &token), "Released");
@@ -170,5 +173,58 @@ fn held_too_long(stage: &mut Stage<'_>) {
     stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
     second.granted();
     second.works(&stage.register);
+    stage.is_left(&second);
+}
+
+/// Neither has any effect on a lease that nobody renews.
+fn foreign_value(stage: &mut Stage<'_>) {
+    const FOREIGN: &str = "somebody-else";
+    let (a, b) = (stage.near(), stage.far());
+    stage.keeps = true;
+    let asked = now();
+    let first = a.asks(DOOR, terms().fixed());
+    first.granted();
+    let second = b.asks(DOOR, terms());
+    stage.grant_due(TTL + LOOK);
+    stage.a_moment();
+    stage.fault("somebody renews and releases the door by another value");
+    stage.expect(&b.by_hand(ByHand::Renew, DOOR, FOREIGN), "Lost");
+    stage.expect(&b.by_hand(ByHand::Release, DOOR, FOREIGN), "NotHeld");
+    let wait = Duration::from_millis(200);
+    b.asks(DOOR, terms().wait(wait)).failed("TimedOut");
+    stage.holds_true(!second.is_granted(), "the door was given up");
+    first.leaves();
+    let held = Duration::from_nanos(second.granted() - asked);
+    stage.holds_true(held >= TTL, &format!("it was taken for {held:?} only"));
+    stage.is_left(&second);
+}
+
+/// A lease that has ended is not revived.
+fn after_the_end(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let asked = now();
+    let first = a.asks(DOOR, terms().fixed());
+    first.granted();
+    let token = first.token();
+    first.lost();
+    stage.free_due(DOOR, TTL.saturating_sub(Duration::from_nanos(now() - asked)) + SLACK);
+    stage.fault("a renewal of the lease that has ended arrives");
+    stage.expect(&b.by_hand(ByHand::Renew, DOOR, &token), "Lost");
+    stage.free_due(DOOR, SLACK);
+    stage.ends_with_another(&b);
+}
+
+/// Nobody has it before the end of what it was extended to.
+fn renewed_for_less(stage: &mut Stage<'_>) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    let second = b.asks(DOOR, terms());
+    let asked = now();
+    first.extends(MIN);
+    first.extends(TTL);
+    stage.fault("it was extended, and then renewed for less");
+    stage.grant_due(MIN + LOOK);
+    first.leaves();
+    is_free_at(stage, second.granted(), asked);
     stage.is_left(&second);
 }

@@ -122,7 +122,7 @@ fn plain() -> Vec<Specimen> {
         new("A5/late-release", past, setnx::SET_NX, Rule::Overlap),
         new("rslock/drop", "the guard is dropped", setnx::DROP_DOES_NOTHING, Rule::Leak),
         new("rslock/error-is-busy", "a reply is lost", setnx::ERROR_IS_BUSY, Rule::Leak).faults(LOST_REPLY),
-        new("shedlock/rounded-ttl", "a ttl below a second rounds to 0", setnx::ROUNDED_TO_ZERO, Rule::Overlap).within(0),
+        new("A1/rounded-ttl", "a ttl below a second rounds to 0", setnx::ROUNDED_TO_ZERO, Rule::Overlap).within(0),
     ]
 }
 
@@ -181,7 +181,9 @@ fn tokens() -> Vec<Specimen> {
         new("A6/two-step-release", "the lease ends between GET and DEL", token::TWO_STEPS, Rule::Overlap),
         new("A6/repeating-token", "two processes share address and thread number", token::REPEATING, Rule::Overlap),
         new("A6/long-work", "the work takes longer than the lease", token::LONG_WORK, Rule::Overlap).clients(2),
-        new("A8/pooled-watch", "WATCH and EXEC get different connections", token::POOLED_WATCH, Rule::Overlap),
+        new("A8/pooled-acquire", "WATCH and EXEC of SET get different connections", token::POOLED_ACQUIRE, Rule::Overlap)
+            .within(0),
+        new("A8/pooled-release", "WATCH and EXEC of DEL get different connections", token::POOLED_RELEASE, Rule::Overlap),
         new("clock/from-the-reply", "a slow reply", token::FROM_THE_REPLY, Rule::Overlap).clients(2).faults(SLOW),
         new("clock/sleeps", "the machine sleeps, and the holder's clock with it", token::TOKEN, Rule::Overlap)
             .clients(2)

@@ -79,6 +79,8 @@ pub enum Command {
     Watch(&'static str),
     /// `MULTI`, `DEL key`, `EXEC`
     ExecDel(&'static str),
+    /// `MULTI`, `SET key value PX ttl`, `EXEC`
+    ExecSetPx(&'static str, Value, Tick),
     /// A script: `SETNX`, and if it won `PEXPIRE`
     SetNxExpire(&'static str, Value, Tick),
     /// A script: `DEL` if the value is this one
@@ -158,6 +160,7 @@ impl fmt::Display for Command {
             Self::Ttl(key) => write!(f, "TTL {key}"),
             Self::Watch(key) => write!(f, "WATCH {key}"),
             Self::ExecDel(key) => write!(f, "MULTI, DEL {key}, EXEC"),
+            Self::ExecSetPx(key, value, ttl) => write!(f, "MULTI, SET {key} {value} PX {ttl}, EXEC"),
             Self::SetNxExpire(key, value, ttl) => write!(f, "script: SETNX {key} {value}, then EXPIRE {key} {ttl}"),
             Self::DelIf(key, value) => write!(f, "script: DEL {key} if it is {value}"),
             Self::ExpireIf(key, value, ttl) => write!(f, "script: EXPIRE {key} {ttl} if it is {value}"),

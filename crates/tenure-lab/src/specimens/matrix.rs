@@ -37,7 +37,7 @@ const SCHEMES: [Scheme; 10] = [
     getset::GETSET_COMPARED,
     row::ROW,
     token::TWO_STEPS,
-    token::POOLED_WATCH,
+    token::POOLED_RELEASE,
     token::CAREFUL,
 ];
 

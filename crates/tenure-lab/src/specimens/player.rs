@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tenure::BootTime;
 use tenure_testkit::Client as Link;
 use tenure_testkit::history::{What, nanos};
+use tenure_testkit::register::{Asked, Visitor};
 
 use super::catalogue::{Specimen, specimens};
 use super::command::{Command, LOCK, Value};
@@ -29,6 +30,8 @@ pub(super) enum Order {
     Hear { lane: usize, now: Tick },
     /// Waits for a message, and goes on with it.
     Listen { now: Tick },
+    /// Writes to the guarded resource.
+    Write { register: PathBuf },
     /// The work is done.
     EndWork,
     /// The machine has slept through the step before `now`.
@@ -39,8 +42,14 @@ pub(super) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) client: String,
+    /// What the server replied, in words.
+    pub(super) reply: Option<String>,
     pub(super) events: Vec<(u64, What)>,
 }
+
+/// What a visit to the guarded resource came to.
+pub(super) const LET_IN: &str = "let in";
+pub(super) const REFUSED: &str = "refused";
 
 struct Player {
     specimen: Specimen,
@@ -51,6 +60,8 @@ struct Player {
     links: HashMap<(usize, u8), Link>,
     /// What the table answered.
     answered: Option<Value>,
+    /// What was heard last.
+    heard: Option<Value>,
 }
 
 /// Plays the client `who` of the specimen `id`, as standard input says, until that ends.
@@ -63,11 +74,20 @@ pub fn play(id: &str, who: u8, scale: &str) -> io::Result<()> {
     let client = Client::new(who, specimen.setting.skews[usize::from(who)]);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let scale = serde_json::from_str(scale)?;
-    let mut player =
-        Player { specimen, scale, client, lanes: [nowhere; 2], file: PathBuf::new(), links: HashMap::new(), answered: None };
+    let mut player = Player {
+        specimen,
+        scale,
+        client,
+        lanes: [nowhere; 2],
+        file: PathBuf::new(),
+        links: HashMap::new(),
+        answered: None,
+        heard: None,
+    };
     for line in io::stdin().lock().lines() {
         let events = player.obey(&serde_json::from_str(&line?)?);
-        let answer = Answer { client: format!("{:?}", player.client), events };
+        let reply = player.heard.take().map(|reply| reply.to_string());
+        let answer = Answer { client: format!("{:?}", player.client), reply, events };
         let mut out = io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string(&answer)?)?;
         out.flush()?;
@@ -97,6 +117,7 @@ impl Player {
             Order::Hear { lane, now } => {
                 let Stage::Sent(connection, _, command) = self.client.lanes[*lane].stage else { return Vec::new() };
                 let reply = self.receive(*lane, connection, command);
+                self.heard = Some(reply);
                 let changes = self.client.hear(&scheme, *lane, reply, *now);
                 self.tell(boot(), changes, *now)
             }
@@ -105,6 +126,14 @@ impl Player {
                 link.receive().expect("a message comes");
                 let changes = self.client.hear(&scheme, 0, Value::Word("message"), *now);
                 self.tell(boot(), changes, *now)
+            }
+            Order::Write { register } => {
+                let fence = self.client.hold.and_then(|hold| hold.fence).map(|fence| u64::from(fence.unsigned_abs()));
+                let mut visitor = Visitor::new(register, self.client.to_string(), u32::from(self.client.takes), fence);
+                // Who is not let in to read does not write.
+                let wrote = visitor.ask(Asked::Read).and_then(|read| visitor.ask(Asked::Write { read, wrote: read + 1 }));
+                self.heard = Some(Value::Word(if wrote.is_some() { LET_IN } else { REFUSED }));
+                Vec::new()
             }
             Order::EndWork => {
                 let changes = self.client.end_work();

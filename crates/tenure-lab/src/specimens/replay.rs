@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tenure::BootTime;
 use tenure_testkit::history::{Event, History, Rule, What, nanos};
+use tenure_testkit::register::{Comparison, Register};
 use tenure_testkit::{Proxy, Recorder, RedisServer, Signal, Spawned};
 
 use super::catalogue::Specimen;
-use super::command::LOCK;
-use super::player::{Answer, Order};
-use super::program::{Client, Tick, name};
+use super::command::{LOCK, Value};
+use super::player::{Answer, LET_IN, Order, REFUSED};
+use super::program::{Client, Resource, Tick, name};
 use super::wire::Scale;
 use super::world::{Action, Move, Said, World};
 use crate::Lab;
@@ -59,8 +60,7 @@ struct Theatre<'a> {
     dir: tempfile::TempDir,
     /// Where in a step the moves are made, in nanoseconds from its beginning.
     offset: u64,
-    /// What the guarded resource holds.
-    resource: u64,
+    register: Register,
     late: Option<String>,
 }
 
@@ -82,7 +82,12 @@ impl<'a> Theatre<'a> {
         let offset = scale.half() / 5 + random.u64(..scale.half() / 5);
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let (actors, recorder) = (Vec::new(), Recorder::new(history));
-        let mut theatre = Self { specimen, scale, server, replica, actors, recorder, dir, offset, resource: 0, late: None };
+        crate::run::keep(&recorder);
+        let register = Register::open(recorder.clone());
+        if specimen.setting.scheme.resource == Some(Resource::Equality) {
+            register.compares(Comparison::Equality);
+        }
+        let mut theatre = Self { specimen, scale, server, replica, actors, recorder, dir, offset, register, late: None };
         theatre.actors = (0..specimen.setting.clients).map(|who| theatre.actor(lab, who, on_the_way)).collect();
         theatre.connect_all();
         theatre
@@ -151,7 +156,7 @@ impl<'a> Theatre<'a> {
         match action {
             Action::Step(step) => {
                 self.send(step, now);
-                self.hear(step.who, step.lane, now, next);
+                self.hear(step.who, step.lane, now, said, next);
             }
             Action::Send(step) => {
                 let proxy = self.proxy(step);
@@ -169,7 +174,7 @@ impl<'a> Theatre<'a> {
             }
             Action::Hear(who, lane) => {
                 self.proxy(Move { who, lane, begin: None }).release_replies();
-                self.hear(who, lane, now, next);
+                self.hear(who, lane, now, said, next);
             }
             Action::LoseReply(step) => {
                 let proxy = self.proxy(step);
@@ -177,7 +182,7 @@ impl<'a> Theatre<'a> {
                 proxy.hold_replies();
                 self.send(step, now);
                 self.proxy(step).wait_for_replies(before + 1, PATIENCE);
-                self.lose(step, now, next);
+                self.lose(step, now, said, next);
             }
             Action::LoseRequest(step) => {
                 let proxy = self.proxy(step);
@@ -185,16 +190,16 @@ impl<'a> Theatre<'a> {
                 proxy.hold_requests();
                 self.send(step, now);
                 self.proxy(step).wait_for_commands(before + 1, PATIENCE);
-                self.lose(step, now, next);
+                self.lose(step, now, said, next);
             }
             Action::Notify(who) => {
                 let answer = self.ask(who, &Order::Listen { now });
-                self.compare(&answer, who, next);
+                self.compare(&answer, who, None, next);
             }
             Action::EndWork(who) => {
                 self.ask(who, &Order::EndWork);
             }
-            Action::Write(who) => self.write(said, next.clients[usize::from(who)].takes),
+            Action::Write(who) => self.write(who, said, next),
             Action::Crash(who) => {
                 let actor = &mut self.actors[usize::from(who)];
                 actor.process.kill();
@@ -252,43 +257,47 @@ impl<'a> Theatre<'a> {
         self.ask(who, &Order::Send { lane, begin, now });
     }
 
-    fn hear(&mut self, who: u8, lane: usize, now: Tick, next: &World) {
+    fn hear(&mut self, who: u8, lane: usize, now: Tick, said: &[Said], next: &World) {
         let answer = self.ask(who, &Order::Hear { lane, now });
-        self.compare(&answer, who, next);
+        let reply = said.iter().find_map(|said| match said {
+            Said::Ran(_, _, reply) | Said::Heard(_, reply) => Some(reply.to_string()),
+            Said::Lost(..) => Some(Value::Broken.to_string()),
+            _ => None,
+        });
+        self.compare(&answer, who, reply.as_deref(), next);
     }
 
-    fn lose(&mut self, step: Move, now: Tick, next: &World) {
+    fn lose(&mut self, step: Move, now: Tick, said: &[Said], next: &World) {
         let proxy = self.proxy(step);
         proxy.cut();
         proxy.heal();
-        self.hear(step.who, step.lane, now, next);
+        self.hear(step.who, step.lane, now, said, next);
     }
 
-    /// The client has become what it became in the model; anything else says that the model is not what the server does.
-    fn compare(&mut self, answer: &Answer, who: u8, next: &World) {
+    /// The server has replied as in the model, and the client has become what it became there. Anything else says that the model is
+    /// not what the server does.
+    fn compare(&mut self, answer: &Answer, who: u8, reply: Option<&str>, next: &World) {
         let client: &Client = &next.clients[usize::from(who)];
-        let expected = format!("{client:?}");
-        let now = next.now;
+        let (id, now) = (self.specimen.id, next.now);
         self.keep_up(now);
-        assert!(
-            self.late.is_some() || answer.client == expected,
-            "{}: the server did not do at step {now} what the model says:\nmodel  {expected}\nserver {}",
-            self.specimen.id,
-            answer.client
-        );
+        if self.late.is_none() {
+            assert_eq!(
+                answer.reply.as_deref(),
+                reply,
+                "{id}: in step {now} the server (left) does not reply to {client} as the model does"
+            );
+            assert_eq!(answer.client, format!("{client:?}"), "{id}: in step {now} {client} has not become what the model says");
+        }
     }
 
     /// The resource looks at a fence as the scheme says.
-    fn write(&mut self, said: &[Said], take: u8) {
-        for said in said {
-            if let Said::Wrote(who, fence, accepted) = said {
-                let (read, wrote) = (self.resource, self.resource + 1);
-                let fence = fence.map(|fence| u64::from(fence.unsigned_abs()));
-                let claim = u32::from(take);
-                self.recorder.record(name(*who), What::Write { claim, fence, read, wrote, accepted: *accepted });
-                self.resource += u64::from(*accepted);
-            }
-        }
+    fn write(&mut self, who: u8, said: &[Said], next: &World) {
+        let answer = self.ask(who, &Order::Write { register: self.register.path().to_owned() });
+        let outcome = said.iter().find_map(|said| match said {
+            Said::Wrote(_, _, accepted) => Some(if *accepted { LET_IN } else { REFUSED }),
+            _ => None,
+        });
+        self.compare(&answer, who, outcome, next);
     }
 
     /// What the end of the story leaves, where that is what is wrong.
@@ -309,10 +318,13 @@ impl<'a> Theatre<'a> {
                 self.recorder.record("lab", What::Seen { name: lock(), holder: is_held.then_some(value), forever });
             }
             Some(Rule::NotGranted) => {
+                // Longer than a lease: who looks again by itself would have.
+                let within = within + 4 * self.scale.half() * u64::from(self.specimen.setting.ttl.unsigned_abs());
                 self.recorder.record("lab", What::GrantDue { name: lock(), within });
                 let is_grant = |event: &Event| matches!(event.what, What::Grant { .. }) && event.who != name(0);
                 let _ = self.recorder.wait_within(Duration::from_nanos(within), is_grant);
             }
+            Some(Rule::FalseLoss) => assert_eq!(self.server.cli("EXISTS lock"), "1", "it was lost in truth"),
             _ => {}
         }
     }

@@ -125,6 +125,13 @@ impl Server {
                     Value::Nil
                 }
             }
+            Command::ExecSetPx(key, value, ttl) => {
+                if self.unwatched(from) {
+                    self.set(key, value, Some(now + ttl))
+                } else {
+                    Value::Nil
+                }
+            }
             Command::Count(key, field, n, ttl) => self.count(key, field, Tick::from(n), now + ttl),
             Command::Enter { key, member, at, ttl, limit } => self.enter(key, member, at, ttl, limit),
             Command::Leave(key, member) | Command::ReadUnlock(key, member) => self.leave(key, member),

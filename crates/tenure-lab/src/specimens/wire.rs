@@ -91,6 +91,9 @@ impl Scale {
             Command::Leave(key, value) => one(&["ZREM", key, &text(value)]),
             Command::ReadUnlock(key, value) => one(&["SREM", key, &text(value)]),
             Command::ExecDel(key) => [one(&["MULTI"]), one(&["DEL", key]), one(&["EXEC"])].concat(),
+            Command::ExecSetPx(key, value, ttl) => {
+                [one(&["MULTI"]), one(&["SET", key, &text(value), "PX", &self.ttl(ttl)]), one(&["EXEC"])].concat()
+            }
             Command::SetNxExpire(key, value, ttl) | Command::WriteLock(key, value, ttl) => {
                 script(SETNX_EXPIRE, key, &[text(value), self.ttl(ttl)])
             }
@@ -121,7 +124,9 @@ impl Scale {
                 Value::Int(Tick::try_from((left + step / 2 + step - 1) / step).unwrap_or(Tick::MAX))
             }
             (_, Reply::Int(number)) => Value::Int(Tick::try_from(*number).unwrap_or(Tick::MAX)),
-            (Command::ExecDel(_), Reply::Array(all)) => all.first().map_or(Value::Nil, |first| self.value(command, first)),
+            (Command::ExecDel(_) | Command::ExecSetPx(..), Reply::Array(all)) => {
+                all.first().map_or(Value::Nil, |first| self.value(command, first))
+            }
             (Command::Subscribe(_), Reply::Array(_)) => super::command::OK,
             (_, Reply::Bytes(bytes)) => self.read(&String::from_utf8_lossy(bytes)),
             (_, other) => panic!("{command}: the server answered {other:?}"),

@@ -25,6 +25,8 @@ pub enum Rule {
     LostUpdate,
     /// Two claims have one token.
     TokenReuse,
+    /// A tenure that had ended is believed again.
+    Revived,
     /// A loss was told late, or never.
     LateLoss,
     /// A lock was lost that nothing had taken away.
@@ -37,6 +39,13 @@ pub enum Rule {
     Untyped,
 }
 
+impl Rule {
+    /// Whether it is about what must never happen, however slow the machine is; the others are about times.
+    pub fn is_about_safety(self) -> bool {
+        !matches!(self, Self::LateLoss | Self::FalseLoss | Self::NotGranted | Self::Leak)
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -46,6 +55,7 @@ impl fmt::Display for Rule {
             Self::RefusedHolder => "the present holder was refused",
             Self::LostUpdate => "an update was lost",
             Self::TokenReuse => "two claims have one token",
+            Self::Revived => "a tenure that had ended is believed again",
             Self::LateLoss => "the holder was not told in time",
             Self::FalseLoss => "the holder lost what nobody took",
             Self::NotGranted => "nobody got the name in time",
@@ -101,7 +111,7 @@ impl Verdict {
     /// What `findings` make of a history.
     pub fn of(history: &History, findings: &[Finding]) -> Self {
         let refused = |event: &Event| matches!(event.what, What::Write { accepted: false, .. } | What::Read { value: None, .. });
-        let fenced = || history.claims().iter().all(|claim| claim.fence.is_some());
+        let fenced = || history.claims().iter().all(|claim| claim.fence.is_some() && claim.weight == history.capacity);
         if findings.iter().any(|finding| finding.rule != Rule::Overlap) {
             Self::Broken
         } else if !findings.is_empty() {
@@ -116,11 +126,17 @@ impl Verdict {
 
 /// Everything that went wrong, in order of time.
 pub fn check(history: &History) -> Vec<Finding> {
+    if !history.events.is_sorted_by_key(|event| event.at) {
+        let mut history = history.clone();
+        history.events.sort_by_key(|event| event.at);
+        return check(&history);
+    }
     let claims = history.claims();
     let mut findings = Vec::new();
     overlaps(history.capacity, &claims, &mut findings);
     fence_order(history.capacity, &claims, &mut findings);
     tokens(&claims, &mut findings);
+    findings.extend(claims.iter().filter_map(revived));
     resource(history, &claims, &mut findings);
     dues(history, &claims, &mut findings);
     losses(history, &claims, &mut findings);
@@ -145,8 +161,8 @@ fn overlaps(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
                 .filter(|(_, until, other)| *until > from && (&other.who, other.number) != (&claim.who, claim.number))
                 .map(|&(_, _, other)| other)
                 .collect();
-            let weight: u32 = claim.weight + inside.iter().map(|other| other.weight).sum::<u32>();
-            if weight > capacity && !told.contains(&(&claim.who, claim.number)) {
+            let weight: u64 = [claim].into_iter().chain(inside.iter().copied()).map(|held| u64::from(held.weight)).sum();
+            if weight > u64::from(capacity) && !told.contains(&(&claim.who, claim.number)) {
                 told.push((&claim.who, claim.number));
                 let others = inside.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 findings.push(Finding {
@@ -159,14 +175,16 @@ fn overlaps(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Of two exclusive holders, the one that asked after the other was granted has the larger fence; and no fence is given twice.
+/// Of two exclusive holders, the one that asked after the other was granted has the larger fence; no fence is given twice, and where
+/// there was one there is one from then on.
 fn fence_order(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
-    let exclusive: Vec<(&Claim, u64)> =
-        claims.iter().filter(|claim| claim.weight == capacity).filter_map(|claim| Some((claim, claim.fence?))).collect();
-    for (index, &(later, fence)) in exclusive.iter().enumerate() {
-        let earlier = exclusive[..index].iter().filter(|(earlier, _)| earlier.name == later.name);
-        let wrong = |(earlier, before): &&(&Claim, u64)| *before == fence || (earlier.granted <= later.asked && *before > fence);
-        if let Some((earlier, _)) = earlier.clone().find(wrong) {
+    let exclusive: Vec<&Claim> = claims.iter().filter(|claim| claim.weight == capacity).collect();
+    for (index, later) in exclusive.iter().enumerate() {
+        let is_wrong = |earlier: &&&Claim| {
+            let known = earlier.granted <= later.asked && earlier.fence > later.fence;
+            earlier.name == later.name && earlier.fence.is_some() && (earlier.fence == later.fence || known)
+        };
+        if let Some(earlier) = exclusive[..index].iter().find(is_wrong) {
             let text = format!("{later} asked after {earlier} was granted");
             findings.push(Finding { rule: Rule::FenceOrder, at: later.granted, text });
         }
@@ -184,35 +202,41 @@ fn tokens(claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
+fn revived(claim: &Claim) -> Option<Finding> {
+    let text = format!("{claim} had ended");
+    claim.revived.map(|at| Finding { rule: Rule::Revived, at, text })
+}
+
 /// The guarded resource's own log: what a fence is for.
 fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut largest: Option<(u64, &str)> = None;
-    let mut last = None;
+    let mut last = (0, "nobody");
     for Event { at, who, what } in &history.events {
-        let (claim, fence, accepted, write) = match what {
-            What::Read { claim, fence, value } => (claim, fence, value.is_some(), None),
-            What::Write { claim, fence, read, wrote, accepted } => (claim, fence, *accepted, Some((*read, *wrote))),
+        let (number, fence, accepted, read, wrote) = match what {
+            What::Read { claim, fence, value } => (claim, fence, value.is_some(), value.unwrap_or(last.0), None),
+            What::Write { claim, fence, read, wrote, accepted } => (claim, fence, *accepted, *read, Some(*wrote)),
             _ => continue,
         };
         let mut find = |rule, text| findings.push(Finding { rule, at: *at, text });
         if !accepted {
-            let present = claims.iter().any(|held| held.who == *who && held.number == *claim && held.believes_at(*at));
-            if present && fence.is_some() && !claims.iter().any(|other| other.granted <= *at && other.fence > *fence) {
-                find(Rule::RefusedHolder, format!("{who}#{claim} holds with the largest fence and was refused"));
+            if let Some(claim) =
+                claims.iter().rfind(|claim| claim.who == *who && claim.number == *number && claim.believes_at(*at))
+            {
+                let is_later = |other: &Claim| other.name == claim.name && other.granted <= *at && other.fence > claim.fence;
+                if !claims.iter().any(is_later) {
+                    find(Rule::RefusedHolder, format!("{claim} holds, nobody has a larger fence, and it was refused"));
+                }
             }
             continue;
         }
-        if let (Some(fence), Some((before, other))) = (fence, largest)
-            && *fence < before
-        {
-            find(Rule::StaleWrite, format!("{who}#{claim} with fence {fence} was let in after {other} with fence {before}"));
+        if let Some((before, other)) = largest.filter(|(before, _)| fence.is_none_or(|fence| fence < *before)) {
+            let with = fence.map_or_else(|| "no fence".to_owned(), |fence| format!("fence {fence}"));
+            find(Rule::StaleWrite, format!("{who}#{number} with {with} was let in after {other} with fence {before}"));
         }
-        if let Some((read, wrote)) = write {
-            if let Some((value, other)) = last.filter(|&(value, _)| value != read) {
-                find(Rule::LostUpdate, format!("{who}#{claim} wrote {wrote} from {read}, when {other} had made it {value}"));
-            }
-            last = Some((wrote, who));
+        if read != last.0 {
+            find(Rule::LostUpdate, format!("{who}#{number} read {read}, when {} had made it {}", last.1, last.0));
         }
+        last = wrote.map_or(last, |wrote| (wrote, who));
         largest = largest.max(fence.map(|fence| (fence, who.as_str())));
     }
 }
@@ -222,7 +246,7 @@ fn dues(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     for Event { at, what, .. } in &history.events {
         let granted = |name: &str, within: u64| {
             let by = at.saturating_add(within);
-            claims.iter().any(|claim| claim.name == name && (*at..=by).contains(&claim.granted))
+            claims.iter().any(|claim| claim.name == name && (*at..=by).contains(&claim.granted) && claim.in_time)
         };
         let mut find = |rule, text| findings.push(Finding { rule, at: *at, text });
         match what {
@@ -254,7 +278,11 @@ fn losses(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
         let by = at.saturating_add(*within);
         let held =
             claims.iter().filter(|claim| claim.name == *name && claim.granted <= *at && claim.ended.is_none_or(|end| end > *at));
-        for claim in held.filter(|claim| claim.ended.is_none_or(|end| end > by)) {
+        let held: Vec<&Claim> = held.collect();
+        if held.is_empty() {
+            findings.push(Finding { rule: Rule::LateLoss, at: *at, text: format!("nobody held {name:?} that was to be lost") });
+        }
+        for claim in held.into_iter().filter(|claim| claim.ended.is_none_or(|end| end > by)) {
             let when = claim.ended.map_or_else(|| "never".to_owned(), |end| format!("after {}", span(end - at)));
             let text = format!("{claim} was told {when}, not within {}", span(*within));
             findings.push(Finding { rule: Rule::LateLoss, at: by, text });

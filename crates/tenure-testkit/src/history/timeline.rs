@@ -7,11 +7,12 @@ use super::{At, Event, History, What};
 
 const WIDTH: usize = 100;
 
-/// Draws `history` with what the checker found.
+/// Draws `history` with what the checker found. What a process did to the guarded resource stands below what it believed.
 ///
 /// ```text
-/// A  ?=====5==============x        ?  asks     =  believes that it holds (from its fence on)
-/// B        ?.....................6====>        x  is told of its loss     >  gives up     +  dies
+/// A    ?===================x
+///         ww   ww   w  w        r
+/// B          ?              =========>
 /// ```
 pub fn picture(history: &History) -> String {
     let mut text = format!("{} (seed {})\n", history.id, history.seed);
@@ -28,7 +29,11 @@ pub fn picture(history: &History) -> String {
     let margin = people.iter().map(|who| who.len()).max().unwrap_or(0).max(3);
     let _ = writeln!(text, "{:margin$}  0{:>width$}", "", span(last.at - first.at), width = WIDTH - 1);
     for who in &people {
-        let _ = writeln!(text, "{who:margin$}  {}", lane(history, who, &scale).trim_end());
+        let _ = writeln!(text, "{who:margin$}  {}", lane(history, who, &scale, mark).trim_end());
+        let visits = lane(history, "", &scale, |event| visit(event).filter(|_| event.who == *who));
+        if !visits.trim().is_empty() {
+            let _ = writeln!(text, "{:margin$}  {}", "", visits.trim_end());
+        }
     }
     for event in history.events.iter().filter(|event| event.who == "lab") {
         if let What::Fault { text: fault } = &event.what {
@@ -45,7 +50,7 @@ pub fn picture(history: &History) -> String {
     for finding in check(history) {
         let _ = writeln!(text, "!! at {}: {finding}", span(finding.at.saturating_sub(first.at)));
     }
-    text.push_str("?  asks   =  believes   x  is told of its loss   >  gives up   +  dies   w  writes   r  is refused\n");
+    text.push_str("?  asks   =  believes   x  is told of its loss   >  gives up   +  dies        w  writes   r  is refused\n");
     text
 }
 
@@ -60,14 +65,15 @@ impl Scale {
     }
 }
 
-fn lane(history: &History, who: &str, scale: &Scale) -> String {
+/// The beliefs of `who`, and a mark for each event that has one.
+fn lane(history: &History, who: &str, scale: &Scale, mark: impl Fn(&Event) -> Option<u8>) -> String {
     let mut lane = vec![b' '; WIDTH];
     for claim in history.claims().iter().filter(|claim| claim.who == who) {
         for &(from, until) in claim.beliefs.iter().filter(|(from, until)| from < until) {
             lane[scale.column(from)..=scale.column(until)].fill(b'=');
         }
     }
-    for event in history.events.iter().filter(|event| event.who == who) {
+    for event in history.events.iter().filter(|event| who.is_empty() || event.who == who) {
         if let Some(mark) = mark(event) {
             lane[scale.column(event.at)] = mark;
         }
@@ -81,6 +87,12 @@ fn mark(event: &Event) -> Option<u8> {
         What::Lost { .. } => b'x',
         What::Release { .. } => b'>',
         What::Died => b'+',
+        _ => return None,
+    })
+}
+
+fn visit(event: &Event) -> Option<u8> {
+    Some(match event.what {
         What::Write { accepted: true, .. } => b'w',
         What::Write { accepted: false, .. } | What::Read { value: None, .. } => b'r',
         _ => return None,

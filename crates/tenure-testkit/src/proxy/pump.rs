@@ -14,6 +14,9 @@ use super::ledger::Ledger;
 use super::state::{Fault, Loss, Shared, State};
 use crate::resp;
 
+/// The most by which a throttled connection makes up for being late.
+const CATCH_UP: Duration = Duration::from_millis(250);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Requests,
@@ -178,10 +181,11 @@ impl<'a> Pump<'a> {
             match to.try_write(&rest[..rest.len().min(portion(&state))]) {
                 Ok(written) => {
                     frame.written += written;
+                    let due = frame.due;
                     if frame.written == frame.bytes.len() {
                         self.queue.pop_front();
                     }
-                    self.pace(&state, written);
+                    self.pace(&state, due, written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => return self.receiver_gone(),
@@ -192,12 +196,17 @@ impl<'a> Pump<'a> {
         }
     }
 
-    fn pace(&mut self, state: &State, written: usize) {
+    /// Counts from when the bytes might have gone, not from when they went: a timer that rings late for each of many small
+    /// pieces must not add up.
+    fn pace(&mut self, state: &State, due: Instant, written: usize) {
         let Some(rate) = state.throttle else {
             return;
         };
+        let now = Instant::now();
+        // What was held, or stood behind what was, has no claim to the time for which it was.
+        let begun = self.paced.max(due.min(now)).max(now.checked_sub(CATCH_UP).unwrap_or(now));
         let written = u32::try_from(written).expect("a portion is small");
-        self.paced = self.paced.max(Instant::now()) + Duration::from_secs(1) * written / rate;
+        self.paced = begun + Duration::from_secs(1) * written / rate;
     }
 
     fn receiver_gone(&mut self) {

@@ -49,7 +49,7 @@ pub(super) struct State {
     pub(super) maimed: BTreeSet<u64>,
     /// Connections that shall be reset.
     pub(super) doomed: BTreeSet<u64>,
-    admitted: u64,
+    pub(super) admitted: u64,
 }
 
 impl State {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::time::Duration;
 
 use tenure::{Acquire, BootTime, Error, Fence, Guard, Lease, Locker, Loss, Owner, Release};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -24,6 +25,14 @@ pub(super) struct Claim {
     number: u32,
     locks: Locker,
     probes: Probes,
+    bounds: Bounds,
+}
+
+/// What no guard may exceed.
+struct Bounds {
+    ttl: Duration,
+    /// For how long a lease may last from when it was asked for.
+    longest: Duration,
 }
 
 /// What a holder hears next.
@@ -43,10 +52,15 @@ struct Run {
 
 impl Claim {
     pub(super) fn new(number: u32, locks: &Locker, probes: &Probes) -> Self {
-        Self { number, locks: locks.clone(), probes: probes.clone() }
+        let bounds = Bounds { ttl: Duration::ZERO, longest: Duration::ZERO };
+        Self { number, locks: locks.clone(), probes: probes.clone(), bounds }
     }
 
-    pub(super) async fn live(self, asks: Asks, mut orders: UnboundedReceiver<ClaimOrder>) {
+    pub(super) async fn live(mut self, asks: Asks, mut orders: UnboundedReceiver<ClaimOrder>) {
+        self.bounds = match &asks {
+            Asks::For(_, terms) => Bounds { ttl: terms.ttl, longest: terms.ttl.max(terms.min_hold) },
+            Asks::Over(lease) => Bounds { ttl: lease.ttl, longest: lease.ttl },
+        };
         let (mut cancelled, mut early) = (self.probes.cancelled(), VecDeque::new());
         let guard = tokio::select! {
             asked = self.ask(asks) => asked,
@@ -80,10 +94,40 @@ impl Claim {
         // A value that was given need not be unique.
         let (token, fence) = ((!given).then(|| guard.token().to_string()), fence(&guard));
         tell(What::Grant { claim, name, weight: 1, token, fence, until: Some(until(&guard)) });
+        self.doubts(&guard);
         Ok(guard)
     }
 
-    async fn hold(self, guard: Guard, mut early: VecDeque<ClaimOrder>, mut orders: UnboundedReceiver<ClaimOrder>) {
+    /// Tells of a guard that believes in more than it was granted: a lease counts from when it was asked for, and ends no sooner
+    /// than a guard time after the belief.
+    fn doubts(&self, guard: &Guard) {
+        // In this order, time that passes between these lines makes each look better, and never worse.
+        let since_asked = self.probes.since_asked();
+        let lease = guard.lease_remaining();
+        let belief = guard.remaining();
+        let Bounds { ttl, longest } = self.bounds;
+        let text = if guard.loss().is_some() {
+            return;
+        } else if lease + since_asked > longest {
+            format!("a lease of {longest:?} that was asked for {since_asked:?} ago was to last for {lease:?}")
+        } else if lease < belief + ttl.mul_f64(0.09) {
+            format!("it was believed for {belief:?}, and the lease was to end in {lease:?}")
+        } else {
+            return;
+        };
+        tell(What::Failed { claim: self.number, kind: None, text });
+    }
+
+    async fn extends(&mut self, guard: &Guard, ttl: Duration) {
+        self.bounds.longest = self.bounds.longest.max(ttl);
+        match guard.extend(ttl).await {
+            Ok(()) => tell(What::Believe { claim: self.number, until: Some(until(guard)) }),
+            Err(error) => failed(self.number, &error),
+        }
+        say(&Said::Done);
+    }
+
+    async fn hold(mut self, guard: Guard, mut early: VecDeque<ClaimOrder>, mut orders: UnboundedReceiver<ClaimOrder>) {
         let claim = self.number;
         let (mut told, mut run, mut dumb) = (false, None, None::<Work>);
         loop {
@@ -99,6 +143,7 @@ impl Claim {
             match order {
                 ClaimOrder::Work { who, register } => dumb = Some(Work::begin(&register, who, claim, fence(&guard))),
                 ClaimOrder::Run { who, register } => run = Some(Run { who, register }),
+                ClaimOrder::Extend { ttl } => self.extends(&guard, ttl).await,
                 ClaimOrder::Rest => rest(dumb.take()).await,
                 ClaimOrder::State => say(&Said::State(format!("{:?}", guard.state()))),
                 ClaimOrder::HandOver => {
@@ -166,6 +211,7 @@ impl Claim {
                     if guard.loss().is_none() && now.abs_diff(end) > 1_000_000 {
                         end = now;
                         tell(What::Believe { claim, until: Some(now) });
+                        self.doubts(guard);
                     }
                 }
             }

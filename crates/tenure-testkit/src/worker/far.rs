@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tenure::{BootTime, Error, Fence, Lease, Locker, Name, Owner, Release, Share};
 use tokio::io::AsyncBufReadExt;
@@ -57,6 +57,7 @@ impl Far {
             // On purpose: whoever writes such a program blocks everybody in its thread.
             Order::Block { ms } => std::thread::sleep(Duration::from_millis(ms)),
             Order::Jump { ms } => self.clock.jump(Duration::from_millis(ms)),
+            Order::WallClock => say(&Said::Answer(wall_clock_ms().to_string())),
             Order::Settle => {
                 self.locks.settled().await;
                 say(&Said::Done);
@@ -82,6 +83,10 @@ async fn by_hand(locks: &Locker, what: ByHand, name: &str, token: String) -> Str
     }
 }
 
+fn wall_clock_ms() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970").as_millis()
+}
+
 async fn visits(locks: &Locker, name: &str, dir: &Path, times: u64) {
     let counter = Counter::open(dir);
     for _ in 0..times {
@@ -105,6 +110,16 @@ pub(super) fn tell(what: What) {
 /// Tells the lab that a claim came to nothing.
 pub(super) fn failed(claim: u32, error: &Error) {
     tell(What::Failed { claim, kind: Some(format!("{:?}", error.kind())), text: error.to_string() });
+}
+
+/// Has every panic told, and be the end of the process.
+pub(super) fn dies_of_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        tell(What::Failed { claim: 0, kind: None, text: panic.to_string().replace('\n', " ") });
+        std::process::abort();
+    }));
 }
 
 /// Says one line at once: the next thing that happens may be a kill.

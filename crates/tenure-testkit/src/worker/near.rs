@@ -87,8 +87,28 @@ impl Worker {
 
     /// Ends the worker's belief and gives the lease.
     pub fn hand_over(&mut self) -> Lease {
-        match self.ask_of(self.claims, ClaimOrder::HandOver) {
+        self.hand_over_claim(self.claims)
+    }
+
+    /// Ends the belief of `claim` and gives its lease.
+    pub fn hand_over_claim(&mut self, claim: u32) -> Lease {
+        match self.ask_of(claim, ClaimOrder::HandOver) {
             Said::Lease(lease) => lease,
+            other => panic!("the worker said {other:?}"),
+        }
+    }
+
+    /// Renews `claim` for `ttl` now; a failure is in the history.
+    pub fn extend(&mut self, claim: u32, ttl: Duration) {
+        self.tell(&Order::To { claim, order: ClaimOrder::Extend { ttl } });
+        self.finish();
+    }
+
+    /// Its wall clock, in milliseconds since 1970.
+    pub fn wall_clock(&mut self) -> i64 {
+        self.tell(&Order::WallClock);
+        match self.answer() {
+            Said::Answer(ms) => ms.parse().expect("a number"),
             other => panic!("the worker said {other:?}"),
         }
     }

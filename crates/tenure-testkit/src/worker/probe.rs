@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
-use tenure::{Acquired, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{Acquired, BootTime, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::watch;
 
 /// What a worker is to do to itself at one step.
@@ -64,6 +64,8 @@ pub(super) struct Probes(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     armed: Mutex<Option<Probe>>,
+    /// When the latest call that grants or renews was begun.
+    asked: Mutex<Option<BootTime>>,
     cancelled: watch::Sender<()>,
     renewed: watch::Sender<()>,
 }
@@ -76,6 +78,16 @@ impl Probes {
     /// Changes when acquisitions are to be dropped.
     pub(super) fn cancelled(&self) -> watch::Receiver<()> {
         self.0.cancelled.subscribe()
+    }
+
+    /// How long ago the latest call was begun that can have granted or renewed anything.
+    pub(super) fn since_asked(&self) -> Duration {
+        let asked = *self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.map_or(Duration::ZERO, |asked| BootTime::now().since(asked))
+    }
+
+    fn asks(&self) {
+        *self.0.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(BootTime::now());
     }
 
     /// Changes with every answer to a renewal.
@@ -137,7 +149,7 @@ pub(super) struct Probed {
 
 impl Probed {
     pub(super) fn new(store: impl Store) -> (Self, Probes) {
-        let shared = Shared { armed: Mutex::default(), cancelled: watch::Sender::new(()), renewed: watch::Sender::new(()) };
+        let shared = Shared { armed: Mutex::default(), asked: Mutex::default(), cancelled: watch::Sender::new(()), renewed: watch::Sender::new(()) };
         let probes = Probes(Arc::new(shared));
         (Self { store: Arc::new(store), probes: probes.clone() }, probes)
     }
@@ -150,10 +162,12 @@ impl Store for Probed {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        self.probes.asks();
         self.probes.pass(Call::Acquire, self.store.acquire(request)).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        self.probes.asks();
         let answers = self.probes.pass(Call::Renew, self.store.renew(leases)).await;
         // Heard by tasks of the same thread, so only after the watchdog has taken the answer in.
         self.probes.0.renewed.send_replace(());

@@ -55,6 +55,24 @@ fn a_throttle_is_paid_each_way_and_for_each_connection_alone() {
 }
 
 #[test]
+fn a_throttle_keeps_its_rate_in_small_pieces() {
+    let scene = Scene::new();
+    let mut client = scene.connected();
+    let text = "x".repeat(2_000);
+    for bytes in [1, 2, 7] {
+        scene.proxy.slice(bytes);
+        scene.proxy.throttle(10_000);
+        let start = Instant::now();
+        assert_eq!(client.command(&["ECHO", &text]).unwrap(), text.as_str());
+        let took = start.elapsed();
+        // A fifth of a second each way.
+        assert!(took >= Duration::from_millis(380), "{bytes} at once: {took:?}");
+        assert!(took < Duration::from_millis(700), "{bytes} at once: {took:?}");
+        scene.proxy.heal();
+    }
+}
+
+#[test]
 fn heal_ends_a_throttle_for_what_is_on_its_way() {
     let scene = Scene::new();
     let mut client = scene.connected();

@@ -8,7 +8,7 @@ use tenure_testkit::history::Rule;
 use super::{clocked, plain};
 use crate::Item;
 use crate::scenarios::rigs::Redis;
-use crate::scenarios::stage::{DOOR, NEXT, Stage, now, terms};
+use crate::scenarios::stage::{DOOR, Heir, NEXT, RENEWAL, Stage, now, terms};
 use crate::scenarios::{broken, fenced};
 
 pub(super) fn items() -> Vec<Item> {
@@ -18,6 +18,16 @@ pub(super) fn items() -> Vec<Item> {
             "data lost, and the clock that serves next is behind",
             Rule::FenceOrder,
             clocked(clock_behind),
+        ),
+        fenced(
+            "redis/12-data-lost-clock-back-seen",
+            "the same, and the next has waited for the first, so has seen its fence",
+            clocked(clock_behind_and_seen),
+        ),
+        fenced(
+            "redis/12-data-back-by-a-primary",
+            "data lost within 1 s by a failover that connections outlive, and that they were told of",
+            plain(back_after_doubt),
         ),
         broken(
             "redis/12-data-back-in-a-moment",
@@ -49,6 +59,38 @@ fn clock_behind(stage: &mut Stage<'_>, redis: &Redis) {
     stage.expect(&second.releases(), "Released");
 }
 
+/// What a client has seen is enough, whatever the clock says.
+fn clock_behind_and_seen(stage: &mut Stage<'_>, redis: &Redis) {
+    stage.is_taken_away(Heir::Waits, "the server is back empty, its clock a minute behind", || {
+        redis.server.shift_clock(-60_000);
+        redis.server.restart_empty();
+    });
+}
+
+/// As [`back_at_once`], where the server has refused a command in between, as one does that is no primary.
+fn back_after_doubt(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b, server) = (stage.near(), stage.far(), &redis.server);
+    let warm = b.takes("warm");
+    let copy = server.cli("GET tenure:fence");
+    stage.expect(&warm.releases(), "Released");
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    server.cli("REPLICAOF 127.0.0.1 1");
+    stage.fault("the server is a replica");
+    b.asks("other", terms().wait(Duration::ZERO)).failed("Unavailable");
+    server.cli("REPLICAOF NO ONE");
+    server.cli("DEL door");
+    server.cli(&format!("SET tenure:fence {copy}"));
+    stage.fault("it is a primary again, and its data what it was before the grant");
+    let second = b.takes(DOOR);
+    second.tries_to_work(&stage.register);
+    second.wrote();
+    first.refused();
+    stage.loss_due(RENEWAL);
+    first.lost();
+    stage.is_left(&second);
+}
+
 /// The counter falls back to what a connection has seen, which trusts it for a second.
 fn back_at_once(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.near(), stage.far());
@@ -78,6 +120,7 @@ fn clocks_apart(stage: &mut Stage<'_>, redis: &Redis) {
         redis.server.shift_clock(i64::try_from(ahead).expect("a short run"));
         std::thread::sleep(Duration::from_millis(5));
     }
+    stage.holds_true(redis.clock_ahead() > 250, "the server's clock is where it was");
     second.works(&stage.register);
     first.refused();
     first.lost();

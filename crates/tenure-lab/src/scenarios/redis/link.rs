@@ -1,6 +1,6 @@
 //! Messages that are lost, late, cut or slow.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_testkit::Proxy;
 
@@ -45,10 +45,16 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     // So that the server knows the scripts, and no call takes two tries.
     stage.warms_up(&a);
     let k = stage.rng.u64(1..=4);
+    let mut connections = redis.proxy.accepted();
+    let mut is_hit = |stage: &Stage<'_>, call: &str| {
+        let before = std::mem::replace(&mut connections, redis.proxy.accepted());
+        stage.holds_true(connections > before, &format!("the {call} went well at once"));
+    };
     lose(&redis.proxy, k);
     stage.fault(format!("the {what} of command {k} of the acquire is lost"));
     stage.grant_due(OPERATION + SLACK);
     let first = a.takes(DOOR);
+    is_hit(stage, "acquire");
     redis.proxy.heal();
     first.works(&stage.register);
     let second = b.asks(DOOR, terms());
@@ -56,12 +62,14 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     lose(&redis.proxy, 1);
     let since = stage.fault(format!("the {what} of the next renewal is lost"));
     first.renewed(since);
+    is_hit(stage, "renewal");
     redis.proxy.heal();
     first.renewed(now());
     lose(&redis.proxy, 1);
     stage.fault(format!("the {what} of the release is lost"));
     stage.grant_due(POLL + OPERATION + SLACK);
     stage.expect(&first.releases(), released);
+    is_hit(stage, "release");
     second.granted();
     redis.proxy.heal();
     stage.is_left(&second);
@@ -118,35 +126,54 @@ fn unstoppable_acquire(stage: &mut Stage<'_>, redis: &Redis) {
     a.settles();
 }
 
-/// A renewal neither revives what was released nor touches the lease of the next holder.
-fn renewal_comes_late(stage: &mut Stage<'_>, redis: &Redis, a: &Actor) {
-    let b = stage.far();
+/// A renewal of A is on its way, and what it was to renew has been given up.
+fn renewal_is_held(stage: &Stage<'_>, redis: &Redis, a: &Actor) {
     let first = a.takes(DOOR);
     first.renewed(now());
-    let second = b.asks(DOOR, terms());
-    stage.keeps = true;
     redis.proxy.hold_present_requests();
     let since = stage.fault("what A sends on its connection is held");
     first.renewed(since);
-    stage.grant_due(POLL + OPERATION + SLACK);
     stage.expect(&first.releases(), "Released");
-    second.granted();
-    second.works(&stage.register);
-    redis.proxy.heal();
-    let since = stage.fault("the first renewal arrives");
-    second.renewed(since);
-    stage.expect(&second.releases(), "Released");
-    stage.free_due(DOOR, SLACK);
+    a.settles();
 }
 
+/// A renewal neither revives what was released nor touches the lease of the next holder.
+fn renewal_comes_late(stage: &mut Stage<'_>, redis: &Redis, a: &Actor, arrives: bool) {
+    let lets_pass = |stage: &Stage<'_>| {
+        let calls = redis.calls("evalsha");
+        redis.proxy.release_requests();
+        stage.fault("the first renewal arrives");
+        // Nobody hears of it when it does.
+        std::thread::sleep(Duration::from_millis(100));
+        stage.holds_true((redis.calls("evalsha") > calls) == arrives, "its connection was ended when it was not to be, or not");
+    };
+    stage.keeps = true;
+    renewal_is_held(stage, redis, a);
+    stage.free_due(DOOR, SLACK);
+    lets_pass(stage);
+    stage.free_due(DOOR, SLACK);
+    renewal_is_held(stage, redis, a);
+    let second = stage.far().asks(DOOR, terms().fixed());
+    second.granted();
+    std::thread::sleep(Duration::from_millis(stage.rng.u64(300..600)));
+    let (left, since) = (redis.left(DOOR), Instant::now());
+    lets_pass(stage);
+    let (passed, now_left) = (since.elapsed(), redis.left(DOOR));
+    let most = left.saturating_sub(passed) + Duration::from_millis(2);
+    stage.holds_true(now_left <= most, &format!("{left:?} and {passed:?} later {now_left:?} were left"));
+    stage.expect(&redis.server.cli("GET door"), &second.token());
+    stage.is_left(&second);
+}
+
+/// Its connection was ended before it was tried again on another.
 fn late_renewal(stage: &mut Stage<'_>, redis: &Redis) {
     let a = stage.near();
-    renewal_comes_late(stage, redis, &a);
+    renewal_comes_late(stage, redis, &a, false);
 }
 
 fn unstoppable_renewal(stage: &mut Stage<'_>, redis: &Redis) {
     let a = stage.actor(&redis.as_user("app:app"));
-    renewal_comes_late(stage, redis, &a);
+    renewal_comes_late(stage, redis, &a, true);
 }
 
 /// It is told as unknown, repeated in the background, and the name is free within its ttl.
@@ -221,7 +248,9 @@ fn slow(stage: &mut Stage<'_>, redis: &Redis) {
         first.renewed(now());
     }
     stage.grant_due(POLL + OPERATION + SLACK);
+    let begun = Instant::now();
     is_freed(stage, &first);
+    stage.holds_true(begun.elapsed() >= Duration::from_millis(2 * delay), "the link is not slow");
     second.granted();
     stage.is_left(&second);
 }
@@ -233,16 +262,18 @@ fn is_freed(stage: &Stage<'_>, claim: &Claim) {
 }
 
 /// Both the holder and the one who waits are hit.
-fn is_reset(stage: &mut Stage<'_>, mut renewed: impl FnMut(&mut Stage<'_>)) {
+fn is_reset(stage: &mut Stage<'_>, redis: &Redis, mut renewed: impl FnMut(&mut Stage<'_>)) {
     let (a, c) = (stage.near(), stage.near());
     let first = a.takes(DOOR);
     first.works(&stage.register);
     let second = c.asks(DOOR, terms());
     stage.keeps = true;
+    let connections = redis.proxy.accepted();
     for _ in 0..3 {
         renewed(stage);
         first.renewed(now());
     }
+    stage.holds_true(redis.proxy.accepted() >= connections + 3, "connections are not reset");
     stage.grant_due(2 * (POLL + OPERATION) + SLACK);
     is_freed(stage, &first);
     second.granted();
@@ -254,7 +285,7 @@ fn is_reset(stage: &mut Stage<'_>, mut renewed: impl FnMut(&mut Stage<'_>)) {
 
 fn churned(stage: &mut Stage<'_>, redis: &Redis) {
     let mut churns = false;
-    is_reset(stage, |stage| {
+    is_reset(stage, redis, |stage| {
         if !std::mem::replace(&mut churns, true) {
             redis.proxy.churn(Duration::from_millis(50));
             stage.fault("connections are reset every 50 ms from now on");
@@ -263,7 +294,7 @@ fn churned(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 fn clients_killed(stage: &mut Stage<'_>, redis: &Redis) {
-    is_reset(stage, |stage| {
+    is_reset(stage, redis, |stage| {
         stage.some_time();
         redis.server.cli("CLIENT KILL TYPE normal SKIPME yes");
         stage.fault("every connection is ended");

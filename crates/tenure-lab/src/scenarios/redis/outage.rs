@@ -54,15 +54,18 @@ pub(super) fn items() -> Vec<Item> {
 /// What a stopped server was sent is executed when it goes on, and the clean-up after it.
 fn stopped_before_acquire(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.near(), stage.far());
+    stage.warms_up(&a);
     redis.server.stop();
-    let sent = redis.proxy.commands() + 1;
+    // MULTI, SET, INCR, EXEC.
+    let (sent, answered) = (redis.proxy.commands() + 4, redis.proxy.replies() + 4);
     stage.fault("the server is stopped");
     let ghost = a.asks(DOOR, terms());
-    redis.proxy.wait_for_commands(sent, Duration::from_secs(5));
+    redis.proxy.wait_for_commands(sent, PATIENCE);
     std::thread::sleep(Duration::from_millis(stage.rng.u64(0..200)));
     ghost.drops();
     redis.server.cont();
     stage.fault("it goes on");
+    redis.proxy.wait_for_replies(answered, PATIENCE);
     a.settles();
     stage.free_due(DOOR, SLACK);
     stage.ends_with_another(&b);
@@ -71,7 +74,7 @@ fn stopped_before_acquire(stage: &mut Stage<'_>, redis: &Redis) {
 /// Long enough for a renewal to fail, and short enough for the next to be in time.
 const A_MOMENT: Range<u64> = 950..1_250;
 
-/// The holder notices and loses nothing.
+/// The holder loses nothing.
 fn is_away(stage: &mut Stage<'_>, redis: &Redis, leave: fn(&Redis), come_back: fn(&Redis)) {
     let (a, b) = (stage.near(), stage.far());
     let first = a.takes(DOOR);
@@ -83,7 +86,9 @@ fn is_away(stage: &mut Stage<'_>, redis: &Redis, leave: fn(&Redis), come_back: f
     stage.fault("the server goes away");
     let left = Instant::now();
     leave(redis);
+    let gone = now();
     std::thread::sleep(back_at.saturating_sub(left.elapsed()));
+    stage.holds_true(!first.is_renewed_in(gone..now()), "a renewal was answered while the server was away");
     come_back(redis);
     let since = stage.fault("it is back");
     first.renewed(since);
@@ -141,6 +146,7 @@ fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
     stage.some_time();
     redis.server.shift_clock(-2_000);
     let since = stage.fault("the server's clock jumps back by 2 s");
+    stage.holds_true((-2_200..-1_800).contains(&redis.clock_ahead()), "the server's clock is where it was");
     first.renewed(since);
     first.renewed(now());
     a.kill();
@@ -187,8 +193,9 @@ fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
     for _ in 0..3 {
         stage.some_time();
         redis.server.cli("SCRIPT FLUSH");
-        let since = stage.fault("the server has forgotten its scripts");
+        let (since, unknown) = (stage.fault("the server has forgotten its scripts"), redis.errors("NOSCRIPT"));
         first.renewed(since);
+        stage.holds_true(redis.errors("NOSCRIPT") > unknown, "the server still knows its scripts");
     }
     redis.server.cli("SCRIPT FLUSH");
     stage.ends_well(&first, &second);
@@ -200,8 +207,14 @@ fn slow_to_load() -> impl Fn(&str) -> Run {
         for key in 0..200 {
             redis.server.command(&["SET", &format!("other {key}"), "x"]);
         }
-        is_away(stage, redis, |redis| redis.server.restart_with(&redis.server.snapshot()), |_| {});
+        is_away(stage, redis, load, |_| {});
     };
+    fn load(redis: &Redis) {
+        let begun = Instant::now();
+        redis.server.restart_with(&redis.server.snapshot());
+        let (took, refused) = (begun.elapsed(), redis.errors("LOADING"));
+        assert!(took > Duration::from_millis(700) && refused > 0, "it loaded within {took:?} and refused {refused} commands");
+    }
     on_redis(|how| how.arg("key-load-delay", "5000").arg("loading-process-events-interval-bytes", "1024"), row)
 }
 

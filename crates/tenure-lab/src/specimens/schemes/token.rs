@@ -13,10 +13,10 @@ pub(in crate::specimens) const TOKEN: Scheme = Scheme::new(ABOUT, take, delete_i
 pub(in crate::specimens) const CAREFUL: Scheme = Scheme::new(ABOUT, take_or_clear, delete_until_heard)
     .renewed_by("a token, compare-and-delete and renewal in scripts, belief ends with the lease", renew_if_mine);
 
-/// As [`CAREFUL`], but the release looks and then deletes.
+/// As [`TOKEN`], but the release looks and then deletes.
 pub(in crate::specimens) const TWO_STEPS: Scheme = Scheme::new("SET NX PX with a token; GET, then DEL", take, get_then_delete);
 
-/// As [`CAREFUL`], but the holder looks at no clock.
+/// As [`TOKEN`], but the holder looks at no clock.
 pub(in crate::specimens) const LONG_WORK: Scheme = Scheme::new(ABOUT, take_and_work, delete_if_mine);
 
 /// The token is an address and a thread's number, which two processes share.
@@ -56,13 +56,17 @@ pub(in crate::specimens) const WORKS_ON: Scheme =
 pub(in crate::specimens) const WAIT_ELSEWHERE: Scheme =
     Scheme::new("a token, and WAIT 1 on another connection", take_and_wait, delete_if_mine);
 
-/// Given up by `WATCH`, `GET`, `MULTI`, `DEL`, `EXEC` on one connection.
+/// Taken and given up by `WATCH`, `GET`, `MULTI`, a write, `EXEC` on one connection.
 pub(in crate::specimens) const WATCH: Scheme =
-    Scheme::new("a token; WATCH, GET, MULTI, DEL, EXEC on one connection", take, watch_release);
+    Scheme::new("a token; WATCH, GET, MULTI, SET or DEL, EXEC on one connection", take_watching, watch_release);
 
-/// The same from a pool, which gives another connection for each command.
-pub(in crate::specimens) const POOLED_WATCH: Scheme =
-    Scheme::new("a token; WATCH, GET, MULTI, DEL, EXEC over a pool", take, pooled_watch_release);
+/// The same with a release over a pool, which gives another connection for each command.
+pub(in crate::specimens) const POOLED_RELEASE: Scheme =
+    Scheme::new("a token; WATCH, GET, MULTI, DEL, EXEC over a pool", take_watching, pooled_watch_release);
+
+/// Taken over a pool as well.
+pub(in crate::specimens) const POOLED_ACQUIRE: Scheme =
+    Scheme::new("a token; WATCH, GET, MULTI, SET, EXEC over a pool", take_pooled, watch_release);
 
 fn take(client: &mut Client, turn: Turn) -> Next {
     match turn.line {
@@ -180,6 +184,26 @@ fn set_again(client: &mut Client, turn: Turn) -> Next {
     match turn.line {
         0 => call(1, Command::SetPx(LOCK, client.mine, TTL)),
         _ => Next::Renewed(Some(turn.sent + TTL)),
+    }
+}
+
+fn take_watching(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => {
+            client.mine = client.token();
+            call(1, Command::Watch(LOCK))
+        }
+        (1, _) => call(2, Command::Get(LOCK)),
+        (2, Value::Nil) => call(3, Command::ExecSetPx(LOCK, client.mine, TTL)),
+        (3, OK) => won_until(turn.sent + TTL),
+        _ => Next::Busy,
+    }
+}
+
+fn take_pooled(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, take_watching(client, turn)) {
+        (0, Next::Call(_, then, watch)) => call_on_another(then, watch),
+        (_, next) => next,
     }
 }
 
