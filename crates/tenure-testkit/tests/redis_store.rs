@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use tenure::{Acquired, ErrorKind, Locker, Name, Owner, Place, Release, Request, Share, Store};
+use tenure::{Acquired, ErrorKind, Fence, Lease, Locker, Name, Owner, Place, Release, Renewal, Request, Share, Store};
 use tenure_redis::{Options, RedisStore};
-use tenure_testkit::{Certificates, RedisServer, free_port, wait_until};
+use tenure_testkit::{Certificates, Proxy, RedisServer, free_port, wait_until};
 
 const LONG: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -156,6 +156,129 @@ async fn a_busy_server_is_waited_for() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(server.connect().unwrap().command(&["SCRIPT", "KILL"]).unwrap(), "OK");
     let _guard = waiting.await.unwrap().unwrap();
+}
+
+/// A grant's counter, and the name is given up.
+async fn counter(store: &RedisStore, name: &str) -> u64 {
+    let held = request(name);
+    let Acquired::Granted(grant) = store.acquire(&held).await.unwrap() else { panic!("{name} is not free") };
+    store.release(&lease(&held), Duration::ZERO).await.unwrap();
+    grant.fence.unwrap().counter()
+}
+
+fn lease(request: &Request) -> Lease {
+    let Request { name, owner, share, ttl, .. } = request.clone();
+    Lease { name, owner, share, ttl, fence: None }
+}
+
+/// A counter that was lost is lifted to the server's time since 2026, to the microsecond: others compare theirs with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_counter_follows_the_servers_time() {
+    let server = RedisServer::start();
+    let now = || -> u64 {
+        let time = server.cli("TIME");
+        let mut parts = time.split_whitespace().map(|part| part.parse::<u64>().unwrap());
+        (parts.next().unwrap() - 1_767_225_600) * 1_000_000 + parts.next().unwrap()
+    };
+    for planted in ["0", "7"] {
+        server.cli(&format!("SET tenure:fence {planted}"));
+        let before = now();
+        let granted = counter(&connect(&server.url()).await.unwrap(), "door").await;
+        let after = now();
+        assert!(before < granted && granted <= after + 1, "{granted} is not between {before} and {after}");
+    }
+}
+
+/// The first grant of a connection costs one script, which lifts the counter for the transaction that takes the name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lifted_counter_is_what_the_next_grant_counts_from() {
+    let server = RedisServer::start();
+    let store = connect(&server.url()).await.unwrap();
+    let Acquired::Granted(grant) = store.acquire(&request("door")).await.unwrap() else { panic!("it is not free") };
+    assert_eq!(server.cli("GET tenure:fence"), grant.fence.unwrap().counter().to_string());
+    let stats = server.cli("INFO commandstats");
+    assert_eq!(stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum::<u64>(), 1, "{stats}");
+}
+
+fn calls(stats: &str) -> Option<u64> {
+    stats.split_once("calls=")?.1.split(',').next()?.parse().ok()
+}
+
+/// The last number there is is handed out, and none above it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_counter_is_handed_out_and_none_above_it() {
+    let server = RedisServer::start();
+    server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1));
+    let store = connect(&server.url()).await.unwrap();
+    assert_eq!(counter(&store, "door").await, Fence::MAX_COUNTER);
+    let error = connect(&server.url()).await.unwrap().acquire(&request("door")).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
+    assert!(error.to_string().contains(&Fence::MAX_COUNTER.to_string()), "{error}");
+}
+
+/// A lease whose new number cannot be made stays whose it was, and the reason is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_not_passed_on_without_a_number() {
+    let server = RedisServer::start();
+    let store = connect(&server.url()).await.unwrap();
+    let held = request("door");
+    assert!(matches!(store.acquire(&held).await.unwrap(), Acquired::Granted(_)));
+    server.cli("SET tenure:fence soon");
+    let adopting = Request { from: Some(held.owner.clone()), ..request("door") };
+    let error = store.acquire(&adopting).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
+    assert!(error.to_string().contains("tenure:fence holds soon"), "{error}");
+    assert_eq!(server.cli("GET tenure:fence"), "soon", "what somebody must look at is gone");
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed { .. })]));
+}
+
+/// What stands at a name is another's, whatever it is: also a value without a byte.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_value_is_anothers() {
+    let server = RedisServer::start();
+    let store = connect(&server.url()).await.unwrap();
+    server.command(&["SET", "door", ""]);
+    let Acquired::Busy(busy) = store.acquire(&request("door")).await.unwrap() else { panic!("another's lock was taken") };
+    let holder = busy.holder.unwrap();
+    assert_eq!((holder.owner.as_bytes(), holder.ttl), (&b""[..], None));
+}
+
+/// What a script grants lasts as long as what is granted without one: to the owner it was, to the one it passes to, and where the
+/// name became free between the two looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_granted_by_script_lasts_its_ttl() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = connect(&proxy.url()).await.unwrap();
+    let held = request("door");
+    // For less than what is left to the one it passes from: a crash of the new holder is to free it within the new ttl.
+    let adopting = Request { from: Some(held.owner.clone()), ttl: LONG / 2, ..request("door") };
+    for asked in [&held, &held, &adopting] {
+        let Acquired::Granted(grant) = store.acquire(asked).await.unwrap() else { panic!("{asked:?}") };
+        let left = store.inspect(Some(&asked.name)).await.unwrap()[0].holders[0].ttl.unwrap();
+        assert!(grant.ttl == asked.ttl && left <= asked.ttl && left + PATIENCE > asked.ttl, "{left:?} is left");
+    }
+    proxy.delay(Duration::from_millis(60));
+    for i in 0..5 {
+        let late = request(&format!("late {i}"));
+        // Busy when the first command arrives, free when the second does.
+        server.command(&["SET", late.name.as_str(), "another's", "PX", "100"]);
+        let Acquired::Granted(_) = store.acquire(&late).await.unwrap() else { panic!("it is free, and was not given") };
+        let left = store.inspect(Some(&late.name)).await.unwrap()[0].holders[0].ttl.unwrap();
+        assert!(left <= LONG && left + PATIENCE > LONG, "{left:?} is left");
+    }
+}
+
+/// A holder that is told is told with what is left of its lease, in milliseconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_name_tells_how_long_it_is_taken() {
+    let server = RedisServer::start();
+    let store = connect(&server.url()).await.unwrap();
+    let held = request("door");
+    assert!(matches!(store.acquire(&held).await.unwrap(), Acquired::Granted(_)));
+    let Acquired::Busy(busy) = store.acquire(&request("door")).await.unwrap() else { panic!("two hold") };
+    let left = busy.holder.unwrap().ttl.unwrap();
+    assert!(left <= LONG && left + PATIENCE > LONG, "{left:?} is left");
 }
 
 /// A connection that the application has already, with everything that holds above it.

@@ -143,6 +143,33 @@ mod tests {
         assert!(took < Duration::from_millis(530), "overslept: {took:?}");
     }
 
+    /// Paused, the runtime's own timers would ring at once; what rings here is the machine's.
+    #[tokio::test(start_paused = true)]
+    async fn sleeps_on_the_machines_timer_and_not_the_runtimes() {
+        let (started, before) = (BootTime::now(), tokio::time::Instant::now());
+        BootClock.sleep_until(started + Duration::from_millis(30)).await;
+        assert!(BootTime::now().since(started) >= Duration::from_millis(30));
+        assert_eq!(before.elapsed(), Duration::ZERO, "the runtime's timer was used");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_timer_is_not_passed_on_to_children() {
+        let timer = timer::at(BootTime::now()).unwrap();
+        assert!(rustix::io::fcntl_getfd(timer.get_ref()).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn points_in_time_add_up_and_never_wrap() {
+        let at = |seconds| BootTime::from_boot(Duration::from_secs(seconds));
+        assert_eq!((at(5) + Duration::from_secs(2), at(5) - Duration::from_secs(2)), (at(7), at(3)));
+        assert_eq!((at(5).since(at(2)), at(2).since(at(5))), (Duration::from_secs(3), Duration::ZERO));
+        assert_eq!((at(5) - Duration::MAX, at(5) + Duration::MAX), (at(0), BootTime::from_boot(Duration::MAX)));
+        assert_eq!(at(5).since_boot(), Duration::from_secs(5));
+        let (now, clock) = (BootTime::now(), BootClock.now());
+        assert!(clock.since(now) < Duration::from_secs(5) && now > at(0));
+    }
+
     #[tokio::test]
     async fn a_point_that_has_passed_is_not_waited_for() {
         BootClock.sleep_until(BootTime::from_boot(Duration::ZERO)).await;

@@ -83,6 +83,8 @@ mod tests {
         assert!(i64::try_from(last.get()).is_ok());
         assert!(Fence::from_counter(Fence::MAX_COUNTER - 1).unwrap() < last);
         assert_eq!(last.counter(), Fence::MAX_COUNTER);
+        assert_eq!(Fence::MAX_COUNTER, 9_007_199_254_740_991, "what a double counts to");
+        assert_eq!(Fence::from_counter(3).unwrap().get(), 3 * 1_024);
         assert_eq!(Fence::from_counter(Fence::MAX_COUNTER + 1), None);
         assert_eq!(Fence::from_counter(0), None);
     }
@@ -92,6 +94,7 @@ mod tests {
         let fence = Fence::from_counter(Fence::MAX_COUNTER).unwrap();
         let json = serde_json::to_string(&fence).unwrap();
         assert_eq!(json, format!("\"{}\"", fence.get()));
+        assert_eq!(format!("{fence} {fence:?}"), "9223372036854774784 9223372036854774784");
         assert_eq!(serde_json::from_str::<Fence>(&json).unwrap(), fence);
         assert!(serde_json::from_str::<Fence>("\"-1\"").is_err());
         assert!(serde_json::from_str::<Fence>("\"9223372036854775808\"").is_err());

@@ -175,8 +175,19 @@ mod tests {
             b"x0123456789abcdef0123456789abcdef",
             b"0123456789abcdef0123456789abcdef",
         ] {
-            assert_eq!(Owner::from_bytes(value).label(), None);
+            let owner = Owner::from_bytes(value);
+            assert_eq!((owner.label(), owner.is_ours(), owner.as_bytes()), (None, false, value));
         }
+        let forged = Owner::from_bytes(format!("web\x1b[2J.{}", "0".repeat(RANDOM_HEX)).into_bytes());
+        assert_eq!(forged.label(), None, "it writes on somebody's terminal");
+    }
+
+    #[test]
+    fn a_label_may_be_as_long_as_promised() {
+        let longest = "l".repeat(Owner::MAX_LABEL);
+        assert_eq!(Owner::mint(&longest).unwrap().label(), Some(longest.as_str()));
+        assert!(Owner::mint(&(longest + "l")).is_err());
+        assert!(Owner::mint("a\nb").is_err());
     }
 
     #[test]
@@ -193,7 +204,10 @@ mod tests {
         for value in [&b"plain"[..], "ключ".as_bytes(), &[0xff, 0, 7], b"line\nbreak", b"hex:zz", b"a"] {
             let owner = Owner::from_bytes(value);
             assert_eq!(owner.to_string().parse::<Owner>().unwrap(), owner);
+            assert_eq!(format!("{owner:?}"), format!("\"{owner}\""));
         }
+        assert_eq!(Owner::from_bytes(&b"plain"[..]).to_string(), "plain");
+        assert_eq!(Owner::from_bytes(&b"a\nb"[..]).to_string(), "hex:610a62");
         for bad in ["", "hex:a", "hex:zz", "hex:жж"] {
             assert!(bad.parse::<Owner>().is_err(), "{bad}");
         }

@@ -309,3 +309,49 @@ pub struct Entry {
     /// How many wait at the store.
     pub waiters: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(owner: &Owner, ttl: Option<u64>, age: Option<u64>) -> Holder {
+        let millis = |value: Option<u64>| value.map(Duration::from_millis);
+        Holder { owner: owner.clone(), share: Share::MUTEX, fence: None, ttl: millis(ttl), age: millis(age) }
+    }
+
+    #[test]
+    fn a_holder_is_told_in_words() {
+        let (ours, nameless) = (Owner::mint("web-1").unwrap(), Owner::mint("").unwrap());
+        for (holder, words) in [
+            (holder(&ours, Some(2_500), Some(1_000)), "web-1, for 1.0s, ending in 2.5s unless renewed"),
+            (holder(&nameless, Some(2_500), None), "an owner without a label, ending in 2.5s unless renewed"),
+            (
+                holder(&Owner::from_bytes(&b"1"[..]), None, None),
+                "another client (value \"1\"), without an expiry: it never ends by itself",
+            ),
+            (
+                holder(&ours.lingering(), Some(2_500), Some(1_000)),
+                "nobody, kept taken for its shortest hold after web-1, for 1.0s, free in 2.5s",
+            ),
+        ] {
+            assert_eq!(holder.to_string(), words);
+        }
+    }
+
+    #[test]
+    fn a_lease_survives_as_json() {
+        let (name, owner) = (Name::new("door").unwrap(), Owner::mint("web-1").unwrap());
+        let ttl = Duration::from_millis(2_500);
+        let lease = Lease { name, owner, share: Share::MUTEX, ttl, fence: Fence::from_counter(7) };
+        let json = serde_json::to_string(&lease).unwrap();
+        assert!(json.contains("\"ttl_ms\":2500"), "{json}");
+        assert_eq!(serde_json::from_str::<Lease>(&json).unwrap(), lease);
+    }
+
+    #[test]
+    fn a_call_may_take_a_sixth_of_the_ttl_and_no_more_than_a_second() {
+        for (ttl, limit) in [(600, 100), (3_000, 500), (6_000, 1_000), (60_000, 1_000)] {
+            assert_eq!(operation_timeout(Duration::from_millis(ttl)), Duration::from_millis(limit));
+        }
+    }
+}

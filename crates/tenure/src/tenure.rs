@@ -273,4 +273,54 @@ mod tests {
         assert_eq!(tenure.loss(at(100)), Some(Loss::Gone));
         assert!(tenure.ended.is_cancelled());
     }
+
+    #[test]
+    fn only_a_longest_hold_that_was_reached_is_why_it_ended() {
+        let terms = Terms { max_hold: Some(Duration::from_secs(40)), ..TERMS };
+        let fixed = tenure(terms);
+        assert_eq!(fixed.loss(fixed.believed_until()), Some(Loss::Expired));
+        fixed.believe(at(111), TERMS.ttl);
+        assert_eq!(fixed.deadline_loss(), Loss::Expired, "{:?}", fixed.believed_until());
+    }
+
+    #[test]
+    fn a_name_is_given_up_by_one() {
+        let tenure = tenure(TERMS);
+        assert_eq!((tenure.give_up(), tenure.give_up()), (true, false));
+    }
+
+    #[test]
+    fn a_given_value_is_certainly_ours_until_a_command_could_run_too_late() {
+        let limit = Duration::from_secs(1);
+        let mut tenure = tenure(TERMS);
+        let alone_until = at(100) + Duration::from_millis(30_000 - 300 - 2);
+        let before = alone_until - limit - Duration::from_nanos(1);
+        assert!(!tenure.may_be_anothers(alone_until, limit), "random bits are nobody else's");
+        tenure.minted = false;
+        assert!(!tenure.may_be_anothers(before, limit));
+        assert!(tenure.may_be_anothers(alone_until - limit, limit));
+        tenure.end(Loss::MaxHold);
+        assert!(!tenure.may_be_anothers(before, limit), "it was ended here, and stands at the store");
+        let gone = Tenure { minted: false, ..self::tenure(TERMS) };
+        gone.end(Loss::Gone);
+        assert!(gone.may_be_anothers(at(100), limit), "the store says it is not ours");
+    }
+
+    #[test]
+    fn what_was_answered_tells_when_the_store_forgets() {
+        let tenure = tenure(Terms { min_hold: Duration::from_secs(20), ..TERMS });
+        assert_eq!(tenure.store_until(), at(130));
+        tenure.believe(at(110), Duration::from_secs(60));
+        assert_eq!(tenure.store_until(), at(170));
+        assert_eq!((tenure.min_hold_left(at(105)), tenure.min_hold_left(at(130))), (Duration::from_secs(15), Duration::ZERO));
+    }
+
+    #[test]
+    fn doubt_is_jeopardy_until_the_next_answer() {
+        let tenure = tenure(TERMS);
+        tenure.doubt();
+        assert_eq!(tenure.state(at(101)), State::Jeopardy);
+        tenure.believe(at(110), TERMS.ttl);
+        assert_eq!(tenure.state(at(111)), State::Held);
+    }
 }

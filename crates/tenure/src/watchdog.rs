@@ -360,3 +360,20 @@ async fn ring(alarm: &mut Option<(BootTime, BoxFuture<'static, ()>)>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_between_tries_is_measured_and_out_of_step() {
+        let secs = Duration::from_secs_f64;
+        // A quarter of the operation timeout, within bounds.
+        for (ttl, base) in [(secs(0.06), 0.005), (secs(1.2), 0.05), (secs(3.0), 0.125), (secs(60.0), 0.25)] {
+            let pauses: Vec<Duration> = (0..200).map(|_| backoff(ttl)).collect();
+            let (least, most) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+            assert!(*least >= secs(base * 0.75) && *most <= secs(base * 1.25), "{ttl:?}: {least:?} to {most:?}");
+            assert!(most.saturating_sub(*least) > secs(base * 0.2), "{ttl:?}: clients march in step");
+        }
+    }
+}

@@ -78,13 +78,13 @@ pub async fn a_late_renewal_does_not_resurrect(subject: &dyn Subject) -> Outcome
 /// An owner whose lease has ended can neither renew nor free what is now another's.
 pub async fn a_late_owner_harms_nobody(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
-    let (old, new) = (request("door", Duration::from_millis(100)), request("door", LONG));
+    let (old, new) = (request("door", Duration::from_millis(600)), request("door", LONG));
     granted(&store, &old).await;
     granted_after(&store, &new, BootTime::now()).await;
-    let late = Lease { ttl: Duration::from_millis(50), ..lease(&old) };
+    let late = Lease { ttl: Duration::from_millis(400), ..lease(&old) };
     assert!(matches!(store.renew(std::slice::from_ref(&late)).await[..], [Ok(Renewal::Gone)]));
     assert_eq!(store.release(&late, Duration::ZERO).await.unwrap(), Released::NotHeld);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(is_busy(&store, &request("door", LONG)).await, "the new owner's lease was shortened or freed");
     Ok(())
 }

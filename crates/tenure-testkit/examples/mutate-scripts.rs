@@ -1,0 +1,199 @@
+//! Breaks the Lua scripts of the Redis store in one place at a time and says which breakages no test notices.
+//!
+//! `./scripts/mutants scripts` runs it: `mutate-scripts ROOT [--list] [TEXT...]`, where ROOT is a copy of the tree that may be written to and
+//! TEXT chooses mutants whose description contains it. In the copy the store reads its scripts when it runs, so that one build
+//! serves all mutants. Exits 1 when a mutant survives that is not explained below.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a tool of the tests: it prints, and stops where its set-up does"
+)]
+
+#[path = "mutate-scripts/mutants.rs"]
+mod mutants;
+
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use crate::mutants::{Mutant, of_script};
+
+/// The mutants that change nothing a client could notice: a part of the description, and why.
+const EXPLAINED: &[(&str, &str)] = &[
+    (r#""1" instead of "0" at 44: local stored"#, "the server's time is above both"),
+    ("math.ceil", "a whole number is its floor and its ceiling"),
+    ("if false: if now >= MOST", FAR_FUTURE),
+    (r#"">" instead of ">=" at 9: if now >= MOST"#, FAR_FUTURE),
+    ("left out: return nil, redis.error_reply('TENURECOUNTER the clock", FAR_FUTURE),
+    (r#""EXPIRE" instead of "PEXPIRE" at 12"#, "the SET that follows sets the expiry, and must not be the first write"),
+    (r#""<=" instead of "<" at 31: if redis.call('PTTL'"#, "a ttl that is as long already is set to what it is"),
+];
+const FAR_FUTURE: &str = "no server's clock can be set to the year 2311: those that tests shift count nanoseconds in 63 bits";
+
+/// The tests that see the scripts, those that fail soonest first.
+const TESTS: &[&str] = &["conformance_redis", "redis_store", "redis_faults"];
+/// Longer than all of a file's tests take together.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How often a program is run whose failures do not come again.
+const ROUNDS: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Caught(&'static str),
+    TimedOut,
+    Explained(&'static str),
+    Survived,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let (flags, words): (Vec<_>, Vec<_>) = args.into_iter().partition(|arg| arg.starts_with("--"));
+    let root = PathBuf::from(words.first().expect("mutate-scripts ROOT [--list] [TEXT...]"));
+    let mutants = chosen(&root, &words[1..]);
+    if flags.iter().any(|flag| flag == "--list") {
+        mutants.iter().for_each(|mutant| println!("{mutant}"));
+        return ExitCode::SUCCESS;
+    }
+    read_scripts_at_run_time(&root);
+    let tests = build(&root);
+    let started = Instant::now();
+    for (name, program) in &tests {
+        assert_eq!(judge(name, program), None, "{name} fails without any mutant");
+    }
+    println!("{} mutants; all tests pass without one in {:.0?}", mutants.len(), started.elapsed());
+    let outcomes: Vec<Outcome> = mutants.iter().map(|mutant| try_out(mutant, &tests)).collect();
+    let count = |wanted: fn(&Outcome) -> bool| outcomes.iter().filter(|outcome| wanted(outcome)).count();
+    let survived = count(|outcome| *outcome == Outcome::Survived);
+    println!(
+        "{} mutants in {:.0?}: {} caught, {} timed out, {} explained, {survived} survived",
+        outcomes.len(),
+        started.elapsed(),
+        count(|outcome| matches!(outcome, Outcome::Caught(_))),
+        count(|outcome| *outcome == Outcome::TimedOut),
+        count(|outcome| matches!(outcome, Outcome::Explained(_))),
+    );
+    if survived == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn chosen(root: &Path, words: &[String]) -> Vec<Mutant> {
+    let mut scripts: Vec<PathBuf> = fs::read_dir(root.join("crates/tenure-redis/src/scripts"))
+        .expect("the scripts are where they were")
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "lua"))
+        .collect();
+    scripts.sort();
+    let all = scripts.iter().flat_map(|path| of_script(path)).collect::<Vec<_>>();
+    for (part, _) in EXPLAINED {
+        assert!(all.iter().any(|mutant| mutant.to_string().contains(part)), "no mutant any more for the explanation of {part:?}");
+    }
+    all.into_iter().filter(|mutant| words.is_empty() || words.iter().any(|word| mutant.to_string().contains(word))).collect()
+}
+
+/// Has the copy's store take its scripts from the disk; the store itself has them built in, and no switch for this.
+fn read_scripts_at_run_time(root: &Path) {
+    const BUILT_IN: &str = r#"Script::new(concat!($(include_str!(concat!("scripts/", $file)), "\n"),+))"#;
+    const READ: &str = r#"Script::new(Box::leak([$(std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts/", $file))
+            .expect("the script is there"), "\n".to_owned()),+].concat().into_boxed_str()))"#;
+    let path = root.join("crates/tenure-redis/src/script.rs");
+    let source = fs::read_to_string(&path).expect("script.rs is where it was");
+    if source.contains(READ) {
+        return;
+    }
+    assert!(source.contains(BUILT_IN), "{} is not as this tool knows it", path.display());
+    fs::write(path, source.replace(BUILT_IN, READ)).unwrap();
+}
+
+/// Builds the tests in the copy; the programs, in the order of [`TESTS`].
+fn build(root: &Path) -> Vec<(&'static str, PathBuf)> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(root).args(["test", "--no-run", "--locked", "--message-format=json", "-p", "tenure-testkit"]);
+    cargo.args(TESTS.iter().flat_map(|test| ["--test", test]));
+    let built = cargo.stderr(Stdio::inherit()).output().expect("cargo runs");
+    assert!(built.status.success(), "the tests cannot be built");
+    let programs: Vec<(String, PathBuf)> = String::from_utf8_lossy(&built.stdout).lines().filter_map(program).collect();
+    let find =
+        |test: &&'static str| (*test, programs.iter().find(|(name, _)| name == test).expect("every test is a program").1.clone());
+    TESTS.iter().map(find).collect()
+}
+
+/// The name and the path of the test that a message of cargo's is about.
+fn program(message: &str) -> Option<(String, PathBuf)> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let path = message["executable"].as_str()?;
+    Some((message["target"]["name"].as_str()?.to_owned(), path.into()))
+}
+
+/// How a test program ended.
+enum Ended {
+    Passed,
+    /// These failed; none are named when it ended in another way.
+    Failed(Vec<String>),
+    Hung,
+}
+
+/// Runs a test program, or one test of it. It and its servers are one process group, so that nothing is left of one that hangs.
+fn run(program: &Path, test: Option<&str>) -> Ended {
+    let mut said = tempfile::tempfile().unwrap();
+    let mut command = Command::new(program);
+    // So that the first failure ends it: that option of the test harness is not stable.
+    command.process_group(0).env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--fail-fast"]);
+    command.args(test.iter().flat_map(|test| ["--exact", test]));
+    command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the test starts");
+    let started = Instant::now();
+    let group = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if started.elapsed() > LIMIT {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            child.wait().unwrap();
+            return Ended::Hung;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    if status.success() {
+        return Ended::Passed;
+    }
+    let mut text = String::new();
+    said.rewind().unwrap();
+    said.read_to_string(&mut text).unwrap();
+    let failed = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
+    Ended::Failed(text.lines().filter_map(failed).collect())
+}
+
+/// What a program makes of a mutant; `None` when it passes. A failure counts when the same test fails again by itself: on a busy
+/// machine one may fail for want of time.
+fn judge(name: &'static str, program: &Path) -> Option<Outcome> {
+    for _ in 0..ROUNDS {
+        match run(program, None) {
+            Ended::Passed => return None,
+            Ended::Hung => return Some(Outcome::TimedOut),
+            Ended::Failed(tests) => {
+                let again = |test: &String| !matches!(run(program, Some(test)), Ended::Passed);
+                if tests.is_empty() || tests.iter().any(again) {
+                    return Some(Outcome::Caught(name));
+                }
+            }
+        }
+    }
+    None
+}
+
+fn try_out(mutant: &Mutant, tests: &[(&'static str, PathBuf)]) -> Outcome {
+    let started = Instant::now();
+    fs::write(&mutant.path, &mutant.mutated).unwrap();
+    let by = tests.iter().find_map(|(name, program)| judge(name, program));
+    fs::write(&mutant.path, &mutant.original).unwrap();
+    let text = mutant.to_string();
+    let explained = || EXPLAINED.iter().find(|(part, _)| text.contains(part)).map(|(_, why)| Outcome::Explained(why));
+    let outcome = by.or_else(explained).unwrap_or(Outcome::Survived);
+    println!("{outcome:?} in {:.0?}: {text}", started.elapsed());
+    outcome
+}

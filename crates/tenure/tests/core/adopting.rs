@@ -1,0 +1,62 @@
+//! A lease that passes from one guard to another.
+
+use tenure::{Acquired, ErrorKind, Release, State};
+use tokio::time::timeout;
+
+use crate::fickle::Fate;
+use crate::{LONG, SOON, locker, ms, secs, world};
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_passes_with_a_new_owner_and_a_larger_fence() {
+    let (machine, store, here) = world();
+    let there = locker(&machine, &store);
+    let guard = here.mutex("door").ttl(secs(3)).acquire().await.unwrap();
+    let fence = guard.fence();
+    let lease = guard.into_lease();
+    let adopted = there.adopt(&lease).await.unwrap();
+    assert!(adopted.fence() > fence && adopted.token() != lease.owner);
+    for gone in [there.adopt(&lease).await.unwrap_err(), here.adopt(&lease).await.unwrap_err()] {
+        assert_eq!(gone.kind(), ErrorKind::Lost);
+        assert!(gone.to_string().contains("door"), "{gone}");
+    }
+    tokio::time::sleep(LONG).await;
+    assert_eq!((adopted.state(), adopted.name().as_str()), (State::Held, "door"), "nobody renews it");
+    assert!(matches!(adopted.release().await.unwrap(), Release::Released));
+    here.settled().await;
+    there.settled().await;
+    assert_eq!(there.list().await.unwrap(), []);
+}
+
+/// An unknown outcome is not repeated, and what it may have left is cleared up.
+#[tokio::test(start_paused = true)]
+async fn an_unheard_adoption_is_told_and_cleared_up() {
+    let (machine, store, locks) = world();
+    let lease = locks.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
+    store.forget_calls();
+    store.fated(Fate::Unheard);
+    let error = locks.adopt(&lease).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
+    store.fated(Fate::Works);
+    timeout(SOON, locks.settled()).await.unwrap();
+    assert_eq!((store.acquires().len(), locks.list().await.unwrap().len()), (1, 0));
+    // One whose answer came when nothing of it could be believed is lost.
+    let lease = locks.mutex("gate").ttl(LONG).acquire().await.unwrap().into_lease();
+    store.fated(Fate::Hangs);
+    let mut adopting = std::pin::pin!(locks.adopt(&lease));
+    assert!(timeout(ms(10), adopting.as_mut()).await.is_err());
+    machine.pause(secs(70));
+    store.answer();
+    assert_eq!(adopting.await.unwrap_err().kind(), ErrorKind::Lost);
+    locks.settled().await;
+    assert_eq!(locks.list().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adoption_by_a_store_that_takes_no_part_is_told() {
+    let (_machine, store, locks) = world();
+    let lease = locks.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
+    store.answers([Acquired::Refused { until: secs(7), why: "it may have forgotten leases".to_owned() }]);
+    let error = locks.adopt(&lease).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let _adopted = locks.adopt(&lease).await.expect("the lease still stands");
+}

@@ -1,0 +1,121 @@
+//! The same locks without a runtime. In real time.
+
+use std::time::Instant;
+
+use tenure::blocking::Locker;
+use tenure::{BootClock, ErrorKind, Release, State};
+
+use crate::fickle::{Fate, Fickle};
+use crate::{LONG, ms, secs};
+
+fn over_a_store() -> (Fickle, Locker) {
+    let store = Fickle::with(BootClock, |_| ());
+    let locks = tenure::Locker::new(store.clone());
+    (store, Locker::connect(async { Ok(locks) }).unwrap())
+}
+
+#[test]
+fn a_lock_is_taken_shown_verified_extended_and_released() {
+    let (_store, locks) = over_a_store();
+    let guard = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap();
+    assert_eq!((guard.name().as_str(), guard.state()), ("door", State::Held));
+    assert!(guard.remaining() > LONG / 2 && guard.fence().is_some_and(|fence| fence.counter() == 1));
+    let entry = locks.inspect("door").unwrap().expect("it is held");
+    assert_eq!(entry.holders[0].owner, guard.token());
+    let listed: Vec<_> = locks.list().unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(listed, [entry.name]);
+    assert_eq!(locks.inspect("gate").unwrap(), None);
+    guard.verify().unwrap();
+    guard.extend(LONG * 2).unwrap();
+    assert!(guard.remaining() > LONG);
+    assert!(format!("{guard:?}").contains("door"), "{guard:?}");
+    assert!(format!("{locks:?}").contains("Locker"), "{locks:?}");
+    assert!(matches!(guard.release().unwrap(), Release::Released));
+    assert_eq!(locks.list().unwrap(), []);
+}
+
+#[test]
+fn a_try_does_not_wait_and_a_refusal_is_told() {
+    let (store, locks) = over_a_store();
+    let guard = locks.try_acquire(locks.mutex("door").ttl(LONG)).unwrap().expect("it is free");
+    assert!(locks.try_acquire(locks.mutex("door").ttl(LONG)).unwrap().is_none());
+    assert_eq!(locks.acquire(locks.mutex("door").ttl(LONG).wait(ms(10))).unwrap_err().kind(), ErrorKind::TimedOut);
+    store.fated(Fate::Says(ErrorKind::Refused));
+    assert_eq!(locks.try_acquire(locks.mutex("door").ttl(LONG)).unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(guard.verify().unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(guard.extend(LONG).unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(locks.list().unwrap_err().kind(), ErrorKind::Refused);
+    store.fated(Fate::Works);
+    let refused = Locker::connect(async { Err(tenure::Error::refused("password")) });
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Refused);
+}
+
+#[test]
+fn a_lease_passes_and_everything_is_given_up() {
+    let (store, locks) = over_a_store();
+    let lease = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap().into_lease();
+    let adopted = locks.adopt(&lease).unwrap();
+    assert_ne!(adopted.token(), lease.owner);
+    assert_eq!(locks.adopt(&lease).unwrap_err().kind(), ErrorKind::Lost);
+    let outcomes = locks.release_all();
+    assert!(matches!(&outcomes[..], [(name, Ok(Release::Released))] if name.as_str() == "door"), "{outcomes:?}");
+    assert_eq!(adopted.state(), State::Lost);
+    store.fated(Fate::Slow);
+    drop(locks.acquire(locks.mutex("gate").ttl(LONG)).unwrap());
+    locks.settled();
+    store.fated(Fate::Works);
+    assert_eq!(locks.list().unwrap(), []);
+}
+
+/// The background thread renews while the caller works, and the guard keeps the thread.
+#[test]
+fn a_lock_is_renewed_while_its_thread_works() {
+    let (_store, locks) = over_a_store();
+    let guard = locks.acquire(locks.mutex("door").ttl(secs(1))).unwrap();
+    drop(locks);
+    std::thread::sleep(ms(1_500));
+    assert_eq!(guard.state(), State::Held, "nobody renewed it");
+}
+
+/// How a program ends: the guard goes, then the locker, then the process. The release is given a second.
+#[test]
+fn the_last_handle_waits_for_the_last_release() {
+    let (store, locks) = over_a_store();
+    let guard = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap();
+    store.fated(Fate::Slow);
+    drop(guard);
+    drop(locks);
+    store.fated(Fate::Works);
+    let next = tenure::Locker::new(store.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(runtime.block_on(next.list()).unwrap(), []);
+    // Not for ever; and not at all inside a runtime, where nothing may block.
+    for inside in [false, true] {
+        let locks = tenure::Locker::new(store.clone());
+        let locks = Locker::connect(async { Ok(locks) }).unwrap();
+        let guard = locks.acquire(locks.mutex("gate").ttl(LONG)).unwrap();
+        store.fated(Fate::Fails);
+        drop(guard);
+        let started = Instant::now();
+        if inside {
+            runtime.block_on(async { drop(locks) });
+            assert!(started.elapsed() < ms(500), "it blocked a runtime for {:?}", started.elapsed());
+        } else {
+            drop(locks);
+            assert!(started.elapsed() < secs(3), "{:?}", started.elapsed());
+        }
+        store.fated(Fate::Works);
+        runtime.block_on(async {
+            for entry in next.list().await.unwrap() {
+                let lease = tenure::Lease {
+                    name: entry.name,
+                    owner: entry.holders[0].owner.clone(),
+                    share: tenure::Share::MUTEX,
+                    ttl: LONG,
+                    fence: None,
+                };
+                let _ = next.release(&lease).await.unwrap();
+            }
+        });
+    }
+}

@@ -1,0 +1,143 @@
+//! Prolonging a lease, and renewing one by its token.
+
+use std::pin::pin;
+
+use tenure::Clock;
+use tenure::{ErrorKind, Lease, Loss, State};
+use tokio::time::timeout;
+
+use crate::fickle::Fate;
+use crate::{LIMIT, LONG, SOON, lease_of, locker, ms, secs, world};
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_lasts_and_later_renewals_keep_to_it() {
+    let (machine, store, locks) = world();
+    let fixed = locks.mutex("fixed").ttl(secs(3)).fixed_lease().acquire().await.unwrap();
+    let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
+    fixed.extend(LONG).await.unwrap();
+    guard.extend(LONG).await.unwrap();
+    let extended = machine.now();
+    assert_eq!((fixed.lease_remaining(), guard.lease_remaining()), (LONG, LONG));
+    store.forget_calls();
+    tokio::time::sleep(LONG - secs(10)).await;
+    assert_eq!((fixed.state(), guard.state()), (State::Held, State::Held));
+    let renewals = store.renewals();
+    let times: Vec<_> = renewals.iter().map(|(at, _)| at.since(extended)).collect();
+    assert_eq!(times, [secs(20), secs(40)]);
+    assert!(renewals.iter().all(|(_, leases)| leases.len() == 1 && leases[0].ttl == LONG));
+    assert!(locks.mutex("fixed").ttl(LONG).try_acquire().await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_extension_shortens_nothing() {
+    let (machine, store, ours) = world();
+    let theirs = locker(&machine, &store);
+    for unheard in [false, true] {
+        let guard = ours.mutex("door").ttl(LONG).guard(ms(100)).fixed_lease().acquire().await.unwrap();
+        store.fated(if unheard { Fate::Unheard } else { Fate::Works });
+        assert_eq!(guard.extend(ms(900)).await.is_err(), unheard);
+        store.fated(Fate::Works);
+        // By its token anyone may ask for less, and gets no less for it.
+        theirs.renew(&Lease { ttl: ms(100), ..lease_of(&guard) }).await.unwrap();
+        tokio::time::sleep(secs(1)).await;
+        assert_eq!(guard.state(), State::Held);
+        assert!(theirs.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none(), "two hold");
+        let _ = guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_cannot_work_is_refused_and_changes_nothing() {
+    let (machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).fixed_lease().acquire().await.unwrap();
+    let remaining = guard.remaining();
+    assert_eq!(guard.extend(ms(1)).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!((guard.remaining(), store.renewals().len()), (remaining, 0));
+    store.fated(Fate::Hangs);
+    let error = guard.extend(LONG * 2).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
+    assert_eq!((guard.state(), guard.remaining()), (State::Held, remaining - LIMIT));
+    store.fated(Fate::Works);
+    let _ = locker(&machine, &store).release(&lease_of(&guard)).await.unwrap();
+    assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!((guard.state(), guard.loss()), (State::Lost, Some(Loss::Gone)));
+    assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// A renewal is on its way: the extension goes out behind it, with its own ttl, and one at a time.
+#[tokio::test(start_paused = true)]
+async fn an_extension_goes_behind_a_renewal_that_is_under_way() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
+    store.fated(Fate::Slow);
+    tokio::time::sleep(secs(10) + ms(10)).await;
+    let mut extending = pin!(guard.extend(LONG));
+    assert!(timeout(ms(10), extending.as_mut()).await.is_err());
+    let error = guard.extend(LONG * 2).await.unwrap_err();
+    assert_eq!((error.kind(), store.renewals().len()), (ErrorKind::Invalid, 1));
+    extending.await.unwrap();
+    let sent: Vec<_> = store.renewals().into_iter().map(|(_, leases)| leases[0].ttl).collect();
+    assert_eq!(sent, [secs(30), LONG]);
+    assert!(guard.lease_remaining() > secs(59));
+}
+
+/// What becomes of the one who waits: the store's code fails, or the guard is given up meanwhile.
+#[tokio::test(start_paused = true)]
+async fn whoever_extends_is_told_when_nobody_will_answer() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    store.fated(Fate::Panics);
+    let error = timeout(SOON, guard.extend(LONG)).await.expect("it hangs").unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, true));
+    assert_eq!(guard.state(), State::Held, "it may be tried again");
+    guard.extend(LONG).await.unwrap();
+    store.fated(Fate::Slow);
+    tokio::time::sleep(LONG / 3 + ms(10)).await;
+    // A renewal is under way, and the extension waits for it.
+    let (outcome, _) = tokio::join!(guard.extend(LONG), locks.release_all());
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
+    // So is one whose own renewal is under way.
+    let guard = locks.mutex("gate").ttl(LONG).acquire().await.unwrap();
+    let (outcome, _) = tokio::join!(guard.extend(LONG), async {
+        tokio::time::sleep(ms(10)).await;
+        locks.release_all().await
+    });
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// A fixed lease whose extension died with its task is not renewed by the next.
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_stays_fixed_after_an_extension_that_failed() {
+    let (_machine, store, locks) = world();
+    for fate in [Fate::Panics, Fate::Fails] {
+        let guard = locks.mutex("door").ttl(secs(3)).fixed_lease().acquire().await.unwrap();
+        store.forget_calls();
+        store.fated(fate);
+        guard.extend(LONG).await.unwrap_err();
+        store.fated(Fate::Works);
+        assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), Loss::Expired);
+        assert_eq!(store.renewals().len(), 1, "{fate:?}");
+        drop(guard);
+        locks.settled().await;
+    }
+}
+
+/// Anybody who has the token, without a guard.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_and_released_by_its_token() {
+    let (machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(3)).fixed_lease().acquire().await.unwrap();
+    let (theirs, lease) = (locker(&machine, &store), lease_of(&guard));
+    theirs.renew(&lease).await.unwrap();
+    let entry = theirs.inspect("door").await.unwrap().unwrap();
+    assert_eq!((entry.name.as_str(), entry.holders[0].ttl), ("door", Some(LONG)));
+    assert_eq!(theirs.inspect("gate").await.unwrap(), None);
+    store.fated(Fate::Short);
+    let error = theirs.renew(&lease).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, true));
+    store.fated(Fate::Works);
+    assert_eq!(theirs.release(&lease).await.unwrap(), tenure::Released::Released);
+    assert_eq!(theirs.release(&lease).await.unwrap(), tenure::Released::NotHeld);
+    assert_eq!(theirs.renew(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(theirs.renew(&Lease { ttl: ms(1), ..lease }).await.unwrap_err().kind(), ErrorKind::Invalid);
+}

@@ -1,0 +1,258 @@
+//! A store in memory that fails as it is told, and notes what it was asked and when.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use tenure::{
+    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Lease, MemoryStore, Name, Notice, Owner, Released, Renewal,
+    Request, Store,
+};
+use tokio::sync::Notify;
+
+use crate::LIMIT;
+
+/// How long an answer takes that is [`Fate::Slow`].
+pub(crate) const SLOW: Duration = Duration::from_millis(150);
+/// More calls than any test needs: whoever makes them has no pause in a loop.
+const TOO_MANY: usize = 3_000;
+
+/// What becomes of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Works,
+    /// Not executed, and told so.
+    Fails,
+    /// Not executed, for this reason.
+    Says(ErrorKind),
+    /// Executed, and the answer is lost.
+    Unheard,
+    /// Executed, and never answered.
+    Hangs,
+    /// Executed, and answered after [`SLOW`].
+    Slow,
+    /// A renewal is answered for none of its leases.
+    Short,
+    /// The store's code fails, once.
+    Panics,
+}
+
+/// What [`Store::watch`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hints {
+    /// A notice for every release.
+    Work,
+    /// No notice, ever.
+    Silent,
+    /// A stream that ends at once.
+    End,
+    /// An error.
+    Fail,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    Acquire(Request),
+    Renew(Vec<Lease>),
+    Release(Lease, Duration),
+    Watch,
+    Inspect,
+}
+
+#[derive(Clone)]
+pub(crate) struct Fickle(Arc<State>);
+
+struct State {
+    inner: MemoryStore,
+    clock: Arc<dyn Clock>,
+    features: Features,
+    fate: Mutex<Fate>,
+    hints: Mutex<Hints>,
+    answers: Mutex<VecDeque<Acquired>>,
+    calls: Mutex<Vec<(BootTime, Call)>>,
+    called: Notify,
+    /// Ends the wait of a call that hangs.
+    answer: Notify,
+}
+
+impl Fickle {
+    pub(crate) fn with(clock: impl Clock + Clone, change: impl FnOnce(&mut Features)) -> Self {
+        let inner = MemoryStore::with_clock(clock.clone());
+        let mut features = Features { operation_timeout: Some(LIMIT), ..inner.features() };
+        change(&mut features);
+        Self(Arc::new(State {
+            inner,
+            clock: Arc::new(clock),
+            features,
+            fate: Mutex::new(Fate::Works),
+            hints: Mutex::new(Hints::Work),
+            answers: Mutex::default(),
+            calls: Mutex::default(),
+            called: Notify::new(),
+            answer: Notify::new(),
+        }))
+    }
+
+    pub(crate) fn fated(&self, fate: Fate) {
+        *self.0.fate.lock().unwrap() = fate;
+    }
+
+    pub(crate) fn fate(&self) -> Fate {
+        *self.0.fate.lock().unwrap()
+    }
+
+    pub(crate) fn hints(&self, hints: Hints) {
+        *self.0.hints.lock().unwrap() = hints;
+    }
+
+    /// What the next acquires are answered in place of the truth, one answer each.
+    pub(crate) fn answers(&self, answers: impl IntoIterator<Item = Acquired>) {
+        self.0.answers.lock().unwrap().extend(answers);
+    }
+
+    /// Has the call that hangs be answered.
+    pub(crate) fn answer(&self) {
+        self.fated(Fate::Works);
+        self.0.answer.notify_one();
+    }
+
+    /// Waits for the next call.
+    pub(crate) async fn called(&self) {
+        self.0.called.notified().await;
+    }
+
+    pub(crate) fn calls(&self) -> Vec<(BootTime, Call)> {
+        self.0.calls.lock().unwrap().clone()
+    }
+
+    /// Starts a new page of notes.
+    pub(crate) fn forget_calls(&self) {
+        self.0.calls.lock().unwrap().clear();
+    }
+
+    /// When it was asked for a name, and by which owner.
+    pub(crate) fn acquires(&self) -> Vec<(BootTime, Owner)> {
+        let owner = |(at, call)| if let Call::Acquire(request) = call { Some((at, request.owner)) } else { None };
+        self.calls().into_iter().filter_map(owner).collect()
+    }
+
+    pub(crate) fn renewals(&self) -> Vec<(BootTime, Vec<Lease>)> {
+        let leases = |(at, call)| if let Call::Renew(leases) = call { Some((at, leases)) } else { None };
+        self.calls().into_iter().filter_map(leases).collect()
+    }
+
+    pub(crate) fn releases(&self) -> Vec<(BootTime, Lease, Duration)> {
+        let lease = |(at, call)| if let Call::Release(lease, linger) = call { Some((at, lease, linger)) } else { None };
+        self.calls().into_iter().filter_map(lease).collect()
+    }
+
+    pub(crate) fn released(&self) -> Vec<Owner> {
+        self.releases().into_iter().map(|(_, lease, _)| lease.owner).collect()
+    }
+
+    /// How many have a handle on this store.
+    pub(crate) fn handles(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
+    fn note(&self, call: Call) {
+        let mut calls = self.0.calls.lock().unwrap();
+        calls.push((self.0.clock.now(), call));
+        assert!(calls.len() < TOO_MANY, "the store is asked without a pause");
+    }
+
+    async fn meets<T>(&self, call: impl Future<Output = Result<T, Error>> + Send) -> Result<T, Error> {
+        self.0.called.notify_waiters();
+        let fate = self.fate();
+        match fate {
+            Fate::Panics => {
+                self.fated(Fate::Works);
+                panic!("as the test wants it");
+            }
+            Fate::Fails => return Err(Error::unreachable("no connection")),
+            Fate::Says(kind) => return Err(Error::new(kind, "as the test wants it")),
+            _ => {}
+        }
+        let answer = call.await;
+        match fate {
+            Fate::Unheard => Err(Error::unreachable("the reply was lost").maybe_applied()),
+            Fate::Slow => {
+                tokio::time::sleep(SLOW).await;
+                answer
+            }
+            Fate::Hangs => {
+                self.0.answer.notified().await;
+                answer
+            }
+            _ => answer,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Fickle {
+    fn features(&self) -> Features {
+        self.0.features.clone()
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        assert!(
+            !request.repeatable || !self.released().contains(&request.owner),
+            "a token was used again after its release was sent (U4)"
+        );
+        self.note(Call::Acquire(request.clone()));
+        let answer = self.0.answers.lock().unwrap().pop_front();
+        match answer {
+            Some(answer) => Ok(answer),
+            None => self.meets(self.0.inner.acquire(request)).await,
+        }
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        self.note(Call::Renew(leases.to_vec()));
+        if self.fate() == Fate::Short {
+            return Vec::new();
+        }
+        match self.meets(async { Ok(self.0.inner.renew(leases).await) }).await {
+            Ok(answers) => answers,
+            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+        }
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        self.note(Call::Release(lease.clone(), linger));
+        self.meets(self.0.inner.release(lease, linger)).await
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        self.note(Call::Watch);
+        let hints = *self.0.hints.lock().unwrap();
+        match hints {
+            Hints::Work => self.0.inner.watch(request).await,
+            Hints::Silent => Ok(stream::pending().boxed()),
+            Hints::End => Ok(stream::empty().boxed()),
+            Hints::Fail => Err(Error::unavailable("no hints")),
+        }
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        self.note(Call::Inspect);
+        self.meets(self.0.inner.inspect(name)).await
+    }
+}
+
+impl fmt::Display for Fickle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("fickle:")
+    }
+}
+
+impl fmt::Debug for Fickle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fickle")
+    }
+}

@@ -1,0 +1,163 @@
+//! How a tenure ends: by the clock, by the store's word, by its longest hold; and who is told.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tenure::{Clock, ErrorKind, Loss, Release, State};
+use tokio::time::timeout;
+
+use crate::fickle::Fate;
+use crate::{LONG, SOON, lease_of, locker, ms, secs, until, world};
+
+/// Without an answer, at the time that was computed when the request was sent; the lease at the store outlasts it.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_believed_for_its_ttl_less_drift_and_guard() {
+    let (machine, _store, locks) = world();
+    let ttl = secs(30);
+    let guard = locks.mutex("door").ttl(ttl).fixed_lease().acquire().await.unwrap();
+    let (started, believed) = (machine.now(), ttl - ms(300) - ms(2) - secs(3));
+    assert_eq!((guard.remaining(), guard.lease_remaining()), (believed, ttl));
+    assert_eq!((guard.state(), guard.loss()), (State::Held, None));
+    let cancelled = guard.cancellation();
+    assert!(!cancelled.is_cancelled());
+    assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), Loss::Expired);
+    assert_eq!(machine.now().since(started), believed);
+    assert_eq!((guard.state(), guard.loss(), guard.remaining()), (State::Lost, Some(Loss::Expired), Duration::ZERO));
+    timeout(SOON, cancelled.cancelled()).await.expect("nobody cancels");
+    assert_eq!(guard.lease_remaining(), ttl - believed);
+    let text = format!("{guard:?}");
+    assert!(text.contains("door") && text.contains("Lost"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_jeopardy_until_it_is_over_or_the_lease_is() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
+    for fate in [Fate::Fails, Fate::Unheard, Fate::Hangs, Fate::Short, Fate::Says(ErrorKind::Refused)] {
+        store.fated(fate);
+        until(|| guard.state() == State::Jeopardy).await;
+        store.fated(Fate::Works);
+        until(|| guard.state() == State::Held).await;
+    }
+    store.fated(Fate::Hangs);
+    assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), Loss::Expired);
+    assert!(guard.lease_remaining() > Duration::ZERO, "told only when the lease had ended at the store");
+}
+
+/// The store's word ends it long before the deadline, and is not asked again.
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_is_lost_at_the_next_renewal() {
+    let (machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let other = locks.mutex("gate").ttl(LONG).acquire().await.unwrap();
+    let _ = locker(&machine, &store).release(&lease_of(&guard)).await.unwrap();
+    let started = machine.now();
+    assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), Loss::Gone);
+    assert_eq!(machine.now().since(started), LONG / 3);
+    tokio::time::sleep(LONG).await;
+    assert!(store.renewals()[1..].iter().all(|(_, leases)| leases.iter().all(|lease| lease.name.as_str() == "gate")));
+    assert_eq!(other.state(), State::Held);
+    let error = guard.run(async {}).await.unwrap_err();
+    assert!(error.to_string().contains("the store says it is no longer ours"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longest_hold_ends_it_however_well_renewals_go() {
+    let (machine, _store, locks) = world();
+    let started = machine.now();
+    let guard = locks.mutex("door").ttl(secs(3)).max_hold(LONG).acquire().await.unwrap();
+    assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), Loss::MaxHold);
+    assert_eq!(machine.now().since(started), LONG);
+    let error = guard.verify().await.unwrap_err();
+    assert!(error.to_string().contains("longest hold"), "{error}");
+    assert!(matches!(guard.release().await.unwrap(), Release::WasLost));
+    assert_eq!(locks.list().await.unwrap(), []);
+    // A lease that ran out before its longest hold was not ended by it.
+    let guard = locks.mutex("door").ttl(secs(3)).fixed_lease().max_hold(LONG).acquire().await.unwrap();
+    assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), Loss::Expired);
+}
+
+/// One question, and what it says is believed at once.
+#[tokio::test(start_paused = true)]
+async fn verify_asks_the_store() {
+    let (machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    guard.verify().await.unwrap();
+    store.fated(Fate::Fails);
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert_eq!(guard.state(), State::Held, "without an answer it is believed as before");
+    store.fated(Fate::Works);
+    let theirs = locker(&machine, &store);
+    let _ = theirs.release(&lease_of(&guard)).await.unwrap();
+    let _next = theirs.mutex("door").ttl(LONG).acquire().await.unwrap();
+    assert_eq!(guard.state(), State::Held, "nobody has told it yet");
+    let lost = guard.lost();
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!((guard.state(), guard.loss()), (State::Lost, Some(Loss::Gone)));
+    assert_eq!(timeout(ms(1), lost).await.expect("those who wait are not told"), Loss::Gone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_runs_while_the_tenure_lasts() {
+    let (machine, _store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(30)).fixed_lease().acquire().await.unwrap();
+    assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
+    let started = machine.now();
+    let error = timeout(LONG, guard.run(std::future::pending::<()>())).await.expect("the work runs on").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(error.to_string().contains("door") && error.to_string().contains("ran out"), "{error}");
+    assert!(machine.now().since(started) < secs(30));
+    assert_eq!(guard.run(async { panic!("begun after the loss") }).await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// The process stood still, with it every timer: the work takes no step more, and what it finished meanwhile came too late.
+#[tokio::test(start_paused = true)]
+async fn work_does_not_go_on_after_a_pause() {
+    let (machine, _store, locks) = world();
+    for finishes in [false, true] {
+        let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
+        let steps = AtomicUsize::new(0);
+        let outcome = guard
+            .run(async {
+                machine.pause(guard.remaining());
+                if finishes {
+                    return;
+                }
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                    steps.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+            .await;
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(steps.load(Ordering::SeqCst), 0, "work went on after the deadline");
+    }
+}
+
+/// A clock that jumps, as one does that went on while the machine slept, and no timer of the runtime notices (U12).
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_slept_finds_its_locks_lost() {
+    let (machine, _store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
+    let lost = guard.lost();
+    assert_eq!(guard.state(), State::Held);
+    machine.sleep(secs(28));
+    assert_eq!((guard.state(), guard.remaining()), (State::Lost, Duration::ZERO), "the first look tells it");
+    assert_eq!(timeout(SOON, lost).await.unwrap(), Loss::Expired);
+    assert_eq!(guard.run(async {}).await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// An answer that was under way when the deadline passed revives nothing.
+#[tokio::test(start_paused = true)]
+async fn an_answer_after_the_deadline_revives_nothing() {
+    let (machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
+    store.fated(Fate::Hangs);
+    let extending = guard.extend(LONG);
+    let mut extending = std::pin::pin!(extending);
+    assert!(timeout(ms(10), extending.as_mut()).await.is_err());
+    machine.pause(secs(28));
+    store.answer();
+    assert_eq!(timeout(SOON, extending).await.unwrap().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.state(), State::Lost);
+}

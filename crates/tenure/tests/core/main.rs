@@ -1,0 +1,76 @@
+//! The core over a store whose answers the test decides: what is asked, how often, and what is made of it.
+//!
+//! Most of it runs in virtual time, so that a wait of a minute costs nothing and its length can be told to the millisecond.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::unchecked_time_subtraction,
+    reason = "a test stops where its set-up does"
+)]
+
+mod adopting;
+mod blocking;
+mod extending;
+mod fickle;
+mod given;
+mod losing;
+mod machine;
+mod memory;
+mod releasing;
+mod renewing;
+mod runtimes;
+mod settings;
+mod tries;
+mod waiting;
+
+use std::time::Duration;
+
+use tenure::{Lease, Locker};
+use tokio::time::timeout;
+
+use crate::fickle::Fickle;
+use crate::machine::Machine;
+
+const LONG: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(5);
+/// How long a call to a [`Fickle`] store may take.
+const LIMIT: Duration = Duration::from_millis(200);
+
+/// A machine, a store on its clock, and a locker over it.
+fn world() -> (Machine, Fickle, Locker) {
+    world_with(|_| ())
+}
+
+/// The same, of a store with other features.
+fn world_with(change: impl FnOnce(&mut tenure::Features)) -> (Machine, Fickle, Locker) {
+    let machine = Machine::new();
+    let store = Fickle::with(machine.clone(), change);
+    let locks = locker(&machine, &store);
+    (machine, store, locks)
+}
+
+fn locker(machine: &Machine, store: &Fickle) -> Locker {
+    Locker::builder(store.clone()).clock(machine.clone()).label("test").build().unwrap()
+}
+
+fn lease_of(guard: &tenure::Guard) -> Lease {
+    Lease { name: guard.name(), owner: guard.token(), share: tenure::Share::MUTEX, ttl: LONG, fence: guard.fence() }
+}
+
+async fn until(condition: impl Fn() -> bool + Send + Sync) {
+    let met = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, met).await.expect("the condition is never met");
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}

@@ -1,0 +1,179 @@
+//! The store in memory, asked directly.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt};
+use tenure::{
+    Acquired, Busy, ErrorKind, Grant, Lease, MemoryStore, Name, Owner, Place, Released, Renewal, Request, Share, Store,
+};
+
+use crate::machine::Machine;
+use crate::{LONG, ms, secs};
+
+fn request(name: &str) -> Request {
+    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("m").unwrap());
+    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+}
+
+fn lease(request: &Request) -> Lease {
+    let Request { name, owner, share, ttl, .. } = request.clone();
+    Lease { name, owner, share, ttl, fence: None }
+}
+
+fn new() -> (Machine, Arc<dyn Store>) {
+    let machine = Machine::new();
+    // Behind a pointer, as a locker keeps it, and once more, as a user may.
+    (machine.clone(), Arc::new(Arc::new(MemoryStore::with_clock(machine))))
+}
+
+async fn granted(store: &dyn Store, request: &Request) -> Grant {
+    match store.acquire(request).await.unwrap() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn busy(store: &dyn Store, request: &Request) -> Busy {
+    match store.acquire(request).await.unwrap() {
+        Acquired::Busy(busy) => busy,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn renewed(store: &dyn Store, lease: &Lease) -> bool {
+    match store.renew(std::slice::from_ref(lease)).await[..] {
+        [Ok(Renewal::Renewed { .. })] => true,
+        [Ok(Renewal::Gone)] => false,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_has_one_holder_until_its_lease_ends() {
+    let (machine, store) = new();
+    let (first, second) = (request("door"), request("door"));
+    let grant = granted(&*store, &first).await;
+    assert_eq!((grant.fence.unwrap().counter(), grant.ttl), (1, LONG));
+    machine.sleep(LONG - ms(1));
+    let holder = busy(&*store, &second).await.holder.unwrap();
+    assert_eq!((holder.owner, holder.ttl, holder.age), (first.owner.clone(), Some(ms(1)), Some(LONG - ms(1))));
+    assert_eq!(holder.fence, grant.fence);
+    assert_eq!(store.inspect(None).await.unwrap().len(), 1);
+    machine.sleep(ms(1));
+    assert_eq!(store.inspect(None).await.unwrap(), [], "what has ended is not listed");
+    assert!(!renewed(&*store, &lease(&first)).await, "what has ended is not renewed");
+    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert!(granted(&*store, &second).await.fence > grant.fence);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_counts_from_now_and_never_shortens() {
+    let (machine, store) = new();
+    let (held, other) = (request("door"), request("door"));
+    granted(&*store, &held).await;
+    machine.sleep(secs(40));
+    assert!(renewed(&*store, &lease(&held)).await);
+    assert!(renewed(&*store, &Lease { ttl: ms(10), ..lease(&held) }).await);
+    assert!(!renewed(&*store, &lease(&other)).await);
+    assert_eq!(busy(&*store, &other).await.holder.unwrap().ttl, Some(LONG));
+    let both = store.renew(&[lease(&other), lease(&held)]).await;
+    assert!(matches!(both[..], [Ok(Renewal::Gone), Ok(Renewal::Renewed { .. })]), "{both:?}");
+}
+
+/// What a name is found taken by makes the difference, and whether the asker's bits are its own.
+#[tokio::test(start_paused = true)]
+async fn an_owner_finds_itself_and_takes_over_whom_it_names() {
+    let (_machine, store) = new();
+    let held = request("door");
+    let first = granted(&*store, &held).await;
+    assert!(granted(&*store, &held).await.fence > first.fence, "a repeated acquire is one tenure with a later number");
+    busy(&*store, &Request { repeatable: false, ..held.clone() }).await;
+    let given = Request { repeatable: false, from: Some(held.owner.clone()), ..request("door") };
+    let stranger = Request { from: Some(Owner::mint("stranger").unwrap()), ..request("door") };
+    busy(&*store, &stranger).await;
+    assert!(granted(&*store, &given).await.fence > first.fence);
+    busy(&*store, &given).await;
+    assert!(!renewed(&*store, &lease(&held)).await);
+    assert_eq!(busy(&*store, &Request { name: Name::new("free").unwrap(), ..stranger }).await.holder, None);
+    assert_eq!(store.inspect(None).await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_owner_frees() {
+    let (_machine, store) = new();
+    let (held, other) = (request("door"), request("door"));
+    granted(&*store, &held).await;
+    assert_eq!(store.release(&lease(&other), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease(&other), LONG).await.unwrap(), Released::NotHeld);
+    busy(&*store, &other).await;
+    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    granted(&*store, &other).await;
+}
+
+/// While a name lingers it is nobody's, for exactly that long, however often its release is repeated; its value can be broken.
+#[tokio::test(start_paused = true)]
+async fn a_lingering_name_is_nobodys() {
+    let (machine, store) = new();
+    let (held, other) = (request("door"), request("door"));
+    granted(&*store, &held).await;
+    assert_eq!(store.release(&lease(&held), secs(5)).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&other), LONG).await.unwrap(), Released::NotHeld);
+    assert!(!renewed(&*store, &lease(&held)).await);
+    let holder = busy(&*store, &held).await.holder.unwrap();
+    assert_eq!((holder.owner.lingers_after(), holder.ttl), (Some(held.owner.clone()), Some(secs(5))));
+    busy(&*store, &Request { from: Some(held.owner.clone()), ..request("door") }).await;
+    machine.sleep(secs(5));
+    granted(&*store, &held).await;
+    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), Released::Released);
+    let broken = Lease { owner: held.owner.lingering(), ..lease(&held) };
+    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), Released::Released);
+    granted(&*store, &other).await;
+    // A value that looks like a linger and is none breaks nothing.
+    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), Released::NotHeld);
+    busy(&*store, &request("door")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_kept_apart_and_listed() {
+    let (_machine, store) = new();
+    let (door, gate) = (request("door"), request("gate"));
+    granted(&*store, &door).await;
+    granted(&*store, &gate).await;
+    let of_one = store.inspect(Some(&gate.name)).await.unwrap();
+    assert_eq!((of_one.len(), &of_one[0].name, &of_one[0].holders[0].owner), (1, &gate.name, &gate.owner));
+    assert_eq!(store.inspect(None).await.unwrap().len(), 2);
+    assert_eq!(store.inspect(Some(&request("free").name)).await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_is_told_to_those_who_watch() {
+    let (_machine, store) = new();
+    let held = request("door");
+    granted(&*store, &held).await;
+    let mut notices = store.watch(&request("door")).await.unwrap();
+    assert!(notices.next().now_or_never().is_none());
+    for _ in 0..2 {
+        store.release(&lease(&held), Duration::ZERO).await.unwrap();
+        assert!(notices.next().now_or_never().is_some(), "nobody was told");
+        assert!(notices.next().now_or_never().is_none());
+        granted(&*store, &held).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_cannot_keep_is_refused() {
+    let (_machine, store) = new();
+    let places = [Place::Join { keep: LONG, claim: LONG }, Place::Keep].map(|place| Request { place, ..request("door") });
+    let shared = Request { share: serde_json::from_str(r#"{"weight":1,"capacity":3}"#).unwrap(), ..request("door") };
+    for bad in places.into_iter().chain([shared]) {
+        assert_eq!(store.acquire(&bad).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+    let features = store.features();
+    assert!(features.fence && features.push && !features.shares && !features.queue && !features.late_commands);
+    let memory = MemoryStore::new();
+    granted(&memory, &request("door")).await;
+    assert_eq!((memory.to_string(), format!("{memory:?}")), ("memory:".to_owned(), "MemoryStore { names: 1, .. }".to_owned()));
+}

@@ -1,0 +1,198 @@
+//! Renewal: when, how many at once, and what one lease costs the others.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use tenure::{
+    Acquired, Clock, Entry, Error, Features, Lease, Locker, MemoryStore, Name, Notice, Released, Renewal, Request, State, Store,
+};
+use tokio::time::timeout;
+
+use crate::fickle::{Fate, SLOW};
+use crate::machine::Machine;
+use crate::{LIMIT, LONG, ms, secs, until, world};
+
+#[tokio::test(start_paused = true)]
+async fn renewals_share_batches_and_fixed_leases_stay_out() {
+    let (_machine, store, locks) = world();
+    let mut guards = Vec::new();
+    for i in 0..500 {
+        let acquire = locks.mutex(format!("door {i}")).ttl(secs(30));
+        guards.push(if i % 5 == 0 { acquire.fixed_lease().acquire().await } else { acquire.acquire().await }.unwrap());
+        if i % 50 == 0 {
+            tokio::time::sleep(ms(20)).await;
+        }
+    }
+    tokio::time::sleep(secs(11)).await;
+    let batches: Vec<usize> = store.renewals().into_iter().map(|(_, leases)| leases.len()).collect();
+    assert_eq!(batches, [400], "one batch for all that are due at about the same time");
+    assert!(guards.iter().all(|guard| guard.state() == State::Held));
+}
+
+/// A third of the ttl after the last one was sent, however long its answer took.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_every_third_of_its_ttl() {
+    let (machine, store, locks) = world();
+    let started = machine.now();
+    let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
+    store.fated(Fate::Slow);
+    tokio::time::sleep(secs(35)).await;
+    let times: Vec<Duration> = store.renewals().iter().map(|(at, _)| at.since(started)).collect();
+    assert_eq!(times, [secs(10), secs(20), secs(30)]);
+    assert_eq!(guard.lease_remaining(), secs(25), "of the one that was sent five seconds ago");
+    assert!(SLOW < LIMIT);
+}
+
+/// A renewal that failed is tried again soon, in measured steps.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_failed_is_tried_again_soon() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
+    store.fated(Fate::Fails);
+    tokio::time::sleep(secs(20)).await;
+    let times: Vec<_> = store.renewals().into_iter().map(|(at, _)| at).collect();
+    let pauses: Vec<Duration> = times.windows(2).map(|pair| pair[1].since(pair[0])).collect();
+    assert!(pauses.len() > 20, "{pauses:?}");
+    assert!(pauses.iter().all(|pause| (ms(187)..=ms(314)).contains(pause)), "{pauses:?}");
+    assert_eq!(guard.state(), State::Jeopardy);
+}
+
+/// The task that renews sleeps until the first appointment, whose ever it is.
+#[tokio::test(start_paused = true)]
+async fn a_short_lease_after_a_long_one_is_renewed_in_its_time() {
+    let (_machine, store, locks) = world();
+    let long = locks.mutex("long").ttl(LONG * 60).acquire().await.unwrap();
+    tokio::time::sleep(ms(10)).await;
+    let short = locks.mutex("short").ttl(secs(3)).acquire().await.unwrap();
+    let fixed = locks.mutex("fixed").ttl(secs(2)).fixed_lease().acquire().await.unwrap();
+    let cancelled = fixed.cancellation();
+    timeout(secs(2), cancelled.cancelled()).await.expect("nobody looks at its deadline");
+    tokio::time::sleep(LONG).await;
+    assert_eq!((long.state(), short.state()), (State::Held, State::Held));
+    assert!((50..=70).contains(&store.renewals().len()), "{} renewals", store.renewals().len());
+}
+
+/// What is under way stays under way when somebody else comes by: it is not sent a second time.
+#[tokio::test(start_paused = true)]
+async fn what_is_under_way_is_not_sent_again() {
+    let (_machine, store, locks) = world();
+    let held = locks.mutex("held").ttl(secs(3)).acquire().await.unwrap();
+    let dropped = locks.mutex("dropped").ttl(LONG).acquire().await.unwrap();
+    tokio::time::sleep(ms(500)).await;
+    store.fated(Fate::Slow);
+    drop(dropped);
+    tokio::time::sleep(ms(20)).await;
+    let other = locks.mutex("other").ttl(LONG).acquire();
+    let third = locks.mutex("third").ttl(secs(2)).acquire();
+    let (other, third) = tokio::join!(other, third);
+    locks.settled().await;
+    assert_eq!(store.released().len(), 1);
+    store.fated(Fate::Works);
+    tokio::time::sleep(secs(10)).await;
+    assert!([held, other.unwrap(), third.unwrap()].iter().all(|guard| guard.state() == State::Held));
+    let renewed = store.renewals().into_iter().flat_map(|(_, leases)| leases).filter(|lease| lease.name.as_str() == "held");
+    assert!(renewed.count() <= 11);
+}
+
+/// However many come and go, one task looks after them, and it ends with the locker.
+#[tokio::test(start_paused = true)]
+async fn one_task_looks_after_all_and_ends_with_the_locker() {
+    let (machine, store, locks) = world();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let handles = store.handles();
+    let guards = [locks.mutex("a").ttl(secs(2)).acquire().await.unwrap(), locks.mutex("b").ttl(secs(3)).acquire().await.unwrap()];
+    for _ in 0..100 {
+        tokio::time::sleep(ms(50)).await;
+        drop(locks.mutex("brief").ttl(secs(2)).acquire().await.unwrap());
+        assert_eq!(tasks(), before + 1);
+    }
+    locks.settled().await;
+    drop(guards);
+    store.fated(Fate::Fails);
+    drop(locks);
+    // Not before the last release went through.
+    tokio::time::sleep(ms(200)).await;
+    assert_eq!(tasks(), before + 1);
+    store.fated(Fate::Works);
+    until(|| tasks() == before).await;
+    assert_eq!(store.handles(), handles - 1, "something still holds the connection");
+    assert_eq!(store.inspect(None).await.unwrap(), []);
+    drop(machine);
+}
+
+/// A store that panics once costs a task, and no lock; the next task waits a moment before it tries again.
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_store_costs_no_lock() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(2)).acquire().await.unwrap();
+    let dropped = locks.mutex("dropped").ttl(LONG).acquire().await.unwrap();
+    store.fated(Fate::Panics);
+    until(|| store.fate() == Fate::Works).await;
+    drop(dropped);
+    tokio::time::sleep(secs(3)).await;
+    assert_eq!(guard.state(), State::Held);
+    let times: Vec<_> = store.renewals().into_iter().map(|(at, _)| at).collect();
+    assert_eq!(times[1].since(times[0]), ms(100));
+    assert_eq!(store.released().len(), 1);
+}
+
+/// One short lock among long ones renews on its own terms.
+#[tokio::test(start_paused = true)]
+async fn a_short_lease_does_not_hurry_the_long_ones() {
+    let machine = Machine::new();
+    let locks = Locker::builder(SlowByLease(MemoryStore::with_clock(machine.clone()))).clock(machine.clone()).build().unwrap();
+    let mut guards = Vec::new();
+    for i in 0..200 {
+        guards.push(locks.mutex(format!("door {i}")).ttl(secs(4)).acquire().await.unwrap());
+    }
+    let started = machine.now();
+    while machine.now().since(started) < secs(60) {
+        if let Ok(short) = locks.mutex("short").ttl(ms(300)).acquire().await {
+            tokio::time::sleep(ms(150)).await;
+            drop(short);
+        }
+    }
+    let held = guards.iter().filter(|guard| guard.state() != State::Lost).count();
+    assert_eq!(held, guards.len());
+}
+
+/// A store that needs half a millisecond for each lease it renews: a batch takes its time.
+#[derive(Debug)]
+struct SlowByLease(MemoryStore);
+
+#[async_trait]
+impl Store for SlowByLease {
+    fn features(&self) -> Features {
+        self.0.features()
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        self.0.acquire(request).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        tokio::time::sleep(Duration::from_micros(500) * u32::try_from(leases.len()).unwrap()).await;
+        self.0.renew(leases).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        self.0.release(lease, linger).await
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        self.0.watch(request).await
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        self.0.inspect(name).await
+    }
+}
+
+impl fmt::Display for SlowByLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("slow:")
+    }
+}

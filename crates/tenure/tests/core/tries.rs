@@ -1,0 +1,214 @@
+//! One attempt after another: which token is used, what may be in place afterwards, and who clears it up.
+
+use std::collections::BTreeSet;
+
+use tenure::{Clock, ErrorKind, Owner, State};
+use tokio::time::timeout;
+
+use crate::fickle::{Fate, SLOW};
+use crate::{LIMIT, LONG, SOON, lease_of, locker, ms, secs, world, world_with};
+
+#[tokio::test(start_paused = true)]
+async fn an_unheard_grant_is_found_again_under_the_same_token() {
+    let (_machine, store, locks) = world();
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    store.forget_calls();
+    store.fated(Fate::Unheard);
+    let waiting = tokio::spawn(async move { locks.mutex("door").ttl(LONG).acquire().await });
+    store.called().await;
+    store.fated(Fate::Works);
+    let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+    let asked: BTreeSet<Owner> = store.acquires().into_iter().map(|(_, owner)| owner).collect();
+    assert_eq!(asked, BTreeSet::from([guard.token()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn belief_counts_from_the_send_and_not_from_the_answer() {
+    let (_machine, store, locks) = world();
+    store.fated(Fate::Slow);
+    let ttl = secs(3);
+    let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
+    assert!(
+        guard.lease_remaining() <= ttl.saturating_sub(SLOW),
+        "{:?} of a grant that was {SLOW:?} on its way",
+        guard.lease_remaining()
+    );
+    guard.extend(ttl * 2).await.unwrap();
+    assert!(guard.lease_remaining() <= (ttl * 2).saturating_sub(SLOW), "{:?} of a renewal", guard.lease_remaining());
+    store.fated(Fate::Works);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_that_is_unheard_says_so_and_is_cleared_up() {
+    let (_machine, store, locks) = world();
+    for fate in [Fate::Unheard, Fate::Hangs] {
+        store.fated(fate);
+        let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
+        store.fated(Fate::Works);
+        store.forget_calls();
+        timeout(SOON, locks.settled()).await.unwrap();
+        assert_eq!(locks.list().await.unwrap(), [], "{fate:?}");
+        assert_eq!(store.released().len(), 1, "{fate:?}: nothing of it can come later");
+    }
+}
+
+/// A call may take its time, and no longer.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_is_given_up_after_its_limit() {
+    let (machine, store, locks) = world();
+    store.fated(Fate::Hangs);
+    let started = machine.now();
+    locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
+    assert_eq!(machine.now().since(started), LIMIT);
+    let (machine, store, locks) = world_with(|features| features.operation_timeout = None);
+    store.fated(Fate::Hangs);
+    for (ttl, limit) in [(LONG, secs(1)), (secs(3), ms(500))] {
+        let started = machine.now();
+        locks.mutex("door").ttl(ttl).try_acquire().await.unwrap_err();
+        assert_eq!(machine.now().since(started), limit, "of a ttl of {ttl:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_dropped_half_way_is_cleared_up() {
+    let (_machine, store, locks) = world();
+    store.fated(Fate::Hangs);
+    assert!(timeout(ms(50), locks.mutex("door").ttl(LONG).acquire()).await.is_err());
+    store.fated(Fate::Works);
+    timeout(SOON, locks.settled()).await.unwrap();
+    assert_eq!(locks.list().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_cleared_up_where_nothing_can_be() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    assert!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none());
+    store.fated(Fate::Fails);
+    assert!(!locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err().may_have_been_applied());
+    store.fated(Fate::Works);
+    locks.settled().await;
+    assert_eq!(store.released(), [], "a busy answer and a failed send leave nothing to release");
+    assert_eq!(guard.state(), State::Held);
+}
+
+/// That later tries certainly failed says nothing of the first.
+#[tokio::test(start_paused = true)]
+async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
+    let (_machine, store, locks) = world();
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    store.forget_calls();
+    store.fated(Fate::Unheard);
+    let waiting = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("door").ttl(LONG).wait(secs(1)).acquire().await })
+    };
+    store.called().await;
+    store.fated(Fate::Fails);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, false));
+    store.fated(Fate::Works);
+    timeout(SOON, locks.settled()).await.unwrap();
+    assert_eq!(locks.list().await.unwrap(), [], "the name was orphaned");
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_commands_are_cleared_up_after_until_they_cannot_come() {
+    let (machine, store, locks) = world_with(|features| features.late_commands = true);
+    let ttl = secs(2);
+    store.fated(Fate::Unheard);
+    let started = machine.now();
+    let error = locks.mutex("door").ttl(ttl).try_acquire().await.unwrap_err();
+    assert!(error.may_have_been_applied());
+    store.fated(Fate::Works);
+    timeout(SOON, locks.settled()).await.unwrap();
+    let took = machine.now().since(started);
+    assert!(took >= ttl, "settled after {took:?}, when the acquire may still run");
+    assert!(store.released().len() > 1);
+}
+
+/// A guard whose first try was unheard is cleared up after like that try, though a later one was answered.
+#[tokio::test(start_paused = true)]
+async fn a_guard_does_not_forget_the_try_that_was_unheard() {
+    let (machine, store, locks) = world_with(|features| features.late_commands = true);
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    let ttl = secs(2);
+    store.fated(Fate::Unheard);
+    let waiting = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("door").ttl(ttl).acquire().await })
+    };
+    store.called().await;
+    store.fated(Fate::Works);
+    let guard = waiting.await.unwrap().unwrap();
+    let started = machine.now();
+    drop(guard);
+    timeout(SOON, locks.settled()).await.unwrap();
+    assert!(machine.now().since(started) >= ttl, "the unheard acquire may still run");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answered_tries_are_not_cleared_up_after_for_ever() {
+    let (_machine, store, locks) = world_with(|features| features.late_commands = true);
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    for _ in 0..20 {
+        assert!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none());
+    }
+    drop(guard);
+    timeout(secs(1), locks.settled()).await.expect("an answered release is repeated");
+    assert_eq!(store.released().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_came_too_late_is_not_believed() {
+    let (machine, store, locks) = world();
+    store.fated(Fate::Hangs);
+    let waiting = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("door").ttl(LONG).acquire().await.unwrap() })
+    };
+    store.called().await;
+    // The machine sleeps longer than the lease between the grant and its answer.
+    machine.sleep(secs(70));
+    store.answer();
+    let guard = timeout(SOON, waiting).await.unwrap().unwrap();
+    assert_eq!(guard.state(), State::Held);
+    locks.settled().await;
+    let asked = store.acquires();
+    assert!(asked.len() >= 2 && asked[0].1 != guard.token(), "the token of the late grant was used again");
+    assert!(store.released().contains(&asked[0].1), "what came too late was not given up");
+}
+
+/// With a given value there is no other token to go on with.
+#[tokio::test(start_paused = true)]
+async fn a_given_token_whose_grant_came_too_late_is_told_as_unknown() {
+    let (machine, store, locks) = world();
+    store.fated(Fate::Hangs);
+    let token = Owner::from_bytes(&b"fixed"[..]);
+    let waiting = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("door").ttl(LONG).token(token).acquire().await })
+    };
+    store.called().await;
+    machine.sleep(secs(70));
+    store.answer();
+    let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
+    locks.settled().await;
+    assert_eq!((store.acquires().len(), store.released().len()), (1, 0));
+}
+
+/// Waiting does not help against a store that refuses.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_at_once() {
+    let (machine, store, locks) = world();
+    let guard = locks.mutex("gate").ttl(LONG).acquire().await.unwrap();
+    store.fated(Fate::Says(ErrorKind::Refused));
+    let started = machine.now();
+    assert_eq!(locks.mutex("door").ttl(LONG).acquire().await.unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(machine.now(), started);
+    let other = locker(&machine, &store);
+    assert_eq!(other.renew(&lease_of(&guard)).await.unwrap_err().kind(), ErrorKind::Refused);
+}

@@ -1,0 +1,249 @@
+//! Between two looks: how long, what is told meanwhile, and when the wait ends.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure::{Acquired, BootTime, Busy, Clock, ErrorKind, Holder, Owner, Share, Waiting};
+use tokio::time::timeout;
+
+use crate::fickle::{Call, Fate, Fickle, Hints};
+use crate::{LIMIT, LONG, SOON, locker, ms, secs, world};
+
+/// What an observer was told, in words.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    fn observer(&self) -> impl Fn(Waiting<'_>) + Send + Sync + 'static {
+        let told = self.0.clone();
+        move |what| {
+            let text = match what {
+                Waiting::Busy(holder) => format!("busy {:?}", holder.and_then(|holder| holder.owner.label())),
+                Waiting::Outage(_) => "outage".to_owned(),
+                Waiting::Recovered => "recovered".to_owned(),
+                _ => panic!("{what:?}"),
+            };
+            told.lock().unwrap().push(text);
+        }
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+fn pauses(store: &Fickle) -> Vec<Duration> {
+    let times: Vec<BootTime> = store.acquires().into_iter().map(|(at, _)| at).collect();
+    times.windows(2).map(|pair| pair[1].since(pair[0])).collect()
+}
+
+fn busy(label: &str, ttl: Option<Duration>, recheck: Duration) -> Acquired {
+    let owner = Owner::from_bytes(format!("{label}.{}", "0".repeat(32)).into_bytes());
+    let holder = Holder { owner, share: Share::MUTEX, fence: None, ttl, age: None };
+    Acquired::Busy(Busy { ahead: None, recheck, mark: None, holder: Some(holder) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answered_is_given_up_and_one_that_did_is_waited_for() {
+    let (machine, store, locks) = world();
+    store.fated(Fate::Fails);
+    let started = machine.now();
+    let error = timeout(LONG, locks.mutex("door").acquire()).await.expect("it waits for ever").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    let waited = machine.now().since(started);
+    assert!(waited >= secs(5) && waited < secs(6), "{waited:?}");
+    store.fated(Fate::Works);
+    let _ = locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
+    store.fated(Fate::Fails);
+    let told = Told::default();
+    let acquire = locks.mutex("door").on_wait(told.observer());
+    let waiting = tokio::spawn(acquire.acquire());
+    tokio::time::sleep(LONG).await;
+    assert!(!waiting.is_finished());
+    store.fated(Fate::Works);
+    let _guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(told.all(), ["outage", "recovered"], "one line for each outage");
+}
+
+/// A store that says that it cannot serve now is there: that is an answer.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_loading_is_waited_for() {
+    let (_machine, store, locks) = world();
+    store.fated(Fate::Says(ErrorKind::Unavailable));
+    let waiting = tokio::spawn(locks.mutex("door").acquire());
+    tokio::time::sleep(LONG).await;
+    assert!(!waiting.is_finished());
+    store.fated(Fate::Works);
+    let _guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+}
+
+/// The wait that was asked for ends earlier than the patience for a store that never answered.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_ends_in_an_outage_says_so() {
+    let (machine, store, locks) = world();
+    for answered in [false, true] {
+        store.fated(Fate::Fails);
+        let started = machine.now();
+        let error = locks.mutex("door").ttl(LONG).wait(ms(400)).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "answered {answered}");
+        assert_eq!(machine.now().since(started), ms(400), "answered {answered}");
+        store.fated(Fate::Works);
+        let _ = locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+/// Not so often that a store in trouble is burdened, and out of step with others.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_looked_at_in_measured_steps() {
+    let (_machine, store, locks) = world();
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    store.forget_calls();
+    store.fated(Fate::Fails);
+    locks.mutex("door").ttl(LONG).wait(secs(10)).acquire().await.unwrap_err();
+    let mut pauses = pauses(&store);
+    pauses.pop();
+    assert!(pauses.len() > 100);
+    // A quarter of the operation timeout, with jitter.
+    let range = (LIMIT / 4).mul_f64(0.75)..=(LIMIT / 4).mul_f64(1.25) + ms(1);
+    assert!(pauses.iter().all(|pause| range.contains(pause)), "{pauses:?}");
+    assert!(pauses.iter().max().unwrap().saturating_sub(*pauses.iter().min().unwrap()) > ms(10), "{pauses:?}");
+}
+
+/// Without hints a waiter looks again at the interval, with jitter, and never starves others.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_without_hints_looks_at_the_interval() {
+    for hints in [Hints::Silent, Hints::End, Hints::Fail] {
+        let (_machine, store, locks) = world();
+        store.hints(hints);
+        let _guard = locks.mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+        // The store's own choice is a second.
+        for (every, own) in [(secs(1), None), (ms(200), Some(ms(200)))] {
+            store.forget_calls();
+            let mut acquire = locks.mutex("door").ttl(LONG).wait(LONG);
+            if let Some(own) = own {
+                acquire = acquire.recheck(own);
+            }
+            assert_eq!(acquire.acquire().await.unwrap_err().kind(), ErrorKind::TimedOut);
+            let mut pauses = pauses(&store);
+            // The look after the watch is armed comes at once, and so does one when there are no more hints.
+            let at_once = pauses.iter().take_while(|pause| pause.is_zero()).count();
+            assert_eq!(at_once, if hints == Hints::End { 2 } else { 1 }, "{hints:?}: {pauses:?}");
+            // The last one comes at the end of the wait.
+            pauses.pop();
+            pauses.drain(..at_once);
+            assert!(pauses.len() >= 40, "{hints:?}: {pauses:?}");
+            let range = every.mul_f64(0.8)..=every.mul_f64(1.2) + ms(1);
+            assert!(pauses.iter().all(|pause| range.contains(pause)), "{hints:?}: {pauses:?}");
+            let spread = pauses.iter().max().unwrap().saturating_sub(*pauses.iter().min().unwrap());
+            assert!(spread > every / 10, "waiters march in step: {pauses:?}");
+            let watched = store.calls().iter().filter(|(_, call)| matches!(call, Call::Watch)).count();
+            assert_eq!(watched, 1, "{hints:?}");
+        }
+    }
+}
+
+/// A lease that nobody renews ends at a known time: the waiter is there, and not an interval later.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_there_when_a_lease_ends() {
+    let (machine, store, locks) = world();
+    store.hints(Hints::Silent);
+    let started = machine.now();
+    let held = locks.mutex("door").ttl(secs(2)).fixed_lease().acquire().await.unwrap();
+    store.forget_calls();
+    let _guard = locks.mutex("door").ttl(LONG).recheck(LONG).acquire().await.unwrap();
+    let waited = machine.now().since(started);
+    assert!(waited >= secs(2) && waited <= secs(2) + ms(5), "{waited:?}");
+    assert_eq!(store.acquires().len(), 3, "busy, busy once the watch is armed, granted");
+    drop(held);
+}
+
+/// A release is told by the store's hint, long before the interval is over.
+#[tokio::test(start_paused = true)]
+async fn a_hint_ends_the_pause() {
+    let (machine, _store, locks) = world();
+    let held = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).recheck(LONG).acquire());
+    tokio::time::sleep(secs(3)).await;
+    assert!(!waiting.is_finished());
+    let freed = machine.now();
+    let _ = held.release().await.unwrap();
+    let _guard = timeout(SOON, waiting).await.expect("the waiter was forgotten").unwrap().unwrap();
+    assert!(machine.now().since(freed) <= ms(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_lasts_as_long_as_was_asked() {
+    let (machine, _store, locks) = world();
+    let _guard = locks.mutex("door").ttl(LONG * 10).label("keeper").acquire().await.unwrap();
+    for (wait, words) in [(Duration::ZERO, "is held by keeper"), (ms(2_500), "was still held by keeper")] {
+        let started = machine.now();
+        let error = locks.mutex("door").ttl(LONG).wait(wait).acquire().await.unwrap_err();
+        assert_eq!((error.kind(), machine.now().since(started)), (ErrorKind::TimedOut, wait));
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(error.holder().unwrap().owner.label(), Some("keeper"));
+    }
+    let endless = timeout(LONG, locks.mutex("door").ttl(LONG).acquire()).await;
+    assert!(endless.is_err(), "without a limit it waits for ever");
+}
+
+/// Told at first and whenever the holder changes, and not at every look.
+#[tokio::test(start_paused = true)]
+async fn an_observer_hears_of_each_holder_once() {
+    let (_machine, store, locks) = world();
+    store.hints(Hints::Silent);
+    let (told, every) = (Told::default(), ms(100));
+    let answers = ["first", "first", "first", "second", "second", "first"].map(|who| busy(who, None, every));
+    store.answers(answers);
+    let _guard = locks.mutex("door").ttl(LONG).on_wait(told.observer()).acquire().await.unwrap();
+    assert_eq!(told.all(), ["busy Some(\"first\")", "busy Some(\"second\")", "busy Some(\"first\")"]);
+    // One that nobody can name is told as well, once.
+    let (told, unknown) = (Told::default(), Acquired::Busy(Busy { ahead: None, recheck: every, mark: None, holder: None }));
+    store.answers([unknown.clone(), unknown.clone(), unknown]);
+    let _other = locks.mutex("gate").ttl(LONG).on_wait(told.observer()).acquire().await.unwrap();
+    assert_eq!(told.all(), ["busy None"]);
+}
+
+/// Where the store does not say since when somebody holds, the waiter says for how long it has seen them.
+#[tokio::test(start_paused = true)]
+async fn a_holder_is_at_least_as_old_as_it_was_seen() {
+    let (_machine, store, locks) = world();
+    store.hints(Hints::Silent);
+    let (brief, rest) = (ms(10), LONG);
+    store.answers([busy("first", None, brief), busy("first", None, rest), busy("second", None, rest)]);
+    store.answers([busy("second", None, rest), busy("second", None, rest)]);
+    let error = locks.mutex("door").ttl(LONG).wait(LONG * 2).acquire().await.unwrap_err();
+    let (holder, asked) = (error.holder().unwrap(), store.acquires());
+    assert_eq!(holder.owner.label(), Some("second"));
+    let seen = asked[asked.len() - 1].0.since(asked[2].0);
+    assert_eq!(holder.age, Some(seen), "seen first at the third look");
+}
+
+/// A store that takes no part for now says for how long.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_takes_no_part_is_asked_again_when_it_does() {
+    let (machine, store, locks) = world();
+    let refused = || Acquired::Refused { until: secs(7), why: "it may have forgotten leases".to_owned() };
+    store.answers([refused()]);
+    let started = machine.now();
+    let _guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let waited = machine.now().since(started);
+    assert!(waited >= secs(7) && waited < secs(8), "{waited:?}");
+    store.answers([refused(), refused(), refused()]);
+    let started = machine.now();
+    let error = locks.mutex("gate").ttl(LONG).wait(secs(3)).acquire().await.unwrap_err();
+    assert_eq!((error.kind(), machine.now().since(started)), (ErrorKind::Unavailable, secs(3)));
+    assert!(error.to_string().contains("forgotten"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn extreme_settings_neither_panic_nor_spin() {
+    let (machine, store, locks) = world();
+    let _guard = locks.mutex("door").ttl(LONG).max_hold(Duration::MAX).guard(secs(1)).acquire().await.unwrap();
+    let endless = locks.mutex("door").ttl(LONG).wait(Duration::MAX).recheck(Duration::MAX).acquire();
+    assert!(timeout(ms(50), endless).await.is_err());
+    store.forget_calls();
+    let spinning = locker(&machine, &store).mutex("door").ttl(LONG).recheck(Duration::ZERO).acquire();
+    assert!(timeout(ms(50), spinning).await.is_err());
+    assert!(store.acquires().len() <= 70, "{} looks in 50 ms", store.acquires().len());
+    assert!(locks.mutex("door").guard(Duration::MAX).acquire().await.is_err());
+}
