@@ -27,7 +27,7 @@ pub fn head(width: usize) -> String {
 
 /// All that is to be told of an outcome: the story, the picture, what was found, how to make the run again.
 pub fn account(outcome: &Outcome) -> String {
-    let mut text = format!("{}: {}, {}\n", outcome.item.id, outcome.item.subject, outcome.item.fault);
+    let mut text = String::new();
     if let Some(trouble) = &outcome.trouble {
         let _ = writeln!(text, "{trouble}");
     }
@@ -154,7 +154,8 @@ fn scenarios(text: &mut String, outcomes: &[Outcome]) {
 fn specimens(text: &mut String, outcomes: &[Outcome]) {
     text.push_str(
         "\n## Locks as others write them\n\nEach is broken twice: in a model, which gives the shortest way, and on a real server by \
-         real processes that go that way.\nA step is a moment; a lease lasts two steps. A, B and C are processes.\n\n\
+         real processes that go that way.\nA step is a moment; a lease lasts two steps. A, B and C are processes. What is told as EXPIRE and TTL is played as PEXPIRE and PTTL, so that a step\n\
+         takes a tenth of a second.\n\n\
          | id | the lock | what happens | verdict | seed |\n|---|---|---|---|---|\n",
     );
     for outcome in of(outcomes, Kind::Specimen) {

@@ -56,7 +56,9 @@ fn main() -> ExitCode {
     let root = PathBuf::from(words.first().expect("mutate-scripts ROOT [--list] [TEXT...]"));
     let mutants = chosen(&root, &words[1..]);
     if flags.iter().any(|flag| flag == "--list") {
-        mutants.iter().for_each(|mutant| println!("{mutant}"));
+        for mutant in &mutants {
+            println!("{mutant}");
+        }
         return ExitCode::SUCCESS;
     }
     read_scripts_at_run_time(&root);
@@ -148,24 +150,25 @@ fn run(program: &Path, test: Option<&str>) -> Ended {
     let started = Instant::now();
     let group = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
+        match child.try_wait().unwrap() {
+            None if started.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(20)),
+            status => break status,
         }
-        if started.elapsed() > LIMIT {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            child.wait().unwrap();
-            return Ended::Hung;
-        }
-        std::thread::sleep(Duration::from_millis(20));
+    };
+    // The first failure ends the program in the middle of other tests: their servers are still there.
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    let Some(status) = status else {
+        child.wait().unwrap();
+        return Ended::Hung;
     };
     if status.success() {
         return Ended::Passed;
     }
-    let mut text = String::new();
+    let mut output = String::new();
     said.rewind().unwrap();
-    said.read_to_string(&mut text).unwrap();
+    said.read_to_string(&mut output).unwrap();
     let failed = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
-    Ended::Failed(text.lines().filter_map(failed).collect())
+    Ended::Failed(output.lines().filter_map(failed).collect())
 }
 
 /// What a program makes of a mutant; `None` when it passes. A failure counts when the same test fails again by itself: on a busy

@@ -121,7 +121,10 @@ impl Claim {
     async fn extends(&mut self, guard: &Guard, ttl: Duration) {
         self.bounds.longest = self.bounds.longest.max(ttl);
         match guard.extend(ttl).await {
-            Ok(()) => tell(What::Believe { claim: self.number, until: Some(until(guard)) }),
+            Ok(()) => {
+                tell(What::Believe { claim: self.number, until: Some(until(guard)) });
+                self.doubts(guard);
+            }
             Err(error) => failed(self.number, &error),
         }
         say(&Said::Done);

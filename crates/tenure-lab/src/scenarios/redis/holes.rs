@@ -21,7 +21,7 @@ pub(super) fn items() -> Vec<Item> {
         ),
         fenced(
             "redis/12-data-lost-clock-back-seen",
-            "the same, and the next has waited for the first, so has seen its fence",
+            "data lost and the clock behind, and the next has seen the fence of the first",
             clocked(clock_behind_and_seen),
         ),
         fenced(

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_testkit::Proxy;
+use tenure_testkit::{Proxy, wait_until};
 
 use super::{plain, unprivileged};
 use crate::Item;
@@ -18,13 +18,18 @@ pub(super) fn items() -> Vec<Item> {
         holds("redis/07-late-acquire", "an acquire arrives when its clean-up was executed", plain(late_acquire)),
         holds(
             "redis/07-late-acquire-unprivileged",
-            "the same, by a user who may not end connections",
+            "an acquire arrives when its clean-up was executed, of a user who may not end connections",
             unprivileged(unstoppable_acquire),
+        ),
+        holds(
+            "redis/07-late-repetition",
+            "the repetition of an acquire arrives when the lease was extended",
+            unprivileged(late_repetition),
         ),
         holds("redis/08-late-renewal", "a renewal arrives after the release and the next grant", plain(late_renewal)),
         holds(
             "redis/08-late-renewal-unprivileged",
-            "the same, by a user who may not end connections",
+            "a renewal arrives after the release, of a user who may not end connections",
             unprivileged(unstoppable_renewal),
         ),
         holds("redis/09-release-unheard", "a release has no answer on any connection", plain(release_unheard)),
@@ -93,6 +98,8 @@ fn acquire_is_held(stage: &mut Stage<'_>, redis: &Redis, a: &Actor) {
     stage.fault("what A sends is held");
     let ghost = a.asks(DOOR, terms());
     redis.proxy.wait_for_commands(sent, PATIENCE);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(redis.server.cli("EXISTS door"), "0", "it was not held");
     redis.proxy.drop_request(1);
     ghost.drops();
 }
@@ -121,9 +128,48 @@ fn late_acquire(stage: &mut Stage<'_>, redis: &Redis) {
 fn unstoppable_acquire(stage: &mut Stage<'_>, redis: &Redis) {
     let a = stage.actor(&redis.as_user("app:app"));
     acquire_is_held(stage, redis, &a);
-    std::thread::sleep(Duration::from_millis(stage.rng.u64(100..400)));
+    // So that a clean-up has found nothing by then.
+    std::thread::sleep(Duration::from_millis(stage.rng.u64(700..1_100)));
     acquire_arrives(stage, redis, 2 * OPERATION + SLACK);
     a.settles();
+}
+
+/// Has A take `name`, with the reply to its first try lost. `held` is the command of its second that is held, if any.
+fn takes_in_tries(redis: &Redis, a: &Actor, name: &str, held: Option<usize>) -> Claim {
+    // A connection trusts the counter for a second: from then on a try has always the same five commands.
+    std::thread::sleep(Duration::from_millis(1_050));
+    redis.proxy.swallow_reply(5);
+    if let Some(k) = held {
+        redis.proxy.hold_request(u64::try_from(k).expect("a usize fits"), PATIENCE);
+    }
+    a.takes(name)
+}
+
+/// It finds the name taken by its own owner, and does not shorten what was prolonged since.
+fn late_repetition(stage: &mut Stage<'_>, redis: &Redis) {
+    const LONG: Duration = Duration::from_secs(10);
+    let a = stage.actor(&redis.as_user("app:app"));
+    stage.warms_up(&a);
+    let before = redis.proxy.log().len();
+    let rehearsal = takes_in_tries(redis, &a, "rehearsal", None);
+    let log = redis.proxy.log().split_off(before);
+    let second = log.iter().enumerate().filter(|(_, name)| *name == "EXEC").nth(1).expect("a second try").0;
+    let claim = log.iter().skip(second).position(|name| name.starts_with("EVAL")).expect("a claim") + second + 1;
+    stage.expect(&rehearsal.releases(), "Released");
+    redis.proxy.heal();
+    // Else its clean-up is counted.
+    a.settles();
+    stage.fault(format!("the reply to the first acquire is lost, and command {claim} is held, which claims it"));
+    let first = takes_in_tries(redis, &a, DOOR, Some(claim));
+    first.extends(LONG);
+    let calls = || redis.calls("eval") + redis.calls("evalsha");
+    let before = calls();
+    redis.proxy.heal();
+    stage.fault("it arrives");
+    wait_until(PATIENCE, "the claim to be executed", || calls() > before);
+    let left = redis.left(DOOR);
+    stage.holds_true(left > LONG / 2, &format!("{left:?} are left of {LONG:?}"));
+    stage.is_left(&first);
 }
 
 /// A renewal of A is on its way, and what it was to renew has been given up.
@@ -131,8 +177,9 @@ fn renewal_is_held(stage: &Stage<'_>, redis: &Redis, a: &Actor) {
     let first = a.takes(DOOR);
     first.renewed(now());
     redis.proxy.hold_present_requests();
-    let since = stage.fault("what A sends on its connection is held");
+    let (since, before) = (stage.fault("what A sends on its connection is held"), redis.proxy.accepted());
     first.renewed(since);
+    stage.holds_true(redis.proxy.accepted() > before, "it was renewed on the connection it had");
     stage.expect(&first.releases(), "Released");
     a.settles();
 }

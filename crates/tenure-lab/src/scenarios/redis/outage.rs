@@ -201,6 +201,14 @@ fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
     stage.ends_well(&first, &second);
 }
 
+/// The server comes back, and takes its time for it.
+fn load(redis: &Redis) {
+    let begun = Instant::now();
+    redis.server.restart_with(&redis.server.snapshot());
+    let (took, refused) = (begun.elapsed(), redis.errors("LOADING"));
+    assert!(took > Duration::from_millis(700) && refused > 0, "it loaded within {took:?} and refused {refused} commands");
+}
+
 /// It answers that it is loading.
 fn slow_to_load() -> impl Fn(&str) -> Run {
     let row = |stage: &mut Stage<'_>, redis: &Redis| {
@@ -209,12 +217,6 @@ fn slow_to_load() -> impl Fn(&str) -> Run {
         }
         is_away(stage, redis, load, |_| {});
     };
-    fn load(redis: &Redis) {
-        let begun = Instant::now();
-        redis.server.restart_with(&redis.server.snapshot());
-        let (took, refused) = (begun.elapsed(), redis.errors("LOADING"));
-        assert!(took > Duration::from_millis(700) && refused > 0, "it loaded within {took:?} and refused {refused} commands");
-    }
     on_redis(|how| how.arg("key-load-delay", "5000").arg("loading-process-events-interval-bytes", "1024"), row)
 }
 
