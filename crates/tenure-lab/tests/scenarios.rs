@@ -7,24 +7,27 @@ use std::ops::ControlFlow;
 use tenure_lab::{Lab, run, scenarios};
 use tenure_testkit::history::timeline::picture;
 
-const SEED: u64 = 1;
+/// Each draws other moments and commands.
+const SEEDS: [u64; 2] = [1, 2];
 
 /// `TENURE_LAB_ROWS` names a part of the rows' ids, to run fewer of them; `TENURE_LAB_SEED` gives another seed.
 #[test]
 fn every_row_of_the_matrix_is_as_promised() {
     let lab = Lab { worker: vec![env!("CARGO_BIN_EXE_tenure-lab-worker").into()] };
     let wanted = std::env::var("TENURE_LAB_ROWS").unwrap_or_default();
-    let seed = std::env::var("TENURE_LAB_SEED").ok().filter(|seed| !seed.is_empty()).map_or(SEED, |seed| seed.parse().unwrap());
-    let rows: Vec<_> = scenarios::items().into_iter().filter(|item| item.id.contains(&wanted)).map(|item| (item, seed)).collect();
+    let seed = std::env::var("TENURE_LAB_SEED").ok().filter(|seed| !seed.is_empty());
+    let seeds = seed.map_or_else(|| SEEDS.to_vec(), |seed| vec![seed.parse().unwrap()]);
+    let rows = scenarios::items().into_iter().filter(|item| item.id.contains(&wanted));
+    let rows: Vec<_> = rows.flat_map(|item| seeds.iter().map(move |seed| (item.clone(), *seed)).collect::<Vec<_>>()).collect();
     assert!(!rows.is_empty(), "no row has {wanted:?} in its id");
     let mut wrong = Vec::new();
-    run::all(&lab, rows, 4, |outcome| {
+    run::all(&lab, rows, 8, |outcome| {
         let told = outcome.shown.as_ref().and_then(|shown| shown.told_after.iter().max().copied());
         let told = told.map(|told| format!("  told after {} ms", told.as_millis())).unwrap_or_default();
         println!("{:42}{:8}{:>5.1} s{told}", outcome.item.id, outcome.verdict.to_string(), outcome.took.as_secs_f64());
         if !outcome.ok {
             let told = outcome.shown.as_ref().map(|shown| picture(&shown.history)).unwrap_or_default();
-            wrong.push(format!("{}: {}\n{told}", outcome.item.id, outcome.trouble.unwrap_or_default()));
+            wrong.push(format!("{} (seed {}): {}\n{told}", outcome.item.id, outcome.seed, outcome.trouble.unwrap_or_default()));
         }
         ControlFlow::Continue(())
     });

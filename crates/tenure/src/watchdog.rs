@@ -96,6 +96,8 @@ impl Watchdog {
     /// Renews now for `ttl`, behind a renewal that is under way, and keeps that ttl if it is granted.
     pub(crate) async fn extend(&self, id: Id, ttl: Duration) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
+        // Before anything is entered: a task that takes over strands what was asked of the one before it.
+        self.0.attend(self.0.book(), None);
         let now = self.0.clock.now();
         {
             let mut book = self.0.book();

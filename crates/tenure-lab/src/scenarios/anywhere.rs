@@ -32,7 +32,11 @@ fn both<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
             Rule::StaleWrite,
             on(unfenced),
         ),
-        spared(&id("01-careful-holder-paused"), "the holder is stopped for longer than its lease, and its work is run by the guard", on(careful_and_paused)),
+        spared(
+            &id("01-careful-holder-paused"),
+            "the holder is stopped for longer than its lease, and its work is run by the guard",
+            on(careful_and_paused),
+        ),
         spared(&id("02-paused-before-reading-the-grant"), "stopped before it has read that it was granted", on(reply_unread)),
         fenced(&id("02-paused-before-first-use"), "stopped between the grant and its first write", on(paused_before_use)),
         holds(

@@ -172,6 +172,13 @@ impl<'a> Stage<'a> {
         self.recorder.record("lab", What::LossDue { name: DOOR.into(), within: nanos(within) });
     }
 
+    /// As [`loss_due`](Self::loss_due), where a renewal may have told it since a moment before.
+    pub(super) fn loss_due_since(&self, since: At, within: Duration) {
+        let within = (now() - since).saturating_add(nanos(within));
+        let what = What::LossDue { name: DOOR.into(), within };
+        self.recorder.add(Event { at: since, who: "lab".into(), what });
+    }
+
     /// Somebody has to be granted the door within this time.
     pub(super) fn grant_due(&self, within: Duration) {
         self.grant_due_of(DOOR, within);
@@ -226,7 +233,7 @@ impl<'a> Stage<'a> {
         let since = now();
         take();
         self.fault(what);
-        self.loss_due(RENEWAL);
+        self.loss_due_since(since, RENEWAL);
         self.grant_due_since(since, SOON);
         let second = waits.unwrap_or_else(|| self.far().asks(DOOR, terms()));
         second.granted();

@@ -149,7 +149,12 @@ pub(super) struct Probed {
 
 impl Probed {
     pub(super) fn new(store: impl Store) -> (Self, Probes) {
-        let shared = Shared { armed: Mutex::default(), asked: Mutex::default(), cancelled: watch::Sender::new(()), renewed: watch::Sender::new(()) };
+        let shared = Shared {
+            armed: Mutex::default(),
+            asked: Mutex::default(),
+            cancelled: watch::Sender::new(()),
+            renewed: watch::Sender::new(()),
+        };
         let probes = Probes(Arc::new(shared));
         (Self { store: Arc::new(store), probes: probes.clone() }, probes)
     }

@@ -91,6 +91,7 @@ fn churn_resets_again_and_again_until_heal() {
         let mut client = scene.client();
         assert!(matches!(client.receive(), Err(error) if error.kind() == ErrorKind::ConnectionReset));
     }
+    assert_eq!(scene.proxy.accepted(), 3);
     scene.proxy.heal();
     let mut client = scene.connected();
     std::thread::sleep(Duration::from_millis(150));

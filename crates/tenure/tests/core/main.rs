@@ -14,6 +14,7 @@ mod blocking;
 mod extending;
 mod fickle;
 mod given;
+mod late;
 mod losing;
 mod machine;
 mod memory;

@@ -116,8 +116,9 @@ fn an_extension_whose_runtime_ends_is_told() {
     let told = second.block_on(async { timeout(SOON, extending).await.expect("it hangs") });
     let error = told.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, true));
-    assert_eq!(guard.state(), State::Held);
-    assert_eq!(store.renewals().len(), 0, "it was never sent");
+    assert_eq!((guard.state(), store.renewals().len()), (State::Held, 0), "it was never sent");
+    second.block_on(guard.extend(LONG)).expect("the task of this runtime has it");
+    assert_eq!(store.renewals().len(), 1);
 }
 
 /// The thread that drives the runtime panics, with guards in its hands: it ends, and others go on.

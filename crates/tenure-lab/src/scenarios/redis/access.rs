@@ -19,7 +19,11 @@ pub(super) fn items() -> Vec<Item> {
             "permission to run scripts is withdrawn while connected",
             unprivileged(scripts_forbidden),
         ),
-        holds("redis/32-scripts-forbidden-at-once", "permission to run scripts is withdrawn, a moment after a grant", unprivileged(scripts_forbidden_at_once)),
+        holds(
+            "redis/32-scripts-forbidden-at-once",
+            "permission to run scripts is withdrawn, a moment after a grant",
+            unprivileged(scripts_forbidden_at_once),
+        ),
         holds(
             "redis/32-transactions-forbidden",
             "permission for MULTI is withdrawn while connected",

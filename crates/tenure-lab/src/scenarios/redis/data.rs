@@ -50,7 +50,7 @@ fn replica_promoted(stage: &mut Stage<'_>, redis: &Redis) {
     replica.promote();
     switch.to(replica.addr());
     stage.fault("its replica, which has not the grant, takes over");
-    stage.loss_due(RENEWAL);
+    stage.loss_due_since(since, RENEWAL);
     stage.grant_due_since(since, SOON + OPERATION);
     second.granted();
     second.works(&stage.register);

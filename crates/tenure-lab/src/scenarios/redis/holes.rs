@@ -79,6 +79,7 @@ fn back_after_doubt(stage: &mut Stage<'_>, redis: &Redis) {
     stage.fault("the server is a replica");
     b.asks("other", terms().wait(Duration::ZERO)).failed("Unavailable");
     server.cli("REPLICAOF NO ONE");
+    let since = now();
     server.cli("DEL door");
     server.cli(&format!("SET tenure:fence {copy}"));
     stage.fault("it is a primary again, and its data what it was before the grant");
@@ -86,7 +87,7 @@ fn back_after_doubt(stage: &mut Stage<'_>, redis: &Redis) {
     second.tries_to_work(&stage.register);
     second.wrote();
     first.refused();
-    stage.loss_due(RENEWAL);
+    stage.loss_due_since(since, RENEWAL);
     first.lost();
     stage.is_left(&second);
 }

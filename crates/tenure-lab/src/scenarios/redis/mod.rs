@@ -25,7 +25,7 @@ fn plain(row: Row) -> impl Fn(&str) -> Run {
 
 /// On a server that writes down what it is told.
 fn kept(row: Row) -> impl Fn(&str) -> Run {
-    on_redis(|how| how.arg("appendonly", "yes").arg("appendfsync", "everysec"), row)
+    on_redis(|how| how.arg("appendonly", "yes").arg("appendfsync", "always"), row)
 }
 
 /// On a server whose wall clock can be set.

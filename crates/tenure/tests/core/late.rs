@@ -1,7 +1,5 @@
 //! Where a command that was given up may run late, what it did is cleared up until it cannot run any more.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
-
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,13 +7,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::{
-    Acquired, BootTime, Entry, Error, ErrorKind, Features, Guard, Lease, Locker, MemoryStore, Name, Notice, Released, Renewal,
-    Request, Store,
+    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Guard, Lease, Locker, MemoryStore, Name, Notice, Released,
+    Renewal, Request, Store,
 };
+
+use crate::machine::Machine;
 
 /// Keeps the first acquire back until it is told to run it, or until a release runs that was sent at a given time or later.
 #[derive(Clone, Debug)]
 struct Late {
+    machine: Machine,
     inner: MemoryStore,
     asked: Arc<Mutex<bool>>,
     held: Arc<Mutex<Option<Request>>>,
@@ -26,7 +27,8 @@ struct Late {
 impl Late {
     fn new(answer_after: Duration) -> Self {
         let (asked, held, run_at) = <_>::default();
-        Self { inner: MemoryStore::new(), asked, held, run_at, answer_after }
+        let machine = Machine::new();
+        Self { inner: MemoryStore::with_clock(machine.clone()), machine, asked, held, run_at, answer_after }
     }
 
     async fn run_late(&self) {
@@ -63,7 +65,7 @@ impl Store for Late {
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
         let answer = self.inner.release(lease, linger).await;
-        let is_due = self.run_at.lock().unwrap().is_some_and(|at| BootTime::now() >= at);
+        let is_due = self.run_at.lock().unwrap().is_some_and(|at| self.machine.now() >= at);
         if is_due {
             self.run_late().await;
         }
@@ -82,13 +84,13 @@ impl Store for Late {
 
 /// A guard whose first acquire had no answer, and has not run yet.
 async fn held_once_unheard(store: &Late, ttl: Duration) -> Guard {
-    let locks = Locker::builder(store.clone()).ttl(ttl).build().unwrap();
+    let locks = Locker::builder(store.clone()).clock(store.machine.clone()).ttl(ttl).build().unwrap();
     locks.mutex("x").wait(Duration::from_secs(5)).acquire().await.unwrap()
 }
 
 async fn is_free_within(store: &Late, limit: Duration) -> bool {
-    let (name, end) = (Name::new("x").unwrap(), BootTime::now() + limit);
-    while BootTime::now() < end {
+    let (name, end) = (Name::new("x").unwrap(), store.machine.now() + limit);
+    while store.machine.now() < end {
         if store.inspect(Some(&name)).await.unwrap().is_empty() {
             return true;
         }
@@ -97,7 +99,7 @@ async fn is_free_within(store: &Late, limit: Duration) -> bool {
     false
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_late_acquire_after_the_release_is_cleared_up() {
     for dropped in [false, true] {
         let store = Late::new(Duration::ZERO);
@@ -113,13 +115,13 @@ async fn a_late_acquire_after_the_release_is_cleared_up() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_last_clean_up_is_sent_after_the_ttl_has_passed() {
     let ttl = Duration::from_secs(1);
     let store = Late::new(Duration::from_millis(120));
     let guard = held_once_unheard(&store, ttl).await;
     // A release that runs just before the ttl has passed is answered after it.
-    *store.run_at.lock().unwrap() = Some(BootTime::now() + ttl - Duration::from_millis(100));
+    *store.run_at.lock().unwrap() = Some(store.machine.now() + ttl - Duration::from_millis(100));
     drop(guard);
     while store.held.lock().unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(5)).await;
