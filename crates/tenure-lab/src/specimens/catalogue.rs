@@ -104,11 +104,13 @@ pub fn specimens() -> Vec<Specimen> {
 /// Locks in which nothing is to be found: they show that the search does not cry wolf.
 pub fn controls() -> Vec<Specimen> {
     let faults = Faults { crashes: 1, lost_replies: 1, lost_requests: 1, slow: 1, ..NONE };
-    let about = "a crash, a lost reply, a lost command and a slow one";
-    let careful = |id, scheme| Specimen { breaks: None, ..Specimen::new(id, about, scheme, Rule::Overlap) };
+    let new = |id, fault, scheme| Specimen { breaks: None, ..Specimen::new(id, fault, scheme, Rule::Overlap) };
     vec![
-        careful("A6/careful", token::CAREFUL).faults(faults).clients(2).within(5),
-        careful("A8/one-connection", token::WATCH).clients(3).within(5),
+        new("A6/careful", "a crash, a lost reply, a lost command and a slow one", token::CAREFUL)
+            .faults(faults)
+            .clients(2)
+            .within(5),
+        new("A8/one-connection", "clients that are slow", token::WATCH).clients(3).within(5),
     ]
 }
 
@@ -235,10 +237,10 @@ fn kinds() -> Vec<Specimen> {
             .with(|setting| (setting.capacity, setting.weights) = (8, [1, 1, 8]))
             .clients(2)
             .faults(CRASH),
-        new("redisson/counts-are-repeated", "a reply is lost, and the command sent again", counted::REENTRANT, Rule::Overlap)
+        new("reentrant/counts-are-repeated", "a reply is lost, and the command sent again", counted::REENTRANT, Rule::Overlap)
             .clients(2)
             .faults(LOST_REPLY),
-        new("redisson/messages-only", "released between the look and the subscription", counted::MESSAGES_ONLY, Rule::NotGranted)
+        new("waiting/messages-only", "released between the look and the subscription", counted::MESSAGES_ONLY, Rule::NotGranted)
             .clients(2)
             .within(0),
     ]
