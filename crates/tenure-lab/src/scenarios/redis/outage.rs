@@ -194,8 +194,9 @@ fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
     stage.keeps = true;
     for _ in 0..3 {
         stage.some_time();
+        let unknown = redis.errors("NOSCRIPT");
         redis.server.cli("SCRIPT FLUSH");
-        let (since, unknown) = (stage.fault("the server has forgotten its scripts"), redis.errors("NOSCRIPT"));
+        let since = stage.fault("the server has forgotten its scripts");
         first.renewed(since);
         stage.holds_true(redis.errors("NOSCRIPT") > unknown, "the server still knows its scripts");
     }
