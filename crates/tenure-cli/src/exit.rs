@@ -73,7 +73,7 @@ impl From<Error> for Failure {
 /// A failure of something that was done about a lock, and names it.
 pub(crate) fn about(name: &Name, error: Error) -> Failure {
     match error.kind() {
-        ErrorKind::Refused | ErrorKind::Damaged | ErrorKind::Unreachable | ErrorKind::Unavailable => {
+        ErrorKind::Refused | ErrorKind::Mismatch | ErrorKind::Damaged | ErrorKind::Unreachable | ErrorKind::Unavailable => {
             error.context(format_args!("the lock {name:?}")).into()
         }
         _ => error.into(),
@@ -86,7 +86,7 @@ pub(crate) fn code_of(error: &Error) -> u8 {
         ErrorKind::Invalid | ErrorKind::Unsupported => USAGE,
         ErrorKind::TimedOut => NOT_ACQUIRED,
         ErrorKind::Lost => LOST,
-        ErrorKind::Refused => REFUSED,
+        ErrorKind::Refused | ErrorKind::Mismatch => REFUSED,
         ErrorKind::Damaged => DAMAGED,
         _ => UNREACHABLE,
     }
@@ -192,6 +192,7 @@ mod tests {
             (ErrorKind::Unreachable, 69),
             (ErrorKind::Unavailable, 69),
             (ErrorKind::Refused, 77),
+            (ErrorKind::Mismatch, 77),
             (ErrorKind::Damaged, 74),
         ];
         for (kind, code) in table {

@@ -46,11 +46,12 @@ const MEANINGS: &[Meaning] = &[
         "the server does not permit it to this user",
         "grant the user the command and the keys with ACL SETUSER",
     ),
-    refused(
-        &["WRONGTYPE"],
-        "the key holds another kind of value, so it is another kind of lock or no lock at all",
-        "use another name, or a prefix= of your own",
-    ),
+    Meaning {
+        starts: &["WRONGTYPE"],
+        kind: ErrorKind::Mismatch,
+        what: "the key holds another kind of value, so it is another kind of lock or no lock at all",
+        fix: "use another name, or a prefix= of your own",
+    },
     refused(
         &["TENURECOUNTER", "ERR increment or decrement would overflow", "ERR value is not an integer"],
         "the grant counter cannot be used",
@@ -142,7 +143,7 @@ mod tests {
             ("NOAUTH Authentication required.", ErrorKind::Refused),
             ("NOPERM this user has no permissions to run the 'eval' command", ErrorKind::Refused),
             ("ERR The user executing the script can't run this command or subcommand", ErrorKind::Refused),
-            ("WRONGTYPE Operation against a key holding the wrong kind of value", ErrorKind::Refused),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", ErrorKind::Mismatch),
             ("ERR something new", ErrorKind::Refused),
         ] {
             let error = translate_answer(text);

@@ -276,6 +276,7 @@ impl Store for RedisStore {
             fence: true,
             shares: false,
             queue: false,
+            cohort: false,
             push: false,
             server_clock: true,
             late_commands: self.connection.has_late_commands(),

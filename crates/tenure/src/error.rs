@@ -21,8 +21,10 @@ pub enum ErrorKind {
     Unreachable,
     /// The store answered that it cannot serve now: loading, read-only, out of memory, too many clients.
     Unavailable,
-    /// The store refused and will refuse again: password, permission, a key of another type.
+    /// The store refused and will refuse again: password, permission.
     Refused,
+    /// Something of another kind is at the name: another kind of lock, or a key that is no lock.
+    Mismatch,
     /// The embedded file cannot be used: corrupt, full, read-only, not a file.
     Damaged,
 }

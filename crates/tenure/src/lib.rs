@@ -46,7 +46,7 @@ pub use crate::locker::{Locker, LockerBuilder};
 pub use crate::memory::MemoryStore;
 pub use crate::name::Name;
 pub use crate::owner::Owner;
-pub use crate::share::Share;
+pub use crate::share::{Kind, Share};
 pub use crate::store::{
     Acquired, Busy, Entry, Features, Grant, Holder, Lease, Notice, Place, Released, Renewal, Request, Store, operation_timeout,
 };

@@ -90,6 +90,7 @@ impl Store for MemoryStore {
             fence: true,
             shares: false,
             queue: false,
+            cohort: false,
             push: true,
             server_clock: true,
             late_commands: false,

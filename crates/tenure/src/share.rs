@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
+
 /// The kind of a lock as data: a weight out of a capacity.
 ///
 /// A mutex is all of one, a semaphore k of N, a reader one of very many and a writer all of those. Two kinds on one name are
@@ -17,6 +19,24 @@ pub struct Share {
 impl Share {
     /// The whole of a name that has one holder: a mutex.
     pub const MUTEX: Self = Self { weight: 1, capacity: 1 };
+    /// One reader among very many.
+    pub const READ: Self = Self { weight: 1, capacity: u32::MAX };
+    /// A writer: all that readers could have.
+    pub const WRITE: Self = Self { weight: u32::MAX, capacity: u32::MAX };
+    /// The most permits a semaphore can have: more would be a read/write lock.
+    pub const MAX_PERMITS: u32 = u32::MAX - 1;
+
+    /// `weight` of the `capacity` permits of a semaphore. Of one permit it is a [mutex](Share::MUTEX).
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) for no permits, more than there are, or more than [`Share::MAX_PERMITS`].
+    pub fn permits(weight: u32, capacity: u32) -> Result<Self, Error> {
+        if weight == 0 || weight > capacity || capacity > Self::MAX_PERMITS {
+            let what = format!("{weight} of {capacity} permits is not a share of a semaphore");
+            return Err(Error::invalid(what).fix(format!("ask for 1 to N of N permits, N at most {}", Self::MAX_PERMITS)));
+        }
+        Ok(Self { weight, capacity })
+    }
 
     /// What is asked for.
     pub const fn weight(self) -> u32 {
@@ -28,14 +48,67 @@ impl Share {
         self.capacity
     }
 
+    /// The kind of lock this is a share of. Shares of different kinds cannot meet on one name.
+    pub const fn kind(self) -> Kind {
+        match self.capacity {
+            1 => Kind::Mutex,
+            u32::MAX => Kind::ReadWrite,
+            permits => Kind::Semaphore(permits),
+        }
+    }
+
     /// Whether a holder of this share is alone. Only such a holder's fence may be remembered by the guarded resource.
     pub const fn is_exclusive(self) -> bool {
         self.weight == self.capacity
     }
 }
 
+/// A kind of lock, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// One holder.
+    Mutex,
+    /// Many readers or one writer.
+    ReadWrite,
+    /// So many permits.
+    Semaphore(u32),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mutex => f.write_str("a mutex"),
+            Self::ReadWrite => f.write_str("a read/write lock"),
+            Self::Semaphore(permits) => write!(f, "a semaphore of {permits} permits"),
+        }
+    }
+}
+
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.weight, self.capacity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_told_by_the_capacity() {
+        assert_eq!(Share::MUTEX.kind(), Kind::Mutex);
+        assert_eq!((Share::READ.kind(), Share::WRITE.kind()), (Kind::ReadWrite, Kind::ReadWrite));
+        assert_eq!(Share::permits(2, 5).unwrap().kind().to_string(), "a semaphore of 5 permits");
+        assert_eq!(Share::permits(1, 1).unwrap(), Share::MUTEX);
+        assert!(Share::WRITE.is_exclusive() && !Share::READ.is_exclusive());
+        assert!(Share::permits(5, 5).unwrap().is_exclusive());
+    }
+
+    #[test]
+    fn impossible_shares_are_refused() {
+        for (weight, capacity) in [(0, 1), (2, 1), (0, 0), (1, u32::MAX), (u32::MAX, u32::MAX)] {
+            assert!(Share::permits(weight, capacity).is_err(), "{weight}/{capacity}");
+        }
+        assert!(Share::permits(1, Share::MAX_PERMITS).is_ok());
     }
 }

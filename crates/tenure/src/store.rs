@@ -26,7 +26,15 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
     /// Asks for a share of a name, once.
     ///
-    /// Like a renewal, an acquisition that finds its owner in place never shortens the lease: it may be a late repetition.
+    /// What a store does in one atomic step: leases that have ended and places that have lapsed are dropped; those who wait are
+    /// served in order for as long as their shares fit, each with the `claim` of its own place; then the request is looked at.
+    /// It is granted where its share fits and nobody waits in front of it. An owner that holds already is granted again, for no
+    /// shorter than before, because it may be a late repetition; with a smaller share it is a downgrade, with a larger one it is
+    /// refused. An owner that was served is granted for its full ttl. A place that has lapsed, or was served and given up, is not
+    /// made again for a [`Place::Keep`]: it is answered busy without an [`ahead`](Busy::ahead), and its token is used up.
+    ///
+    /// # Errors
+    /// [`Mismatch`](crate::ErrorKind::Mismatch) when the name is held or waited for as another kind of lock.
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error>;
 
     /// Makes each lease that is still its owner's last at least its ttl from the moment the store executes it.
@@ -35,7 +43,7 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// answers stand in the order of the leases. A lease that is gone, or is another's, is left alone.
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>>;
 
-    /// Gives up a share or a place, if it is still this owner's.
+    /// Gives up a share or a place, if it is still this owner's, and serves those who wait.
     ///
     /// With a `linger` the name stays taken that long, by nobody: no renewal and no acquisition of the owner matches it.
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error>;
@@ -88,6 +96,9 @@ pub struct Features {
     pub shares: bool,
     /// Waiters queue at the store and are served in order.
     pub queue: bool,
+    /// A lease may pass from task to task of one process without the store knowing: its value names the process's claim, and its
+    /// fence leaves room for a hand-over's index.
+    pub cohort: bool,
     /// [`Store::watch`] says when to look.
     pub push: bool,
     /// Leases end by the store's own clock, not by that of its clients.
@@ -175,14 +186,14 @@ pub struct Grant {
     pub fence: Option<Fence>,
     /// The ttl in force: the one asked for, or what the store made of it.
     pub ttl: Duration,
-    /// Somebody waits for the name already.
+    /// Somebody else waits for the name already.
     pub waiting: bool,
 }
 
 /// A name that another has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// How many are in front, where the store queues.
+    /// How many wait in front of the place this owner has; `None` where it has none.
     pub ahead: Option<u32>,
     /// When to look again if nothing is heard. The caller adds jitter.
     pub recheck: Duration,

@@ -46,6 +46,7 @@ impl Store for SimStore {
             fence: true,
             shares: false,
             queue: false,
+            cohort: false,
             push: self.world.mix.push,
             server_clock: true,
             late_commands: self.world.mix.late,

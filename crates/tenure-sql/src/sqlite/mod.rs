@@ -111,6 +111,7 @@ impl Store for SqliteStore {
             fence: true,
             shares: false,
             queue: false,
+            cohort: false,
             push: false,
             server_clock: true,
             late_commands: false,

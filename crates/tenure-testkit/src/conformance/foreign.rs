@@ -38,10 +38,10 @@ pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Ou
     let (locks, store) = (locker(subject).await, subject.store().await);
     subject.plant(&name("door"), &Plant::OtherType)?;
     let error = timeout(PATIENCE, locks.mutex("door").acquire()).await.expect("it is waited for").unwrap_err();
-    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
     let ours = lease(&request("door", LONG));
-    assert_eq!(store.release(&ours, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Refused);
-    assert_eq!(store.inspect(Some(&ours.name)).await.unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(store.release(&ours, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Mismatch);
+    assert_eq!(store.inspect(Some(&ours.name)).await.unwrap_err().kind(), ErrorKind::Mismatch);
     Ok(())
 }
 
