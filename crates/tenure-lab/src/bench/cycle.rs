@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tenure::{BootTime, Error, Guard, Locker, Release};
 use tokio::task::JoinSet;
 
-use crate::bench::meter::{Run, Usage};
+use crate::bench::meter::{Run, client_cpu};
 use crate::bench::{Load, Place};
 
 pub(super) struct Cycles {
@@ -63,13 +63,13 @@ pub(super) fn lost() -> Error {
 pub(super) async fn all(
     tasks: impl Iterator<Item = impl Future<Output = Result<Run, Error>> + Send + 'static>,
 ) -> Result<Run, Error> {
-    let before = Usage::of_us();
+    let before = client_cpu();
     let mut running: JoinSet<_> = tasks.collect();
     let mut sum = Run::default();
     while let Some(ended) = running.join_next().await {
         let run = ended.map_err(|error| Error::unavailable("a task broke down").source(error))?;
         sum.append(run?);
     }
-    sum.client_cpu = Usage::of_us().saturating_sub(before);
+    sum.client_cpu = client_cpu().saturating_sub(before);
     Ok(sum)
 }

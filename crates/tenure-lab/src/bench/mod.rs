@@ -116,7 +116,7 @@ impl Plan {
     /// [`Invalid`](tenure::ErrorKind::Invalid), with the reason, for numbers of tasks or times that measure nothing.
     pub fn new(case: Case, tasks: Option<usize>, time: Option<Duration>) -> Result<Self, Error> {
         const SHORTEST: Duration = Duration::from_millis(100);
-        const LONGEST: Duration = Duration::from_hours(1);
+        const LONGEST: Duration = Duration::from_secs(3_600);
         let (usual, usual_time) = case.defaults();
         let (tasks, time) = (tasks.unwrap_or(usual), time.unwrap_or(usual_time));
         let (fewest, most, why) = case.bounds();
@@ -206,10 +206,9 @@ impl Job<'_> {
         const WARM_UP: Duration = Duration::from_millis(200);
         const COUNTED: Duration = Duration::from_millis(500);
         load.run(WARM_UP).await?;
-        let mut server = self.place.server();
-        let before = server.as_mut().map(Usage::of_server).transpose()?;
+        let usage = Usage::begin(self.place.server())?;
         let run = self.watched(load.run(self.plan.time)).await?;
-        let after = server.as_mut().map(Usage::of_server).transpose()?;
+        let server_cpu = usage.end()?.server;
         (self.tell)(Stage::Counting);
         let commands = match self.place.monitor()? {
             Some(monitor) => {
@@ -218,7 +217,6 @@ impl Job<'_> {
             }
             None => None,
         };
-        let server_cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
         Ok(Figures::of_run(&self.plan, run, commands, server_cpu, load.told()))
     }
 
