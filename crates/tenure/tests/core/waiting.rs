@@ -118,6 +118,8 @@ async fn a_waiter_without_hints_looks_at_the_interval() {
         let _guard = locks.mutex("door").ttl(LONG * 10).acquire().await.unwrap();
         // The store's own choice is a second.
         for (every, own) in [(secs(1), None), (ms(200), Some(ms(200)))] {
+            // Long enough that the name is not remembered as contended.
+            tokio::time::sleep(secs(3)).await;
             store.forget_calls();
             let mut acquire = locks.mutex("door").ttl(LONG).wait(LONG);
             if let Some(own) = own {
