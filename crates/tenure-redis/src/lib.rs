@@ -13,11 +13,14 @@
 
 mod connection;
 mod failure;
+mod handshake;
 mod link;
 mod native;
 mod options;
+mod push;
 mod reply;
 mod script;
+mod server;
 
 #[cfg(feature = "redis-1")]
 mod brought;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream::BoxStream;
 use redis::{Pipeline, Value, cmd, pipe};
 use tenure::{
     Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Owner, Place, Released, Renewal, Request,
@@ -360,8 +360,9 @@ impl Store for RedisStore {
         }
     }
 
-    async fn watch(&self, _request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        Ok(stream::pending().boxed())
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        let listener = self.connection.listen(request.owner.clone(), self.limit(request.ttl)).await?;
+        Ok(listener.map(|_heard| Notice::Look).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
