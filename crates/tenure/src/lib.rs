@@ -30,6 +30,7 @@ mod locker;
 mod memory;
 mod name;
 mod owner;
+pub mod record;
 mod share;
 mod store;
 mod tenure;
