@@ -61,7 +61,7 @@ pub struct Turn<T> {
     pub answer: T,
     /// Waiters, other than the caller, who hold now.
     pub served: Vec<Served>,
-    /// Something was given up and nobody queues for it: worth a look for those who wait without a place.
+    /// Something was given up and is left over: worth a look for those who wait without a place.
     pub freed: bool,
 }
 
@@ -166,7 +166,7 @@ impl Record {
                 if shrinks {
                     self.holders.put(again.clone());
                     served.extend(self.serve(now, next));
-                    freed = self.queue.is_empty();
+                    freed = self.has_room();
                 }
                 Some(again)
             }
@@ -204,7 +204,7 @@ impl Record {
             self.holders.put(Held { owner: owner.lingering(), until: end(now, linger), lingers: true, ..held });
         }
         let served = self.serve(now, next);
-        Turn { answer, served, freed: gave_up && self.queue.is_empty() }
+        Turn { answer, served, freed: gave_up && self.has_room() }
     }
 
     /// Serves the heads of the queue while their shares fit. One that does not fit blocks all behind it, so that a stream of small
@@ -279,6 +279,11 @@ impl Record {
     fn may_join(&self, request: &Request) -> bool {
         let asks = request.from.is_none() && request.repeatable;
         asks && self.queue.get(&request.owner).is_none() && self.is_new(&request.owner)
+    }
+
+    /// Nobody queues for what is left.
+    fn has_room(&self) -> bool {
+        self.queue.is_empty() && self.holders.first().is_none_or(|held| self.holders.taken() < held.share.capacity().into())
     }
 
     /// Whether the owner neither holds nor is kept in mind by a lingering share.

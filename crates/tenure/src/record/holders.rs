@@ -61,6 +61,10 @@ impl Holders {
         self.lingering > 0
     }
 
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
     pub(super) fn fits(&self, share: Share) -> bool {
         self.taken + u64::from(share.weight()) <= u64::from(share.capacity())
     }

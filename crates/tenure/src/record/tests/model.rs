@@ -63,6 +63,11 @@ impl Lists {
         self.taken() + u64::from(share.weight()) <= u64::from(share.capacity())
     }
 
+    fn is_open(&self) -> bool {
+        let capacity = self.held.first().map_or(1, |lease| u64::from(lease.share.capacity()));
+        self.queue.is_empty() && self.taken() < capacity
+    }
+
     fn count(&mut self) -> u64 {
         self.counter += 1;
         self.counter
@@ -117,7 +122,7 @@ impl Lists {
             }
             let freed = if same && shrinks {
                 served.extend(self.serve(now));
-                self.queue.is_empty()
+                self.is_open()
             } else {
                 false
             };
@@ -167,7 +172,7 @@ impl Lists {
         }
         let served = self.serve(now);
         let released = if gave_up || lingers { Released::Released } else { Released::NotHeld };
-        (Told::Released(released), served, gave_up && self.queue.is_empty())
+        (Told::Released(released), served, gave_up && self.is_open())
     }
 }
 
