@@ -31,6 +31,7 @@ mod locker;
 mod memory;
 mod name;
 mod owner;
+pub mod record;
 mod room;
 mod share;
 mod store;
