@@ -116,14 +116,14 @@ const fn checksum(bytes: &[u8]) -> u16 {
 }
 
 const TABLE: [u16; 256] = {
-    let (mut table, mut byte) = ([0; 256], 0);
+    let (mut table, mut byte) = ([0; 256], 0_u16);
     while byte < 256 {
-        let (mut sum, mut bit) = ((byte as u16) << 8, 0);
+        let (mut sum, mut bit) = (byte << 8, 0);
         while bit < 8 {
             sum = if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ 0x1021 };
             bit += 1;
         }
-        table[byte] = sum;
+        table[byte as usize] = sum;
         byte += 1;
     }
     table
