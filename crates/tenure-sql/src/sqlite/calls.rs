@@ -38,19 +38,22 @@ impl LockFile {
         Ok(turn.answer.acquired(if told { TOLD } else { recheck }, Some(mark)))
     }
 
-    /// Those who wait without a place look often: they read, so that they do not stand in the way of those who write.
+    /// Answers without a lock on the file where nothing would change: those who are not told look often, and must not stand in the
+    /// way of those who write.
     fn look(&mut self, request: &Request) -> Result<Option<(Answer, u64)>, Error> {
-        let joins = matches!(request.place, Place::Join { .. }) && self.wake.address().is_empty();
-        if !joins && request.place != Place::None {
+        if request.place != Place::None && !self.wake.address().is_empty() {
             return Ok(None);
         }
-        let found = self.peek(request.name.as_str())?;
         let now = BootTime::now().since_boot();
+        let found = self.peek(request.name.as_str())?;
         if found.is_free(now) {
             return Ok(None);
         }
-        if joins {
+        if let Place::Join { .. } = request.place {
             self.wake.listen();
+            return Ok(None);
+        }
+        if request.place == Place::Keep && !found.is_fresh(&request.owner, now) {
             return Ok(None);
         }
         let turn = found.record().acquire(request, "", now, &mut || found.next_counter())?;

@@ -50,6 +50,12 @@ impl Found {
         self.holders.iter().all(|held| held.until <= now) && self.waiters.iter().all(|waiter| waiter.until <= now)
     }
 
+    /// Whether the owner has a place that was looked after just now.
+    pub(super) fn is_fresh(&self, owner: &Owner, now: Duration) -> bool {
+        let place = self.waiters.iter().find(|waiter| waiter.owner == *owner);
+        place.is_some_and(|place| place.until >= now + place.keep / 8 * 7)
+    }
+
     pub(super) fn record(&self) -> Record {
         Record::new(self.holders.iter().cloned(), self.waiters.iter().cloned())
     }

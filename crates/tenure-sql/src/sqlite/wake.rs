@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use tenure::record::{Listeners, Turn};
 use tenure::{Fence, Name, Notice, Owner};
 
@@ -79,7 +81,8 @@ impl Wake {
             self.voice = UnixDatagram::unbound().and_then(|voice| voice.set_nonblocking(true).map(|()| voice)).ok();
         }
         let Some(voice) = &self.voice else { return };
-        let to = self.dir.join(address);
+        let Ok(dir) = Dir::open(&self.dir) else { return };
+        let to = dir.path.join(address);
         if work(voice, &to).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
             let _ = fs::remove_file(to);
         }
@@ -103,6 +106,25 @@ fn is_address(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
+/// A directory, by a path that leaves room for the name of a socket: of a longer one than this a socket cannot be made.
+struct Dir {
+    path: PathBuf,
+    /// Keeps a path of its own number alive.
+    _fd: Option<OwnedFd>,
+}
+
+impl Dir {
+    const ROOM: usize = 80;
+
+    fn open(dir: &Path) -> io::Result<Self> {
+        if cfg!(not(target_os = "linux")) || dir.as_os_str().len() <= Self::ROOM {
+            return Ok(Self { path: dir.to_owned(), _fd: None });
+        }
+        let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { path: format!("/proc/self/fd/{}", fd.as_raw_fd()).into(), _fd: Some(fd) })
+    }
+}
+
 /// This process's socket and the thread that reads it. Both go when it is dropped.
 struct Ear {
     name: String,
@@ -114,9 +136,8 @@ struct Ear {
 impl Ear {
     fn open(dir: &Path, listeners: Listeners) -> io::Result<Self> {
         let name = format!("{:016x}", fastrand::u64(..));
-        let path = dir.join(&name);
-        let socket = Arc::new(bind(dir, &name, &path)?);
-        let ear = Self { name, path, socket, ended: Arc::default() };
+        let socket = Arc::new(bind(dir, &name)?);
+        let ear = Self { path: dir.join(&name), name, socket, ended: Arc::default() };
         let (socket, ended) = (ear.socket.clone(), ear.ended.clone());
         let run = move || hear(&socket, &ended, &listeners);
         thread::Builder::new().name("tenure-wake".into()).stack_size(128 * 1024).spawn(run)?;
@@ -125,18 +146,19 @@ impl Ear {
 }
 
 /// Makes the socket under another name first: whoever finds one at which nobody listens removes it.
-fn bind(dir: &Path, name: &str, path: &Path) -> io::Result<UnixDatagram> {
-    let fresh = dir.join(format!(".{name}"));
+fn bind(dir: &Path, name: &str) -> io::Result<UnixDatagram> {
     let made = || {
         match DirBuilder::new().mode(0o700).create(dir) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        UnixDatagram::bind(&fresh)
+        let dir = Dir::open(dir)?;
+        UnixDatagram::bind(dir.path.join(format!(".{name}")))
     };
     // The last process that left may have removed the directory in between.
     let socket = made().or_else(|error| if error.kind() == ErrorKind::NotFound { made() } else { Err(error) })?;
-    let settled = fs::set_permissions(&fresh, Permissions::from_mode(0o600)).and_then(|()| fs::rename(&fresh, path));
+    let fresh = dir.join(format!(".{name}"));
+    let settled = fs::set_permissions(&fresh, Permissions::from_mode(0o600)).and_then(|()| fs::rename(&fresh, dir.join(name)));
     if settled.is_err() {
         let _ = fs::remove_file(&fresh);
     }

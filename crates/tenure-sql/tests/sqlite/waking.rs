@@ -169,6 +169,48 @@ async fn a_replaced_file_has_waiters_that_are_told() {
     timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
 }
 
+/// The name of a socket has room for 107 bytes, the path of a file for many more.
+#[tokio::test]
+async fn a_long_path_has_sockets_too() {
+    let (dir, _) = fresh();
+    let path = dir.path().join("a".repeat(120)).join("b".repeat(120)).join("locks.db");
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (held, waiting) = (joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    assert_eq!(busy(&theirs, &waiting).await.recheck, Duration::from_secs(1));
+    let mut notices = theirs.watch(&waiting).await.unwrap();
+    release(&ours, &held).await;
+    timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    drop((ours, theirs));
+    until("the socket stays", || sockets(&path).is_empty()).await;
+}
+
+/// One that is not told looks often, and writes seldom.
+#[tokio::test]
+async fn a_waiter_without_a_socket_keeps_its_place() {
+    let (_dir, path) = fresh();
+    fs::write(format!("{}-wake", path.display()), "in the way").unwrap();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (held, first, second) = (joining("x"), joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    busy(&theirs, &first).await;
+    busy(&theirs, &second).await;
+    let until = || crate::common::raw(&path).query_row("SELECT min(until) FROM place", [], |row| row.get::<_, i64>(0)).unwrap();
+    let (begun, mut writes, mut last) = (Instant::now(), 0, until());
+    while begun.elapsed() < Duration::from_secs(4) {
+        assert_eq!(busy(&theirs, &keeping(&first)).await.ahead, Some(0));
+        assert_eq!(busy(&theirs, &keeping(&second)).await.ahead, Some(1));
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        writes += i32::from(std::mem::replace(&mut last, until()) != last);
+    }
+    assert!((4..=32).contains(&writes), "{writes} heartbeats were written");
+    release(&ours, &held).await;
+    granted(&theirs, &keeping(&first)).await;
+    release(&theirs, &first).await;
+    assert_eq!(busy(&theirs, &keeping(&first)).await.ahead, None);
+    granted(&theirs, &keeping(&second)).await;
+}
+
 /// Two processes hand a name to and fro.
 #[tokio::test]
 async fn a_hand_over_between_processes_takes_little() {
