@@ -23,7 +23,8 @@ pub struct Held {
 }
 
 impl Held {
-    pub(super) fn holder(&self, now: Duration) -> Holder {
+    /// What [`Store::inspect`](crate::Store::inspect) tells of it at `now`.
+    pub fn holder(&self, now: Duration) -> Holder {
         Holder {
             owner: self.owner.clone(),
             share: self.share,
