@@ -141,8 +141,7 @@ fn list(output: Output) -> Result<u8, Failure> {
         Output::Json => format!("{}\n", items.iter().map(report::listed).collect::<Value>()),
         Output::Text => items.iter().fold(format!("{:width$}  T  EXPECTED  WHAT\n", "ID"), |text, item| {
             let Item { id, expected, subject, fault, .. } = item;
-            let tier = item.tier.map_or_else(|| "-".to_owned(), |tier| tier.to_string());
-            text + &format!("{id:width$}  {tier}  {expected:8}  {subject}: {fault}\n")
+            text + &format!("{id:width$}  {}  {expected:8}  {subject}: {fault}\n", item.tier())
         }),
     };
     print(&text)?;
@@ -366,14 +365,14 @@ fn explore(args: &Explore) -> Result<u8, Failure> {
 }
 
 fn recheck(files: &[PathBuf]) -> Result<u8, Failure> {
-    let mut all_well = true;
+    let (items, mut all_well) = (items(), true);
     for file in files {
         let unread = |error| Failure::new(DAMAGED, format!("{error}; give the files that `lab run --save` wrote"));
         let history = History::load(file).map_err(unread)?;
         let findings = check(&history);
         let verdict = Verdict::of(&history, &findings);
         // A saved history of a specimen is as bad now as it was then.
-        all_well &= items().iter().find(|item| item.id == history.id).is_none_or(|item| item.expects(verdict, &findings));
+        all_well &= items.iter().find(|item| item.id == history.id).is_none_or(|item| item.expects(verdict, &findings));
         print(&format!("{verdict}\n{}\n", timeline::picture(&history)))?;
     }
     Ok(if all_well { 0 } else { UNEXPECTED })

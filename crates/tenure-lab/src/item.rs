@@ -77,6 +77,11 @@ impl Item {
         verdict == self.expected && self.because.is_none_or(found) && all_known
     }
 
+    /// The tier in a table.
+    pub fn tier(&self) -> String {
+        self.tier.map_or_else(|| "-".to_owned(), |tier| tier.to_string())
+    }
+
     /// Whether `rule` may be broken.
     pub fn knows(&self, rule: Rule) -> bool {
         let follows = match self.because {

@@ -15,7 +15,7 @@ use crate::{Item, Kind, Outcome};
 pub fn row(outcome: &Outcome, width: usize) -> String {
     let Outcome { item, seed, verdict, ok, took, .. } = outcome;
     let sign = if *ok { "ok " } else { "BAD" };
-    let tier = item.tier.map_or_else(|| "-".to_owned(), |tier| tier.to_string());
+    let tier = item.tier();
     let what = if item.kind == Kind::Specimen { format!("{}: {}", item.subject, item.fault) } else { item.fault.clone() };
     format!("{sign}  {:width$}  {tier}  {verdict:12}  {:>5.1}s  {seed:>8}  {what}", item.id, took.as_secs_f64())
 }
@@ -140,9 +140,9 @@ fn word(cell: Cell) -> &'static str {
 fn scenarios(text: &mut String, outcomes: &[Outcome]) {
     text.push_str("\n## Our own stores under faults\n\n| id | what is done | tier | verdict | seed |\n|---|---|---|---|---|\n");
     for outcome in of(outcomes, Kind::Scenario) {
-        let Item { id, fault, tier, .. } = &outcome.item;
-        let tier = tier.map_or_else(|| "-".to_owned(), |tier| tier.to_string());
-        let because = outcome.item.because.map_or_else(String::new, |rule| format!(": {rule}"));
+        let Item { id, fault, because, .. } = &outcome.item;
+        let tier = outcome.item.tier();
+        let because = because.map_or_else(String::new, |rule| format!(": {rule}"));
         let _ = writeln!(text, "| `{id}` | {fault} | {tier} | {}{because} | {} |", outcome.verdict, outcome.seed);
     }
     let told = told_after(outcomes);

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tenure_lab::models::{self, Expected, Model, Searched};
 
 /// How many states there are, of each model that holds. A count that changes says that the model has changed.
-const STATES: [(&str, usize); 11] = [
+const STATES: [(&str, usize); 19] = [
     ("lease", 162_724),
     ("lease-again", 354_233),
     ("lease-three", 94_848),
@@ -19,6 +19,14 @@ const STATES: [(&str, usize); 11] = [
     ("given", 50_177),
     ("adoption", 197_222),
     ("adoption-late", 39_244),
+    ("queue", 184_958),
+    ("queue-again", 213_788),
+    ("queue-repeated", 228_155),
+    ("queue-late", 120_300),
+    ("queue-served", 41_938),
+    ("queue-unmarked", 45_041),
+    ("cohort", 185_538),
+    ("cohort-again", 100_891),
 ];
 
 /// Searches a model, prints what came of it, and sees that this is what must come of it.
@@ -56,6 +64,16 @@ fn leases_hold_where_commands_run_late_and_fences_rise() {
 }
 
 #[test]
+fn queues_hold() {
+    holds(&["queue", "queue-again", "queue-repeated", "queue-late", "queue-served", "queue-unmarked"]);
+}
+
+#[test]
+fn cohorts_hold() {
+    holds(&["cohort", "cohort-again"]);
+}
+
+#[test]
 fn no_rule_can_be_left_out() {
     for model in of(|expected| *expected != Expected::Holds) {
         let found = searched(&model);
@@ -78,7 +96,7 @@ fn every_model_is_known_by_its_own_name_and_counted() {
 
 #[test]
 #[ignore = "takes minutes and some gigabytes: run with --release"]
-fn leases_hold_within_larger_bounds() {
+fn all_of_it_holds_within_larger_bounds() {
     for model in models::larger() {
         searched(&model);
     }

@@ -1,9 +1,11 @@
 //! What must hold in every state, and what must come about in one, lest a search has looked at nothing.
 
-use stateright::Property;
+use std::fmt::Debug;
+use std::hash::Hash;
 
-use super::protocol::Protocol;
-use super::state::{Id, Phase, State};
+use stateright::{Model, Property};
+
+use super::story::Story;
 
 /// What the protocol promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,12 @@ pub enum Promise {
     LossIsFinal,
     /// Nobody is told that a lease is gone that nothing has taken away.
     NoFalseLoss,
+    /// Nobody holds by a grant for which one who waited was passed over.
+    InOrder,
+    /// A process does not pass a name from task to task for ever while another waits.
+    InTurn,
+    /// One of those who wait gets the name in time, whatever message is lost.
+    Served,
 }
 
 impl Promise {
@@ -29,29 +37,23 @@ impl Promise {
             Self::NoOrphan => "no name is taken for nobody for longer than its last command asked for, nor after its clean-up",
             Self::LossIsFinal => "a tenure that has ended is not believed again",
             Self::NoFalseLoss => "no lease is lost that nothing has taken away",
+            Self::InOrder => "nobody who waits is passed over",
+            Self::InTurn => "a process passes a name on among its tasks only so often while another waits",
+            Self::Served => "one of those who wait is served in time, though every push is lost",
         }
     }
 
-    fn kept(self, protocol: &Protocol, state: &State) -> bool {
-        match self {
-            Self::OneHolder => state.believers() <= 1,
-            Self::FencesRise => !state.fell,
-            Self::NoOrphan => {
-                let over = |owner: Id| state.claims[usize::from(owner)].phase == Phase::Over;
-                !state.server.owner.is_some_and(over) && state.server.left <= state.server.asked_for || protocol.bounds.given
-            }
-            Self::LossIsFinal => !state.claims.iter().any(|claim| claim.phase == Phase::Lost && claim.believed > 0),
-            Self::NoFalseLoss => !state.robbed,
-        }
-    }
-
-    pub(crate) fn property(self) -> Property<Protocol> {
+    fn property<P: Subject>(self) -> Property<P> {
+        // A property has no room for what it is of.
         let condition = match self {
-            Self::OneHolder => |m: &Protocol, s: &State| Self::OneHolder.kept(m, s),
-            Self::FencesRise => |m: &Protocol, s: &State| Self::FencesRise.kept(m, s),
-            Self::NoOrphan => |m: &Protocol, s: &State| Self::NoOrphan.kept(m, s),
-            Self::LossIsFinal => |m: &Protocol, s: &State| Self::LossIsFinal.kept(m, s),
-            Self::NoFalseLoss => |m: &Protocol, s: &State| Self::NoFalseLoss.kept(m, s),
+            Self::OneHolder => |m: &P, s: &P::State| m.keeps(s, Self::OneHolder),
+            Self::FencesRise => |m: &P, s: &P::State| m.keeps(s, Self::FencesRise),
+            Self::NoOrphan => |m: &P, s: &P::State| m.keeps(s, Self::NoOrphan),
+            Self::LossIsFinal => |m: &P, s: &P::State| m.keeps(s, Self::LossIsFinal),
+            Self::NoFalseLoss => |m: &P, s: &P::State| m.keeps(s, Self::NoFalseLoss),
+            Self::InOrder => |m: &P, s: &P::State| m.keeps(s, Self::InOrder),
+            Self::InTurn => |m: &P, s: &P::State| m.keeps(s, Self::InTurn),
+            Self::Served => |m: &P, s: &P::State| m.keeps(s, Self::Served),
         };
         Property::always(self.words(), condition)
     }
@@ -76,6 +78,16 @@ pub enum Sight {
     Adopted,
     /// A fence was told after data was lost.
     AfterFlush,
+    /// A claim has a place.
+    Queued,
+    /// A pushed grant is believed.
+    Pushed,
+    /// A push comes that must not be believed.
+    Ignored,
+    /// A task holds by the lease of another.
+    Passed,
+    /// A process holds under a new counter.
+    Recounted,
 }
 
 impl Sight {
@@ -90,35 +102,57 @@ impl Sight {
             Self::AfterCrash => "taken over after a crash",
             Self::Adopted => "adopted",
             Self::AfterFlush => "granted after data was lost",
+            Self::Queued => "queued",
+            Self::Pushed => "a push is believed",
+            Self::Ignored => "a push is too old",
+            Self::Passed => "passed from task to task",
+            Self::Recounted => "counted anew",
         }
     }
 
-    fn there(self, state: &State) -> bool {
-        let any = |phase: Phase| state.claims.iter().any(|claim| claim.phase == phase);
-        let holding = any(Phase::Holding);
-        match self {
-            Self::Granted => holding,
-            Self::Renewed => state.claims.iter().any(|claim| claim.phase == Phase::Holding && claim.sent > 0 && !claim.awaits),
-            Self::Lost => any(Phase::Lost),
-            Self::Over => any(Phase::Over),
-            Self::TakenOver => any(Phase::Lost) && holding,
-            Self::AfterCrash => any(Phase::Dead) && holding,
-            Self::Adopted => any(Phase::Passed) && holding && state.passed.is_none(),
-            Self::AfterFlush => state.flushes > 0 && state.heard > 0 && holding,
-        }
-    }
-
-    pub(crate) fn property(self) -> Property<Protocol> {
+    fn property<P: Subject>(self) -> Property<P> {
         let condition = match self {
-            Self::Granted => |_: &Protocol, s: &State| Self::Granted.there(s),
-            Self::Renewed => |_: &Protocol, s: &State| Self::Renewed.there(s),
-            Self::Lost => |_: &Protocol, s: &State| Self::Lost.there(s),
-            Self::Over => |_: &Protocol, s: &State| Self::Over.there(s),
-            Self::TakenOver => |_: &Protocol, s: &State| Self::TakenOver.there(s),
-            Self::AfterCrash => |_: &Protocol, s: &State| Self::AfterCrash.there(s),
-            Self::Adopted => |_: &Protocol, s: &State| Self::Adopted.there(s),
-            Self::AfterFlush => |_: &Protocol, s: &State| Self::AfterFlush.there(s),
+            Self::Granted => |m: &P, s: &P::State| m.sees(s, Self::Granted),
+            Self::Renewed => |m: &P, s: &P::State| m.sees(s, Self::Renewed),
+            Self::Lost => |m: &P, s: &P::State| m.sees(s, Self::Lost),
+            Self::Over => |m: &P, s: &P::State| m.sees(s, Self::Over),
+            Self::TakenOver => |m: &P, s: &P::State| m.sees(s, Self::TakenOver),
+            Self::AfterCrash => |m: &P, s: &P::State| m.sees(s, Self::AfterCrash),
+            Self::Adopted => |m: &P, s: &P::State| m.sees(s, Self::Adopted),
+            Self::AfterFlush => |m: &P, s: &P::State| m.sees(s, Self::AfterFlush),
+            Self::Queued => |m: &P, s: &P::State| m.sees(s, Self::Queued),
+            Self::Pushed => |m: &P, s: &P::State| m.sees(s, Self::Pushed),
+            Self::Ignored => |m: &P, s: &P::State| m.sees(s, Self::Ignored),
+            Self::Passed => |m: &P, s: &P::State| m.sees(s, Self::Passed),
+            Self::Recounted => |m: &P, s: &P::State| m.sees(s, Self::Recounted),
         };
         Property::sometimes(self.words(), condition)
+    }
+}
+
+/// A protocol with what it promises.
+pub(crate) trait Subject:
+    Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Copy + Debug + PartialEq + Send + Sync>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+    /// What must hold in every state that is reached.
+    fn promises(&self) -> &[Promise];
+
+    /// What must hold in one of them.
+    fn sights(&self) -> &[Sight];
+
+    fn keeps(&self, state: &Self::State, promise: Promise) -> bool;
+
+    fn sees(&self, state: &Self::State, sight: Sight) -> bool;
+
+    /// Tells `actions`, which end in a broken `promise`.
+    fn told(&self, actions: &[Self::Action], promise: Promise) -> Story;
+
+    fn all_properties(&self) -> Vec<Property<Self>> {
+        let sights = self.sights().iter().map(|sight| sight.property());
+        self.promises().iter().map(|promise| promise.property()).chain(sights).collect()
     }
 }

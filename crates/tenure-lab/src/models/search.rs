@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use stateright::{Checker, Model as _};
+use stateright::Checker;
 
-use super::promise::{Promise, Sight};
-use super::protocol::Protocol;
-use super::story::{Story, told};
+use super::promise::{Promise, Sight, Subject};
+use super::story::Story;
 
 /// What came of a search.
 #[derive(Clone, Debug)]
@@ -28,12 +27,12 @@ pub struct Searched {
 }
 
 /// Searches breadth first on one thread, so that what is found first is the shortest.
-pub(crate) fn search(protocol: &Protocol) -> Searched {
+pub(crate) fn search<P: Subject>(protocol: &P) -> Searched {
     let began = Instant::now();
     let checker = protocol.clone().checker().threads(1).spawn_bfs().join();
     let discoveries = checker.discoveries();
-    let missed = protocol.sights.iter().copied().filter(|sight| !discoveries.contains_key(sight.words())).collect();
-    let found = protocol.promises.iter().filter_map(|promise| Some((*promise, discoveries.get(promise.words())?.clone())));
+    let missed = protocol.sights().iter().copied().filter(|sight| !discoveries.contains_key(sight.words())).collect();
+    let found = protocol.promises().iter().filter_map(|promise| Some((*promise, discoveries.get(promise.words())?.clone())));
     let shortest = found.map(|(promise, path)| (promise, path.into_actions())).min_by_key(|(_, actions)| actions.len());
     Searched {
         missed,
@@ -41,7 +40,7 @@ pub(crate) fn search(protocol: &Protocol) -> Searched {
         depth: checker.max_depth().saturating_sub(1),
         complete: checker.is_done() && shortest.is_none(),
         broken: shortest.as_ref().map(|(promise, _)| *promise),
-        counterexample: shortest.map(|(promise, actions)| told(protocol, &actions, promise)),
+        counterexample: shortest.map(|(promise, actions)| protocol.told(&actions, promise)),
         took: began.elapsed(),
     }
 }

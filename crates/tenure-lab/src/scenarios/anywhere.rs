@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_testkit::ShiftedClock;
-use tenure_testkit::history::Rule;
+use tenure_testkit::history::{At, Rule};
 use tenure_testkit::worker::{Call, Deed, Moment, Probe};
+use tenure_testkit::{Register, ShiftedClock};
 
 use super::actor::Claim;
 use super::rigs::{File, Redis, in_memory, on_file, on_redis};
@@ -80,20 +80,27 @@ fn memory() -> Vec<Item> {
     ]
 }
 
-/// Stopped for longer than its lease, and goes on as if nothing had been.
-fn paused(stage: &mut Stage<'_>) {
+/// A holder is stopped while it does its `work`, until another holds and has done what it does `meanwhile`: both, and when the first
+/// went on.
+fn stopped(stage: &mut Stage<'_>, work: fn(&Claim, &Register), meanwhile: fn(&Claim, &Register)) -> (Claim, Claim, At) {
     let (a, b) = (stage.near(), stage.far());
     let first = a.takes(DOOR);
-    first.works(&stage.register);
+    work(&first, &stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
     a.stop();
     stage.fault("A is stopped");
     stage.grant_due(NEXT);
     second.granted();
-    second.works(&stage.register);
+    meanwhile(&second, &stage.register);
     a.go_on();
     let on = stage.fault("A goes on");
+    (first, second, on)
+}
+
+/// Stopped for longer than its lease, and goes on as if nothing had been.
+fn paused(stage: &mut Stage<'_>) {
+    let (first, second, on) = stopped(stage, Claim::works, Claim::works);
     first.refused();
     stage.told_since(&first, on);
     stage.is_left(&second);
@@ -102,35 +109,14 @@ fn paused(stage: &mut Stage<'_>) {
 /// As [`paused`], and nothing refuses what it writes.
 fn unfenced(stage: &mut Stage<'_>) {
     stage.register.compares_nothing();
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
-    stage.some_time();
-    a.stop();
-    stage.fault("A is stopped");
-    stage.grant_due(NEXT);
-    second.granted();
-    second.works(&stage.register);
-    a.go_on();
-    let on = stage.fault("A goes on");
+    let (first, second, on) = stopped(stage, Claim::works, Claim::works);
     first.wrote_since(on);
     stage.is_left(&second);
 }
 
 /// As [`paused`], and does nothing that the guard does not allow.
 fn careful_and_paused(stage: &mut Stage<'_>) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.runs(&stage.register);
-    let second = b.asks(DOOR, terms());
-    stage.some_time();
-    a.stop();
-    stage.fault("A is stopped");
-    stage.grant_due(NEXT);
-    second.granted();
-    a.go_on();
-    let on = stage.fault("A goes on");
+    let (first, second, on) = stopped(stage, Claim::runs, |_, _| ());
     stage.told_since(&first, on);
     second.works(&stage.register);
     stage.holds_true(first.last_step() < Some(on), "the guard let a step go on");

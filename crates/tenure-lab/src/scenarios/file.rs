@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use rusqlite::Connection;
 use tenure_testkit::ShiftedClock;
 use tenure_testkit::history::Rule;
 
 use super::rigs::{File, on_file};
-use super::stage::{BELIEF, DOOR, Heir, NEXT, Stage, now, terms};
+use super::stage::{BELIEF, DOOR, Heir, NEXT, Stage, terms};
 use super::{broken, fenced, holds};
 use crate::Item;
 
@@ -94,21 +93,8 @@ fn clock_back(stage: &mut Stage<'_>, file: &File) {
 }
 
 fn locked_for_a_moment(stage: &mut Stage<'_>, file: &File) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    first.renewed(now());
-    let second = b.asks(DOOR, terms());
-    stage.keeps = true;
     let other = raw(file);
-    run(&other, "BEGIN IMMEDIATE");
-    stage.fault("another program locks the file");
-    // Long enough for a renewal to fail, and short enough for the next to be in time.
-    std::thread::sleep(Duration::from_millis(stage.rng.u64(950..1_250)));
-    run(&other, "ROLLBACK");
-    let since = stage.fault("it lets go");
-    first.renewed(since);
-    stage.ends_well(&first, &second);
+    stage.is_away_for_a_moment(|| run(&other, "BEGIN IMMEDIATE"), Some(&|| run(&other, "ROLLBACK")));
 }
 
 fn locked_for_long(stage: &mut Stage<'_>, file: &File) {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use tenure::BootTime;
@@ -32,6 +33,8 @@ pub(super) const NEXT: Duration = Duration::from_millis(2_000 + 120 + 250);
 pub(super) const OPENING: Duration = Duration::from_secs(5);
 /// How soon another has what was taken away.
 pub(super) const SOON: Duration = Duration::from_millis(2 * 120 + 250 + 250);
+/// In milliseconds: long enough for a renewal to fail, and short enough for the next to be in time.
+pub(super) const A_MOMENT: Range<u64> = 950..1_250;
 /// How long the lab waits for what has no bound of its own, before it tells what it waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -242,6 +245,29 @@ impl<'a> Stage<'a> {
         first.lost();
         second.renewed(now());
         self.is_left(&second);
+    }
+
+    /// The store is away long enough for a renewal to fail, and the holder loses nothing. One that comes back by itself has no
+    /// `come_back`.
+    pub(super) fn is_away_for_a_moment(&mut self, leave: impl FnOnce(), come_back: Option<&dyn Fn()>) {
+        let (a, b) = (self.near(), self.far());
+        let first = a.takes(DOOR);
+        first.works(&self.register);
+        first.renewed(now());
+        let second = b.asks(DOOR, terms());
+        self.keeps = true;
+        let back_at = Duration::from_millis(self.rng.u64(A_MOMENT));
+        let left = self.fault("the store goes away");
+        leave();
+        let gone = now();
+        std::thread::sleep(back_at.saturating_sub(Duration::from_nanos(gone - left)));
+        if let Some(come_back) = come_back {
+            self.holds_true(!first.is_renewed_in(gone..now()), "a renewal was answered while the store was away");
+            come_back();
+        }
+        let since = self.fault("it is back");
+        first.renewed(since);
+        self.ends_well(&first, &second);
     }
 
     /// The store is away for longer than the belief: told at the deadline, and the next is granted when it is back.

@@ -22,23 +22,7 @@ pub struct Specimen {
 
 impl Specimen {
     const fn new(id: &'static str, fault: &'static str, scheme: Scheme, breaks: Rule) -> Self {
-        let faults =
-            Faults { crashes: 0, lost_replies: 0, lost_requests: 0, slow: 0, flushes: 0, failovers: 0, jump: 0, sleeps: 0 };
-        let setting = Setting {
-            scheme,
-            clients: 3,
-            takes: 1,
-            capacity: 1,
-            weights: [1; 3],
-            ttl: TTL,
-            horizon: 2 * TTL,
-            skews: [0; 3],
-            punctual: None,
-            prompt: false,
-            also: anything,
-            faults,
-        };
-        Self { id, fault, breaks: Some(breaks), setting }
+        Self { id, fault, breaks: Some(breaks), setting: Setting::new(scheme) }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Setting)) -> Self {
@@ -63,10 +47,6 @@ impl Specimen {
     }
 }
 
-fn anything(_: &World) -> bool {
-    true
-}
-
 /// Nobody has adopted a key without expiry, nor written over one that it took to be gone.
 fn nobody_adopted(world: &World) -> bool {
     world.clients.iter().all(|client| client.seen != php::ADOPTED && client.seen != php::GONE)
@@ -88,12 +68,10 @@ fn was_overwritten(world: &World) -> bool {
     world.clients[0].died.is_some() && world.clients.iter().any(|client| client.seen == NOT_MINE)
 }
 
-const CRASH: Faults = Faults { crashes: 1, ..NONE };
-const NONE: Faults =
-    Faults { crashes: 0, lost_replies: 0, lost_requests: 0, slow: 0, flushes: 0, failovers: 0, jump: 0, sleeps: 0 };
-const LOST_REPLY: Faults = Faults { lost_replies: 1, ..NONE };
-const FLUSH: Faults = Faults { flushes: 1, ..NONE };
-const SLOW: Faults = Faults { slow: 1, ..NONE };
+const CRASH: Faults = Faults { crashes: 1, ..Faults::NONE };
+const LOST_REPLY: Faults = Faults { lost_replies: 1, ..Faults::NONE };
+const FLUSH: Faults = Faults { flushes: 1, ..Faults::NONE };
+const SLOW: Faults = Faults { slow: 1, ..Faults::NONE };
 
 /// Every specimen that must be caught.
 pub fn specimens() -> Vec<Specimen> {
@@ -103,7 +81,7 @@ pub fn specimens() -> Vec<Specimen> {
 
 /// Locks in which nothing is to be found: they show that the search does not cry wolf.
 pub fn controls() -> Vec<Specimen> {
-    let faults = Faults { crashes: 1, lost_replies: 1, lost_requests: 1, slow: 1, ..NONE };
+    let faults = Faults { crashes: 1, lost_replies: 1, lost_requests: 1, slow: 1, ..Faults::NONE };
     let new = |id, fault, scheme| Specimen { breaks: None, ..Specimen::new(id, fault, scheme, Rule::Overlap) };
     vec![
         new("A6/careful", "a crash, a lost reply, a lost command and a slow one", token::CAREFUL)
@@ -189,7 +167,7 @@ fn tokens() -> Vec<Specimen> {
         new("clock/from-the-reply", "a slow reply", token::FROM_THE_REPLY, Rule::Overlap).clients(2).faults(SLOW),
         new("clock/sleeps", "the machine sleeps, and the holder's clock with it", token::TOKEN, Rule::Overlap)
             .clients(2)
-            .faults(Faults { sleeps: 1, ..NONE }),
+            .faults(Faults { sleeps: 1, ..Faults::NONE }),
         new("kubernetes/released-too-early", "released", token::WORKS_ON, Rule::Overlap).clients(2).within(0),
     ]
 }
@@ -207,17 +185,18 @@ fn renewals() -> Vec<Specimen> {
         new("redisson/errors-are-logged", "renewals do not get through", token::ERRORS_ARE_LOGGED, Rule::Overlap)
             .clients(2)
             .with(|setting| setting.punctual = Some(1))
-            .faults(Faults { lost_requests: 2, ..NONE }),
+            .faults(Faults { lost_requests: 2, ..Faults::NONE }),
         new("medallion/fault-is-loss", "one reply is lost", token::FAULT_IS_LOSS, Rule::FalseLoss).faults(LOST_REPLY),
     ]
 }
 
 fn data() -> Vec<Specimen> {
     let new = |id, fault, scheme, rule| Specimen::new(id, fault, scheme, rule).clients(2);
-    let failover = Faults { failovers: 1, ..NONE };
+    let failover = Faults { failovers: 1, ..Faults::NONE };
     vec![
         new("A6/data-lost", "the server is killed, and had no persistence", token::TOKEN, Rule::Overlap).faults(FLUSH),
-        new("A6/clock-jump", "the server's clock jumps forward", token::TOKEN, Rule::Overlap).faults(Faults { jump: 3, ..NONE }),
+        new("A6/clock-jump", "the server's clock jumps forward", token::TOKEN, Rule::Overlap)
+            .faults(Faults { jump: 3, ..Faults::NONE }),
         new("C1/failover", "a replica takes over that has not the write", token::TOKEN, Rule::Overlap).faults(failover),
         new("C1/wait-elsewhere", "a replica takes over that has not the write", token::WAIT_ELSEWHERE, Rule::Overlap)
             .faults(failover),

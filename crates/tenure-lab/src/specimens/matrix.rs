@@ -5,7 +5,7 @@ use tenure_testkit::history::Rule;
 use super::program::Scheme;
 use super::schemes::{TTL, getset, php, row, setnx, token};
 use super::search::search;
-use super::setting::{Faults, Setting};
+use super::setting::Setting;
 
 /// What came of a scheme under a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,20 +55,7 @@ const COLUMNS: [Column; 8] = [
 ];
 
 fn cell(scheme: &Scheme, change: fn(&mut Setting)) -> Cell {
-    let mut setting = Setting {
-        scheme: *scheme,
-        clients: 3,
-        takes: 1,
-        capacity: 1,
-        weights: [1; 3],
-        ttl: TTL,
-        horizon: 2 * TTL - 1,
-        skews: [0; 3],
-        punctual: None,
-        prompt: true,
-        also: |_| true,
-        faults: Faults::default(),
-    };
+    let mut setting = Setting { horizon: 2 * TTL - 1, prompt: true, ..Setting::new(*scheme) };
     change(&mut setting);
     if search(&setting, &[Rule::Overlap]).path.is_some() {
         return Cell::Overlap;

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use tenure_testkit::register::Comparison;
+
 use super::command::{Command, Value};
 
 /// A moment or a span, in steps of the run's clock.
@@ -83,26 +85,17 @@ pub struct Scheme {
     /// Prolongs the lease.
     pub renew: Option<Routine>,
     /// Gives the name up.
-    pub release: Option<Routine>,
+    pub release: Routine,
     /// The work goes on while the name is given up.
     pub works_on: bool,
     /// What the guarded resource compares a fence by, where there is one.
-    pub resource: Option<Resource>,
-}
-
-/// How a guarded resource looks at fences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
-    /// It refuses one that is smaller than the largest it has seen.
-    Order,
-    /// It refuses one that differs from the one it has seen.
-    Equality,
+    pub resource: Option<Comparison>,
 }
 
 impl Scheme {
     /// One that never renews.
     pub const fn new(about: &'static str, acquire: Routine, release: Routine) -> Self {
-        Self { about, acquire, renew: None, release: Some(release), works_on: false, resource: None }
+        Self { about, acquire, renew: None, release, works_on: false, resource: None }
     }
 
     /// One that renews, with what is to be said of that.
@@ -306,7 +299,7 @@ impl Client {
         let routine = match part {
             Some(Part::Acquire) => Some(scheme.acquire),
             Some(Part::Renew) => scheme.renew,
-            Some(Part::Release) => scheme.release,
+            Some(Part::Release) => Some(scheme.release),
             None => None,
         };
         let (now, sent) = (self.clock(now), self.lanes[lane].sent);

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tenure::BootTime;
 use tenure_testkit::history::{Event, History, Rule, What, nanos};
-use tenure_testkit::register::{Comparison, Register};
+use tenure_testkit::register::Register;
 use tenure_testkit::{Proxy, Recorder, RedisServer, Signal, Spawned};
 
 use super::catalogue::Specimen;
 use super::command::{LOCK, Value};
 use super::player::{Answer, LET_IN, Order, REFUSED};
-use super::program::{Client, Resource, Tick, name};
+use super::program::{Client, Tick, name};
 use super::wire::Scale;
 use super::world::{Action, Move, Said, World};
 use crate::Lab;
@@ -84,9 +84,7 @@ impl<'a> Theatre<'a> {
         let (actors, recorder) = (Vec::new(), Recorder::new(history));
         crate::run::keep(&recorder);
         let register = Register::open(recorder.clone());
-        if specimen.setting.scheme.resource == Some(Resource::Equality) {
-            register.compares(Comparison::Equality);
-        }
+        register.compares(specimen.setting.scheme.resource.unwrap_or_default());
         let mut theatre = Self { specimen, scale, server, replica, actors, recorder, dir, offset, register, late: None };
         theatre.actors = (0..specimen.setting.clients).map(|who| theatre.actor(lab, who, on_the_way)).collect();
         theatre.connect_all();

@@ -1,6 +1,7 @@
 //! The surroundings of a scheme: who is there, for how long, and what may go wrong.
 
 use super::program::{Scheme, Tick};
+use super::schemes::TTL;
 use super::world::World;
 
 /// A scheme in surroundings that break it.
@@ -51,4 +52,30 @@ pub struct Faults {
     pub jump: Tick,
     /// Machines of clients that sleep through a step.
     pub sleeps: u8,
+}
+
+impl Faults {
+    /// Nothing goes wrong.
+    pub const NONE: Self =
+        Self { crashes: 0, lost_replies: 0, lost_requests: 0, slow: 0, flushes: 0, failovers: 0, jump: 0, sleeps: 0 };
+}
+
+impl Setting {
+    /// Three clients that ask once each, for a mutex, over two leases, and nothing goes wrong.
+    pub const fn new(scheme: Scheme) -> Self {
+        Self {
+            scheme,
+            clients: 3,
+            takes: 1,
+            capacity: 1,
+            weights: [1; 3],
+            ttl: TTL,
+            horizon: 2 * TTL,
+            skews: [0; 3],
+            punctual: None,
+            prompt: false,
+            also: |_| true,
+            faults: Faults::NONE,
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! A few clients of one scheme, their server, and what can happen to them: one step at a time.
 
 use tenure_testkit::history::Rule;
+use tenure_testkit::register::Comparison;
 
 use super::command::{Command, Value};
-use super::program::{Change, Client, Part, Resource, Stage, Tick};
+use super::program::{Change, Client, Part, Stage, Tick};
 use super::server::Server;
 use super::setting::{Faults, Setting};
 
@@ -205,7 +206,7 @@ impl World {
                 let differ = setting.skews.iter().any(|skew| *skew != 0);
                 (client.takes < setting.takes && (in_turn || differ)).then_some(Part::Acquire)
             }
-            (0, Some(_)) => scheme.release.filter(|_| !client.releasing).map(|_| Part::Release),
+            (0, Some(_)) => (!client.releasing).then_some(Part::Release),
             (_, Some(_)) => scheme.renew.filter(|_| !client.releasing).map(|_| Part::Renew),
             (_, None) => None,
         }
@@ -308,7 +309,7 @@ impl World {
         let now = self.now;
         if let Some(part) = begin {
             let changes = self.client(who).begin(&setting.scheme, part, now);
-            self.note(setting, who, changes, said);
+            self.note(who, changes, said);
         }
         self.client(who).send(lane, now)
     }
@@ -320,16 +321,16 @@ impl World {
 
     fn hear(&mut self, setting: &Setting, who: u8, lane: usize, reply: Value, said: &mut Vec<Said>) {
         let now = self.now;
-        let before = self.client(who).clone();
-        let changes = self.client(who).hear(&setting.scheme, lane, reply, now);
-        let taken_by_it = self.server.is_taken_by(before.mine, now + self.jumped);
-        if changes.contains(&Change::Lost) && before.believes(now) && taken_by_it {
+        let client = self.client(who);
+        let (believed, owner) = (client.believes(now), client.mine);
+        let changes = client.hear(&setting.scheme, lane, reply, now);
+        if changes.contains(&Change::Lost) && believed && self.server.is_taken_by(owner, now + self.jumped) {
             self.broken.push(Rule::FalseLoss);
         }
-        self.note(setting, who, changes, said);
+        self.note(who, changes, said);
     }
 
-    fn note(&mut self, _setting: &Setting, who: u8, changes: Vec<Change>, said: &mut Vec<Said>) {
+    fn note(&mut self, who: u8, changes: Vec<Change>, said: &mut Vec<Said>) {
         for change in changes {
             match change {
                 Change::Asks => self.floors[usize::from(who)] = self.largest,
@@ -350,7 +351,7 @@ impl World {
     fn write(&mut self, setting: &Setting, who: u8, said: &mut Vec<Said>) {
         let fence = self.client(who).hold.and_then(|hold| hold.fence);
         let accepted = match setting.scheme.resource {
-            Some(Resource::Equality) => self.resource.is_none() || self.resource == fence,
+            Some(Comparison::Equality) => self.resource.is_none() || self.resource == fence,
             _ => self.resource <= fence,
         };
         if accepted {

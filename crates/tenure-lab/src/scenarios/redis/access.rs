@@ -103,7 +103,7 @@ fn foreign_key(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, server) = (stage.near(), &redis.server);
     server.cli("HSET door field 1");
     stage.fault("the door is a hash");
-    a.asks(DOOR, terms()).failed("Refused");
+    a.asks(DOOR, terms()).failed("Mismatch");
     server.cli("DEL door");
     server.cli("SET door theirs");
     stage.fault("the door is held by another client, for ever");

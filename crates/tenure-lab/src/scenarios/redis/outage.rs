@@ -1,6 +1,5 @@
 //! A server that is gone, stopped, busy, or serves nobody for a while, and keeps its data.
 
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tenure_testkit::wait_until;
@@ -9,7 +8,7 @@ use super::{clocked, kept, plain};
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::rigs::{Redis, on_redis};
-use crate::scenarios::stage::{DOOR, Heir, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
+use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
 use crate::scenarios::{fenced, holds};
 
 pub(super) fn items() -> Vec<Item> {
@@ -71,38 +70,12 @@ fn stopped_before_acquire(stage: &mut Stage<'_>, redis: &Redis) {
     stage.ends_with_another(&b);
 }
 
-/// Long enough for a renewal to fail, and short enough for the next to be in time.
-const A_MOMENT: Range<u64> = 950..1_250;
-
-/// The holder loses nothing. A server that comes back by itself has no `come_back`.
-fn is_away(stage: &mut Stage<'_>, redis: &Redis, leave: fn(&Redis), come_back: Option<fn(&Redis)>) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    first.renewed(now());
-    let second = b.asks(DOOR, terms());
-    stage.keeps = true;
-    let back_at = Duration::from_millis(stage.rng.u64(A_MOMENT));
-    stage.fault("the server goes away");
-    let left = Instant::now();
-    leave(redis);
-    let gone = now();
-    std::thread::sleep(back_at.saturating_sub(left.elapsed()));
-    if let Some(come_back) = come_back {
-        stage.holds_true(!first.is_renewed_in(gone..now()), "a renewal was answered while the server was away");
-        come_back(redis);
-    }
-    let since = stage.fault("it is back");
-    first.renewed(since);
-    stage.ends_well(&first, &second);
-}
-
 fn killed_and_back(stage: &mut Stage<'_>, redis: &Redis) {
-    is_away(stage, redis, |redis| redis.server.kill(), Some(|redis| redis.server.restart()));
+    stage.is_away_for_a_moment(|| redis.server.kill(), Some(&|| redis.server.restart()));
 }
 
 fn stopped_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
-    is_away(stage, redis, |redis| redis.server.stop(), Some(|redis| redis.server.cont()));
+    stage.is_away_for_a_moment(|| redis.server.stop(), Some(&|| redis.server.cont()));
 }
 
 fn killed_for_long(stage: &mut Stage<'_>, redis: &Redis) {
@@ -218,21 +191,21 @@ fn slow_to_load() -> impl Fn(&str) -> Run {
         for key in 0..200 {
             redis.server.command(&["SET", &format!("other {key}"), "x"]);
         }
-        is_away(stage, redis, load, None);
+        stage.is_away_for_a_moment(|| load(redis), None);
     };
     on_redis(|how| how.arg("key-load-delay", "5000").arg("loading-process-events-interval-bytes", "1024"), row)
 }
 
 /// Cannot save: nothing is granted, and what is held is kept as long as it is believed.
 fn cannot_save(stage: &mut Stage<'_>, redis: &Redis) {
-    let break_saving = |redis: &Redis| {
+    let break_saving = || {
         std::fs::create_dir(redis.server.dir().join("dump.rdb")).expect("the server's directory can be written");
         assert!(redis.server.command(&["CONFIG", "SET", "save", "3600 1"]) == "OK");
         redis.server.cli("BGSAVE");
         wait_until(PATIENCE, "the save to fail", || redis.server.cli("INFO persistence").contains("rdb_last_bgsave_status:err"));
     };
-    let mend = |redis: &Redis| drop(redis.server.cli("CONFIG SET stop-writes-on-bgsave-error no"));
-    is_away(stage, redis, break_saving, Some(mend));
+    let mend = || drop(redis.server.cli("CONFIG SET stop-writes-on-bgsave-error no"));
+    stage.is_away_for_a_moment(break_saving, Some(&mend));
 }
 
 /// Each for less than the belief, so nothing is lost. Whoever comes meanwhile is told.

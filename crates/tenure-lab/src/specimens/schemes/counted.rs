@@ -1,12 +1,16 @@
 //! Fences, counts of re-entry, and messages.
 
+use tenure_testkit::register::Comparison;
+
 use super::{TTL, delete_if_mine};
 use crate::specimens::command::{Command, LOCK, OK, Value};
-use crate::specimens::program::{Client, Next, Resource, Scheme, Turn, call, call_on_another, won, won_until};
+use crate::specimens::program::{Client, Next, Scheme, Turn, call, call_on_another, won, won_until};
 
 /// A fence from `INCR`, in the same script as the grant.
-pub(in crate::specimens) const INCR_FENCE: Scheme =
-    Scheme { resource: Some(Resource::Order), ..Scheme::new("a token, and a fence from INCR", take_with_fence, delete_if_mine) };
+pub(in crate::specimens) const INCR_FENCE: Scheme = Scheme {
+    resource: Some(Comparison::Order),
+    ..Scheme::new("a token, and a fence from INCR", take_with_fence, delete_if_mine)
+};
 
 /// A fence that is the owner's number and not a later holder's larger one.
 pub(in crate::specimens) const UNORDERED_FENCE: Scheme =
@@ -14,7 +18,7 @@ pub(in crate::specimens) const UNORDERED_FENCE: Scheme =
 
 /// A resource that compares the fence with the one it has seen for equality.
 pub(in crate::specimens) const EQUAL_FENCE: Scheme = Scheme {
-    resource: Some(Resource::Equality),
+    resource: Some(Comparison::Equality),
     ..Scheme::new("a fence that the resource compares for equality", take_with_fence, delete_if_mine)
 };
 

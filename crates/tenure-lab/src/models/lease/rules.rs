@@ -1,5 +1,7 @@
 //! What the protocol does, rule by rule, and how far a search goes.
 
+use crate::models::counted;
+
 /// What tenure does. Each rule is one that can be left out, to see what it is there for.
 #[allow(clippy::struct_excessive_bools, reason = "a list of independent rules")]
 #[derive(Clone, Copy, Debug)]
@@ -193,8 +195,4 @@ impl Bounds {
         words.push("time without end".to_owned());
         words.join("; ")
     }
-}
-
-fn counted(count: u8, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -2,9 +2,10 @@
 
 use stateright::Property;
 
-use super::promise::{Promise, Sight};
 use super::rules::{Bounds, Counting, Rules, Wire};
 use super::state::{Claim, Id, MOST, Phase, State};
+use crate::models::promise::{Promise, Sight, Subject};
+use crate::models::story::Story;
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -217,7 +218,50 @@ impl stateright::Model for Protocol {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let sights = self.sights.iter().map(|sight| sight.property());
-        self.promises.iter().map(|promise| promise.property()).chain(sights).collect()
+        self.all_properties()
+    }
+}
+
+impl Subject for Protocol {
+    fn promises(&self) -> &[Promise] {
+        &self.promises
+    }
+
+    fn sights(&self) -> &[Sight] {
+        &self.sights
+    }
+
+    fn keeps(&self, state: &State, promise: Promise) -> bool {
+        match promise {
+            Promise::OneHolder => state.believers() <= 1,
+            Promise::FencesRise => !state.fell,
+            Promise::NoOrphan => {
+                let over = |owner: Id| state.claims[usize::from(owner)].phase == Phase::Over;
+                !state.server.owner.is_some_and(over) && state.server.left <= state.server.asked_for || self.bounds.given
+            }
+            Promise::LossIsFinal => !state.claims.iter().any(|claim| claim.phase == Phase::Lost && claim.believed > 0),
+            Promise::NoFalseLoss => !state.robbed,
+            Promise::InOrder | Promise::InTurn | Promise::Served => unreachable!("nobody queues here"),
+        }
+    }
+
+    fn sees(&self, state: &State, sight: Sight) -> bool {
+        let any = |phase: Phase| state.claims.iter().any(|claim| claim.phase == phase);
+        let holding = any(Phase::Holding);
+        match sight {
+            Sight::Granted => holding,
+            Sight::Renewed => state.claims.iter().any(|claim| claim.phase == Phase::Holding && claim.sent > 0 && !claim.awaits),
+            Sight::Lost => any(Phase::Lost),
+            Sight::Over => any(Phase::Over),
+            Sight::TakenOver => any(Phase::Lost) && holding,
+            Sight::AfterCrash => any(Phase::Dead) && holding,
+            Sight::Adopted => any(Phase::Passed) && holding && state.passed.is_none(),
+            Sight::AfterFlush => state.flushes > 0 && state.heard > 0 && holding,
+            _ => unreachable!("nobody queues here"),
+        }
+    }
+
+    fn told(&self, actions: &[Action], promise: Promise) -> Story {
+        super::story::told(self, actions, promise)
     }
 }

@@ -1,19 +1,9 @@
 //! Which models there are.
 
-use super::promise::{Promise, Sight};
+use super::protocol::Protocol;
 use super::rules::{Bounds, Counting, Rules, Wire};
-
-/// What a model is made of.
-pub(crate) struct Recipe {
-    pub(crate) id: &'static str,
-    pub(crate) of: &'static str,
-    pub(crate) rules: Rules,
-    pub(crate) bounds: Bounds,
-    /// What must hold; of a model that must break, the one promise that it must break.
-    pub(crate) promises: &'static [Promise],
-    pub(crate) breaks: bool,
-    pub(crate) sights: Vec<Sight>,
-}
+use crate::models::promise::{Promise, Sight};
+use crate::models::{Expected, Model};
 
 const TIER_1: &[Promise] = &[Promise::OneHolder, Promise::NoOrphan, Promise::LossIsFinal, Promise::NoFalseLoss];
 /// However late a command runs, its name is taken for nobody then.
@@ -29,7 +19,7 @@ const FENCES: Bounds =
 const GIVEN: Bounds = Bounds { wire: Wire::Unordered, given: true, clients: 3, renewals: 1, latest: Some(1), ..Bounds::LEAST };
 const PASSING: Bounds = Bounds { clients: 3, passes: 1, renewals: 1, ..Bounds::LEAST };
 
-fn holds(id: &'static str, of: &'static str, bounds: Bounds, promises: &'static [Promise]) -> Recipe {
+fn holds(id: &'static str, of: &'static str, bounds: Bounds, promises: &'static [Promise]) -> Model {
     let mut sights = vec![Sight::Granted, Sight::Lost, Sight::Over, Sight::TakenOver];
     let more = [
         (bounds.renewals > 0, Sight::Renewed),
@@ -38,11 +28,12 @@ fn holds(id: &'static str, of: &'static str, bounds: Bounds, promises: &'static 
         (bounds.flushes > 0, Sight::AfterFlush),
     ];
     sights.extend(more.into_iter().filter_map(|(there, sight)| there.then_some(sight)));
-    Recipe { id, of, rules: Rules::TENURE, bounds, promises, breaks: false, sights }
+    let promises = promises.to_vec();
+    Model::new(id, of, bounds.words(), Expected::Holds, Protocol { rules: Rules::TENURE, bounds, promises, sights })
 }
 
 /// The protocol as it stands.
-pub(crate) fn standing() -> Vec<Recipe> {
+pub(crate) fn standing() -> Vec<Model> {
     let again = Bounds { claims: 2, ttl: 2, asks: 1, releases: 1, under_way: Some(3), ..LEASE };
     let three = Bounds { clients: 3, ttl: 2, asks: 1, releases: 1, reconnects: 0, crashes: 1, ..LEASE };
     let shorter = Bounds { shorter: true, renewals: 2, asks: 1, releases: 1, ..LEASE };
@@ -74,7 +65,7 @@ pub(crate) fn standing() -> Vec<Recipe> {
 }
 
 /// The same with more of everything.
-pub(crate) fn larger() -> Vec<Recipe> {
+pub(crate) fn larger() -> Vec<Model> {
     let again = Bounds { claims: 2, ttl: 2, asks: 1, releases: 1, ..LEASE };
     let three = Bounds { clients: 3, ttl: 2, releases: 1, ..LEASE };
     let late = Bounds { latest: Some(2), ..UNORDERED };
@@ -90,17 +81,18 @@ pub(crate) fn larger() -> Vec<Recipe> {
     ]
 }
 
-fn without_rule(id: &'static str, of: &'static str, rules: Rules, bounds: Bounds, breaks: &'static [Promise]) -> Recipe {
-    Recipe { id, of, rules, bounds, promises: breaks, breaks: true, sights: Vec::new() }
+fn without_rule(id: &'static str, of: &'static str, rules: Rules, bounds: Bounds, breaks: Promise) -> Model {
+    let protocol = Protocol { rules, bounds, promises: vec![breaks], sights: Vec::new() };
+    Model::new(id, of, bounds.words(), Expected::Breaks(breaks), protocol)
 }
 
 /// The protocol without one of its rules.
-pub(crate) fn without() -> Vec<Recipe> {
+pub(crate) fn without() -> Vec<Model> {
     [of_belief(), of_commands(), of_clean_up(), of_values(), of_fences()].into_iter().flatten().collect()
 }
 
-fn of_belief() -> Vec<Recipe> {
-    const BREAKS: &[Promise] = &[Promise::OneHolder];
+fn of_belief() -> Vec<Model> {
+    const BREAKS: Promise = Promise::OneHolder;
     let from_reply = Rules { believes_from_send: false, ..Rules::TENURE };
     let any_answer = Rules { matches_answers: false, ..Rules::TENURE };
     let late_answer = Rules { deadline_is_final: false, ..Rules::TENURE };
@@ -108,13 +100,13 @@ fn of_belief() -> Vec<Recipe> {
     vec![
         without_rule("belief-from-reply", "belief counts from the reply", from_reply, LEASE, BREAKS),
         without_rule("any-answer", "the answer to an earlier request counts for a later one", any_answer, UNORDERED, BREAKS),
-        without_rule("late-answer", "an answer after the deadline counts", late_answer, LEASE, &[Promise::LossIsFinal]),
+        without_rule("late-answer", "an answer after the deadline counts", late_answer, LEASE, Promise::LossIsFinal),
         without_rule("passing-believer", "who passes a lease on goes on believing", believer, PASSING, BREAKS),
     ]
 }
 
-fn of_commands() -> Vec<Recipe> {
-    const BREAKS: &[Promise] = &[Promise::OneHolder];
+fn of_commands() -> Vec<Model> {
+    const BREAKS: Promise = Promise::OneHolder;
     let renews_any = Rules { renewal_compares: false, ..Rules::TENURE };
     let creates = Rules { renewal_never_creates: false, ..Rules::TENURE };
     let shortens = Rules { renewal_never_shortens: false, ..Rules::TENURE };
@@ -124,8 +116,8 @@ fn of_commands() -> Vec<Recipe> {
     let shorter = Bounds { shorter: true, ..LEASE };
     let three = Bounds { clients: 3, renewals: 0, reconnects: 0, ..LEASE };
     vec![
-        without_rule("renewal-of-any", "a renewal extends whatever is there", renews_any, LEASE, &[Promise::NoOrphan]),
-        without_rule("renewal-creates", "a renewal takes a name that is free", creates, UNORDERED, &[Promise::NoOrphan]),
+        without_rule("renewal-of-any", "a renewal extends whatever is there", renews_any, LEASE, Promise::NoOrphan),
+        without_rule("renewal-creates", "a renewal takes a name that is free", creates, UNORDERED, Promise::NoOrphan),
         without_rule("renewal-shortens", "a renewal sets what is left, also to less", shortens, shorter, BREAKS),
         without_rule(
             "repeat-without-ttl",
@@ -139,8 +131,8 @@ fn of_commands() -> Vec<Recipe> {
     ]
 }
 
-fn of_clean_up() -> Vec<Recipe> {
-    const BREAKS: &[Promise] = &[Promise::NoOrphan];
+fn of_clean_up() -> Vec<Model> {
+    const BREAKS: Promise = Promise::NoOrphan;
     let late = Bounds { latest: Some(2), ..UNORDERED };
     let reused = Rules { one_way: false, ..Rules::TENURE };
     let no_clean_up = Rules { clears_up: false, ..Rules::TENURE };
@@ -154,7 +146,7 @@ fn of_clean_up() -> Vec<Recipe> {
             "a token is acquired again after its release was sent",
             reused,
             UNORDERED,
-            &[Promise::OneHolder],
+            Promise::OneHolder,
         ),
         without_rule("no-clean-up", "an attempt is given up without a release", no_clean_up, LEASE, BREAKS),
         without_rule("no-kill", "a connection is replaced without ending the old one", no_kill, LEASE, BREAKS),
@@ -164,8 +156,8 @@ fn of_clean_up() -> Vec<Recipe> {
     ]
 }
 
-fn of_values() -> Vec<Recipe> {
-    const BREAKS: &[Promise] = &[Promise::OneHolder];
+fn of_values() -> Vec<Model> {
+    const BREAKS: Promise = Promise::OneHolder;
     let mine = Rules { given_is_busy: false, ..Rules::TENURE };
     let late = Rules { given_released_in_time: false, ..Rules::TENURE };
     vec![
@@ -174,8 +166,8 @@ fn of_values() -> Vec<Recipe> {
     ]
 }
 
-fn of_fences() -> Vec<Recipe> {
-    const BREAKS: &[Promise] = &[Promise::FencesRise];
+fn of_fences() -> Vec<Model> {
+    const BREAKS: Promise = Promise::FencesRise;
     let no_floor = Rules { lifts: false, ..Rules::TENURE };
     let no_recheck = Rules { rechecks: false, ..Rules::TENURE };
     vec![
@@ -185,24 +177,19 @@ fn of_fences() -> Vec<Recipe> {
 }
 
 /// What the protocol does not promise, shown with all its rules.
-pub(crate) fn holes() -> Vec<Recipe> {
+pub(crate) fn holes() -> Vec<Model> {
     let hole = |id, of, bounds, breaks| without_rule(id, of, Rules::TENURE, bounds, breaks);
     let later = Bounds { latest: None, renewals: 0, ..GIVEN };
     let copy = Bounds { older_copy: true, ..FENCES };
     vec![
-        hole("hole-flush", "belief when the server loses its data (tier 2)", FENCES, &[Promise::OneHolder]),
+        hole("hole-flush", "belief when the server loses its data (tier 2)", FENCES, Promise::OneHolder),
         hole(
             "hole-copy",
             "fences when data is lost and back before the counter is lifted again (tier 3)",
             copy,
-            &[Promise::FencesRise],
+            Promise::FencesRise,
         ),
-        hole("hole-given", "a given value whose release runs later than its operation timeout", later, &[Promise::OneHolder]),
-        hole(
-            "hole-later",
-            "a clean-up whose acquire runs later than its ttl",
-            Bounds { ttl: 2, ..UNORDERED },
-            &[Promise::NoOrphan],
-        ),
+        hole("hole-given", "a given value whose release runs later than its operation timeout", later, Promise::OneHolder),
+        hole("hole-later", "a clean-up whose acquire runs later than its ttl", Bounds { ttl: 2, ..UNORDERED }, Promise::NoOrphan),
     ]
 }
