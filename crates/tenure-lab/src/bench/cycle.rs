@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::{BootTime, Error, Guard, Locker, Release};
+use tenure::{Acquire, BootTime, Error, Guard, Locker, Release};
 use tokio::task::JoinSet;
 
 use crate::bench::meter::{Run, client_cpu};
@@ -25,7 +25,11 @@ impl Cycles {
 impl Load for Cycles {
     async fn run(&mut self, time: Duration) -> Result<Run, Error> {
         let until = BootTime::now() + time;
-        all(self.names.iter().map(|name| cycles(self.locks.clone(), name.clone(), until))).await
+        all(self.names.iter().map(|name| {
+            let (locks, name) = (self.locks.clone(), name.clone());
+            cycles(move || locks.mutex(&name), until)
+        }))
+        .await
     }
 
     fn told(&self) -> String {
@@ -33,11 +37,12 @@ impl Load for Cycles {
     }
 }
 
-async fn cycles(locks: Locker, name: String, until: BootTime) -> Result<Run, Error> {
+/// Takes what `asks` for and releases it, again and again.
+pub(super) async fn cycles(asks: impl Fn() -> Acquire, until: BootTime) -> Result<Run, Error> {
     let mut run = Run::default();
     let mut began = BootTime::now();
     while began < until {
-        release(locks.mutex(&name).acquire().await?).await?;
+        release(asks().acquire().await?).await?;
         let ended = BootTime::now();
         run.count(began, ended, until);
         began = ended;
@@ -49,7 +54,7 @@ async fn cycles(locks: Locker, name: String, until: BootTime) -> Result<Run, Err
 pub(super) async fn release(guard: Guard) -> Result<(), Error> {
     match guard.release().await? {
         Release::Released => Ok(()),
-        Release::WasLost => Err(lost()),
+        Release::StillHeld(_) | Release::WasLost => Err(lost()),
         Release::Unknown { error, .. } => Err(error),
     }
 }

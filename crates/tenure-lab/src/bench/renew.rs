@@ -8,7 +8,7 @@ use tenure::{Error, Guard, Locker, State};
 use crate::bench::cycle::lost;
 use crate::bench::meter::{Run, Usage};
 use crate::bench::probe::Probe;
-use crate::bench::{Figures, Job, Stage};
+use crate::bench::{AT_A_TIME, Figures, Job, Stage};
 
 /// The ttl of locks for which none is asked.
 const USUAL_TTL: Duration = Duration::from_secs(30);
@@ -47,7 +47,6 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
 }
 
 async fn acquire(locks: &Locker, job: &Job<'_>) -> Result<Vec<Guard>, Error> {
-    const AT_A_TIME: usize = 64;
     let acquiring = (0..job.plan.tasks).map(|task| locks.mutex(job.name(&format!("renew-{task}"))).acquire());
     stream::iter(acquiring).buffer_unordered(AT_A_TIME).try_collect().await
 }

@@ -10,11 +10,9 @@ use tokio::task::JoinSet;
 
 use crate::bench::meter::{Run, Usage};
 use crate::bench::probe::Probe;
-use crate::bench::{Figures, Job, Stage};
+use crate::bench::{Figures, HELD, Job, Stage};
 
 const WAITERS_OF_A_NAME: usize = 100;
-/// Nothing is renewed meanwhile.
-const HELD: Duration = Duration::from_secs(4 * 3_600);
 /// How long waiters that have heard that a name is taken need to come to rest.
 const REST: Duration = Duration::from_millis(500);
 
