@@ -60,6 +60,10 @@ async fn inside(store: &dyn Store) -> Vec<Owner> {
     entry.map_or_else(Vec::new, |entry| entry.holders.into_iter().map(|holder| holder.owner).collect())
 }
 
+async fn assert_inside(store: &dyn Store, request: &Request) {
+    assert_eq!(inside(store).await, std::slice::from_ref(&request.owner), "the wrong one holds");
+}
+
 /// Whichever handle they came by.
 pub async fn waiters_are_served_in_the_order_they_joined(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
@@ -70,7 +74,7 @@ pub async fn waiters_are_served_in_the_order_they_joined(subject: &dyn Subject) 
     }
     for next in &waiting {
         release(&ours, &last).await;
-        assert_eq!(inside(&theirs).await, [next.owner.clone()]);
+        assert_inside(&theirs, next).await;
         last = next.clone();
     }
     Ok(())
@@ -85,7 +89,7 @@ pub async fn a_try_neither_queues_nor_overtakes(subject: &dyn Subject) -> Outcom
     assert_eq!(ahead(&ours, &waiting).await, Some(0), "the try has a place");
     release(&ours, &held).await;
     assert_eq!(ahead(&theirs, &request("door", LONG)).await, None);
-    assert_eq!(inside(&ours).await, [waiting.owner.clone()]);
+    assert_inside(&ours, &waiting).await;
     release(&ours, &waiting).await;
     assert_free(subject, "door").await;
     Ok(())
@@ -127,7 +131,7 @@ pub async fn a_place_without_heartbeat_lapses(subject: &dyn Subject) -> Outcome 
     assert_eq!(waiters(&ours).await, 1);
     assert_eq!(ahead(&theirs, &keeping(&alive)).await, Some(0));
     release(&ours, &held).await;
-    assert_eq!(inside(&ours).await, [alive.owner.clone()]);
+    assert_inside(&ours, &alive).await;
     Ok(())
 }
 
@@ -161,7 +165,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
     assert_eq!(ours.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
     assert_eq!((waiters(&ours).await, ahead(&theirs, &keeping(&second)).await), (1, Some(0)));
     release(&ours, &held).await;
-    assert_eq!(inside(&ours).await, [second.owner.clone()], "a place that was given up was served");
+    assert_inside(&ours, &second).await;
     release(&theirs, &second).await;
     assert_eq!(ahead(&ours, &keeping(&first)).await, None);
     assert_free(subject, "door").await;
@@ -218,7 +222,7 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) <= CLAIM);
     let grant = granted(&theirs, &keeping(&waiting)).await;
     assert_eq!((grant.ttl, grant.waiting), (LONG, false));
-    assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG - PATIENCE);
+    assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG / 2);
     assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(Renewal::Renewed { waiting: false })]));
     Ok(())
 }
@@ -259,7 +263,7 @@ pub async fn a_dead_holder_is_followed_by_the_first_live_waiter(subject: &dyn Su
     }
     tokio::time::sleep(TTL + Duration::from_millis(5)).await;
     assert_eq!(ahead(&theirs, &keeping(&last)).await, Some(0), "the last one overtook");
-    assert_eq!(inside(&theirs).await, [first.owner.clone()]);
+    assert_inside(&theirs, &first).await;
     granted(&ours, &keeping(&first)).await;
     assert_eq!(waiters(&ours).await, 1);
     Ok(())
@@ -306,7 +310,7 @@ pub async fn readers_at_the_head_are_served_together(subject: &dyn Subject) -> O
         assert_eq!(ahead(&theirs, &keeping(&waiting[3])).await, Some(0));
         release(&theirs, reader).await;
     }
-    assert_eq!(inside(&ours).await, [waiting[3].owner.clone()]);
+    assert_inside(&ours, &waiting[3]).await;
     Ok(())
 }
 

@@ -115,7 +115,9 @@ impl FromIterator<Waiter> for Queue {
         let mut waiters: Vec<Waiter> = all.into_iter().collect();
         waiters.sort_unstable_by_key(|waiter| waiter.number);
         let mut queue = Self::default();
-        waiters.into_iter().for_each(|waiter| queue.push(waiter));
+        for waiter in waiters {
+            queue.push(waiter);
+        }
         queue
     }
 }
