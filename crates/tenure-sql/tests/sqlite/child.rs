@@ -52,6 +52,7 @@ async fn entry() {
         "churn" => churn(&path).await,
         "full" => full(&path).await,
         "pass" => pass(&path).await,
+        "queue" => queue(&path).await,
         "idle" => idle(&path).await,
         "wait" => {
             wait(&open(&path).unwrap(), &joining("x")).await;
@@ -91,6 +92,21 @@ async fn wait(store: &SqliteStore, request: &Request) -> Grant {
             other @ Acquired::Refused { .. } => panic!("{other:?}"),
         }
         answer = store.acquire(&keeping).await.unwrap();
+    }
+}
+
+/// Adds to a number that nothing but the queue protects, and logs the fences.
+async fn queue(path: &Path) {
+    let (store, number) = (open(path).unwrap(), path.with_extension("number"));
+    for _ in 0..50 {
+        let request = joining("x");
+        let grant = wait(&store, &request).await;
+        let read: u64 = fs::read_to_string(&number).unwrap().parse().unwrap();
+        tokio::time::sleep(Duration::from_micros(100)).await;
+        let mut log = OpenOptions::new().append(true).open(path.with_extension("log")).unwrap();
+        writeln!(log, "{}", grant.fence.unwrap()).unwrap();
+        fs::write(&number, (read + 1).to_string()).unwrap();
+        store.release(&lease("x", &request.owner), Duration::ZERO).await.unwrap();
     }
 }
 

@@ -227,6 +227,25 @@ async fn a_hand_over_between_processes_takes_little() {
     assert!(median < 100_000, "nobody is told: median {median} us");
 }
 
+/// Many processes queue for one name: nobody is overtaken by two at once, and nobody is left to find out by itself.
+#[tokio::test]
+async fn no_wake_up_is_lost() {
+    const PROCESSES: u64 = 8;
+    let (_dir, path) = fresh();
+    fs::write(path.with_extension("number"), "0").unwrap();
+    fs::write(path.with_extension("log"), "").unwrap();
+    let begun = Instant::now();
+    finish((0..PROCESSES).map(|_| start("queue", &path)).collect());
+    let took = begun.elapsed();
+    println!("{} turns of {PROCESSES} processes in a queue: {took:?}", PROCESSES * 50);
+    assert_eq!(fs::read_to_string(path.with_extension("number")).unwrap(), (PROCESSES * 50).to_string());
+    let log = fs::read_to_string(path.with_extension("log")).unwrap();
+    let fences: Vec<u64> = log.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(fences.is_sorted_by(|a, b| a < b), "a later holder has a smaller fence");
+    // Whoever is not told sleeps for a second, and all behind it wait.
+    assert!(took < Duration::from_secs(PROCESSES * 50 / 10), "{took:?}");
+}
+
 /// A waiter sleeps, and so does not find out late.
 #[tokio::test]
 async fn an_idle_waiter_burns_nothing() {
