@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult, Value,
+    cmd, pipe,
+};
 use tenure::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
+use crate::dial::dial;
 use crate::failure::{translate, translate_answer};
 use crate::link::{Link, Wire};
+use crate::multiplex::Multiplexed;
 use crate::push::Pushes;
 use crate::server::Server;
 
@@ -70,7 +74,7 @@ impl Link {
         let identity = answer().ok().and_then(|info| identity(&info));
         let hears = subscribe.then(|| answer().is_ok());
         answer().map_err(|e| refused_or_unreachable(client, &e))?;
-        let link = Self::new(Box::new(wire), identity, server);
+        let link = Self::new(wire, identity, server);
         if let Some(hears) = hears.or((!resp3).then_some(false)) {
             link.set_hears(hears);
         }
@@ -79,7 +83,12 @@ impl Link {
 }
 
 /// A connection that speaks RESP3, which can be pushed to, or RESP2 where that is refused; and whether it is RESP3.
-async fn open(client: &Client, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<(MultiplexedConnection, bool)> {
+async fn open(client: &Client, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<(Wire, bool)> {
+    if let Some(stream) = dial(client).await? {
+        let wire = Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes)));
+        let resp3 = greet(&wire, client.get_connection_info().redis_settings()).await?;
+        return Ok((wire, resp3));
+    }
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
     let heard = Arc::clone(pushes);
     let take_in = move |push| {
@@ -91,10 +100,41 @@ async fn open(client: &Client, limit: Duration, pushes: &Arc<Pushes>) -> RedisRe
             let info = client.get_connection_info();
             let login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
             let client = Client::open(info.clone().set_redis_settings(login))?;
-            Ok((client.get_multiplexed_async_connection_with_config(&config).await?, false))
+            Ok((Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?)), false))
         }
-        opened => Ok((opened?, true)),
+        opened => Ok((Wire::Theirs(Box::new(opened?)), true)),
     }
+}
+
+/// Logs in; whether the server speaks RESP3 now.
+async fn greet(wire: &Wire, login: &RedisConnectionInfo) -> RedisResult<bool> {
+    let (username, password) = (login.username().unwrap_or("default"), login.password());
+    let mut hello = cmd("HELLO");
+    hello.arg(3);
+    if let Some(password) = password {
+        hello.arg("AUTH").arg(username).arg(password);
+    }
+    let resp3 = match ask(wire, hello).await {
+        Err(error) if is_no_resp3(&error) => {
+            if let Some(password) = password {
+                let mut auth = cmd("AUTH");
+                auth.arg(login.username()).arg(password);
+                ask(wire, auth).await?;
+            }
+            false
+        }
+        answer => answer.map(|_| true)?,
+    };
+    if login.db() != 0 {
+        ask(wire, cmd("SELECT").arg(login.db()).to_owned()).await?;
+    }
+    Ok(resp3)
+}
+
+async fn ask(wire: &Wire, command: Cmd) -> RedisResult<Value> {
+    let mut pipeline = pipe();
+    pipeline.add_command(command).ignore_errors();
+    wire.send(&pipeline).await?.pop().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "no reply").into()))
 }
 
 /// Whether an answer to the greeting may mean that only the new protocol is refused: a server or a proxy that does not know

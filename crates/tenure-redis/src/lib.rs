@@ -12,9 +12,12 @@
 //! owner, `tenure:fence` the grant counter that fences are made of.
 
 mod connection;
+mod dial;
 mod failure;
+mod frame;
 mod handshake;
 mod link;
+mod multiplex;
 mod native;
 mod options;
 mod push;

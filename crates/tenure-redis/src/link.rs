@@ -11,28 +11,45 @@ use tenure::BootTime;
 
 use crate::failure::doubts_counter;
 use crate::handshake::Identity;
+use crate::multiplex::Multiplexed;
 use crate::script::Form;
 use crate::server::Server;
 
 /// The answers to a pipeline, one for each command.
 pub(crate) type Answers = Vec<RedisResult<Value>>;
 
-/// Something that carries a pipeline to a server and brings the answers.
+/// What carries a pipeline to a server and brings the answers.
+pub(crate) enum Wire {
+    Ours(Multiplexed),
+    /// A connection of the client library's.
+    Theirs(Box<dyn Carries>),
+}
+
 #[async_trait]
-pub(crate) trait Wire: Send + Sync {
+pub(crate) trait Carries: Send + Sync {
     async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers>;
 }
 
 #[async_trait]
-impl<C: ConnectionLike + Clone + Send + Sync> Wire for C {
+impl<C: ConnectionLike + Clone + Send + Sync> Carries for C {
     async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers> {
         pipeline.query_async(&mut self.clone()).await
     }
 }
 
+impl Wire {
+    /// Sends a pipeline that minds no errors.
+    pub(crate) async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers> {
+        match self {
+            Self::Ours(wire) => wire.send(&pipeline.get_packed_pipeline(), pipeline.len()).await,
+            Self::Theirs(wire) => wire.send(pipeline).await,
+        }
+    }
+}
+
 /// One connection, and what is known about its far end.
 pub(crate) struct Link {
-    wire: Box<dyn Wire>,
+    wire: Wire,
     pub(crate) identity: Option<Identity>,
     pub(crate) server: Server,
     /// Whether pushes come through here; not set while nobody has asked for any.
@@ -60,13 +77,13 @@ const LIFT_EVERY_MS: u64 = 1_000;
 impl Link {
     /// A connection that the application made.
     #[cfg(feature = "redis-1")]
-    pub(crate) fn brought(wire: impl Wire + 'static) -> Self {
-        let link = Self::new(Box::new(wire), None, Server::default());
+    pub(crate) fn brought(wire: impl Carries + 'static) -> Self {
+        let link = Self::new(Wire::Theirs(Box::new(wire)), None, Server::default());
         link.set_hears(false);
         link
     }
 
-    pub(crate) fn new(wire: Box<dyn Wire>, identity: Option<Identity>, server: Server) -> Self {
+    pub(crate) fn new(wire: Wire, identity: Option<Identity>, server: Server) -> Self {
         let (hears, lift) = (OnceLock::new(), Mutex::default());
         let (asked_at, heard_at) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { wire, identity, server, hears, lift, asked_at, heard_at }
