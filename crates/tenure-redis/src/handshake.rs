@@ -62,8 +62,7 @@ impl Link {
         }
         // CLIENT may be forbidden; a command that every user of locks may send tells whether the server serves us at all.
         handshake.add_command(cmd("PING"));
-        handshake.ignore_errors();
-        let mut answers = match wire.send(&handshake).await {
+        let mut answers = match wire.send(&handshake.into()).await {
             Ok(answers) => answers.into_iter(),
             Err(error) => return Err(not_let_in(client, limit, &error).await),
         };
@@ -133,8 +132,8 @@ async fn greet(wire: &Wire, login: &RedisConnectionInfo) -> RedisResult<bool> {
 
 async fn ask(wire: &Wire, command: Cmd) -> RedisResult<Value> {
     let mut pipeline = pipe();
-    pipeline.add_command(command).ignore_errors();
-    wire.send(&pipeline).await?.pop().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "no reply").into()))
+    pipeline.add_command(command);
+    wire.send(&pipeline.into()).await?.pop().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "no reply").into()))
 }
 
 /// Whether an answer to the greeting may mean that only the new protocol is refused: a server or a proxy that does not know

@@ -11,6 +11,7 @@
 //! URLs and their parameters are told at [`Options`]. The layout is the one that clients of `SET NX PX` share: `<name>` holds the
 //! owner, `tenure:fence` the grant counter that fences are made of.
 
+mod commands;
 mod connection;
 mod dial;
 mod failure;

@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::ConnectionLike;
-use redis::{Pipeline, RedisResult, Value};
+use redis::{RedisResult, Value};
 use tenure::BootTime;
 
+use crate::commands::Commands;
 use crate::failure::doubts_counter;
 use crate::handshake::Identity;
 use crate::multiplex::Multiplexed;
 use crate::script::Form;
 use crate::server::Server;
 
-/// The answers to a pipeline, one for each command.
+/// The answers to commands, one for each.
 pub(crate) type Answers = Vec<RedisResult<Value>>;
 
-/// What carries a pipeline to a server and brings the answers.
+/// What carries commands to a server and brings the answers.
 pub(crate) enum Wire {
     Ours(Multiplexed),
     /// A connection of the client library's.
@@ -27,22 +28,21 @@ pub(crate) enum Wire {
 
 #[async_trait]
 pub(crate) trait Carries: Send + Sync {
-    async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers>;
+    async fn send(&self, commands: &Commands) -> RedisResult<Answers>;
 }
 
 #[async_trait]
 impl<C: ConnectionLike + Clone + Send + Sync> Carries for C {
-    async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers> {
-        pipeline.query_async(&mut self.clone()).await
+    async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
+        commands.to_pipeline().query_async(&mut self.clone()).await
     }
 }
 
 impl Wire {
-    /// Sends a pipeline that minds no errors.
-    pub(crate) async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers> {
+    pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
         match self {
-            Self::Ours(wire) => wire.send(&pipeline.get_packed_pipeline(), pipeline.len()).await,
-            Self::Theirs(wire) => wire.send(pipeline).await,
+            Self::Ours(wire) => wire.send(commands).await,
+            Self::Theirs(wire) => wire.send(commands).await,
         }
     }
 }
@@ -99,11 +99,11 @@ impl Link {
         let _ = self.hears.set(hears);
     }
 
-    pub(crate) async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers> {
+    pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
         if self.asked_at.load(Ordering::Relaxed) <= self.heard_at.load(Ordering::Relaxed) {
             self.asked_at.store(now_ms(), Ordering::Relaxed);
         }
-        let answers = self.wire.send(pipeline).await;
+        let answers = self.wire.send(commands).await;
         self.heard_at.store(now_ms(), Ordering::Relaxed);
         // A brought connection that failed may come back as a connection to another server.
         let doubtful =

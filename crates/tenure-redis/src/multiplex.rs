@@ -18,6 +18,7 @@ use redis::{PushInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use crate::commands::Commands;
 use crate::frame::{self, Scanner};
 use crate::link::Answers;
 use crate::push::Pushes;
@@ -76,16 +77,17 @@ impl Multiplexed {
         Self { desk, task: tokio::spawn(carrier.run()) }
     }
 
-    /// Sends commands that are `replies` in number, and waits for their answers. Dropping the future leaves the commands running.
-    pub(crate) async fn send(&self, commands: &[u8], replies: usize) -> RedisResult<Answers> {
+    /// Sends commands and waits for their answers. Dropping the future leaves the commands running.
+    pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
         let (caller, answer) = oneshot::channel();
         {
             let mut handed = self.desk.open();
             if let Some(error) = &handed.closed {
                 return Err(error.clone());
             }
-            handed.bytes.extend_from_slice(commands);
-            handed.asked.push(Asked { missing: replies, answers: Vec::with_capacity(replies), caller });
+            handed.bytes.extend_from_slice(commands.as_bytes());
+            let missing = commands.count();
+            handed.asked.push(Asked { missing, answers: Vec::with_capacity(missing), caller });
             if let Some(writer) = handed.writer.take() {
                 writer.wake();
             }

@@ -18,6 +18,7 @@ use tenure::{
 };
 use tokio::time::Instant;
 
+use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{is_noscript, translate, unexpected};
 use crate::link::{Link, now_ms};
@@ -61,7 +62,7 @@ impl RedisStore {
     }
 
     fn key(&self, name: &Name) -> String {
-        format!("{}{name}", self.prefix)
+        [&*self.prefix, name.as_str()].concat()
     }
 
     fn limit(&self, ttl: Duration) -> Duration {
@@ -97,18 +98,20 @@ impl RedisStore {
         // Everything seen before the request leaves was granted before it; what other tasks see meanwhile says nothing.
         let seen = self.connection.seen();
         let sent_at = now_ms();
+        let ttl = Digits::of(millis(request.ttl));
         let doubts = AtomicU64::new(0);
         let pipeline = |link: &Link| {
-            let mut pipeline = pipe();
             doubts.store(link.doubts(), Ordering::Relaxed);
-            if let Some(form) = link.due_lift() {
-                pipeline.add_command(script::call(&script::LIFT, form, &[&*self.counter], &[seen]));
-            }
-            pipeline.cmd("MULTI");
-            pipeline.cmd("SET").arg(&key).arg(request.owner.as_bytes()).arg("NX").arg("PX").arg(millis(request.ttl));
-            pipeline.cmd("INCR").arg(&*self.counter);
-            pipeline.cmd("EXEC");
-            pipeline
+            let counter = self.counter.as_bytes();
+            let mut commands = match link.due_lift() {
+                Some(form) => script::commands(&script::LIFT, form, &[counter], &[Digits::of(seen).as_bytes()]),
+                None => Commands::new(),
+            };
+            commands.add(&[b"MULTI"]);
+            commands.add(&[b"SET", key.as_bytes(), request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()]);
+            commands.add(&[b"INCR", counter]);
+            commands.add(&[b"EXEC"]);
+            commands
         };
         let Exchange { link, mut answers, repeated } = self.connection.exchange(limit, Repeat::Settled, pipeline).await?;
         let lift = (answers.len() == 5).then(|| answers.remove(0));
@@ -145,7 +148,7 @@ impl RedisStore {
         let from = request.from.as_ref().map_or(&b""[..], |from| from.as_bytes());
         let (ttl, mine) = (millis(request.ttl).to_string(), if mine_counts { "1" } else { "0" });
         let args = [request.owner.as_bytes(), ttl.as_bytes(), mine.as_bytes(), from, seen.as_bytes()];
-        let call = |form| script::call(&script::CLAIM, form, &[key.as_bytes(), self.counter.as_bytes()], &args);
+        let call = |form| script::commands(&script::CLAIM, form, &[key.as_bytes(), self.counter.as_bytes()], &args);
         let (answer, _) = self.script(limit, Repeat::Settled, call).await?;
         let Value::Array(parts) = &answer else { return Err(unexpected(format_args!("{answer:?} to a claim")).maybe_applied()) };
         match &parts[..] {
@@ -171,9 +174,9 @@ impl RedisStore {
         &self,
         limit: Duration,
         repeat: Repeat,
-        call: impl Fn(Form) -> redis::Cmd + Sync,
+        call: impl Fn(Form) -> Commands + Sync,
     ) -> Result<(Value, bool), Error> {
-        let Exchange { answers, repeated, .. } = self.connection.call(limit, repeat, |_, form| single(call(form))).await?;
+        let Exchange { answers, repeated, .. } = self.connection.call(limit, repeat, |_, form| call(form)).await?;
         let answer = only(answers)?.map_err(|e| translate(&e))?;
         Ok((answer, repeated))
     }
@@ -344,11 +347,11 @@ impl Store for RedisStore {
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
         self.check(&lease.name)?;
         let key = self.key(&lease.name);
-        let linger = millis(linger).to_string();
+        let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
         // Between two runs of the release of a given value another may have taken the name with the same.
         let repeat = if lease.owner.is_ours() { Repeat::Freely } else { Repeat::Never };
-        let call = |form| script::call(&script::RELEASE, form, &[key.as_bytes()], &args);
+        let call = |form| script::commands(&script::RELEASE, form, &[key.as_bytes()], &args);
         match self.script(self.limit(lease.ttl), repeat, call).await? {
             (Value::Int(1), _) => Ok(Released::Released),
             (Value::Int(0), false) => Ok(Released::NotHeld),

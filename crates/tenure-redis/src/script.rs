@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ToRedisArgs, cmd};
 
+use crate::commands::{Commands, Digits};
+
 /// A script and the digest by which a server knows it.
 pub(crate) struct Script {
     text: &'static str,
@@ -48,4 +50,21 @@ pub(crate) fn call<K: ToRedisArgs, A: ToRedisArgs>(script: &Script, form: Form, 
     });
     call.arg(keys.len()).arg(keys).arg(args);
     call
+}
+
+/// A call of `script` with words that are bytes already.
+pub(crate) fn commands(script: &Script, form: Form, keys: &[&[u8]], args: &[&[u8]]) -> Commands {
+    let mut commands = Commands::new();
+    commands.begin(3 + keys.len() + args.len());
+    let (name, script) = match form {
+        Form::Digest => ("EVALSHA", &*script.digest),
+        Form::Text => ("EVAL", script.text),
+    };
+    commands.word(name.as_bytes());
+    commands.word(script.as_bytes());
+    commands.word(Digits::of(keys.len() as u64).as_bytes());
+    for word in keys.iter().chain(args) {
+        commands.word(word);
+    }
+    commands
 }
