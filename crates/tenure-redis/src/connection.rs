@@ -200,17 +200,17 @@ impl Connection {
         if let Some(link) = &current {
             let patience = if repeat == Repeat::Never { end } else { patience(link, started, limit) };
             let commands = pipeline(link).into();
-            match timeout_at(patience, link.send(&commands)).await {
-                Ok(Ok(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
-                Ok(Err(error)) => {
+            match link.send(&commands, patience).await {
+                Ok(Some(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
+                Err(error) => {
                     debug!(%error, "connection lost");
                     self.drop_link(link);
                     if repeat == Repeat::Never {
                         return Err(translate(&error).maybe_applied());
                     }
                 }
-                Err(_) if patience >= end => return Err(no_reply(limit).maybe_applied()),
-                Err(_) => debug!("no reply after half the operation timeout"),
+                Ok(None) if patience >= end => return Err(no_reply(limit).maybe_applied()),
+                Ok(None) => debug!("no reply after half the operation timeout"),
             }
         }
         let repeated = current.is_some();
@@ -220,13 +220,13 @@ impl Connection {
             return Err(Error::unreachable("no reply, and what was sent may still run").maybe_applied());
         }
         let commands = pipeline(&link).into();
-        match timeout_at(end, link.send(&commands)).await {
-            Ok(Ok(answers)) => Ok(Exchange { link, answers, repeated }),
-            Ok(Err(error)) => {
+        match link.send(&commands, end).await {
+            Ok(Some(answers)) => Ok(Exchange { link, answers, repeated }),
+            Err(error) => {
                 self.drop_link(&link);
                 Err(translate(&error).maybe_applied())
             }
-            Err(_) => Err(no_reply(limit).maybe_applied()),
+            Ok(None) => Err(no_reply(limit).maybe_applied()),
         }
     }
 

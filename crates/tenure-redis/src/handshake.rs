@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult, Value,
-    cmd, pipe,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult,
+    Value, cmd, pipe,
 };
 use tenure::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::dial::dial;
 use crate::failure::{translate, translate_answer};
-use crate::link::{Link, Wire};
+use crate::link::{Answers, Link, Wire};
 use crate::multiplex::Multiplexed;
 use crate::push::Pushes;
 use crate::server::Server;
@@ -62,7 +63,7 @@ impl Link {
         }
         // CLIENT may be forbidden; a command that every user of locks may send tells whether the server serves us at all.
         handshake.add_command(cmd("PING"));
-        let mut answers = match wire.send(&handshake.into()).await {
+        let mut answers = match send(&wire, handshake, limit).await {
             Ok(answers) => answers.into_iter(),
             Err(error) => return Err(not_let_in(client, limit, &error).await),
         };
@@ -85,7 +86,7 @@ impl Link {
 async fn open(client: &Client, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<(Wire, bool)> {
     if let Some(stream) = dial(client).await? {
         let wire = Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes)));
-        let resp3 = greet(&wire, client.get_connection_info().redis_settings()).await?;
+        let resp3 = greet(&wire, client.get_connection_info().redis_settings(), limit).await?;
         return Ok((wire, resp3));
     }
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
@@ -106,34 +107,39 @@ async fn open(client: &Client, limit: Duration, pushes: &Arc<Pushes>) -> RedisRe
 }
 
 /// Logs in; whether the server speaks RESP3 now.
-async fn greet(wire: &Wire, login: &RedisConnectionInfo) -> RedisResult<bool> {
+async fn greet(wire: &Wire, login: &RedisConnectionInfo, limit: Duration) -> RedisResult<bool> {
     let (username, password) = (login.username().unwrap_or("default"), login.password());
     let mut hello = cmd("HELLO");
     hello.arg(3);
     if let Some(password) = password {
         hello.arg("AUTH").arg(username).arg(password);
     }
-    let resp3 = match ask(wire, hello).await {
+    let resp3 = match ask(wire, hello, limit).await {
         Err(error) if is_no_resp3(&error) => {
             if let Some(password) = password {
                 let mut auth = cmd("AUTH");
                 auth.arg(login.username()).arg(password);
-                ask(wire, auth).await?;
+                ask(wire, auth, limit).await?;
             }
             false
         }
         answer => answer.map(|_| true)?,
     };
     if login.db() != 0 {
-        ask(wire, cmd("SELECT").arg(login.db()).to_owned()).await?;
+        ask(wire, cmd("SELECT").arg(login.db()).to_owned(), limit).await?;
     }
     Ok(resp3)
 }
 
-async fn ask(wire: &Wire, command: Cmd) -> RedisResult<Value> {
+async fn send(wire: &Wire, pipeline: Pipeline, limit: Duration) -> RedisResult<Answers> {
+    let answers = wire.send(&pipeline.into(), Instant::now() + limit).await?;
+    answers.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::TimedOut).into())
+}
+
+async fn ask(wire: &Wire, command: Cmd, limit: Duration) -> RedisResult<Value> {
     let mut pipeline = pipe();
     pipeline.add_command(command);
-    wire.send(&pipeline.into()).await?.pop().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "no reply").into()))
+    send(wire, pipeline, limit).await?.pop().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "no reply").into()))
 }
 
 /// Whether an answer to the greeting may mean that only the new protocol is refused: a server or a proxy that does not know

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 use tenure::BootTime;
+use tokio::time::{Instant, timeout_at};
 
 use crate::commands::Commands;
 use crate::failure::doubts_counter;
@@ -39,10 +40,11 @@ impl<C: ConnectionLike + Clone + Send + Sync> Carries for C {
 }
 
 impl Wire {
-    pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
+    /// Sends commands and waits for their answers, none where they have not come by `until`.
+    pub(crate) async fn send(&self, commands: &Commands, until: Instant) -> RedisResult<Option<Answers>> {
         match self {
-            Self::Ours(wire) => wire.send(commands).await,
-            Self::Theirs(wire) => wire.send(commands).await,
+            Self::Ours(wire) => wire.send(commands, until).await,
+            Self::Theirs(wire) => timeout_at(until, wire.send(commands)).await.ok().transpose(),
         }
     }
 }
@@ -99,11 +101,12 @@ impl Link {
         let _ = self.hears.set(hears);
     }
 
-    pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
+    /// Sends commands and waits for their answers, none where they have not come by `until`.
+    pub(crate) async fn send(&self, commands: &Commands, until: Instant) -> RedisResult<Option<Answers>> {
         if self.asked_at.load(Ordering::Relaxed) <= self.heard_at.load(Ordering::Relaxed) {
             self.asked_at.store(now_ms(), Ordering::Relaxed);
         }
-        let answers = self.wire.send(commands).await;
+        let Some(answers) = self.wire.send(commands, until).await.transpose() else { return Ok(None) };
         self.heard_at.store(now_ms(), Ordering::Relaxed);
         // A brought connection that failed may come back as a connection to another server.
         let doubtful =
@@ -113,7 +116,7 @@ impl Link {
             lift.at = None;
             lift.doubts += 1;
         }
-        answers
+        answers.map(Some)
     }
 
     /// For how long something was asked and nothing heard.

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Waker, ready};
 use redis::{PushInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::commands::Commands;
 use crate::frame::{self, Scanner};
@@ -53,7 +54,18 @@ struct Handed {
 struct Asked {
     missing: usize,
     answers: Answers,
-    caller: oneshot::Sender<RedisResult<Answers>>,
+    /// None once it waits no more.
+    caller: Option<oneshot::Sender<RedisResult<Option<Answers>>>>,
+    until: Instant,
+}
+
+impl Asked {
+    fn tell(&mut self, outcome: RedisResult<Option<Answers>>) {
+        if let Some(caller) = self.caller.take() {
+            // It may have gone away.
+            let _ = caller.send(outcome);
+        }
+    }
 }
 
 impl Multiplexed {
@@ -73,12 +85,15 @@ impl Multiplexed {
             under_way: VecDeque::new(),
             answered: 0,
             gave_way: false,
+            alarm: Box::pin(sleep_until(Instant::now())),
+            set: false,
         };
         Self { desk, task: tokio::spawn(carrier.run()) }
     }
 
-    /// Sends commands and waits for their answers. Dropping the future leaves the commands running.
-    pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
+    /// Sends commands and waits for their answers, none where they have not come by `until`. After that, and when the future is
+    /// dropped, the commands go on.
+    pub(crate) async fn send(&self, commands: &Commands, until: Instant) -> RedisResult<Option<Answers>> {
         let (caller, answer) = oneshot::channel();
         {
             let mut handed = self.desk.open();
@@ -87,7 +102,7 @@ impl Multiplexed {
             }
             handed.bytes.extend_from_slice(commands.as_bytes());
             let missing = commands.count();
-            handed.asked.push(Asked { missing, answers: Vec::with_capacity(missing), caller });
+            handed.asked.push(Asked { missing, answers: Vec::with_capacity(missing), caller: Some(caller), until });
             if let Some(writer) = handed.writer.take() {
                 writer.wake();
             }
@@ -103,6 +118,16 @@ impl Drop for Multiplexed {
 }
 
 impl Desk {
+    /// Has the writing task woken when there is something for it.
+    fn call(&self, cx: &Context<'_>) {
+        let mut handed = self.open();
+        if handed.asked.is_empty() {
+            handed.writer = Some(cx.waker().clone());
+        } else {
+            cx.waker().wake_by_ref();
+        }
+    }
+
     fn open(&self) -> MutexGuard<'_, Handed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,6 +149,9 @@ struct Carrier<S> {
     /// Callers answered since the last write.
     answered: usize,
     gave_way: bool,
+    /// When the first of those who wait has waited long enough, or before.
+    alarm: Pin<Box<Sleep>>,
+    set: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
@@ -139,22 +167,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
             if let Poll::Ready(error) = self.read(cx) {
                 return Poll::Ready(error);
             }
-            if self.output.is_empty() && !self.take_over(cx) {
-                return Poll::Pending;
-            }
+            let more = self.take_over(cx);
             match self.write(cx) {
-                Poll::Ready(Ok(())) => {}
-                // The reason may have come in before the end.
+                Poll::Ready(Ok(())) if more => {}
                 Poll::Ready(Err(error)) => {
                     let _ = self.read(cx);
                     return Poll::Ready(error.into());
                 }
-                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {
+                    self.ring(cx);
+                    return Poll::Pending;
+                }
+                Poll::Pending => {
+                    // The alarm minds those too who hand in while nothing can be written.
+                    self.desk.call(cx);
+                    self.ring(cx);
+                    return Poll::Pending;
+                }
             }
         }
     }
 
-    /// Takes what was handed in; false when there is nothing to write now.
+    /// Takes what was handed in; false when there was nothing, or when others are let run first.
     fn take_over(&mut self, cx: &mut Context<'_>) -> bool {
         let mut handed = self.desk.open();
         if handed.asked.is_empty() {
@@ -168,9 +202,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
             return false;
         }
         (self.gave_way, self.answered) = (false, 0);
-        std::mem::swap(&mut handed.bytes, &mut self.output);
+        if self.output.is_empty() {
+            std::mem::swap(&mut handed.bytes, &mut self.output);
+        } else {
+            self.output.append(&mut handed.bytes);
+        }
+        let soonest = handed.asked.iter().map(|asked| asked.until).min();
         self.under_way.extend(handed.asked.drain(..));
+        drop(handed);
+        self.set(soonest);
         true
+    }
+
+    /// Sets the alarm, if it would ring later.
+    fn set(&mut self, soonest: Option<Instant>) {
+        if let Some(soonest) = soonest
+            && (!self.set || self.alarm.deadline() > soonest)
+        {
+            self.alarm.as_mut().reset(soonest);
+            self.set = true;
+        }
+    }
+
+    /// Tells those who have waited long enough. One alarm serves all: it rings once for as many callers as come in a timeout.
+    fn ring(&mut self, cx: &mut Context<'_>) {
+        while self.set && self.alarm.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            for asked in self.under_way.iter_mut().filter(|asked| asked.until <= now) {
+                asked.tell(Ok(None));
+            }
+            self.set = false;
+            self.set(self.under_way.iter().filter(|asked| asked.caller.is_some()).map(|asked| asked.until).min());
+        }
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -232,11 +295,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
         first.answers.push(answer);
         first.missing -= 1;
         if first.missing == 0
-            && let Some(Asked { answers, caller, .. }) = self.under_way.pop_front()
+            && let Some(mut asked) = self.under_way.pop_front()
         {
             self.answered += 1;
-            // Nobody may wait any more.
-            let _ = caller.send(Ok(answers));
+            let answers = std::mem::take(&mut asked.answers);
+            asked.tell(Ok(Some(answers)));
         }
         Ok(())
     }
@@ -244,8 +307,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
     /// Tells all who wait that there is nothing more to wait for.
     fn close(&mut self, error: RedisError) {
         let mut handed = self.desk.open();
-        for asked in self.under_way.drain(..).chain(handed.asked.drain(..)) {
-            let _ = asked.caller.send(Err(error.clone()));
+        for mut asked in self.under_way.drain(..).chain(handed.asked.drain(..)) {
+            asked.tell(Err(error.clone()));
         }
         handed.closed = Some(error);
         drop(handed);
