@@ -16,7 +16,7 @@ const CLAIM: Duration = Duration::from_millis(1_500);
 struct Scene {
     store: Fickle,
     _machine: Machine,
-    _held: Guard,
+    held: Guard,
     waiter: JoinHandle<Guard>,
 }
 
@@ -28,7 +28,7 @@ async fn scene(acquire: impl FnOnce(Acquire) -> Acquire) -> Scene {
     let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
     settle().await;
     assert!(matches!(last_place(&store), Place::Join { keep, claim } if keep > claim && claim == CLAIM));
-    Scene { store, _machine: machine, _held: held, waiter }
+    Scene { store, _machine: machine, held, waiter }
 }
 
 fn door(locks: &Locker) -> Acquire {
@@ -47,7 +47,7 @@ fn last_owner(store: &Fickle) -> Owner {
 impl Scene {
     /// The counter that every answer so far carried as its mark.
     fn mark(&self) -> u64 {
-        self._held.fence().unwrap().counter()
+        self.held.fence().unwrap().counter()
     }
 
     /// Pushes a hand-over to the waiter; how often the store was asked for the name since.
