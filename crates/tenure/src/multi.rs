@@ -191,7 +191,12 @@ impl Taking<'_> {
     }
 
     async fn one(&self, name: &Name, wait: Option<Duration>) -> Result<Guard, Error> {
-        let guard = Wait::new(self.settings, name.clone(), self.shape.clone()).within(self.started, wait).guard().await?;
+        let mut one = Wait::new(self.settings, name.clone(), self.shape.clone()).within(self.started, wait);
+        let guard = one.guard().await.map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => error,
+            _ if self.names.len() == 1 => error,
+            _ => error.context(format_args!("{name:?}")),
+        })?;
         // A name that comes back unused is free at once.
         guard.set_idle(true);
         Ok(guard)
@@ -199,9 +204,6 @@ impl Taking<'_> {
 
     /// Resolves when one of `held` has ended. Until then they are kept, whether or not they renew themselves.
     async fn ended(&self, held: &[Guard]) {
-        if held.is_empty() {
-            return pending().await;
-        }
         let clock = &self.settings.core.clock;
         let mut lost = pin!(first_lost(held));
         loop {
@@ -239,8 +241,13 @@ fn first_lost(guards: &[Guard]) -> impl Future<Output = (Name, Loss)> + Send + u
         let (name, lost) = (guard.name(), guard.lost());
         Box::pin(async move { (name, lost.await) })
     });
-    let first = select_all(each);
-    async move { first.await.0 }
+    let first = if guards.is_empty() { None } else { Some(select_all(each)) };
+    async move {
+        match first {
+            Some(first) => first.await.0,
+            None => pending().await,
+        }
+    }
 }
 
 /// Proof of several tenures, for as long as [`state`](Guards::state) does not say otherwise: a [`Guard`] for each name.
@@ -249,7 +256,7 @@ fn first_lost(guards: &[Guard]) -> impl Future<Output = (Name, Loss)> + Send + u
 #[derive(Debug)]
 #[must_use = "guards that are dropped at once give the locks up at once"]
 pub struct Guards {
-    /// Sorted by name; at least one.
+    /// Sorted by name.
     guards: Vec<Guard>,
 }
 
@@ -266,7 +273,7 @@ impl Guards {
 
     /// The state of the one that stands worst. No round trip.
     pub fn state(&self) -> State {
-        self.iter().map(Guard::state).max().unwrap_or(State::Lost)
+        self.iter().map(Guard::state).max().unwrap_or(State::Held)
     }
 
     /// Which one ended first in the order of names, and why; `None` while all stand.
@@ -295,6 +302,12 @@ impl Guards {
     /// [`Lost`](ErrorKind::Lost) the moment any of them ends; see [`Guard::run`]. The others go on until they are given up.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         run_until(self.lost(), || self.iter().try_for_each(Guard::check), work).await
+    }
+
+    /// Takes the guard of `name` out, to be given up on its own.
+    pub fn take(&mut self, name: &Name) -> Option<Guard> {
+        let at = self.iter().position(|guard| guard.name() == *name)?;
+        Some(self.guards.remove(at))
     }
 
     /// Gives all names up, at once, and says how each release went.
