@@ -112,7 +112,7 @@ impl Server {
         }
         let (owner, Origin { sent_at, copy }) = (request.owner.clone(), origin);
         *self.slot(&request.name, now) = Some(Row { owner, lingers: false, sent_at, ran_at: now, copy, ttl, fence, until });
-        Acquired::Granted(Grant { fence: Fence::from_counter(fence), ttl: request.ttl, waiting: false })
+        Acquired::Granted(Grant { fence: Fence::from_counter(fence), ttl: request.ttl })
     }
 
     pub(super) fn acquire(&mut self, request: &Request, now: At, origin: Origin) -> Result<Acquired, Error> {
@@ -143,7 +143,7 @@ impl Server {
         }
         row.lingers = false;
         row.until = if flaw == Flaw::RenewalShortens { until } else { row.until.max(until) };
-        Renewal::Renewed { waiting: false }
+        Renewal::Renewed
     }
 
     pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Released {
