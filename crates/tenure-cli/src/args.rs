@@ -32,6 +32,9 @@ pub(crate) enum Command {
     Show(Show),
     /// Take a name from whoever holds it; the holder learns it at its next renewal
     Break(Break),
+    /// Measure what locks cost: on a redis-server of its own, or on the store you name
+    #[cfg(feature = "lab")]
+    Bench(crate::bench::Bench),
     /// Break locks in front of you, and see where tenure's own hold
     #[cfg(feature = "lab")]
     #[command(subcommand)]

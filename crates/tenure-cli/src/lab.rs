@@ -166,10 +166,19 @@ fn chosen(ids: &[String]) -> Result<Vec<Item>, Failure> {
     Ok(items.iter().filter(|item| is_chosen(item)).cloned().collect())
 }
 
+/// This program as the processes under test, with a process beside it that ends them when it is ended itself.
+pub(crate) fn rig() -> Result<Rig, Failure> {
+    let program = std::env::current_exe().map_err(|error| Failure::new(UNREACHABLE, format!("where is tenure? {error}")))?;
+    let rig = Rig { worker: vec![program.into(), WORD.into()] };
+    let unwatched = |error| Failure::new(UNREACHABLE, format!("no process could be started to clean up after the run, {error}"));
+    reaper::watch_over_us(&rig).map_err(unwatched)?;
+    Ok(rig)
+}
+
 fn run_items(args: &Run) -> Result<u8, Failure> {
     let items = chosen(&args.ids)?;
     if items.iter().any(|item| !item.id.starts_with("memory/") && !item.id.starts_with("sqlite/")) {
-        find_server()?;
+        find_server("the lab breaks locks on a real one")?;
     }
     if items.iter().any(|item| item.kind == Kind::Scenario) {
         find_tools()?;
@@ -177,10 +186,7 @@ fn run_items(args: &Run) -> Result<u8, Failure> {
     if let Some(dir) = &args.save {
         std::fs::create_dir_all(dir).map_err(|error| unwritten(dir, &error))?;
     }
-    let program = std::env::current_exe().map_err(|error| Failure::new(UNREACHABLE, format!("where is tenure? {error}")))?;
-    let rig = Rig { worker: vec![program.into(), WORD.into()] };
-    let unwatched = |error| Failure::new(UNREACHABLE, format!("no process could be started to clean up after the run, {error}"));
-    reaper::watch_over_us(&rig).map_err(unwatched)?;
+    let rig = rig()?;
     let table = Table { width: width(&items), text: args.output == Output::Text, all: args.verbose || items.len() <= 3 };
     let seeds = (0..args.repeat).map(|n| args.seed.wrapping_add(n));
     let work: Vec<_> = seeds.flat_map(|seed| items.iter().cloned().map(move |item| (item, seed))).collect();
@@ -311,15 +317,15 @@ fn find_tools() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A missing server is told before anything is run.
-fn find_server() -> Result<(), Failure> {
+/// A missing server is told before anything is run; `why` it is needed.
+pub(crate) fn find_server(why: &str) -> Result<(), Failure> {
     let named = std::env::var_os("TENURE_REDIS_SERVER").filter(|path| !path.is_empty());
     let program = named.unwrap_or_else(|| "redis-server".into());
     let found = std::process::Command::new(&program).arg("--version").stdout(std::process::Stdio::null()).status();
     if found.is_ok_and(|status| status.success()) {
         return Ok(());
     }
-    let what = format!("{} cannot be run, and the lab breaks locks on a real one", program.to_string_lossy());
+    let what = format!("{} cannot be run, and {why}", program.to_string_lossy());
     Err(Failure::new(UNREACHABLE, format!("{what}; install redis-server or name one in TENURE_REDIS_SERVER")))
 }
 

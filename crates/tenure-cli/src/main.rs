@@ -2,6 +2,8 @@
 
 mod acquire;
 mod args;
+#[cfg(feature = "lab")]
+mod bench;
 mod child;
 mod config;
 mod docs;
@@ -81,6 +83,8 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Release(args) => block_on(lease::release(&args)),
         Command::Show(args) => block_on(show::main(&args)),
         Command::Break(args) => block_on(lease::break_lease(&args)),
+        #[cfg(feature = "lab")]
+        Command::Bench(args) => block_on(bench::main(&args)),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::main(args),
         Command::Completions { shell } => docs::completions(shell),

@@ -68,7 +68,7 @@ fn start<'a>(args: &Run, guard: &'a Guard, kill_after: std::time::Duration, voic
 async fn released(locker: &Locker, guard: Guard, code: u8, voice: Voice) -> u8 {
     let name = guard.name();
     match guard.release().await {
-        Ok(Release::Released) => {
+        Ok(Release::Released | Release::StillHeld(_)) => {
             voice.detail(format_args!("{name:?} is released"));
             code
         }

@@ -7,9 +7,8 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Place, Running, is_dead, is_stopped, wait_for};
+use common::{Place, Running, children, is_dead, is_stopped, wait_for};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 use serde_json::Value;
 
 fn json(text: &str) -> Vec<Value> {
@@ -92,16 +91,6 @@ fn what_cannot_be_run_is_named() {
     assert!(missing.err.contains("/nowhere/redis-server") && missing.err.contains("install redis-server"), "{}", missing.err);
     assert_eq!(place.output(&["lab", "run", "--repeat", "0"]).code, 64);
     assert_eq!(place.output(&["lab", "run", "memory/25", "--save", "/proc/nowhere"]).code, 74);
-}
-
-/// Processes that `parent` has started, and that are there.
-fn children(parent: Pid) -> Vec<Pid> {
-    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .map(Pid::from_raw)
-        .collect()
 }
 
 #[test]

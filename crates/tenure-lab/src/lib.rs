@@ -15,6 +15,7 @@
     reason = "a test rig: a broken set-up must stop the run that asked for it, and the runner tells it"
 )]
 
+pub mod bench;
 pub mod explore;
 pub mod item;
 pub mod models;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::{reaper, specimens};
+use crate::{bench, reaper, specimens};
 
 /// Becomes the process that `arguments` name, until standard input ends.
 ///
@@ -16,6 +16,7 @@ pub fn serve(arguments: &[String]) -> io::Result<()> {
             runtime.block_on(tenure_testkit::worker::run(url));
             Ok(())
         }
+        ["bench"] => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(bench::serve()),
         ["specimen", id, who, scale] => {
             let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
             specimens::play(id, who, scale)
@@ -24,6 +25,8 @@ pub fn serve(arguments: &[String]) -> io::Result<()> {
             reaper::reap(Path::new(dir));
             Ok(())
         }
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: reap DIR | store URL | specimen ID NUMBER SCALE")),
+        _ => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: reap DIR | store URL | bench | specimen ID NUMBER SCALE"))
+        }
     }
 }

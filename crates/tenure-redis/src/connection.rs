@@ -11,14 +11,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Client, Pipeline};
-use tenure::Error;
+use tenure::{Error, Owner};
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use crate::failure::{is_noscript, translate};
-use crate::link::{Answers, Identity, Link, Met};
+use crate::handshake::{Identity, Met};
+use crate::link::{Answers, Link};
 use crate::options::Options;
+use crate::push::{Listener, Pushes};
 use crate::script::Form;
+use crate::server::Server;
 
 /// How long a link may be silent, whatever the timeout of those who ask.
 const DEAD_AFTER: Duration = Duration::from_millis(100);
@@ -30,6 +33,8 @@ pub(crate) struct Connection {
     source: Source,
     state: Mutex<State>,
     replacing: tokio::sync::Mutex<()>,
+    pushes: Arc<Pushes>,
+    subscribing: tokio::sync::Mutex<()>,
     /// The largest grant counter that this process has seen at the server.
     seen: AtomicU64,
     /// A connection was left behind whose commands may still run.
@@ -75,7 +80,7 @@ impl Connection {
     /// Connects for the first time.
     pub(crate) async fn open(options: &Options) -> Result<Self, Error> {
         let client = options.client()?;
-        let connection = Self::new(Source::Client(Box::new(client)), None);
+        let connection = Self::new(Source::Client(Box::new(client)), None, Pushes::new(&options.prefix)?);
         connection.replace(None, Instant::now() + FIRST_CONTACT).await.map_err(|e| e.context(format_args!("{options}")))?;
         Ok(connection)
     }
@@ -83,16 +88,18 @@ impl Connection {
     /// Uses a connection that the application looks after. What it had under way when it broke may run later.
     #[cfg(feature = "redis-1")]
     pub(crate) fn brought(link: Link) -> Self {
-        Self::new(Source::Brought, Some(link))
+        Self::new(Source::Brought, Some(link), Pushes::deaf())
     }
 
-    fn new(source: Source, link: Option<Link>) -> Self {
+    fn new(source: Source, link: Option<Link>, pushes: Arc<Pushes>) -> Self {
         let loose = !matches!(source, Source::Client(_));
         let state = State { link: link.map(Arc::new), predecessors: Vec::new() };
         Self {
             source,
             state: Mutex::new(state),
             replacing: tokio::sync::Mutex::default(),
+            pushes,
+            subscribing: tokio::sync::Mutex::default(),
             seen: AtomicU64::new(0),
             loose: AtomicBool::new(loose),
         }
@@ -116,6 +123,48 @@ impl Connection {
 
     pub(crate) fn saw(&self, counter: u64) {
         self.seen.fetch_max(counter, Ordering::AcqRel);
+    }
+
+    /// Hears what is pushed to `owner` from now on, until the listener is dropped. It hears nothing where
+    /// [`channel`](Connection::channel) is none; then its user has to poll.
+    ///
+    /// After any replacement of the link every listener hears a look. The channel may have come or gone with it.
+    ///
+    /// # Round trips
+    /// None once anybody has listened on the link, else 1.
+    pub(crate) async fn listen(&self, owner: Owner, limit: Duration) -> Result<Listener, Error> {
+        // Before the subscription: a link that is made from now on subscribes by itself.
+        let listener = self.pushes.register(owner);
+        let end = Instant::now() + limit;
+        let known = || self.link().is_some_and(|link| link.hears().is_some());
+        if known() {
+            return Ok(listener);
+        }
+        let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_reply(limit)) };
+        if known() {
+            return Ok(listener);
+        }
+        // In RESP2 a subscriber may send nothing else any more.
+        let ask = |link: &Link| {
+            let mut pipeline = redis::pipe();
+            pipeline.add_command(if link.hears() == Some(false) { redis::cmd("PING") } else { self.pushes.subscribe() });
+            pipeline
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        let Exchange { link, answers, .. } = self.exchange(left, Repeat::Freely, ask).await?;
+        link.set_hears(answers.iter().all(Result::is_ok));
+        Ok(listener)
+    }
+
+    /// Where messages to those who [`listen`](Connection::listen) have to be published; none while nothing can be heard, because
+    /// nobody listens, there is no connection, or the server, a proxy or the application's connection has no pushes for us.
+    pub(crate) fn channel(&self) -> Option<&str> {
+        self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
+    }
+
+    /// What the server can do, as far as it is known.
+    pub(crate) fn server(&self) -> Server {
+        self.link().map(|link| link.server.clone()).unwrap_or_default()
     }
 
     /// Sends a pipeline of scripts within `limit`.
@@ -198,7 +247,9 @@ impl Connection {
         }
         let unnamed = failed.is_some_and(|link| link.identity.is_none());
         let limit = end.saturating_duration_since(Instant::now());
-        let Ok(met) = timeout_at(end, Link::establish(client, limit, &predecessors)).await else { return Err(no_connection()) };
+        let Ok(met) = timeout_at(end, Link::establish(client, limit, &predecessors, &self.pushes)).await else {
+            return Err(no_connection());
+        };
         let Met { link, predecessors_ended } = met?;
         if unnamed || !predecessors_ended {
             self.loose.store(true, Ordering::Relaxed);
@@ -207,6 +258,8 @@ impl Connection {
         let mut state = self.state();
         state.predecessors.retain(|identity| !predecessors.contains(identity));
         state.link = Some(Arc::clone(&link));
+        drop(state);
+        self.pushes.missed();
         Ok(link)
     }
 
@@ -255,6 +308,8 @@ fn no_connection() -> Error {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("connected", &self.link().is_some()).finish_non_exhaustive()
+        let mut shown = f.debug_struct("Connection");
+        shown.field("connected", &self.link().is_some()).field("server", &self.server()).field("channel", &self.channel());
+        shown.finish_non_exhaustive()
     }
 }

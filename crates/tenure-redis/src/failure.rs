@@ -47,7 +47,13 @@ const MEANINGS: &[Meaning] = &[
         "grant the user the command and the keys with ACL SETUSER",
     ),
     Meaning {
-        starts: &["WRONGTYPE"],
+        starts: &["TENUREMORE"],
+        kind: ErrorKind::Invalid,
+        what: "the owner holds a smaller share than it asks for",
+        fix: "release that first, or take the larger share with an acquisition of its own",
+    },
+    Meaning {
+        starts: &["WRONGTYPE", "TENUREKIND"],
         kind: ErrorKind::Mismatch,
         what: "the key holds another kind of value, so it is another kind of lock or no lock at all",
         fix: "use another name, or a prefix= of your own",

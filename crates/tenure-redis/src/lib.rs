@@ -9,15 +9,22 @@
 //! ```
 //!
 //! URLs and their parameters are told at [`Options`]. The layout is the one that clients of `SET NX PX` share: `<name>` holds the
-//! owner, `tenure:fence` the grant counter that fences are made of.
+//! owner of a mutex, `tenure:fence` the grant counter that fences are made of. Readers, writers and permits are a sorted set at
+//! `<name>`. Those who wait are in `{<tag>}:q:<name>` and `{<tag>}:p:<name>`, the weights of shares in `{<tag>}:s:<name>`, where the
+//! tag leads to the slot of the name. All of it is under the prefix.
 
 mod connection;
 mod failure;
+mod handshake;
+mod inspect;
+mod keys;
 mod link;
 mod native;
 mod options;
+mod push;
 mod reply;
 mod script;
+mod server;
 
 #[cfg(feature = "redis-1")]
 mod brought;

@@ -1,7 +1,7 @@
-//! The native layout: a name is a string key that holds the owner and nothing else.
+//! The native layout: a mutex is a string key that holds the owner and nothing else.
 //!
-//! Every client that takes locks with `SET NX PX` and gives them up by compare-and-delete shares such a lock with us.
-//! Beside the names there is one key, the grant counter that fences are made of.
+//! Every client that takes locks with `SET NX PX` and gives them up by compare-and-delete shares such a lock with us. Other kinds
+//! are kept at the same key as a sorted set, so that the kinds meet there. What stands beside the keys is in `keys.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,38 +10,50 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
-use redis::{Pipeline, Value, cmd, pipe};
+use futures_util::stream::BoxStream;
+use redis::{Pipeline, Value, pipe};
 use tenure::{
-    Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Owner, Place, Released, Renewal, Request,
-    Share, Store,
+    Acquired, Busy, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Place, Released, Renewal, Request, Share, Store,
 };
 use tokio::time::Instant;
 
 use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{is_noscript, translate, unexpected};
+use crate::keys::{Keys, Layout};
 use crate::link::{Link, now_ms};
 use crate::options::Options;
-use crate::reply::{counter, fence, holder, only, renewals, transaction};
-use crate::script::{self, Form};
+use crate::push::Heard;
+use crate::reply::{busy, counter, fence, notice, only, renewals, transaction};
+use crate::script::{self, Form, Script};
 
 /// Locks on one Redis or Valkey server. Clones share one connection.
 ///
 /// # Round trips
-/// Acquire 1, and 1 more when the name is busy; renew 1 for any number of leases; release 1; inspect 1, or as many as a `SCAN`
-/// of the whole database takes.
+/// Acquire 1, and 1 more when a mutex is busy; renew 1 for any number of leases; release 1, which hands over as well; inspect 1, or
+/// as many as a `SCAN` of the whole database takes.
 #[derive(Clone)]
 pub struct RedisStore {
-    connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) layout: Arc<Layout>,
     shown: Arc<str>,
-    prefix: Arc<str>,
-    counter: Arc<str>,
     timeout: Option<Duration>,
     recheck: Duration,
 }
 
 /// Leases to a renewal script: more would block the server for longer, fewer would cost it more for each.
 const BATCH: usize = 100;
+
+/// How often to look where the holder says when it is done and we can hear it: in case what it said was lost.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// What a request that is settled by script does about the queue.
+const fn place_word(place: Place) -> &'static str {
+    match place {
+        Place::None => "none",
+        Place::Join { .. } => "join",
+        Place::Keep => "keep",
+    }
+}
 
 impl RedisStore {
     pub(crate) async fn connect(options: Options) -> Result<Self, Error> {
@@ -56,25 +68,12 @@ impl RedisStore {
         timeout: Option<Duration>,
         recheck: Duration,
     ) -> Self {
-        let counter = format!("{prefix}tenure:fence").into();
-        Self { connection: Arc::new(connection), shown: shown.into(), prefix: prefix.into(), counter, timeout, recheck }
+        let layout = Arc::new(Layout::new(prefix));
+        Self { connection: Arc::new(connection), layout, shown: shown.into(), timeout, recheck }
     }
 
-    fn key(&self, name: &Name) -> String {
-        format!("{}{name}", self.prefix)
-    }
-
-    fn limit(&self, ttl: Duration) -> Duration {
+    pub(crate) fn limit(&self, ttl: Duration) -> Duration {
         self.features().limit(ttl)
-    }
-
-    /// Refuses the one name that is not a lock.
-    fn check(&self, name: &Name) -> Result<(), Error> {
-        if self.key(name) == *self.counter {
-            let what = format!("{name:?} is where {self} keeps the counter that fences are made of");
-            return Err(Error::invalid(what).fix("use another name, or a prefix= of your own"));
-        }
-        Ok(())
     }
 
     /// Lifts the counter through a connection that never did, and so learns whether scripts may be run at all, before anything is
@@ -84,16 +83,17 @@ impl RedisStore {
             return Ok(());
         }
         let (seen, sent_at) = (self.connection.seen(), now_ms());
-        let lift = |_: &Link| single(script::call(&script::LIFT, Form::Text, &[&*self.counter], &[seen]));
+        let lift = |_: &Link| single(script::call(&script::LIFT, Form::Text, &[&self.layout.counter], &[seen]));
         let Exchange { link, answers, .. } = self.connection.exchange(limit, Repeat::Freely, lift).await?;
         self.connection.saw(counter(&only(answers)?.map_err(|e| translate(&e))?)?);
         link.lifted(sent_at, 0);
         Ok(())
     }
 
-    /// Takes a free name without a script: a script costs the server almost twice as much.
+    /// Takes a free mutex without a script: a script costs the server almost twice as much.
     async fn take(&self, request: &Request, limit: Duration) -> Result<Taken, Error> {
-        let key = self.key(&request.name);
+        let Keys { name, queue, .. } = self.layout.of(&request.name);
+        let counter_key = &self.layout.counter;
         // Everything seen before the request leaves was granted before it; what other tasks see meanwhile says nothing.
         let seen = self.connection.seen();
         let sent_at = now_ms();
@@ -102,16 +102,17 @@ impl RedisStore {
             let mut pipeline = pipe();
             doubts.store(link.doubts(), Ordering::Relaxed);
             if let Some(form) = link.due_lift() {
-                pipeline.add_command(script::call(&script::LIFT, form, &[&*self.counter], &[seen]));
+                pipeline.add_command(script::call(&script::LIFT, form, &[counter_key], &[seen]));
             }
             pipeline.cmd("MULTI");
-            pipeline.cmd("SET").arg(&key).arg(request.owner.as_bytes()).arg("NX").arg("PX").arg(millis(request.ttl));
-            pipeline.cmd("INCR").arg(&*self.counter);
+            pipeline.cmd("SET").arg(&name).arg(request.owner.as_bytes()).arg("NX").arg("PX").arg(millis(request.ttl));
+            pipeline.cmd("INCR").arg(counter_key);
+            pipeline.cmd("EXISTS").arg(&queue);
             pipeline.cmd("EXEC");
             pipeline
         };
         let Exchange { link, mut answers, repeated } = self.connection.exchange(limit, Repeat::Settled, pipeline).await?;
-        let lift = (answers.len() == 5).then(|| answers.remove(0));
+        let lift = (answers.len() == 6).then(|| answers.remove(0));
         let executed = transaction(answers);
         let floor = match lift {
             None => Some(seen),
@@ -127,135 +128,118 @@ impl RedisStore {
             Some(Err(error)) if may_have_set(&executed) => return Err(translate(&error).maybe_applied()),
             Some(Err(error)) => return Err(translate(&error)),
         };
-        let (set, incremented) = executed?;
+        let [set, incremented, queued] = executed?;
         if set == Value::Nil {
             return Ok(Taken::Busy { repeated });
         }
         // Whatever is wrong from here on, the name may be ours at the server.
         let counter = counter(&incremented).map_err(Error::maybe_applied)?;
         self.connection.saw(counter);
+        if queued != Value::Int(0) {
+            return Ok(Taken::Overtaking);
+        }
         // A counter that does not rise above what was seen has lost data: no fence is made of it.
         if floor.is_some_and(|floor| counter > floor) { Ok(Taken::Granted(fence(counter)?)) } else { Ok(Taken::Unfenced) }
     }
 
-    /// Settles by script what the fast path could not: who holds, whether it is us, or a new fence for what is ours.
-    async fn claim(&self, request: &Request, mine_counts: bool, limit: Duration) -> Result<Acquired, Error> {
-        let key = self.key(&request.name);
-        let seen = self.connection.seen().to_string();
-        let from = request.from.as_ref().map_or(&b""[..], |from| from.as_bytes());
-        let (ttl, mine) = (millis(request.ttl).to_string(), if mine_counts { "1" } else { "0" });
-        let args = [request.owner.as_bytes(), ttl.as_bytes(), mine.as_bytes(), from, seen.as_bytes()];
-        let call = |form| script::call(&script::CLAIM, form, &[key.as_bytes(), self.counter.as_bytes()], &args);
-        let (answer, _) = self.script(limit, Repeat::Settled, call).await?;
-        let Value::Array(parts) = &answer else { return Err(unexpected(format_args!("{answer:?} to a claim")).maybe_applied()) };
-        match &parts[..] {
-            [Value::Int(1), number] => {
-                let counter = counter(number).map_err(Error::maybe_applied)?;
-                self.connection.saw(counter);
-                Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl, waiting: false }))
-            }
-            [Value::Int(0)] => Ok(Acquired::Busy(self.busy(None))),
-            [Value::Int(0), Value::BulkString(value), Value::Int(ttl)] => {
-                Ok(Acquired::Busy(self.busy(Some(holder(value, *ttl)))))
-            }
-            other => Err(unexpected(format_args!("{other:?} to a claim")).maybe_applied()),
+    /// Asks by script, which settles everything: who holds, whether it is us, who is next, and a place in the queue.
+    async fn ask(&self, request: &Request, mine_counts: bool, place: &str, limit: Duration) -> Result<Acquired, Error> {
+        let Request { owner, ttl, share, from, .. } = request;
+        let (keep, claim) = match request.place {
+            Place::Join { keep, claim } => (keep, claim),
+            Place::None | Place::Keep => (Duration::ZERO, Duration::ZERO),
+        };
+        let channel = self.connection.channel();
+        let (ttl, keep, claim) = (millis(*ttl).to_string(), millis(keep).to_string(), millis(claim).to_string());
+        let weight = share.weight().to_string();
+        let args = [
+            owner.as_bytes(),
+            ttl.as_bytes(),
+            weight.as_bytes(),
+            if mine_counts { b"1" } else { b"0" },
+            from.as_ref().map_or(&b""[..], |from| from.as_bytes()),
+            place.as_bytes(),
+            keep.as_bytes(),
+            claim.as_bytes(),
+            channel.unwrap_or("-").as_bytes(),
+        ];
+        let (answer, _) = self.run(&script::ACQUIRE, &request.name, *share, &args, Repeat::Settled, limit).await?;
+        if let Value::Array(parts) = &answer
+            && let [Value::Int(1), number] = &parts[..]
+        {
+            let counter = counter(number).map_err(Error::maybe_applied)?;
+            self.connection.saw(counter);
+            return Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl, waiting: false }));
         }
+        let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
+        // A holder that is not one of ours tells nobody when it is done.
+        let told = channel.is_some() && busy.ahead.is_some() && busy.holder.as_ref().is_none_or(|holder| holder.owner.is_ours());
+        let recheck = if told { HEARTBEAT.max(self.recheck) } else { self.recheck };
+        Ok(Acquired::Busy(Busy { recheck, ..busy }))
     }
 
-    fn busy(&self, holder: Option<Holder>) -> Busy {
-        Busy { ahead: None, recheck: self.recheck, mark: None, holder }
-    }
-
-    /// Runs one script call and gives its answer, and whether it may have run twice.
-    async fn script(
+    /// Runs a script about one name; its answer, and whether it may have run twice.
+    async fn run(
         &self,
-        limit: Duration,
+        script: &Script,
+        name: &Name,
+        share: Share,
+        args: &[&[u8]],
         repeat: Repeat,
-        call: impl Fn(Form) -> redis::Cmd + Sync,
+        limit: Duration,
     ) -> Result<(Value, bool), Error> {
-        let Exchange { answers, repeated, .. } = self.connection.call(limit, repeat, |_, form| single(call(form))).await?;
-        let answer = only(answers)?.map_err(|e| translate(&e))?;
-        Ok((answer, repeated))
+        let Keys { name, queue, places, shares } = self.layout.of(name);
+        let keys = [&name, &queue, &places, &self.layout.counter, &shares];
+        // A mutex has no use for the last.
+        let keys = if share == Share::MUTEX { &keys[..4] } else { &keys[..] };
+        let (capacity, seen) = (share.capacity().to_string(), self.connection.seen().to_string());
+        let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
+        let call = |_: &Link, form| single(script::call(script, form, keys, &args));
+        let Exchange { answers, repeated, .. } = self.connection.call(limit, repeat, call).await?;
+        Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
     }
 
-    fn renewal(&self, leases: &[Lease], form: Form) -> redis::Cmd {
-        let keys: Vec<String> = leases.iter().map(|lease| self.key(&lease.name)).collect();
+    fn renewal(&self, leases: &[&Lease], form: Form) -> redis::Cmd {
+        let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
+        let script = if of_shares { &script::RENEW_SHARES } else { &script::RENEW };
+        let keys: Vec<String> = if of_shares {
+            let both = |lease: &&Lease| {
+                let Keys { name, shares, .. } = self.layout.of(&lease.name);
+                [name, shares]
+            };
+            leases.iter().flat_map(both).collect()
+        } else {
+            leases.iter().map(|lease| self.layout.name(&lease.name)).collect()
+        };
         let ttls: Vec<String> = leases.iter().map(|lease| millis(lease.ttl).to_string()).collect();
         let args: Vec<&[u8]> =
             leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]).collect();
-        script::call(&script::RENEW, form, &keys, &args)
+        script::call(script, form, &keys, &args)
     }
 
     /// Renews batches in one pipeline. Batches that were refused as a whole come back with the refusal.
     async fn renew_batches<'a>(
         &self,
         limit: Duration,
-        batches: &[&'a [Lease]],
-    ) -> Vec<(&'a [Lease], Result<Vec<Renewal>, Error>)> {
+        batches: Vec<Vec<&'a Lease>>,
+    ) -> Vec<(Vec<&'a Lease>, Result<Vec<Renewal>, Error>)> {
         let pipeline = |_: &Link, form| {
             let mut pipeline = pipe();
-            for batch in batches {
+            for batch in &batches {
                 pipeline.add_command(self.renewal(batch, form));
             }
             pipeline
         };
         match self.connection.call(limit, Repeat::Freely, pipeline).await {
             Ok(Exchange { answers, .. }) => {
-                batches.iter().zip(answers).map(|(batch, answer)| (*batch, renewals(answer, batch.len()))).collect()
+                let outcome = |(batch, answer): (Vec<&'a Lease>, _)| {
+                    let outcome = renewals(answer, batch.len());
+                    (batch, outcome)
+                };
+                batches.into_iter().zip(answers).map(outcome).collect()
             }
-            Err(error) => batches.iter().map(|batch| (*batch, Err(error.copy()))).collect(),
+            Err(error) => batches.into_iter().map(|batch| (batch, Err(error.copy()))).collect(),
         }
-    }
-
-    async fn scan(&self) -> Result<Vec<Entry>, Error> {
-        let mut entries = Vec::new();
-        let mut cursor = String::from("0");
-        let pattern = format!("{}*", glob_escaped(&self.prefix));
-        loop {
-            let step = single(
-                cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg("string").to_owned(),
-            );
-            let answer =
-                only(self.connection.call(self.limit(Duration::MAX), Repeat::Freely, |_, _| step.clone()).await?.answers)?
-                    .map_err(|e| translate(&e))?;
-            let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(unexpected)?;
-            let names: Vec<Name> = keys.iter().filter_map(|key| self.name(key)).collect();
-            entries
-                .extend(self.look_at(&names).await?.into_iter().filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
-            if next == "0" {
-                return Ok(entries);
-            }
-            cursor = next;
-        }
-    }
-
-    fn name(&self, key: &[u8]) -> Option<Name> {
-        let name = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
-        Name::new(name).ok()
-    }
-
-    /// What the keys of `names` hold. Free ones are left out.
-    async fn look_at(&self, names: &[Name]) -> Result<Vec<Entry>, Error> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        // Not in a transaction: a server out of memory queues none, and that is when people look. What is read between a change of
-        // hands shows the one owner with the other's ttl, for a moment.
-        let mut pipeline = pipe();
-        for name in names {
-            let key = self.key(name);
-            pipeline.cmd("GET").arg(&key).cmd("PTTL").arg(&key);
-        }
-        let mut answers =
-            self.connection.call(self.limit(Duration::MAX), Repeat::Freely, |_, _| pipeline.clone()).await?.answers.into_iter();
-        let mut entries = Vec::new();
-        for name in names {
-            let mut answer = || answers.next().unwrap_or(Ok(Value::Nil)).map_err(|e| translate(&e));
-            if let (Value::BulkString(value), Value::Int(ttl @ -1..)) = (answer()?, answer()?) {
-                entries.push(Entry { name: name.clone(), holders: vec![holder(&value, ttl)], waiters: 0 });
-            }
-        }
-        Ok(entries)
     }
 }
 
@@ -263,6 +247,8 @@ enum Taken {
     Granted(Fence),
     /// Ours, without a number that can be relied on.
     Unfenced,
+    /// Ours, though others wait.
+    Overtaking,
     Busy {
         /// An earlier try had no answer, and may be what it is busy with.
         repeated: bool,
@@ -274,10 +260,10 @@ impl Store for RedisStore {
     fn features(&self) -> Features {
         Features {
             fence: true,
-            shares: false,
-            queue: false,
-            cohort: false,
-            push: false,
+            shares: true,
+            queue: true,
+            cohort: true,
+            push: true,
             server_clock: true,
             late_commands: self.connection.has_late_commands(),
             min_ttl: Duration::from_millis(50),
@@ -287,27 +273,27 @@ impl Store for RedisStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
-        if request.share != Share::MUTEX || request.place != Place::None {
-            return Err(Error::new(tenure::ErrorKind::Unsupported, format!("{self} keeps mutexes without a queue only")));
-        }
-        self.check(&request.name)?;
+        self.layout.check(&request.name)?;
         let limit = self.limit(request.ttl);
         let end = Instant::now() + limit;
         let left = || end.saturating_duration_since(Instant::now());
-        if let Some(from) = &request.from {
-            if from.as_bytes().is_empty() {
-                return Err(Error::invalid("the owner to take over from is empty"));
-            }
-            return self.claim(request, request.repeatable, limit).await;
+        if request.from.as_ref().is_some_and(|from| from.as_bytes().is_empty()) {
+            return Err(Error::invalid("the owner to take over from is empty"));
         }
         self.prepare(limit).await?;
+        if request.share != Share::MUTEX || request.place != Place::None || request.from.is_some() {
+            return self.ask(request, request.repeatable, place_word(request.place), left()).await;
+        }
         match self.take(request, left()).await? {
             Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl, waiting: false })),
             // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
-            Taken::Unfenced => self.claim(request, true, left()).await.map_err(Error::maybe_applied),
+            Taken::Unfenced => self.ask(request, true, "none", left()).await.map_err(Error::maybe_applied),
+            Taken::Overtaking => self.ask(request, true, "yield", left()).await.map_err(Error::maybe_applied),
             Taken::Busy { repeated } => {
-                let answer = self.claim(request, request.repeatable, left()).await?;
-                if repeated && is_held_by(&answer, &request.owner) {
+                let answer = self.ask(request, request.repeatable, "none", left()).await?;
+                let held_by_it =
+                    matches!(&answer, Acquired::Busy(Busy { holder: Some(holder), .. }) if holder.owner == request.owner);
+                if repeated && held_by_it {
                     let what = "the first try had no answer, and the given value is in place: ours or another's";
                     return Err(Error::unreachable(what).maybe_applied());
                 }
@@ -319,21 +305,24 @@ impl Store for RedisStore {
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
         let limit = self.limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
         let end = Instant::now() + limit;
-        let batches: Vec<&[Lease]> = leases.chunks(BATCH).collect();
+        let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
+        let batches = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
-        for (batch, outcome) in self.renew_batches(limit, &batches).await {
+        for (batch, outcome) in self.renew_batches(limit, batches).await {
             match outcome {
-                Ok(renewals) => answers.extend(batch.iter().zip(renewals.into_iter().map(Ok))),
+                Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),
                 // One lease that the server refuses fails its whole batch. All in turn, in one more round trip.
-                Err(error) if batch.len() > 1 && !error.is_transient() => refused.extend(batch.chunks(1)),
-                Err(error) => answers.extend(batch.iter().map(|lease| (lease, Err(error.copy())))),
+                Err(error) if batch.len() > 1 && !error.is_transient() => {
+                    refused.extend(batch.into_iter().map(|alone| vec![alone]));
+                }
+                Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.copy())))),
             }
         }
         if !refused.is_empty() {
             // Somewhat less than is left, so that the answers there are reach the caller before it gives up.
             let left = end.saturating_duration_since(Instant::now()).mul_f64(0.9);
-            for (alone, outcome) in self.renew_batches(left, &refused).await {
-                answers.extend(alone.iter().zip([outcome.map(|renewals| renewals[0])]));
+            for (alone, outcome) in self.renew_batches(left, refused).await {
+                answers.extend(alone.into_iter().zip([outcome.map(|renewals| renewals[0])]));
             }
         }
         // The caller's order is that of the addresses in its slice.
@@ -342,14 +331,12 @@ impl Store for RedisStore {
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
-        self.check(&lease.name)?;
-        let key = self.key(&lease.name);
+        self.layout.check(&lease.name)?;
         let linger = millis(linger).to_string();
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
         // Between two runs of the release of a given value another may have taken the name with the same.
         let repeat = if lease.owner.is_ours() { Repeat::Freely } else { Repeat::Never };
-        let call = |form| script::call(&script::RELEASE, form, &[key.as_bytes()], &args);
-        match self.script(self.limit(lease.ttl), repeat, call).await? {
+        match self.run(&script::RELEASE, &lease.name, lease.share, &args, repeat, self.limit(lease.ttl)).await? {
             (Value::Int(1), _) => Ok(Released::Released),
             (Value::Int(0), false) => Ok(Released::NotHeld),
             // The first of the two may have given it up, or it was lost before: nobody knows.
@@ -360,14 +347,20 @@ impl Store for RedisStore {
         }
     }
 
-    async fn watch(&self, _request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        Ok(stream::pending().boxed())
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        let listener = self.connection.listen(request.owner.clone(), self.limit(request.ttl)).await?;
+        let owner = request.owner.clone();
+        let told = move |heard| match heard {
+            Heard::Look => Notice::Look,
+            Heard::Message(payload) => notice(&payload, &owner),
+        };
+        Ok(listener.map(told).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         match name {
             Some(name) => {
-                self.check(name)?;
+                self.layout.check(name)?;
                 self.look_at(std::slice::from_ref(name)).await
             }
             None => self.scan().await,
@@ -376,18 +369,14 @@ impl Store for RedisStore {
 }
 
 /// Whether the transaction behind a failed lift may have taken the name.
-fn may_have_set(executed: &Result<(Value, Value), Error>) -> bool {
+fn may_have_set(executed: &Result<[Value; 3], Error>) -> bool {
     match executed {
-        Ok((set, _)) => *set != Value::Nil,
+        Ok([set, ..]) => *set != Value::Nil,
         Err(error) => error.may_have_been_applied(),
     }
 }
 
-fn is_held_by(answer: &Acquired, owner: &Owner) -> bool {
-    matches!(answer, Acquired::Busy(Busy { holder: Some(holder), .. }) if holder.owner == *owner)
-}
-
-fn single(command: redis::Cmd) -> Pipeline {
+pub(crate) fn single(command: redis::Cmd) -> Pipeline {
     let mut pipeline = pipe();
     pipeline.add_command(command);
     pipeline
@@ -397,10 +386,6 @@ fn single(command: redis::Cmd) -> Pipeline {
 fn millis(span: Duration) -> u64 {
     let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     if span.is_zero() { 0 } else { millis.max(1) }
-}
-
-fn glob_escaped(prefix: &str) -> String {
-    prefix.chars().flat_map(|c| if "*?[]^\\".contains(c) { vec!['\\', c] } else { vec![c] }).collect()
 }
 
 impl fmt::Display for RedisStore {

@@ -188,7 +188,7 @@ impl Options {
             Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
         };
         let mut login =
-            RedisConnectionInfo::default().set_db(self.db).set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
+            RedisConnectionInfo::default().set_db(self.db).set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
         if let Some(username) = &self.username {
             login = login.set_username(username);
         }

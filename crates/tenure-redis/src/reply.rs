@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
-use tenure::{Error, Fence, Holder, Owner, Renewal, Share};
+use tenure::{Busy, Error, Fence, Holder, Notice, Owner, Renewal, Share};
 
 use crate::failure::{translate, unexpected};
 
-/// The two results of `MULTI, a, b, EXEC`. Where either failed, what the other did stands: the error says so.
-pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<(Value, Value), Error> {
+/// The results of `MULTI, a, b, c, EXEC`. Where one failed, what the others did stands: the error says so.
+pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<[Value; 3], Error> {
     let mut answers = answers.into_iter();
-    let (queued, executed) = (answers.by_ref().take(3).collect::<Vec<_>>(), answers.next());
+    let (queued, executed) = (answers.by_ref().take(4).collect::<Vec<_>>(), answers.next());
     // What was refused when it was queued says why; EXEC then only says that something was.
     if let Some(error) = queued.iter().find_map(|answer| answer.as_ref().err()) {
         let error = translate(error);
@@ -20,15 +20,13 @@ pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<(Value, Va
     }
     match executed {
         Some(Ok(Value::Array(results))) => {
-            let mut results = results.into_iter().map(Value::extract_error);
-            let (first, second) = (results.next(), results.next());
-            let applied = matches!(first, Some(Ok(ref value)) if *value != Value::Nil);
-            match (first, second) {
-                (Some(Ok(first)), Some(Ok(second))) => Ok((first, second)),
-                (Some(Err(error)), _) => Err(translate(&error)),
-                (_, Some(Err(error))) if applied => Err(translate(&error).maybe_applied()),
-                (_, Some(Err(error))) => Err(translate(&error)),
-                _ => Err(unexpected("a transaction with too few results")),
+            let applied = matches!(results.first(), Some(first) if !matches!(first, Value::Nil | Value::ServerError(_)));
+            let results: RedisResult<Vec<Value>> = results.into_iter().map(Value::extract_error).collect();
+            match results.map(<[Value; 3]>::try_from) {
+                Ok(Ok(results)) => Ok(results),
+                Ok(Err(_)) => Err(unexpected("a transaction with too few results")),
+                Err(error) if applied => Err(translate(&error).maybe_applied()),
+                Err(error) => Err(translate(&error)),
             }
         }
         Some(Err(error)) => Err(translate(&error)),
@@ -66,7 +64,33 @@ pub(crate) fn fence(counter: u64) -> Result<Fence, Error> {
     Fence::from_counter(counter).ok_or_else(|| exhausted().maybe_applied().fix("delete the key tenure:fence"))
 }
 
-pub(crate) fn holder(value: &[u8], ttl: i64) -> Holder {
+pub(crate) fn holder(value: &[u8], ttl: i64, share: Share) -> Holder {
     let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
-    Holder { owner: Owner::from_bytes(value), share: Share::MUTEX, fence: None, ttl, age: None }
+    Holder { owner: Owner::from_bytes(value), share, fence: None, ttl, age: None }
+}
+
+/// What `acquire.lua` says of a name that was not granted. When to look again is not said there.
+pub(crate) fn busy(answer: &Value, asked: Share) -> Result<Busy, Error> {
+    let odd = || unexpected(format_args!("{answer:?} to an acquisition"));
+    let Value::Array(parts) = answer else { return Err(odd()) };
+    let [Value::Int(0), mark, Value::Int(ahead), held @ ..] = &parts[..] else { return Err(odd()) };
+    let holder = match held {
+        [] => None,
+        [Value::BulkString(value), Value::Int(ttl), Value::Int(weight)] => {
+            let share = u32::try_from(*weight).ok().and_then(|weight| Share::from_parts(weight, asked.capacity()));
+            Some(holder(value, *ttl, share.ok_or_else(odd)?))
+        }
+        _ => return Err(odd()),
+    };
+    Ok(Busy { ahead: u32::try_from(*ahead).ok(), recheck: Duration::ZERO, mark: Some(counter(mark)?), holder })
+}
+
+/// A push as `queue.lua` writes it, `<counter>:<claim in ms>`. Anything else is at least a reason to look.
+pub(crate) fn notice(payload: &[u8], owner: &Owner) -> Notice {
+    let granted = || {
+        let (counter, claim) = std::str::from_utf8(payload).ok()?.split_once(':')?;
+        let (fence, claim) = (Fence::from_counter(counter.parse().ok()?)?, Duration::from_millis(claim.parse().ok()?));
+        Some(Notice::Granted { owner: owner.clone(), fence, claim })
+    };
+    granted().unwrap_or(Notice::Look)
 }

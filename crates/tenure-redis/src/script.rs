@@ -23,9 +23,11 @@ macro_rules! script {
 }
 
 pub(crate) static LIFT: LazyLock<Script> = script!("fence.lua", "lift.lua");
-pub(crate) static CLAIM: LazyLock<Script> = script!("fence.lua", "claim.lua");
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("keys.lua", "fence.lua", "holders.lua", "queue.lua", "acquire.lua");
 pub(crate) static RENEW: LazyLock<Script> = script!("renew.lua");
-pub(crate) static RELEASE: LazyLock<Script> = script!("release.lua");
+pub(crate) static RENEW_SHARES: LazyLock<Script> = script!("renew-shares.lua");
+pub(crate) static RELEASE: LazyLock<Script> =
+    script!("release-free.lua", "keys.lua", "fence.lua", "holders.lua", "queue.lua", "release.lua");
 
 /// How a script is named to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,9 @@ pub mod fences;
 pub mod foreign;
 pub mod guards;
 pub mod processes;
+pub mod queues;
 pub mod repeats;
+pub mod shares;
 pub mod waiting;
 
 use std::process::Command;
@@ -96,6 +98,24 @@ macro_rules! conformance {
                 no_two_processes_are_inside_at_once, a_killed_holder_frees_within_its_ttl, a_stopped_holder_is_overtaken_and_knows_it,
                 a_killed_waiter_leaves_nothing, a_lease_passes_between_processes,
             ]
+            shares: [
+                readers_hold_together_and_a_writer_alone, permits_add_up_and_never_to_more,
+                a_stream_of_readers_does_not_starve_a_writer, a_downgrade_lets_readers_in,
+                a_smaller_share_cannot_grow, a_dead_reader_ends_at_its_own_time, a_crashed_permit_returns,
+                two_kinds_at_a_name_are_a_mismatch, fences_rise_over_exclusive_grants,
+                many_shares_of_a_name_are_renewed_in_one_batch, a_lingering_share_is_nobodys_share,
+                a_share_is_adopted, every_holder_of_a_name_is_listed, a_share_is_given_up_once,
+            ]
+            queues: [
+                waiters_are_served_in_the_order_they_joined, a_try_neither_queues_nor_overtakes,
+                a_given_value_never_queues, a_heartbeat_keeps_a_place, a_place_without_heartbeat_lapses,
+                a_heartbeat_never_makes_a_place, a_released_place_is_used_up,
+                a_served_waiter_that_never_comes_costs_its_claim, dead_heads_in_a_row_are_passed,
+                a_served_waiter_finds_itself_granted, a_hand_over_is_pushed_to_the_one_that_is_served,
+                a_dead_holder_is_followed_by_the_first_live_waiter, a_repeated_join_is_one_place,
+                readers_at_the_head_are_served_together, waiters_are_counted_and_the_holder_is_told,
+                an_adoption_leaves_the_queue_as_it_is,
+            ]
             foreign: [
                 a_foreign_lock_and_ours_exclude_each_other, a_lock_without_expiry_is_told, another_type_is_refused_and_left_alone,
                 a_silent_store_is_told_within_the_timeout, what_was_sent_to_a_silent_store_is_cleared,
@@ -147,6 +167,8 @@ pub fn check_list(listed: &[&str]) {
         include_str!("conformance/guards.rs"),
         include_str!("conformance/waiting.rs"),
         include_str!("conformance/processes.rs"),
+        include_str!("conformance/shares.rs"),
+        include_str!("conformance/queues.rs"),
         include_str!("conformance/foreign.rs"),
     ];
     let written =
@@ -160,6 +182,8 @@ pub fn check_list(listed: &[&str]) {
 pub(crate) const TTL: Duration = Duration::from_millis(1_500);
 /// For leases that must not end during the test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// For the claims of waiters.
+pub(crate) const CLAIM: Duration = Duration::from_millis(1_000);
 /// For waits whose end is an event: only a hang lasts as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -173,6 +197,16 @@ pub(crate) fn owner() -> Owner {
 
 pub(crate) fn request(text: &str, ttl: Duration) -> Request {
     Request { name: name(text), owner: owner(), share: Share::MUTEX, ttl, place: Place::None, repeatable: true, from: None }
+}
+
+/// The same with a place in the queue, for as long as the test may last.
+pub(crate) fn joining(request: &Request) -> Request {
+    Request { place: Place::Join { keep: LONG, claim: CLAIM }, ..request.clone() }
+}
+
+/// The heartbeat of a place.
+pub(crate) fn keeping(request: &Request) -> Request {
+    Request { place: Place::Keep, ..request.clone() }
 }
 
 pub(crate) fn lease(request: &Request) -> Lease {

@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attempt::Attempt;
 use crate::locker::Core;
+use crate::room::Shape;
 use crate::tenure::Terms;
-use crate::wait::{Look, Wait};
-use crate::{Acquired, Error, ErrorKind, Guard, Holder, Lease, Name, Owner};
+use crate::wait::Wait;
+use crate::{Acquired, Error, ErrorKind, Guard, Holder, Lease, Name, Owner, Place, Request, Share};
 
 /// What a waiting acquisition meets; see [`Acquire::on_wait`].
 #[derive(Debug)]
@@ -28,17 +30,18 @@ type Observer = Box<dyn Fn(Waiting<'_>) + Send + Sync>;
 pub struct Acquire {
     pub(crate) core: Arc<Core>,
     name: Result<Name, Error>,
+    share: Result<Share, Error>,
     terms: Terms,
-    guard: Option<Duration>,
+    pub(crate) guard: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) recheck: Option<Duration>,
-    label: Option<String>,
+    label: Arc<str>,
     pub(crate) token: Option<Owner>,
     observer: Option<Observer>,
 }
 
 impl Acquire {
-    pub(crate) fn new(core: Arc<Core>, name: Result<Name, Error>) -> Self {
+    pub(crate) fn new(core: Arc<Core>, name: Result<Name, Error>, share: Result<Share, Error>) -> Self {
         let terms = Terms {
             ttl: core.ttl,
             drift: core.drift,
@@ -46,9 +49,10 @@ impl Acquire {
             renews: true,
             max_hold: None,
             min_hold: Duration::ZERO,
+            linger: Duration::ZERO,
         };
-        let guard = core.guard;
-        Self { core, name, terms, guard, wait: None, recheck: None, label: None, token: None, observer: None }
+        let (guard, label) = (core.guard, Arc::clone(&core.label));
+        Self { core, name, share, terms, guard, wait: None, recheck: None, label, token: None, observer: None }
     }
 
     /// How long the lease lasts from each renewal, at the store.
@@ -83,6 +87,12 @@ impl Acquire {
         self
     }
 
+    /// Keeps the name taken by nobody for this long after its release: a pause before anyone else begins.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.terms.linger = linger;
+        self
+    }
+
     /// How often to look again while nothing is heard from the store, instead of the store's own choice. Jitter is added.
     pub fn recheck(mut self, every: Duration) -> Self {
         self.recheck = Some(every);
@@ -91,7 +101,7 @@ impl Acquire {
 
     /// The label that operators see of this holder, instead of the locker's.
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = Some(label.into());
+        self.label = label.into().into();
         self
     }
 
@@ -122,8 +132,12 @@ impl Acquire {
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) or [`Unsupported`](ErrorKind::Unsupported), as the acquisition would answer.
     pub fn check(&self) -> Result<(), Error> {
-        let name = self.name.as_ref().map_err(Error::copy)?;
+        let (name, share) = (self.name.as_ref().map_err(Error::copy)?, *self.share.as_ref().map_err(Error::copy)?);
         let features = self.core.store.features();
+        if share != Share::MUTEX && !features.shares {
+            let what = format!("{} keeps no shares, and {} needs them", self.core.store, share.kind());
+            return Err(Error::new(ErrorKind::Unsupported, what).fix("use a mutex, or another store"));
+        }
         if name.as_str().len() > features.max_name {
             let what = format!(
                 "the lock name has {} bytes, more than the {} this store can keep",
@@ -132,9 +146,7 @@ impl Acquire {
             );
             return Err(Error::invalid(what).fix("use a shorter name, or a digest of it"));
         }
-        if let Some(label) = &self.label {
-            crate::owner::check_label(label)?;
-        }
+        crate::owner::check_label(&self.label)?;
         check_terms(&self.core, &self.terms())
     }
 
@@ -168,13 +180,13 @@ impl Acquire {
         self.check()?;
         self.core.watchdog.tend();
         let name = self.name.as_ref().map_err(Error::copy)?.clone();
-        let mut wait = Wait::new(&self, name)?;
-        loop {
-            match wait.look().await? {
-                Look::Won(guard) => return Ok(guard),
-                Look::Again(pause) => wait.pause(pause).await,
-            }
-        }
+        let shape = Shape {
+            share: *self.share.as_ref().map_err(Error::copy)?,
+            terms: self.terms(),
+            label: Arc::clone(&self.label),
+            token: self.token.clone(),
+        };
+        Wait::new(&self, name, shape).guard().await
     }
 
     /// Takes over `lease`, once.
@@ -186,13 +198,14 @@ impl Acquire {
             return Err(Error::invalid(what).fix("release it where it was taken, and take it again"));
         }
         self.core.watchdog.tend();
-        let mut wait = Wait::new(&self, lease.name.clone())?;
-        wait.attempt.request.from = Some(lease.owner.clone());
-        wait.attempt.request.share = lease.share;
+        let (name, owner, share) = (lease.name.clone(), self.owner()?, lease.share);
+        let from = Some(lease.owner.clone());
+        let request = Request { name, owner, share, ttl: lease.ttl, place: Place::None, repeatable: true, from };
+        let mut attempt = Attempt::new(&self.core, request);
         let sent_at = self.core.clock.now();
         let lost = || crate::watchdog::gone().context(format_args!("{:?}", lease.name));
-        match wait.attempt.send().await? {
-            Acquired::Granted(grant) => wait.attempt.won(self.terms(), sent_at, &grant).ok_or_else(lost),
+        match attempt.send().await? {
+            Acquired::Granted(grant) => attempt.won(self.terms(), &self.label, sent_at, &grant).ok_or_else(lost),
             Acquired::Busy(_) => Err(lost()),
             Acquired::Refused { why, .. } => Err(Error::unavailable(why)),
         }
@@ -206,7 +219,7 @@ impl Acquire {
     pub(crate) fn owner(&self) -> Result<Owner, Error> {
         match &self.token {
             Some(token) => Ok(token.clone()),
-            None => Owner::mint(self.label.as_deref().unwrap_or(&self.core.label)),
+            None => Owner::mint(&self.label),
         }
     }
 
@@ -254,6 +267,7 @@ pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
     let Terms { ttl, guard, .. } = *terms;
     check_ttl(core, ttl)?;
     check_span("shortest hold", terms.min_hold)?;
+    check_span("linger", terms.linger)?;
     // A renewal must have had time to fail once before work has to stop.
     let timeout = core.operation_timeout(ttl);
     let needed = if terms.renews { ttl / 3 + timeout } else { timeout };

@@ -93,7 +93,7 @@ impl Book {
     pub(crate) fn hold(&mut self, tenure: Arc<Tenure>) -> (Id, BootTime) {
         let id = self.next_id();
         let deadline = tenure.believed_until();
-        let renew_at = tenure.terms.renews.then(|| tenure.since + tenure.lease().ttl / 3);
+        let renew_at = tenure.terms.renews.then_some(tenure.renew_at);
         self.held.insert(id, Entry { tenure, deadline, renew_at, in_flight: false, extension: None });
         self.deadlines.insert((deadline, id));
         self.renewals.extend(renew_at.map(|at| (at, id)));
@@ -107,6 +107,14 @@ impl Book {
             self.renewals.remove(&(at, id));
         }
         Some(entry.tenure)
+    }
+
+    /// Gives what is held to the next task of this process, with the next fence. Its appointments stay.
+    pub(crate) fn pass_on(&mut self, id: Id, now: BootTime) -> Option<Arc<Tenure>> {
+        let entry = self.held.get_mut(&id)?;
+        let next = Arc::new(entry.tenure.successor(now)?);
+        entry.tenure = Arc::clone(&next);
+        Some(next)
     }
 
     pub(crate) fn remove_all(&mut self) -> Vec<Arc<Tenure>> {
@@ -299,8 +307,16 @@ mod tests {
         let (name, owner) = (Name::new("n").unwrap(), Owner::mint("").unwrap());
         let lease = Lease { name, owner, share: Share::MUTEX, ttl: TTL, fence: None };
         let guard = Duration::from_secs(3);
-        let terms = Terms { ttl: TTL, drift: 0.01, guard, renews: true, max_hold: None, min_hold: Duration::ZERO };
-        let tenure = Arc::new(Tenure::new(lease, terms, at(since), TTL));
+        let terms = Terms {
+            ttl: TTL,
+            drift: 0.01,
+            guard,
+            renews: true,
+            max_hold: None,
+            min_hold: Duration::ZERO,
+            linger: Duration::ZERO,
+        };
+        let tenure = Arc::new(Tenure::new(lease, terms, "".into(), at(since), TTL));
         (book.hold(Arc::clone(&tenure)).0, tenure)
     }
 
@@ -363,7 +379,7 @@ mod tests {
         let lease = renewed.lease();
         for (renews, first) in [(true, at(110)), (false, renewed.believed_until())] {
             let terms = Terms { renews, ..renewed.terms };
-            let (_, told) = book.hold(Arc::new(Tenure::new(lease.clone(), terms, at(100), TTL)));
+            let (_, told) = book.hold(Arc::new(Tenure::new(lease.clone(), terms, "".into(), at(100), TTL)));
             assert_eq!(told, first);
         }
     }
@@ -396,7 +412,7 @@ mod tests {
         let mut book = Book::default();
         let (_, waiting) = held(&mut book, 100);
         let terms = Terms { renews: false, ..waiting.terms };
-        let (fixed, _) = book.hold(Arc::new(Tenure::new(waiting.lease(), terms, at(100), TTL)));
+        let (fixed, _) = book.hold(Arc::new(Tenure::new(waiting.lease(), terms, "".into(), at(100), TTL)));
         let (asked, mut answered) = extension(TTL);
         book.extend(fixed, asked, at(101)).unwrap();
         drop(book.take_renewals(at(101)));

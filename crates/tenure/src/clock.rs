@@ -65,6 +65,11 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Resolves at `at`, or soon after, even if the machine slept meanwhile.
     fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()>;
+
+    /// Resolves at `at`, or later by as long as the machine was asleep: for pauses that no belief hangs on.
+    fn nap_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
+        self.sleep_until(at)
+    }
 }
 
 /// The clock of this machine.
@@ -78,6 +83,11 @@ impl Clock for BootClock {
 
     fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
         Box::pin(sleep_until(at))
+    }
+
+    fn nap_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
+        // Without a timer of the system's own for each of very many waiters.
+        Box::pin(tokio::time::sleep(at.since(BootTime::now())))
     }
 }
 

@@ -28,6 +28,15 @@ impl Fence {
         Some(Self(counter * Self::HANDOVERS))
     }
 
+    /// The fence after the next hand-over within the process that holds. `None` when this grant has no more: then the lease has
+    /// to go through the store, which gives a new counter.
+    pub const fn next(self) -> Option<Self> {
+        if self.0 % Self::HANDOVERS == Self::HANDOVERS - 1 {
+            return None;
+        }
+        Some(Self(self.0 + 1))
+    }
+
     /// The grant counter it was made of.
     pub const fn counter(self) -> u64 {
         self.0 / Self::HANDOVERS
@@ -87,6 +96,15 @@ mod tests {
         assert_eq!(Fence::from_counter(3).unwrap().get(), 3 * 1_024);
         assert_eq!(Fence::from_counter(Fence::MAX_COUNTER + 1), None);
         assert_eq!(Fence::from_counter(0), None);
+    }
+
+    #[test]
+    fn a_grant_has_room_for_a_thousand_hand_overs() {
+        let first = Fence::from_counter(7).unwrap();
+        let all: Vec<Fence> = std::iter::successors(Some(first), |fence| fence.next()).collect();
+        assert_eq!(all.len(), 1_024);
+        assert!(all.windows(2).all(|pair| pair[0] < pair[1]) && all.iter().all(|fence| fence.counter() == 7));
+        assert!(*all.last().unwrap() < Fence::from_counter(8).unwrap());
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! stores. Programs without a runtime use [`blocking`].
 
 mod acquire;
+mod attempt;
 pub mod blocking;
 mod book;
 mod clock;
@@ -30,6 +31,8 @@ mod locker;
 mod memory;
 mod name;
 mod owner;
+pub mod record;
+mod room;
 mod share;
 mod store;
 mod tenure;

@@ -10,10 +10,11 @@ use crate::acquire::{Acquire, check_ttl};
 use crate::book::Orphan;
 use crate::guard::Release;
 use crate::owner::check_label;
-use crate::tenure::{Tenure, Terms};
+use crate::room::Rooms;
+use crate::tenure::Tenure;
 use crate::watchdog::{Watchdog, gone, no_answer};
 use crate::{
-    Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request,
+    Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Guard, Lease, Loss, Name, Released, Renewal, Request, Share,
     Store,
 };
 
@@ -38,7 +39,8 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) watchdog: Watchdog,
-    pub(crate) label: String,
+    pub(crate) rooms: Rooms,
+    pub(crate) label: Arc<str>,
     pub(crate) ttl: Duration,
     pub(crate) guard: Option<Duration>,
     pub(crate) drift: f64,
@@ -70,7 +72,32 @@ impl Locker {
     /// Begins to take the mutex `name`. Nothing happens before [`acquire`](Acquire::acquire) or
     /// [`try_acquire`](Acquire::try_acquire); a bad name is told there.
     pub fn mutex(&self, name: impl AsRef<str>) -> Acquire {
-        Acquire::new(Arc::clone(&self.core), Name::new(name))
+        self.lock(name, Ok(Share::MUTEX))
+    }
+
+    /// Begins to read under the read/write lock `name`: any number of readers hold it together.
+    ///
+    /// Readers do not pass a writer who waits. The [fence](Guard::fence) of a reader orders it among the grants of the name; a
+    /// guarded resource compares it with the largest fence of a *writer* and does not remember it, else it refuses live readers.
+    pub fn read(&self, name: impl AsRef<str>) -> Acquire {
+        self.lock(name, Ok(Share::READ))
+    }
+
+    /// Begins to write under the read/write lock `name`, alone. [`Guard::downgrade`] makes the writer a reader.
+    pub fn write(&self, name: impl AsRef<str>) -> Acquire {
+        self.lock(name, Ok(Share::WRITE))
+    }
+
+    /// Begins to take `weight` of the `capacity` permits of the semaphore `name`.
+    ///
+    /// Permits are leases: those of a holder that crashed come back when their ttl has passed. Their fences order grants and
+    /// exclude nobody, as those of [readers](Locker::read). All who use the name say the same capacity.
+    pub fn permits(&self, name: impl AsRef<str>, weight: u32, capacity: u32) -> Acquire {
+        self.lock(name, Share::permits(weight, capacity))
+    }
+
+    fn lock(&self, name: impl AsRef<str>, share: Result<Share, Error>) -> Acquire {
+        Acquire::new(Arc::clone(&self.core), Name::new(name), share)
     }
 
     /// The store below.
@@ -92,7 +119,7 @@ impl Locker {
     /// # Cancel safety
     /// A dropped future may have taken the lease over; the new owner is then released.
     pub async fn adopt(&self, lease: &Lease) -> Result<Guard, Error> {
-        Acquire::new(Arc::clone(&self.core), Ok(lease.name.clone())).ttl(lease.ttl).adopt(lease).await
+        self.lock(&lease.name, Ok(lease.share)).ttl(lease.ttl).adopt(lease).await
     }
 
     /// Renews a lease of whoever holds its token, once, so that it lasts at least its ttl from now. Nothing is believed or renewed
@@ -180,7 +207,7 @@ impl Core {
         }
         // A value that was given may be another's once this has run unheard: it is not sent again.
         releasing.settled = !tenure.minted;
-        let linger = tenure.min_hold_left(self.clock.now());
+        let linger = tenure.linger(self.clock.now());
         let answer = self.limited(lease.ttl, self.store.release(&lease, linger)).await;
         releasing.settled |= match &answer {
             // An acquire of this token may still run, and nobody would know of it.
@@ -201,7 +228,7 @@ impl Core {
     pub(crate) fn clear(&self, tenure: &Tenure) {
         let (now, lease) = (self.clock.now(), tenure.lease());
         if !tenure.may_be_anothers(now, self.operation_timeout(lease.ttl)) {
-            let (lingers_until, until) = (now + tenure.min_hold_left(now), self.forgotten_at(tenure));
+            let (lingers_until, until) = (now + tenure.linger(now), self.forgotten_at(tenure));
             self.watchdog.clear(Orphan { lease, lingers_until, until, late: tenure.late, once: !tenure.minted });
         }
     }
@@ -209,23 +236,6 @@ impl Core {
     /// When the store has forgotten the lease even if a renewal sent just now is executed last of all.
     fn forgotten_at(&self, tenure: &Tenure) -> BootTime {
         tenure.store_until().max(self.clock.now() + tenure.lease().ttl)
-    }
-
-    /// The guard of a granted request; `None` where the grant came too late to be believed.
-    pub(crate) fn granted(
-        self: &Arc<Self>,
-        request: &Request,
-        late: bool,
-        terms: Terms,
-        sent_at: BootTime,
-        grant: &Grant,
-    ) -> Option<Guard> {
-        let Request { name, owner, share, repeatable: minted, .. } = request.clone();
-        let lease = Lease { name, owner, share, ttl: terms.ttl.min(grant.ttl), fence: grant.fence };
-        let mut tenure = Tenure::new(lease, terms, sent_at, grant.ttl);
-        (tenure.minted, tenure.late) = (minted, late);
-        let tenure = Arc::new(tenure);
-        tenure.loss(self.clock.now()).is_none().then(|| Guard::new(Arc::clone(self), tenure))
     }
 
     /// Runs one look at the store, which hangs on no lease.
@@ -321,7 +331,8 @@ impl LockerBuilder {
     fn build_unchecked(self) -> Locker {
         let Self { store, clock, label, ttl, guard, drift } = self;
         let watchdog = Watchdog::new(Arc::clone(&store), Arc::clone(&clock));
-        Locker { core: Arc::new(Core { store, clock, watchdog, label, ttl, guard, drift, answered: AtomicBool::new(false) }) }
+        let (rooms, label, answered) = (Rooms::default(), label.into(), AtomicBool::new(false));
+        Locker { core: Arc::new(Core { store, clock, watchdog, rooms, label, ttl, guard, drift, answered }) }
     }
 }
 

@@ -6,38 +6,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
-use tokio::sync::watch;
+use futures_util::stream::BoxStream;
 
-use crate::{
-    Acquired, BootClock, BootTime, Busy, Clock, Entry, Error, ErrorKind, Features, Fence, Grant, Holder, Lease, Name, Notice,
-    Owner, Place, Released, Renewal, Request, Share, Store,
-};
+use crate::record::{Listeners, Record, Turn};
+use crate::{Acquired, BootClock, Clock, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
 
-/// Names held in this process's memory. Clones are the same store.
+/// Those who wait are told, so a look is for a place's heartbeat and for leases that end by themselves.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// Fewer names than this are not worth looking through for dead ones.
+const FEW: usize = 64;
+
+/// Names held in this process's memory, with every kind of lock, and a queue for each. Clones are the same store.
 #[derive(Clone)]
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     held: Arc<Mutex<Held>>,
-    freed: watch::Sender<u64>,
+    listeners: Listeners,
 }
 
 #[derive(Default)]
 struct Held {
     counter: u64,
-    names: HashMap<Name, Row>,
-}
-
-struct Row {
-    /// `None` while a name lingers.
-    owner: Option<Owner>,
-    /// Whose release made it linger, so that a repeated release is answered as the first was.
-    released_by: Option<Owner>,
-    share: Share,
-    fence: Option<Fence>,
-    since: BootTime,
-    until: BootTime,
+    names: HashMap<Name, Record>,
+    /// With so many names the dead ones are dropped.
+    many: usize,
 }
 
 impl MemoryStore {
@@ -48,11 +41,20 @@ impl MemoryStore {
 
     /// An empty store on another clock, for simulations.
     pub fn with_clock(clock: impl Clock) -> Self {
-        Self { clock: Arc::new(clock), held: Arc::default(), freed: watch::Sender::new(0) }
+        Self { clock: Arc::new(clock), held: Arc::default(), listeners: Listeners::default() }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.now().since_boot()
+    }
+
+    fn tell<T>(&self, name: &Name, turn: Turn<T>) -> T {
+        self.listeners.tell(name, &turn, |_, _| ());
+        turn.answer
     }
 }
 
@@ -63,23 +65,38 @@ impl Default for MemoryStore {
 }
 
 impl Held {
-    /// The row of a name whose lease has not ended.
-    fn live(&mut self, name: &Name, now: BootTime) -> Option<&mut Row> {
-        if self.names.get(name).is_some_and(|row| row.until <= now) {
+    /// Runs a call on the record of a name, and forgets the record when nothing is left in it.
+    fn with<T>(&mut self, name: &Name, call: impl FnOnce(&mut Record, &mut dyn FnMut() -> u64) -> T) -> T {
+        let counter = &mut self.counter;
+        let mut next = || {
+            *counter += 1;
+            *counter
+        };
+        let Some(record) = self.names.get_mut(name) else {
+            let mut record = Record::default();
+            let done = call(&mut record, &mut next);
+            if !record.is_empty() {
+                self.names.insert(name.clone(), record);
+            }
+            return done;
+        };
+        let done = call(record, &mut next);
+        if record.is_empty() {
             self.names.remove(name);
         }
-        self.names.get_mut(name)
+        done
     }
 
-    fn grant(&mut self, request: &Request, now: BootTime) -> Grant {
-        self.counter += 1;
-        let fence = Fence::from_counter(self.counter);
-        let Request { name, owner, share, ttl, .. } = request.clone();
-        // One that is repeated, or runs late, must not end what a renewal has prolonged.
-        let mine = self.names.get(&name).filter(|row| row.owner.as_ref() == Some(&owner));
-        let until = mine.map_or(now + ttl, |row| row.until.max(now + ttl));
-        self.names.insert(name, Row { owner: Some(owner), released_by: None, share, fence, since: now, until });
-        Grant { fence, ttl, waiting: false }
+    /// Names that nobody asks for again are dropped all at once, when they may be half of all.
+    fn sweep(&mut self, now: Duration) {
+        if self.names.len() < self.many.max(FEW) {
+            return;
+        }
+        self.names.retain(|_, record| {
+            record.expire(now);
+            !record.is_empty()
+        });
+        self.many = 2 * self.names.len();
     }
 }
 
@@ -88,9 +105,9 @@ impl Store for MemoryStore {
     fn features(&self) -> Features {
         Features {
             fence: true,
-            shares: false,
-            queue: false,
-            cohort: false,
+            shares: true,
+            queue: true,
+            cohort: true,
             push: true,
             server_clock: true,
             late_commands: false,
@@ -101,96 +118,45 @@ impl Store for MemoryStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
-        if request.share != Share::MUTEX || request.place != Place::None {
-            return Err(Error::new(ErrorKind::Unsupported, "memory: keeps mutexes without a queue only"));
-        }
-        let now = self.clock.now();
-        let mut held = self.held();
-        let Some(row) = held.live(&request.name, now) else {
-            return Ok(match request.from {
-                None => Acquired::Granted(held.grant(request, now)),
-                Some(_) => Acquired::Busy(busy(None)),
-            });
+        let now = self.now();
+        let (turn, mark) = {
+            let mut held = self.held();
+            held.sweep(now);
+            let turn = held.with(&request.name, |record, next| record.acquire(request, "", now, next))?;
+            (turn, held.counter)
         };
-        let repeated = request.repeatable && row.owner.as_ref() == Some(&request.owner);
-        let taken_over = request.from.is_some() && row.owner == request.from;
-        if repeated || taken_over {
-            return Ok(Acquired::Granted(held.grant(request, now)));
-        }
-        Ok(Acquired::Busy(busy(Some(row.holder(now)))))
+        Ok(self.tell(&request.name, turn).acquired(RECHECK, Some(mark)))
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
-        let now = self.clock.now();
+        let now = self.now();
         let mut held = self.held();
-        let mut renew = |lease: &Lease| match held.live(&lease.name, now) {
-            Some(row) if row.owner.as_ref() == Some(&lease.owner) => {
-                row.until = row.until.max(now + lease.ttl);
-                Renewal::Renewed { waiting: false }
-            }
-            _ => Renewal::Gone,
-        };
+        let mut renew = |Lease { name, owner, ttl, .. }: &Lease| held.with(name, |record, _| record.renew(owner, *ttl, now));
         leases.iter().map(|lease| Ok(renew(lease))).collect()
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
-        let now = self.clock.now();
-        {
-            let mut held = self.held();
-            let Some(row) = held.live(&lease.name, now) else { return Ok(Released::NotHeld) };
-            let broken = row.released_by.is_some() && row.released_by == lease.owner.lingers_after();
-            if broken {
-                held.names.remove(&lease.name);
-                return Ok(Released::Released);
-            }
-            if row.released_by.as_ref() == Some(&lease.owner) {
-                return Ok(Released::Released);
-            }
-            if row.owner.as_ref() != Some(&lease.owner) {
-                return Ok(Released::NotHeld);
-            }
-            if linger.is_zero() {
-                held.names.remove(&lease.name);
-            } else {
-                row.released_by = row.owner.take();
-                row.until = now + linger;
-            }
-        }
-        self.freed.send_modify(|count| *count += 1);
-        Ok(Released::Released)
+        let now = self.now();
+        let turn = self.held().with(&lease.name, |record, next| record.release(&lease.owner, linger, now, next));
+        Ok(self.tell(&lease.name, turn))
     }
 
-    async fn watch(&self, _request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        let mut freed = self.freed.subscribe();
-        freed.mark_unchanged();
-        let next = |mut freed: watch::Receiver<u64>| async move { freed.changed().await.ok().map(|()| (Notice::Look, freed)) };
-        Ok(stream::unfold(freed, next).boxed())
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        Ok(self.listeners.listen(request))
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        let now = self.clock.now();
+        let now = self.now();
         let held = self.held();
-        let rows = held.names.iter().filter(|(key, row)| name.is_none_or(|name| name == *key) && row.until > now);
-        Ok(rows.map(|(name, row)| Entry { name: name.clone(), holders: vec![row.holder(now)], waiters: 0 }).collect())
+        let entry = |(name, record): (&Name, &Record)| {
+            let (holders, waiters) = record.inspect(now);
+            (!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters })
+        };
+        Ok(match name {
+            Some(name) => held.names.get_key_value(name).and_then(entry).into_iter().collect(),
+            None => held.names.iter().filter_map(entry).collect(),
+        })
     }
-}
-
-impl Row {
-    fn holder(&self, now: BootTime) -> Holder {
-        let Self { owner, released_by, share, fence, since, until } = self;
-        let lingering = || released_by.as_ref().map_or_else(|| Owner::from_bytes(&b"linger:"[..]), Owner::lingering);
-        Holder {
-            owner: owner.clone().unwrap_or_else(lingering),
-            share: *share,
-            fence: *fence,
-            ttl: Some(until.since(now)),
-            age: Some(now.since(*since)),
-        }
-    }
-}
-
-fn busy(holder: Option<Holder>) -> Busy {
-    Busy { ahead: None, recheck: Duration::from_secs(1), mark: None, holder }
 }
 
 impl fmt::Display for MemoryStore {

@@ -31,11 +31,15 @@ impl Share {
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) for no permits, more than there are, or more than [`Share::MAX_PERMITS`].
     pub fn permits(weight: u32, capacity: u32) -> Result<Self, Error> {
-        if weight == 0 || weight > capacity || capacity > Self::MAX_PERMITS {
+        Self::from_parts(weight, capacity).filter(|_| capacity <= Self::MAX_PERMITS).ok_or_else(|| {
             let what = format!("{weight} of {capacity} permits is not a share of a semaphore");
-            return Err(Error::invalid(what).fix(format!("ask for 1 to N of N permits, N at most {}", Self::MAX_PERMITS)));
-        }
-        Ok(Self { weight, capacity })
+            Error::invalid(what).fix(format!("ask for 1 to N of N permits, N at most {}", Self::MAX_PERMITS))
+        })
+    }
+
+    /// A share as a store kept it; `None` for what is none.
+    pub const fn from_parts(weight: u32, capacity: u32) -> Option<Self> {
+        if weight == 0 || weight > capacity { None } else { Some(Self { weight, capacity }) }
     }
 
     /// What is asked for.

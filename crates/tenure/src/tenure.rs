@@ -1,12 +1,12 @@
 //! What a guard and the watchdog share about one held lease.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{BootTime, Clock, Lease};
+use crate::{BootTime, Clock, Fence, Lease, Share};
 
 /// How sure a holder may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ impl std::fmt::Display for Loss {
 }
 
 /// How long a lease is asked for and believed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,
     /// The part of every second by which clocks may run apart.
@@ -55,6 +55,8 @@ pub(crate) struct Terms {
     pub(crate) renews: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
+    /// For how long the name stays taken by nobody after its release.
+    pub(crate) linger: Duration,
 }
 
 impl Terms {
@@ -64,6 +66,11 @@ impl Terms {
     /// For how long after the request was *sent* a lease of `ttl` certainly stands, if nobody breaks it.
     fn certain(&self, ttl: Duration) -> Duration {
         ttl.saturating_sub(ttl.mul_f64(self.drift)).saturating_sub(Self::GRAIN)
+    }
+
+    /// The terms of a lease that was only handed over for `claim`, and not renewed yet.
+    pub(crate) fn claimed(self, claim: Duration) -> Self {
+        Self { guard: claim / 10, ..self }
     }
 
     /// For how long after the request was *sent* a lease of `ttl` may be believed.
@@ -77,7 +84,14 @@ impl Terms {
 pub(crate) struct Tenure {
     lease: Mutex<Lease>,
     pub(crate) terms: Terms,
+    /// When it was asked for.
     pub(crate) since: BootTime,
+    /// When the store's grant was heard of, or asked for: a cohort's turn begins.
+    granted_at: BootTime,
+    /// When it is renewed for the first time, if it is.
+    pub(crate) renew_at: BootTime,
+    /// What operators see of the holder.
+    pub(crate) label: Arc<str>,
     pub(crate) minted: bool,
     /// An acquire of this token had no answer, and may still run.
     pub(crate) late: bool,
@@ -90,14 +104,37 @@ pub(crate) struct Tenure {
     loss: OnceLock<Loss>,
     /// Somebody has taken it on to give the name up, or to pass it on.
     given_up: AtomicBool,
+    /// How many guards stand for it.
+    guards: AtomicUsize,
 }
+
+/// For how long a lease passes from task to task of one process before it goes through the store, where others may wait.
+const TURN: Duration = Duration::from_millis(10);
 
 impl Tenure {
     /// The tenure of a lease that a request sent at `sent_at` was granted for `granted`.
-    pub(crate) fn new(lease: Lease, terms: Terms, sent_at: BootTime, granted: Duration) -> Self {
-        let tenure = Self {
+    pub(crate) fn new(lease: Lease, terms: Terms, label: Arc<str>, sent_at: BootTime, granted: Duration) -> Self {
+        let renew_at = sent_at + lease.ttl / 3;
+        let tenure = Self { renew_at, ..Self::unbelieved(lease, terms, label, sent_at) };
+        tenure.believe(sent_at, granted);
+        tenure
+    }
+
+    /// The tenure of a lease that was handed to a waiter for `claim`, after the store had executed what the waiter sent at
+    /// `heard`. Until it is renewed it leaves a tenth of the claim to stop work.
+    pub(crate) fn handed(lease: Lease, terms: Terms, label: Arc<str>, heard: BootTime, claim: Duration, now: BootTime) -> Self {
+        let tenure = Self { granted_at: now, ..Self::unbelieved(lease, terms, label, heard) };
+        tenure.believe_by(&terms.claimed(claim), heard, claim);
+        Self { renew_at: now + (claim / 3).min(tenure.believed_until().since(now) / 3), ..tenure }
+    }
+
+    fn unbelieved(lease: Lease, terms: Terms, label: Arc<str>, since: BootTime) -> Self {
+        Self {
             terms,
-            since: sent_at,
+            since,
+            granted_at: since,
+            renew_at: since,
+            label,
             minted: true,
             late: false,
             believed_until: AtomicU64::new(0),
@@ -107,10 +144,33 @@ impl Tenure {
             ended: CancellationToken::new(),
             loss: OnceLock::new(),
             given_up: AtomicBool::new(false),
+            guards: AtomicUsize::new(1),
             lease: Mutex::new(lease),
-        };
-        tenure.believe(sent_at, granted);
-        tenure
+        }
+    }
+
+    /// The same lease as the next task of the process has it, with the next fence. `None` where it has to go through the store:
+    /// the turn is over, the fence leaves no room, or what was asked for it is not what the next one asks for.
+    pub(crate) fn successor(&self, now: BootTime) -> Option<Self> {
+        let Terms { ttl, renews, max_hold, min_hold, linger, .. } = self.terms;
+        let plain = renews && max_hold.is_none() && min_hold.is_zero() && linger.is_zero();
+        let mut lease = self.lease();
+        let passes = self.minted && plain && lease.ttl == ttl && lease.share.is_exclusive();
+        if !passes || self.loss(now).is_some() || now > self.granted_at + TURN {
+            return None;
+        }
+        lease.fence = Some(lease.fence?.next()?);
+        let blank = Self::unbelieved(lease, self.terms, Arc::clone(&self.label), self.since);
+        let next = Self { late: self.late, granted_at: self.granted_at, ..blank };
+        for (to, from) in [
+            (&next.believed_until, &self.believed_until),
+            (&next.store_until, &self.store_until),
+            (&next.alone_until, &self.alone_until),
+        ] {
+            to.store(from.load(Ordering::Acquire), Ordering::Release);
+        }
+        next.jeopardy.store(self.jeopardy.load(Ordering::Acquire), Ordering::Release);
+        Some(next)
     }
 
     pub(crate) fn lease(&self) -> Lease {
@@ -119,12 +179,26 @@ impl Tenure {
 
     /// Takes over that a lease of `ttl`, asked for at `sent_at`, was granted. Never shortens a belief.
     pub(crate) fn believe(&self, sent_at: BootTime, ttl: Duration) {
-        let cap = self.terms.max_hold.map_or(u64::MAX, |max| nanos(self.since + max));
-        let until = nanos(sent_at + self.terms.belief(ttl)).min(cap);
+        self.believe_by(&self.terms, sent_at, ttl);
+    }
+
+    fn believe_by(&self, terms: &Terms, sent_at: BootTime, ttl: Duration) {
+        let cap = terms.max_hold.map_or(u64::MAX, |max| nanos(self.since + max));
+        let until = nanos(sent_at + terms.belief(ttl)).min(cap);
         self.believed_until.fetch_max(until, Ordering::AcqRel);
-        self.alone_until.fetch_max(nanos(sent_at + self.terms.certain(ttl)), Ordering::AcqRel);
+        self.alone_until.fetch_max(nanos(sent_at + terms.certain(ttl)), Ordering::AcqRel);
         self.store_until.fetch_max(nanos(sent_at + ttl), Ordering::AcqRel);
         self.jeopardy.store(false, Ordering::Release);
+    }
+
+    /// One more guard stands for it.
+    pub(crate) fn enter(&self) {
+        self.guards.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One guard fewer stands for it; how many are left.
+    pub(crate) fn leave(&self) -> usize {
+        self.guards.fetch_sub(1, Ordering::AcqRel) - 1
     }
 
     /// True for the one who may give the name up: a token is released once, and never used after.
@@ -139,9 +213,15 @@ impl Tenure {
         !self.minted && (self.loss.get() == Some(&Loss::Gone) || now + limit >= alone_until)
     }
 
-    /// What is left of the shortest hold.
-    pub(crate) fn min_hold_left(&self, now: BootTime) -> Duration {
-        (self.since + self.terms.min_hold).since(now)
+    /// For how long the name stays taken by nobody if it is released now.
+    pub(crate) fn linger(&self, now: BootTime) -> Duration {
+        (self.since + self.terms.min_hold).since(now).max(self.terms.linger)
+    }
+
+    /// From now on it is a smaller share, by another grant.
+    pub(crate) fn downgrade(&self, share: Share, fence: Option<Fence>) {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        (lease.share, lease.fence) = (share, fence);
     }
 
     /// From now on renewals are for `ttl`.
@@ -218,7 +298,7 @@ mod tests {
     fn tenure(terms: Terms) -> Tenure {
         let (name, owner) = (Name::new("n").unwrap(), Owner::mint("").unwrap());
         let lease = Lease { name, owner, share: Share::MUTEX, ttl: terms.ttl, fence: None };
-        Tenure::new(lease, terms, at(100), terms.ttl)
+        Tenure::new(lease, terms, "".into(), at(100), terms.ttl)
     }
 
     fn at(seconds: u64) -> BootTime {
@@ -232,6 +312,7 @@ mod tests {
         renews: true,
         max_hold: None,
         min_hold: Duration::ZERO,
+        linger: Duration::ZERO,
     };
 
     #[test]
@@ -312,7 +393,7 @@ mod tests {
         assert_eq!(tenure.store_until(), at(130));
         tenure.believe(at(110), Duration::from_secs(60));
         assert_eq!(tenure.store_until(), at(170));
-        assert_eq!((tenure.min_hold_left(at(105)), tenure.min_hold_left(at(130))), (Duration::from_secs(15), Duration::ZERO));
+        assert_eq!((tenure.linger(at(105)), tenure.linger(at(130))), (Duration::from_secs(15), Duration::ZERO));
     }
 
     #[test]

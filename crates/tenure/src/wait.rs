@@ -1,164 +1,296 @@
-//! The wait for a lock: one token on its way to the store, and what to do between looks.
+//! The wait for a lock: what is asked of the store and when, and what to do between looks.
 
+use std::fmt;
+use std::future::pending;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::Either;
 use futures_util::stream::{self, BoxStream};
 
 use crate::acquire::{Acquire, Waiting};
-use crate::book::Orphan;
+use crate::attempt::Attempt;
 use crate::locker::{Core, FIRST_CONTACT};
-use crate::tenure::Terms;
-use crate::{Acquired, BootTime, Busy, Error, ErrorKind, Grant, Guard, Holder, Lease, Name, Notice, Place, Request, Share};
-
-/// One owner token on its way to the store. What it may have left there is cleared up when it is dropped unfinished.
-pub(crate) struct Attempt<'a> {
-    core: &'a Arc<Core>,
-    pub(crate) request: Request,
-    /// The token may be in place at the store, or may still get there.
-    dirty: bool,
-    /// A try had no answer. Where the store has late commands, it may still run after all that is sent later.
-    unheard: bool,
-}
-
-impl<'a> Attempt<'a> {
-    fn new(core: &'a Arc<Core>, request: Request) -> Self {
-        Self { core, request, dirty: false, unheard: false }
-    }
-
-    pub(crate) async fn send(&mut self) -> Result<Acquired, Error> {
-        let was_unheard = std::mem::replace(&mut self.unheard, true);
-        let was_dirty = std::mem::replace(&mut self.dirty, true);
-        let answer = self.core.attempt(&self.request).await;
-        self.unheard = was_unheard || matches!(&answer, Err(error) if error.may_have_been_applied());
-        self.dirty = match &answer {
-            Ok(Acquired::Granted(_)) => true,
-            // Busy says that the token is not there, unless an unheard try may still come.
-            Ok(_) => self.unheard && self.core.store.features().late_commands,
-            Err(error) => was_dirty || error.may_have_been_applied(),
-        };
-        answer
-    }
-
-    pub(crate) fn won(&mut self, terms: Terms, sent_at: BootTime, grant: &Grant) -> Option<Guard> {
-        let guard = self.core.granted(&self.request, self.unheard, terms, sent_at, grant)?;
-        self.dirty = false;
-        Some(guard)
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let Request { name, owner, share, ttl, .. } = &self.request;
-        // A given value may be another's claim: only what carries our own random bits is ours to clear up.
-        if self.dirty && self.request.repeatable {
-            let lease = Lease { name: name.clone(), owner: owner.clone(), share: *share, ttl: *ttl, fence: None };
-            let now = self.core.clock.now();
-            self.core.watchdog.clear(Orphan { lease, lingers_until: now, until: now + *ttl, late: self.unheard, once: false });
-        }
-    }
-}
-
-pub(crate) enum Look {
-    Won(Guard),
-    Again(Duration),
-}
+use crate::room::{News, Seat, Shape, Turn};
+use crate::{Acquired, BootTime, Busy, Error, ErrorKind, Guard, Holder, Name, Notice, Owner, Place, Request};
 
 /// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
 const RECHECK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
+/// For how long a name is a waiter's that was handed it, unless it renews: what a dead waiter costs those behind it.
+const CLAIM: Duration = Duration::from_millis(1_500);
+/// For how much longer than a claim a place lives without a heartbeat: one may be lost.
+const KEEP_LONGER: Duration = Duration::from_secs(1);
+/// After this long nothing is left of a place, though it was served at its very end.
+pub(crate) const LONGEST_PLACE: Duration = Duration::from_secs(4);
 
-/// The state of one waiting acquisition.
-pub(crate) struct Wait<'a> {
-    settings: &'a Acquire,
-    core: &'a Arc<Core>,
-    pub(crate) attempt: Attempt<'a>,
-    terms: Terms,
-    started: BootTime,
+/// What a wait has reached at the store. Tasks that wait for the like of it pass it on.
+pub(crate) struct Standing {
+    pub(crate) attempt: Attempt,
+    /// The name was busy, so that there is a reason to queue.
+    contended: bool,
     notices: Option<BoxStream<'static, Notice>>,
+    heard: Option<Heard>,
+    look_at: BootTime,
     holder: Option<Holder>,
     /// Since when this holder has been seen.
     seen: BootTime,
+}
+
+/// The last answered heartbeat of a place.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    sent_at: BootTime,
+    /// The grant counter when it was executed. A hand-over that came later has a larger one.
+    mark: Option<u64>,
+    /// For how long the name will be ours if it is handed over.
+    claim: Duration,
+}
+
+impl Standing {
+    fn new(attempt: Attempt, contended: bool, now: BootTime) -> Self {
+        Self { attempt, contended, notices: None, heard: None, look_at: now, holder: None, seen: now }
+    }
+}
+
+impl fmt::Debug for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Standing").field("attempt", &self.attempt).field("heard", &self.heard).finish_non_exhaustive()
+    }
+}
+
+/// One task's wait.
+pub(crate) struct Wait<'a> {
+    settings: &'a Acquire,
+    core: &'a Arc<Core>,
+    name: Name,
+    shape: Shape,
+    started: BootTime,
+    seat: Option<Seat>,
+    /// This task asks the store: for itself alone, or for all in its room.
+    drives: bool,
+    standing: Option<Box<Standing>>,
     outage: bool,
+    /// The observer was told that the name is busy, and by whom.
+    told: bool,
+    told_of: Option<Owner>,
+}
+
+/// What a waiting task meets next.
+enum Event {
+    Turn(Turn),
+    Driven(Result<Guard, Error>),
+    Over,
 }
 
 impl<'a> Wait<'a> {
-    pub(crate) fn new(settings: &'a Acquire, name: Name) -> Result<Self, Error> {
+    pub(crate) fn new(settings: &'a Acquire, name: Name, shape: Shape) -> Self {
         let core = &settings.core;
-        let terms = settings.terms();
-        // The first lease covers the shortest hold even if the holder crashes at once.
-        let ttl = terms.ttl.max(terms.min_hold);
-        let (owner, repeatable) = (settings.owner()?, settings.token.is_none());
-        let request = Request { name, owner, share: Share::MUTEX, ttl, place: Place::None, repeatable, from: None };
-        let attempt = Attempt::new(core, request);
         let started = core.clock.now();
-        Ok(Self { settings, core, attempt, terms, started, notices: None, holder: None, seen: started, outage: false })
+        let (seat, drives, standing) = (None, true, None);
+        Self { settings, core, name, shape, started, seat, drives, standing, outage: false, told: false, told_of: None }
     }
 
-    /// One attempt, and what to do next.
-    pub(crate) async fn look(&mut self) -> Result<Look, Error> {
-        let sent_at = self.core.clock.now();
-        match self.attempt.send().await {
+    /// Waits until the name is ours.
+    pub(crate) async fn guard(&mut self) -> Result<Guard, Error> {
+        let patient = self.left() != Some(Duration::ZERO);
+        if !(patient && self.core.rooms.is_contended(&self.name, self.started)) {
+            while !self.standing.as_ref().is_some_and(|standing| standing.contended) {
+                self.pause().await;
+                if let Some(guard) = self.step().await? {
+                    return Ok(guard);
+                }
+            }
+        }
+        let (seat, drives) = self.core.rooms.enter(&self.name, &self.shape);
+        self.seat = Some(seat.clone());
+        self.drives = drives;
+        if drives {
+            self.tell_room(None);
+        } else {
+            // Whoever drives stands for this task as well.
+            self.standing = None;
+        }
+        self.in_room(&seat).await
+    }
+
+    async fn in_room(&mut self, seat: &Seat) -> Result<Guard, Error> {
+        let core = self.core;
+        let end = self.settings.wait.map(|wait| core.clock.nap_until(self.started + wait));
+        let mut end = end.map_or_else(|| Either::Left(pending()), Either::Right);
+        loop {
+            let asks = self.drives;
+            // In order, so that a simulation can be repeated; what was given comes first.
+            let event = tokio::select! {
+                biased;
+                turn = seat.turn() => Event::Turn(turn),
+                outcome = self.drive(), if asks => Event::Driven(outcome),
+                () = &mut end, if !asks => Event::Over,
+            };
+            match event {
+                Event::Turn(Turn::Guard(guard)) if guard.loss().is_none() => return Ok(guard),
+                Event::Turn(Turn::Guard(_)) => core.rooms.reenter(seat),
+                Event::Turn(Turn::Drive(standing)) => (self.drives, self.standing) = (true, standing),
+                Event::Driven(guard) => {
+                    let guard = guard?;
+                    // This token is used up; the next task of the room needs another.
+                    self.standing = None;
+                    core.rooms.contend(&self.name, core.clock.now());
+                    drop(core.rooms.deliver(seat, guard));
+                }
+                Event::Over => return Err(self.timed_out()),
+            }
+        }
+    }
+
+    /// What this task has reached at the store. The first look of one that meets nobody is a try, which queues nowhere.
+    fn standing(&mut self) -> Result<&mut Standing, Error> {
+        let standing = match self.standing.take() {
+            Some(standing) => standing,
+            None => Box::new(Standing::new(self.attempt()?, self.seat.is_some(), self.core.clock.now())),
+        };
+        Ok(self.standing.insert(standing))
+    }
+
+    fn attempt(&self) -> Result<Attempt, Error> {
+        let (owner, repeatable) = (self.settings.owner()?, self.shape.token.is_none());
+        // The first lease covers the shortest hold even if the holder crashes at once.
+        let ttl = self.shape.terms.ttl.max(self.shape.terms.min_hold);
+        let (name, share) = (self.name.clone(), self.shape.share);
+        let request = Request { name, owner, share, ttl, place: Place::None, repeatable, from: None };
+        Ok(Attempt::new(self.core, request))
+    }
+
+    async fn drive(&mut self) -> Result<Guard, Error> {
+        loop {
+            if let Some(guard) = self.pause().await {
+                return Ok(guard);
+            }
+            if let Some(guard) = self.step().await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// One look at the store.
+    ///
+    /// # Cancel safety
+    /// What was sent is remembered: the next look asks again with the same token, or what has it clears up.
+    async fn step(&mut self) -> Result<Option<Guard>, Error> {
+        let (core, terms) = (self.core, self.shape.terms);
+        let (queues, claim) = (self.queues(), CLAIM.min(terms.ttl));
+        let standing = self.standing()?;
+        if standing.contended && standing.notices.is_none() {
+            // Between the look that found it busy and the arming of the watch the name may have become free: look again.
+            standing.notices = Some(armed(core, &standing.attempt.request).await);
+        }
+        let place = match standing.heard {
+            _ if !(queues && standing.contended) => Place::None,
+            Some(_) => Place::Keep,
+            None => Place::Join { keep: claim + KEEP_LONGER, claim },
+        };
+        standing.attempt.request.place = place;
+        let sent_at = core.clock.now();
+        let answer = standing.attempt.send().await;
+        if answer.is_ok() {
+            self.recovered();
+        }
+        match answer {
             Ok(Acquired::Granted(grant)) => {
-                self.recovered();
-                match self.attempt.won(self.terms, sent_at, &grant) {
-                    Some(guard) => Ok(Look::Won(guard)),
+                let label = Arc::clone(&self.shape.label);
+                match self.standing()?.attempt.won(terms, &label, sent_at, &grant) {
+                    Some(guard) => Ok(Some(guard)),
                     None => self.start_over(),
                 }
             }
-            Ok(Acquired::Busy(busy)) => {
-                self.recovered();
-                self.busy(busy).await
-            }
-            Ok(Acquired::Refused { until, why }) => self.again(until, || Error::unavailable(why)),
+            Ok(Acquired::Busy(busy)) => self.busy(busy, place, Heard { sent_at, mark: None, claim }),
+            Ok(Acquired::Refused { until, why }) => self.again(until, |_| Error::unavailable(why)),
             Err(error) if error.is_transient() => self.outage(error),
             Err(error) => Err(error),
         }
     }
 
-    /// The grant came when nothing of it could be believed any more. Its token goes to the clean-up and is never used again.
-    fn start_over(&mut self) -> Result<Look, Error> {
-        let request = Request { owner: self.settings.owner()?, ..self.attempt.request.clone() };
-        if !request.repeatable {
-            return Err(Error::unreachable("the grant arrived too late to be believed").maybe_applied());
-        }
-        self.attempt = Attempt::new(self.core, request);
-        self.again(Duration::ZERO, || Error::unreachable("the grant arrived too late to be believed"))
+    /// Whether this wait has a place in the store's queue. A value that was given may be another's, and has none.
+    fn queues(&self) -> bool {
+        self.core.store.features().queue && self.shape.token.is_none()
     }
 
-    async fn busy(&mut self, busy: Busy) -> Result<Look, Error> {
-        let changed = self.holder.as_ref().map(|h| &h.owner) != busy.holder.as_ref().map(|h| &h.owner);
-        if changed || self.notices.is_none() {
-            self.settings.observe(Waiting::Busy(busy.holder.as_ref()));
+    /// The grant came when nothing of it could be believed any more. Its token goes to the clean-up and is never used again.
+    fn start_over(&mut self) -> Result<Option<Guard>, Error> {
+        let late = || Error::unreachable("the grant arrived too late to be believed");
+        if self.shape.token.is_some() {
+            return Err(late().maybe_applied());
         }
+        self.another_token()?;
+        self.again(Duration::ZERO, |_| late())
+    }
+
+    /// Goes on with a token that was never sent.
+    fn another_token(&mut self) -> Result<(), Error> {
+        let attempt = self.attempt()?;
+        let standing = self.standing()?;
+        (standing.attempt, standing.notices, standing.heard) = (attempt, None, None);
+        Ok(())
+    }
+
+    fn busy(&mut self, busy: Busy, place: Place, heard: Heard) -> Result<Option<Guard>, Error> {
         let now = self.core.clock.now();
-        if changed {
-            self.seen = now;
+        self.core.rooms.contend(&self.name, now);
+        let owner = busy.holder.as_ref().map(|holder| holder.owner.clone());
+        if !self.told || self.told_of != owner {
+            self.settings.observe(Waiting::Busy(busy.holder.as_ref()));
+            (self.told, self.told_of) = (true, owner.clone());
         }
-        self.holder = busy.holder.map(|holder| Holder { age: holder.age.or(Some(now.since(self.seen))), ..holder });
+        let standing = self.standing()?;
+        if standing.holder.as_ref().map(|holder| &holder.owner) != owner.as_ref() {
+            standing.seen = now;
+        }
+        let seen = now.since(standing.seen);
+        standing.holder = busy.holder.map(|holder| Holder { age: holder.age.or(Some(seen)), ..holder });
+        standing.heard = busy.ahead.map(|_| Heard { mark: busy.mark, ..heard });
+        let first = !std::mem::replace(&mut standing.contended, true);
+        self.tell_room(None);
         if self.left().is_some_and(|left| left.is_zero()) {
             return Err(self.timed_out());
         }
-        if self.notices.is_none() {
-            // Between the look that found it busy and the arming of the watch the name may have become free.
-            self.notices = Some(armed(self.core, &self.attempt.request).await);
-            return Ok(Look::Again(Duration::ZERO));
+        let lapsed = place == Place::Keep && busy.ahead.is_none();
+        if self.queues() && (first || lapsed) {
+            // A token that was tried for a free name, or whose place has lapsed, is not queued again.
+            self.another_token()?;
         }
-        let every = self
-            .settings
-            .recheck
-            .unwrap_or(busy.recheck)
-            .clamp(*RECHECK.start(), *RECHECK.end())
-            .mul_f64(0.8 + fastrand::f64() * 0.4);
-        // A lease that nobody renews ends at a known time: be there, not a whole interval later.
-        let ends = self.holder.as_ref().and_then(|h| h.ttl).map_or(every, |ttl| ttl + Duration::from_millis(1));
-        self.again(every.min(ends), || self.timed_out())
+        if first || lapsed {
+            return self.again(Duration::ZERO, Self::timed_out);
+        }
+        let pause = self.pause_after(busy.recheck, busy.ahead.is_some(), heard.claim);
+        self.again(pause, Self::timed_out)
     }
 
-    fn outage(&mut self, error: Error) -> Result<Look, Error> {
-        if !self.attempt.request.repeatable && error.may_have_been_applied() {
+    /// How long to wait for a notice before the next look.
+    fn pause_after(&self, recheck: Duration, placed: bool, claim: Duration) -> Duration {
+        let every = self.settings.recheck.unwrap_or(recheck).clamp(*RECHECK.start(), *RECHECK.end());
+        let every = if placed {
+            // Rather late than often, because each waiting process costs the store that many; in time to keep the place.
+            every.min(claim.mul_f64(2.0 / 3.0)).mul_f64(1.0 + fastrand::f64() * 0.2)
+        } else {
+            every.mul_f64(0.8 + fastrand::f64() * 0.4)
+        };
+        // A lease that nobody renews ends at a known time: be there, not a whole interval later.
+        let ends = self.holder().and_then(|h| h.ttl).map_or(every, |ttl| ttl + Duration::from_millis(1));
+        every.min(ends)
+    }
+
+    /// What those in the room say when their time is up.
+    fn tell_room(&self, outage: Option<&Error>) {
+        if let Some(seat) = &self.seat {
+            let news = News { holder: self.holder().cloned(), outage: outage.map(Error::copy) };
+            self.core.rooms.tell(seat, news);
+        }
+    }
+
+    fn outage(&mut self, error: Error) -> Result<Option<Guard>, Error> {
+        if self.shape.token.is_some() && error.may_have_been_applied() {
             return Err(error.fix("the value was given, so another may hold it too: look at the store before trying again"));
         }
         let waited = self.core.clock.now().since(self.started);
@@ -169,60 +301,108 @@ impl<'a> Wait<'a> {
         if !self.outage {
             self.outage = true;
             self.settings.observe(Waiting::Outage(&error));
+            self.tell_room(Some(&error));
         }
-        let pause = (self.core.operation_timeout(self.terms.ttl) / 4).min(Duration::from_millis(250));
-        self.again(pause.mul_f64(0.75 + fastrand::f64() / 2.0), || error)
+        let pause = (self.core.operation_timeout(self.shape.terms.ttl) / 4).min(Duration::from_millis(250));
+        self.again(pause.mul_f64(0.75 + fastrand::f64() / 2.0), |_| error)
     }
 
     fn recovered(&mut self) {
         if std::mem::take(&mut self.outage) {
             self.settings.observe(Waiting::Recovered);
+            self.tell_room(None);
         }
     }
 
     /// Another look after `pause`, the last one at the end of the wait; `error` if that has come.
-    fn again(&self, pause: Duration, error: impl FnOnce() -> Error) -> Result<Look, Error> {
-        match self.left() {
-            Some(left) if left.is_zero() => Err(error()),
-            Some(left) => Ok(Look::Again(pause.min(left))),
-            None => Ok(Look::Again(pause)),
+    fn again(&mut self, pause: Duration, error: impl FnOnce(&Self) -> Error) -> Result<Option<Guard>, Error> {
+        let pause = match self.left() {
+            Some(left) if left.is_zero() => return Err(error(self)),
+            left => left.map_or(pause, |left| pause.min(left)),
+        };
+        let at = self.core.clock.now() + pause;
+        if let Some(standing) = &mut self.standing {
+            standing.look_at = at;
+        }
+        Ok(None)
+    }
+
+    /// Sleeps until the next look, unless a notice says that it is worth one before. A hand-over that can be believed needs none.
+    async fn pause(&mut self) -> Option<Guard> {
+        let standing = self.standing.as_mut()?;
+        if self.core.clock.now() >= standing.look_at {
+            return None;
+        }
+        let sleep = self.core.clock.nap_until(standing.look_at);
+        let Some(notices) = &mut standing.notices else {
+            sleep.await;
+            return None;
+        };
+        let notice = tokio::select! {
+            biased;
+            () = sleep => return None,
+            notice = notices.next() => notice,
+        };
+        standing.look_at = self.core.clock.now();
+        match notice {
+            Some(Notice::Granted { owner, fence, claim }) if owner == standing.attempt.request.owner => {
+                let heard = standing.heard.filter(|heard| heard.mark.is_some_and(|mark| fence.counter() > mark))?;
+                let claim = claim.min(heard.claim);
+                if !self.believes(heard.sent_at, claim) {
+                    return None;
+                }
+                let standing = self.standing.as_mut()?;
+                standing.attempt.handed(self.shape.terms, &self.shape.label, heard.sent_at, fence, claim)
+            }
+            Some(_) => None,
+            None => {
+                // A stream that has ended says nothing any more; the re-check goes on.
+                standing.notices = Some(stream::pending().boxed());
+                None
+            }
         }
     }
 
-    /// Sleeps, unless a notice says that it is worth a look before.
-    pub(crate) async fn pause(&mut self, pause: Duration) {
-        if pause.is_zero() {
-            return;
-        }
-        let until = self.core.clock.now() + pause;
-        let sleep = self.core.clock.sleep_until(until);
-        let Some(notices) = &mut self.notices else { return sleep.await };
-        tokio::select! {
-            biased;
-            () = sleep => {}
-            notice = notices.next() => {
-                // A stream that has ended says nothing any more; the re-check goes on.
-                if notice.is_none() {
-                    self.notices = Some(stream::pending().boxed());
-                }
-            }
-        }
+    /// Whether a name that was handed over for `claim`, after what was sent at `heard` had been executed, may be taken to be ours
+    /// without asking. Else the hand-over is a hint.
+    fn believes(&self, heard: BootTime, claim: Duration) -> bool {
+        let terms = self.shape.terms.claimed(claim);
+        let left = (heard + terms.belief(claim)).since(self.core.clock.now());
+        let enough_guard = self.settings.guard.is_none_or(|guard| guard <= terms.guard);
+        // Time for a renewal to fail once, and for the rest of what the terms promise no store has been asked yet.
+        terms.renews && terms.min_hold.is_zero() && enough_guard && left >= claim / 6
     }
 
     fn left(&self) -> Option<Duration> {
         self.settings.wait.map(|wait| (self.started + wait).since(self.core.clock.now()))
     }
 
+    fn holder(&self) -> Option<&Holder> {
+        self.standing.as_ref().and_then(|standing| standing.holder.as_ref())
+    }
+
     fn timed_out(&self) -> Error {
-        let name = &self.attempt.request.name;
-        let by = self.holder.as_ref().map_or_else(String::new, |holder| format!(" by {holder}"));
+        let news = self.seat.as_ref().filter(|_| !self.drives).map(|seat| self.core.rooms.news(seat)).unwrap_or_default();
+        if let Some(outage) = news.outage {
+            return outage;
+        }
+        let holder = self.holder().cloned().or(news.holder);
+        let by = holder.as_ref().map_or_else(String::new, |holder| format!(" by {holder}"));
         let waited = self.settings.wait.unwrap_or_default();
         let what = if waited.is_zero() {
-            format!("{name:?} is held{by}")
+            format!("{:?} is held{by}", self.name)
         } else {
-            format!("{name:?} was still held{by} after {waited:?}")
+            format!("{:?} was still held{by} after {waited:?}", self.name)
         };
-        Error::new(ErrorKind::TimedOut, what).held_by(self.holder.clone())
+        Error::new(ErrorKind::TimedOut, what).held_by(holder)
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            self.core.rooms.leave(&seat, self.drives, self.standing.take());
+        }
     }
 }
 

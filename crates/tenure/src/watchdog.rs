@@ -75,6 +75,11 @@ impl Watchdog {
         self.0.book().remove(id);
     }
 
+    /// Gives a tenure to the next task of this process, if it may have it.
+    pub(crate) fn pass_on(&self, id: Id) -> Option<Arc<Tenure>> {
+        self.0.book().pass_on(id, self.0.clock.now())
+    }
+
     /// Takes note that a tenure has ended.
     pub(crate) fn lose(&self, id: Id, loss: Loss) {
         // In a statement of its own, so that the book is free when those who wait are woken.

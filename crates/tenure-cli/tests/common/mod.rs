@@ -193,3 +193,13 @@ pub(crate) fn script(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
+
+/// Processes that `parent` has started, and that are there.
+pub(crate) fn children(parent: Pid) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .map(Pid::from_raw)
+        .collect()
+}

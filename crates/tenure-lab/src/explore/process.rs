@@ -346,7 +346,7 @@ impl Task {
         let process = &self.process;
         let (met, how) = match how {
             None => (Met::CancelledRelease, "cancelled".to_owned()),
-            Some(Ok(Release::Released)) => (Met::Released, "released".to_owned()),
+            Some(Ok(Release::Released | Release::StillHeld(_))) => (Met::Released, "released".to_owned()),
             Some(Ok(Release::WasLost)) => (Met::WasLost, "was lost".to_owned()),
             Some(Ok(Release::Unknown { error, .. })) => (Met::UnknownRelease, error.to_string()),
             Some(Err(error)) => (Met::Refusal, error.to_string()),

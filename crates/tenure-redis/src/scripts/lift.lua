@@ -4,7 +4,7 @@
 -- ARGV[1] the largest counter this client has seen here
 -- reply   the counter, as a string
 
-local floor, refused = lifted(KEYS[1], ARGV[1])
+local floor, refused = lifted(KEYS[1], ARGV[1], redis.call('TIME'))
 if not floor then
   return refused
 end

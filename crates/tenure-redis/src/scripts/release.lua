@@ -1,21 +1,33 @@
--- Gives a name up, if it is still this owner's. While it lingers its value matches no owner, so that no late renewal revives it.
+-- Gives up a share or a place, if it is still this owner's, and serves those who wait. While a share lingers its value matches no
+-- owner, so that no late renewal revives it. After release-free, keys, fence, holders and queue.
 --
--- KEYS[1] name
--- ARGV[1] owner     ARGV[2] linger, ms, 0 for none
+-- ARGV[3] owner     ARGV[4] linger, ms, 0 for none
 -- reply   1 given up, now or before   0 not this owner's
 
-local value = redis.call('GET', KEYS[1])
-local lingering = 'linger:' .. ARGV[1]
-if value == lingering then
-  return 1
+local owner, linger = ARGV[3], ARGV[4]
+local lingering = 'linger:' .. owner
+
+local refused = look()
+if refused then
+  return refused
 end
-if value ~= ARGV[1] then
+local left = leave(owner)
+local held = weight_of(owner)
+if held and linger == '0' then
+  drop(owner, held)
+elseif held then
+  if mutex then
+    -- A server out of memory refuses SET as a script's first write; it does not refuse PEXPIRE, nor any write after that.
+    redis.call('PEXPIRE', name, linger)
+  else
+    drop(owner, held)
+  end
+  hold(lingering, held, linger)
+elseif weight_of(lingering) then
+  return 1
+elseif not left then
   return 0
 end
-if ARGV[2] == '0' then
-  return redis.call('DEL', KEYS[1])
-end
--- A server out of memory refuses SET as a script's first write; it does not refuse PEXPIRE, nor any write after that.
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-redis.call('SET', KEYS[1], lingering, 'PX', ARGV[2])
+serve()
+settle()
 return 1

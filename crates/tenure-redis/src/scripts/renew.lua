@@ -1,5 +1,5 @@
--- Makes each lease that is still its owner's last at least its ttl from now. Never shortens one: a renewal that runs late must not
--- end what its holder believes. A name of another type reads as nobody's.
+-- Makes each lease of a mutex that is still its owner's last at least its ttl from now. Never shortens one: a renewal that runs
+-- late must not end what its holder believes. A name of another type reads as nobody's.
 --
 -- KEYS    names
 -- ARGV    owner and ttl in ms of each name, in turn
@@ -7,14 +7,19 @@
 
 local values = redis.call('MGET', unpack(KEYS))
 local renewed = {}
+-- Redis 7 has one command for it.
+local longer = redis.REDIS_VERSION_NUM ~= nil
 for i, name in ipairs(KEYS) do
-  if values[i] == ARGV[2 * i - 1] then
-    if redis.call('PTTL', name) < tonumber(ARGV[2 * i]) then
-      redis.call('PEXPIRE', name, ARGV[2 * i])
+  local owner, ttl = ARGV[2 * i - 1], ARGV[2 * i]
+  if values[i] ~= owner then
+    renewed[i] = 0
+  else
+    if longer then
+      redis.call('PEXPIRE', name, ttl, 'GT')
+    elseif redis.call('PTTL', name) < tonumber(ttl) then
+      redis.call('PEXPIRE', name, ttl)
     end
     renewed[i] = 1
-  else
-    renewed[i] = 0
   end
 end
 return renewed

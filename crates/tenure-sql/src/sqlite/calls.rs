@@ -1,132 +1,166 @@
 //! The calls of a store, each one transaction on the file.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rusqlite::Transaction;
-use tenure::{Acquired, BootTime, Busy, Entry, Error, Fence, Grant, Holder, Lease, Name, Released, Renewal, Request};
+use rusqlite::{OptionalExtension as _, Transaction};
+use tenure::record::{Answer, Record, Turn};
+use tenure::{Acquired, BootTime, Entry, Error, Fence, Lease, Name, Place, Released, Renewal, Request};
 
 use super::failure::{Failure, damaged};
 use super::file::LockFile;
-use super::lease::{Found, Standing, nanos};
-use super::machine::Origin;
-use super::statements::{COUNT, FIND, FREE, GRANT, LINGER, LIST, MOVE_HAND, NEXT_HAND, RENEW, SWEEP};
+use super::rows::{Found, held, nanos};
+use super::statements::{COUNT, LIST, LIST_WAITERS, MOVE_HAND, NEXT_HAND, RENEW, SWEEP};
 
-/// One grant in so many looks at the next so many names and frees those whose lease has ended. That is four for each that comes in,
-/// so the dead never outnumber the living for long.
+/// One grant in so many looks at the next so many names and drops what has ended there. That is four for each that comes in, so the
+/// dead never outnumber the living for long.
 const SWEEP_EVERY: u64 = 16;
 const SWEEP_SPAN: u32 = 64;
 
+/// When one that waits, and is told, looks after its place.
+const TOLD: Duration = Duration::from_secs(1);
+
+/// Gives the numbers of grants.
+type Next<'a> = &'a mut dyn FnMut() -> u64;
+
 impl LockFile {
+    /// `recheck` is for those who wait and are not told.
     pub(super) fn acquire(&mut self, request: &Request, recheck: Duration) -> Result<Acquired, Error> {
         self.follow()?;
-        let busy = |holder| Acquired::Busy(Busy { ahead: None, recheck, mark: None, holder });
-        // Those who wait look often: they read, so that they do not stand in the way of those who write.
-        if let Some(standing) = self.peek(request.name.as_str())?.filter(|standing| !standing.gives_way_to(request)) {
-            return Ok(busy(Some(standing.holder(BootTime::now()))));
+        if let Some((busy, mark)) = self.look(request)? {
+            return Ok(busy.acquired(recheck, Some(mark)));
         }
-        let take = |tx: &Transaction<'_>, found: Found| match &found.standing {
-            Some(standing) if !standing.gives_way_to(request) => {
-                Ok(busy(found.standing.map(|standing| standing.holder(BootTime::now()))))
-            }
-            None if request.from.is_some() => Ok(busy(None)),
-            _ => self.grant(tx, request, found.next_counter()).map(Acquired::Granted),
-        };
-        self.write(take, request.name.as_str())
+        let address = self.wake.address();
+        let ask = |record: &mut Record, now, next: Next<'_>| record.acquire(request, address, now, next);
+        let (turn, mark) = self.call(&request.name, ask)?;
+        self.wake.tell(&request.name, &turn);
+        let told = matches!(turn.answer, Answer::Busy { ahead: Some(_), .. }) && !self.wake.address().is_empty();
+        Ok(turn.answer.acquired(if told { TOLD } else { recheck }, Some(mark)))
     }
 
-    fn grant(&self, tx: &Transaction<'_>, request: &Request, counter: u64) -> Result<Grant, Failure> {
-        let Some(fence) = Fence::from_counter(counter) else {
-            return Err(damaged(&self.path, "its fences are used up", "give another path, and tell the guarded resources").into());
+    /// Answers without a lock on the file where nothing would change: those who are not told look often, and must not stand in the
+    /// way of those who write.
+    fn look(&mut self, request: &Request) -> Result<Option<(Answer, u64)>, Error> {
+        if request.place != Place::None && !self.wake.address().is_empty() {
+            return Ok(None);
+        }
+        let now = BootTime::now().since_boot();
+        let found = self.peek(request.name.as_str())?;
+        if found.is_free(now) {
+            return Ok(None);
+        }
+        if let Place::Join { .. } = request.place {
+            self.wake.listen();
+            return Ok(None);
+        }
+        if request.place == Place::Keep && !found.is_fresh(&request.owner, now) {
+            return Ok(None);
+        }
+        let turn = found.record().acquire(request, "", now, &mut || found.next_counter())?;
+        let nothing_changes = matches!(turn.answer, Answer::Busy { .. }) && turn.served.is_empty();
+        Ok(nothing_changes.then_some((turn.answer, found.counter)))
+    }
+
+    /// Runs a call on the record of a name, and writes what it changed. Answers with the counter as well.
+    fn call<T>(
+        &self,
+        name: &Name,
+        work: impl Fn(&mut Record, Duration, Next<'_>) -> Result<Turn<T>, Error>,
+    ) -> Result<(Turn<T>, u64), Error> {
+        let name = name.as_str();
+        let call = |tx: &Transaction<'_>, found: &Found| {
+            let (mut record, mut counter, now) = (found.record(), found.counter, BootTime::now().since_boot());
+            let mut next = || {
+                counter = if counter == found.counter { found.next_counter() } else { counter + 1 };
+                counter
+            };
+            let turn = work(&mut record, now, &mut next)?;
+            if counter != found.counter {
+                self.count(tx, counter, now)?;
+            }
+            found.write(tx, name, &record)?;
+            Ok((turn, counter))
         };
-        let now = BootTime::now();
-        let number = i64::try_from(counter).unwrap_or(i64::MAX);
-        let Request { name, owner, ttl, .. } = request;
-        tx.prepare_cached(COUNT)?.execute([number])?;
-        let row = (name.as_str(), owner.as_bytes(), number, nanos(now), nanos(now + *ttl));
-        tx.prepare_cached(GRANT)?.execute(row)?;
+        self.write(call, name)
+    }
+
+    fn count(&self, tx: &Transaction<'_>, counter: u64, now: Duration) -> Result<(), Failure> {
+        if Fence::from_counter(counter).is_none() {
+            return Err(damaged(&self.path, "its fences are used up", "give another path, and tell the guarded resources").into());
+        }
+        tx.prepare_cached(COUNT)?.execute([i64::try_from(counter).unwrap_or(i64::MAX)])?;
         if counter.is_multiple_of(SWEEP_EVERY) {
             sweep(tx, now)?;
         }
-        Ok(Grant { fence: Some(fence), ttl: *ttl, waiting: false })
+        Ok(())
     }
 
-    /// All in one transaction: a failure is that of every lease.
+    /// All in one transaction: a failure is that of every lease. A name is not read whole for it: a batch may be of ten thousand
+    /// shares of one.
     pub(super) fn renew(&mut self, leases: &[Lease]) -> Result<Vec<Renewal>, Error> {
         self.follow()?;
-        let renew = |tx: &Transaction<'_>, _| {
+        let renew = |tx: &Transaction<'_>, _: &Found| {
             let mut statement = tx.prepare_cached(RENEW)?;
             let mut one = |Lease { name, owner, ttl, .. }: &Lease| {
                 let now = BootTime::now();
-                let changed = statement.execute((name.as_str(), owner.as_bytes(), nanos(now), nanos(now + *ttl)))?;
-                Ok(if changed == 1 { Renewal::Renewed { waiting: false } } else { Renewal::Gone })
+                let (now, until) = (nanos(now.since_boot()), nanos((now + *ttl).since_boot()));
+                let waiting = statement.query_row((name.as_str(), owner.as_bytes(), now, until), |row| row.get(0)).optional()?;
+                Ok(waiting.map_or(Renewal::Gone, |waiting| Renewal::Renewed { waiting }))
             };
             leases.iter().map(&mut one).collect()
         };
         self.write(renew, "")
     }
 
-    pub(super) fn release(&mut self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    pub(super) fn release(&mut self, Lease { name, owner, .. }: &Lease, linger: Duration) -> Result<Released, Error> {
         self.follow()?;
-        let name = lease.name.as_str();
-        let free = |tx: &Transaction<'_>, found: Found| {
-            let Some(standing) = found.standing else { return Ok(Released::NotHeld) };
-            if standing.released_by.is_some() && standing.released_by == lease.owner.lingers_after() {
-                tx.prepare_cached(FREE)?.execute([name])?;
-                return Ok(Released::Released);
-            }
-            if standing.released_by.as_ref() == Some(&lease.owner) {
-                return Ok(Released::Released);
-            }
-            if !standing.is_owned_by(&lease.owner) {
-                return Ok(Released::NotHeld);
-            }
-            if linger.is_zero() {
-                tx.prepare_cached(FREE)?.execute([name])?;
-            } else {
-                tx.prepare_cached(LINGER)?.execute((name, nanos(BootTime::now() + linger)))?;
-            }
-            Ok(Released::Released)
-        };
-        self.write(free, name)
+        let give_up = |record: &mut Record, now, next: Next<'_>| Ok(record.release(owner, linger, now, next));
+        let (turn, _) = self.call(name, give_up)?;
+        // Told here, so that a dropped future does not keep it from those who wait.
+        self.wake.tell(name, &turn);
+        Ok(turn.answer)
     }
 
     pub(super) fn inspect(&mut self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         self.follow()?;
-        if let Some(name) = name {
-            let standing = self.peek(name.as_str())?;
-            return Ok(standing.map(|standing| entry(name.clone(), standing.holder(BootTime::now()))).into_iter().collect());
-        }
+        let now = BootTime::now().since_boot();
         self.read(|tx| {
-            let found = tx.prepare_cached(FIND)?.query_row([""], Found::from_row)?;
-            if self.origin(&found)? != Origin::Here {
-                return Ok(Vec::new());
-            }
-            list(tx)
+            let Some(name) = name else {
+                let here = self.is_here(tx)?;
+                return if here { list(tx, now) } else { Ok(Vec::new()) };
+            };
+            let (holders, waiters) = self.find(tx, name.as_str())?.record().inspect(now);
+            let anybody = waiters > 0 || !holders.is_empty();
+            Ok(anybody.then(|| Entry { name: name.clone(), holders, waiters }).into_iter().collect())
         })
     }
 }
 
-fn sweep(tx: &Transaction<'_>, now: BootTime) -> Result<(), Failure> {
+fn sweep(tx: &Transaction<'_>, now: Duration) -> Result<(), Failure> {
     let hand: Option<String> = tx.prepare_cached(NEXT_HAND)?.query_row([SWEEP_SPAN], |row| row.get(0))?;
-    if let Some(hand) = &hand {
-        tx.prepare_cached(SWEEP)?.execute((nanos(now), hand))?;
+    for sweep in SWEEP {
+        tx.prepare_cached(sweep)?.execute((nanos(now), &hand))?;
     }
     tx.prepare_cached(MOVE_HAND)?.execute([hand.unwrap_or_default()])?;
     Ok(())
 }
 
-fn list(tx: &Transaction<'_>) -> Result<Vec<Entry>, Failure> {
-    let now = BootTime::now();
-    let mut entries = Vec::new();
-    let mut list = tx.prepare(LIST)?;
-    let mut rows = list.query([nanos(now)])?;
+fn list(tx: &Transaction<'_>, now: Duration) -> Result<Vec<Entry>, Failure> {
+    let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
+    let entry = |name: &String| Ok::<_, Error>(Entry { name: Name::new(name.as_str())?, holders: Vec::new(), waiters: 0 });
+    let mut leases = tx.prepare(LIST)?;
+    let mut rows = leases.query([nanos(now)])?;
     while let Some(row) = rows.next()? {
-        let name = Name::new(row.get::<_, String>(0)?)?;
-        entries.push(entry(name, Standing::from_row(row, 1)?.holder(now)));
+        let (name, held) = (row.get(0)?, held(row, 1)?);
+        let new = entry(&name)?;
+        entries.entry(name).or_insert(new).holders.push(held.holder(now));
     }
-    Ok(entries)
-}
-
-fn entry(name: Name, holder: Holder) -> Entry {
-    Entry { name, holders: vec![holder], waiters: 0 }
+    let mut places = tx.prepare(LIST_WAITERS)?;
+    let mut rows = places.query([nanos(now)])?;
+    while let Some(row) = rows.next()? {
+        let name = row.get(0)?;
+        let new = entry(&name)?;
+        entries.entry(name).or_insert(new).waiters = row.get::<_, i64>(1)?.unsigned_abs();
+    }
+    Ok(entries.into_values().collect())
 }

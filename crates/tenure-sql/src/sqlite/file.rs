@@ -5,13 +5,15 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, Row, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use tenure::record::Listeners;
 use tenure::{BootTime, Error};
 
 use super::failure::{Failure, damaged};
-use super::lease::{Found, Standing, nanos};
 use super::machine::{Machine, Origin, SEES_REBOOTS};
-use super::statements::{EMPTY_LOG, FIND, FORGET, FORGET_FUTURE, REBOOTED, STAYING};
+use super::rows::{Found, nanos};
+use super::statements::{EMPTY_LOG, FORGET, FORGET_FUTURE, REBOOTED, STAYING};
+use super::wake::Wake;
 use super::{patience, schema};
 
 /// Four times what a log grows to between two checkpoints of a process that stays.
@@ -26,11 +28,12 @@ pub(super) struct LockFile {
     machine: &'static Machine,
     /// Device and inode of what was opened.
     node: Option<(u64, u64)>,
+    pub(super) wake: Wake,
 }
 
 impl LockFile {
     /// Opens the file, and makes it and the directories above it where they are missing.
-    pub(super) fn open(path: PathBuf) -> Result<Self, Error> {
+    pub(super) fn open(path: PathBuf, listeners: Listeners) -> Result<Self, Error> {
         let machine = Machine::this()?;
         let opened = connect(&path).and_then(|conn| {
             patience::persist(|| schema::settle(&conn, &path, machine))?;
@@ -38,11 +41,16 @@ impl LockFile {
         });
         let conn = opened.map_err(|failure| failure.told(&path))?;
         let node = node(&path);
-        let file = Self { log: log(&path), path, conn, machine, node };
+        let wake = Wake::new(beside(&path, "-wake"), listeners);
+        let file = Self { log: beside(&path, "-wal"), path, conn, machine, node, wake };
         // A file of another machine is told here, not at the first lock.
-        file.read(|tx| file.origin(&find(tx, "")?).map(drop))?;
+        file.read(|tx| file.find(tx, "").map(drop))?;
         if !SEES_REBOOTS {
-            file.write(|tx, _| Ok(tx.execute(FORGET_FUTURE, [nanos(BootTime::now())]).map(drop)?), "")?;
+            let now = nanos(BootTime::now().since_boot());
+            let forget = |tx: &Transaction<'_>, _: &Found| {
+                Ok(FORGET_FUTURE.iter().try_for_each(|sql| tx.execute(sql, [now]).map(drop))?)
+            };
+            file.write(forget, "")?;
         }
         Ok(file)
     }
@@ -53,7 +61,9 @@ impl LockFile {
             return Ok(());
         }
         tracing::warn!(path = %self.path.display(), "the lock file was replaced; opening the new one");
-        *self = Self::open(self.path.clone())?;
+        let mut opened = Self::open(self.path.clone(), self.wake.listeners())?;
+        std::mem::swap(&mut opened.wake, &mut self.wake);
+        *self = opened;
         Ok(())
     }
 
@@ -72,14 +82,9 @@ impl LockFile {
         }
     }
 
-    /// What is known of a name just now, without a lock on the file.
-    pub(super) fn peek(&self, name: &str) -> Result<Option<Standing>, Error> {
-        let peeked = patience::persist(|| {
-            let found = find(&self.conn, name)?;
-            let here = self.origin(&found)? == Origin::Here;
-            Ok(found.standing.filter(|found| here && found.until > BootTime::now()))
-        });
-        peeked.map_err(|failure| failure.told(&self.path))
+    /// What is known of a name just now, without a lock on the file. Its holders and its waiters may be of two moments.
+    pub(super) fn peek(&self, name: &str) -> Result<Found, Error> {
+        patience::persist(|| self.find(&self.conn, name)).map_err(|failure| failure.told(&self.path))
     }
 
     /// Reads in one snapshot.
@@ -92,30 +97,43 @@ impl LockFile {
     }
 
     /// Does `work` alone in the file, on what is known of `name`, and commits unless it fails.
-    pub(super) fn write<T>(&self, work: impl Fn(&Transaction<'_>, Found) -> Result<T, Failure>, name: &str) -> Result<T, Error> {
+    pub(super) fn write<T>(&self, work: impl Fn(&Transaction<'_>, &Found) -> Result<T, Failure>, name: &str) -> Result<T, Error> {
         let done = patience::persist(|| {
             let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)?;
-            let found = self.settled(&tx, find(&tx, name)?)?;
-            let done = work(&tx, found)?;
+            let found = self.settled(&tx, name)?;
+            let done = work(&tx, &found)?;
             tx.commit().map_err(Failure::Commit)?;
             Ok(done)
         });
         done.map_err(|failure| failure.told(&self.path))
     }
 
-    /// Ends every lease of an earlier boot, and leaves out a lease that has ended.
-    fn settled(&self, tx: &Transaction<'_>, found: Found) -> Result<Found, Failure> {
-        let now = BootTime::now();
+    /// Ends every lease of an earlier boot.
+    fn settled(&self, tx: &Transaction<'_>, name: &str) -> Result<Found, Failure> {
+        let found = Found::read(tx, name)?;
         if self.origin(&found)? == Origin::Here {
-            return Ok(Found { standing: found.standing.filter(|found| found.until > now), ..found });
+            return Ok(found);
         }
-        tx.execute(FORGET, [])?;
+        for forget in FORGET {
+            tx.execute(forget, [])?;
+        }
         tx.execute(REBOOTED, (&self.machine.boot, &self.machine.id))?;
-        Ok(Found { standing: None, ..found })
+        Ok(found.forget())
+    }
+
+    /// What is known of a name, if it is of this boot.
+    pub(super) fn find(&self, conn: &Connection, name: &str) -> Result<Found, Failure> {
+        let found = Found::read(conn, name)?;
+        Ok(if self.origin(&found)? == Origin::Here { found } else { found.forget() })
+    }
+
+    /// Whether what is in the file is of this boot.
+    pub(super) fn is_here(&self, conn: &Connection) -> Result<bool, Failure> {
+        Ok(self.origin(&Found::read(conn, "")?)? == Origin::Here)
     }
 
     /// Where the file was last used; a file of another machine is refused.
-    pub(super) fn origin(&self, found: &Found) -> Result<Origin, Failure> {
+    fn origin(&self, found: &Found) -> Result<Origin, Failure> {
         match self.machine.origin(&found.boot, &found.machine, &self.path) {
             Origin::Elsewhere => {
                 let why = format!(
@@ -132,10 +150,6 @@ impl LockFile {
     }
 }
 
-fn find(conn: &Connection, name: &str) -> Result<Found, Failure> {
-    Ok(conn.prepare_cached(FIND)?.query_row([name], |row: &Row<'_>| Found::from_row(row))?)
-}
-
 fn connect(path: &Path) -> Result<Connection, Failure> {
     let conn = match open(path) {
         Err(failure) if failure.is_cannot_open() && make_parent(path)? => open(path)?,
@@ -143,6 +157,8 @@ fn connect(path: &Path) -> Result<Connection, Failure> {
     };
     // A checkpoint costs two syncs. It is due every thousand pages, not at each end of a short command.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Otherwise a statement is compiled again whenever another name is bound to it.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(conn)
 }
 
@@ -168,12 +184,12 @@ fn make_parent(path: &Path) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// The log stands beside the file itself, not beside a link to it.
-fn log(path: &Path) -> PathBuf {
+/// Companions stand beside the file itself, not beside a link to it.
+fn beside(path: &Path, end: &str) -> PathBuf {
     let linked = fs::read_link(path).and_then(|_| fs::canonicalize(path)).ok();
-    let mut log = linked.unwrap_or_else(|| path.to_owned()).into_os_string();
-    log.push("-wal");
-    log.into()
+    let mut companion = linked.unwrap_or_else(|| path.to_owned()).into_os_string();
+    companion.push(end);
+    companion.into()
 }
 
 fn node(path: &Path) -> Option<(u64, u64)> {

@@ -3,13 +3,13 @@
 mod calls;
 mod failure;
 mod file;
-mod freed;
-mod lease;
 mod machine;
 mod patience;
+mod rows;
 mod schema;
 mod statements;
 mod thread;
+mod wake;
 
 use std::fmt;
 use std::path::{Path, PathBuf, absolute};
@@ -18,15 +18,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{
-    Acquired, Entry, Error, ErrorKind, Features, Lease, Locker, Name, Notice, Place, Released, Renewal, Request, Share, Store,
-};
+use tenure::record::Listeners;
+use tenure::{Acquired, Entry, Error, Features, Lease, Locker, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::oneshot;
 
-use self::freed::Freed;
 use self::thread::{Worker, ended};
 
-/// How often a waiter looks again. There is no push between processes; a look is a read of some microseconds.
+/// How often one that waits without a place, or cannot be told, looks again. A look is a read of some microseconds.
 const RECHECK: Duration = Duration::from_millis(15);
 
 /// Names held in an SQLite file. Clones share one connection, on a thread of its own that ends with the last of them.
@@ -37,7 +35,7 @@ const RECHECK: Duration = Duration::from_millis(15);
 pub struct SqliteStore {
     path: Arc<Path>,
     worker: Worker,
-    freed: Freed,
+    listeners: Listeners,
     operation_timeout: Option<Duration>,
     recheck: Duration,
 }
@@ -47,13 +45,14 @@ pub struct SqliteStore {
 /// Blocks for some hundred microseconds, and up to 5 s where many processes make the file at once; [`connect`] does not block.
 ///
 /// # Errors
-/// [`Damaged`](ErrorKind::Damaged) when the file cannot be used: corrupt, read-only, on a full disk, not a file, of another
+/// [`Damaged`](tenure::ErrorKind::Damaged) when the file cannot be used: corrupt, read-only, on a full disk, not a file, of another
 /// application, of a newer version, or used from another machine.
 pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
     let path = checked(path.as_ref())?;
     let (opened, answer) = mpsc::sync_channel(1);
-    Worker::start(path.clone(), move |worker| drop(opened.send(worker)))?;
-    Ok(SqliteStore::new(path, answer.recv().map_err(|_| ended())??))
+    let listeners = Listeners::default();
+    Worker::start(path.clone(), listeners.clone(), move |worker| drop(opened.send(worker)))?;
+    Ok(SqliteStore::new(path, listeners, answer.recv().map_err(|_| ended())??))
 }
 
 /// A [`Locker`] on the lock file at `path`.
@@ -66,8 +65,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
 pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
     let path = checked(path.as_ref())?;
     let (opened, answer) = oneshot::channel();
-    Worker::start(path.clone(), move |worker| drop(opened.send(worker)))?;
-    Ok(Locker::new(SqliteStore::new(path, answer.await.map_err(|_| ended())??)))
+    let listeners = Listeners::default();
+    Worker::start(path.clone(), listeners.clone(), move |worker| drop(opened.send(worker)))?;
+    Ok(Locker::new(SqliteStore::new(path, listeners, answer.await.map_err(|_| ended())??)))
 }
 
 /// The path in full: it means the same file after a change of directory, and none of SQLite's special names.
@@ -76,8 +76,8 @@ fn checked(path: &Path) -> Result<PathBuf, Error> {
 }
 
 impl SqliteStore {
-    fn new(path: PathBuf, worker: Worker) -> Self {
-        Self { path: path.into(), worker, freed: Freed::default(), operation_timeout: None, recheck: RECHECK }
+    fn new(path: PathBuf, listeners: Listeners, worker: Worker) -> Self {
+        Self { path: path.into(), worker, listeners, operation_timeout: None, recheck: RECHECK }
     }
 
     /// The file, as an absolute path.
@@ -92,7 +92,7 @@ impl SqliteStore {
         self
     }
 
-    /// How often a waiter looks again: 15 ms.
+    /// How often one that waits without a place, or cannot be told, looks again: 15 ms.
     #[must_use]
     pub fn with_recheck(mut self, every: Duration) -> Self {
         self.recheck = every;
@@ -109,10 +109,10 @@ impl Store for SqliteStore {
     fn features(&self) -> Features {
         Features {
             fence: true,
-            shares: false,
-            queue: false,
-            cohort: false,
-            push: false,
+            shares: true,
+            queue: true,
+            cohort: true,
+            push: true,
             server_clock: true,
             late_commands: false,
             min_ttl: Duration::from_millis(10),
@@ -122,9 +122,6 @@ impl Store for SqliteStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
-        if request.share != Share::MUTEX || request.place != Place::None {
-            return Err(Error::new(ErrorKind::Unsupported, format!("{self} keeps mutexes without a queue only")));
-        }
         let (request, recheck) = (request.clone(), self.recheck);
         self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, recheck)).await
     }
@@ -139,21 +136,18 @@ impl Store for SqliteStore {
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
-        let (lease, freed, limit) = (lease.clone(), self.freed.clone(), self.limit(lease.ttl));
-        let release = move |file: &mut file::LockFile| {
-            let released = file.release(&lease, linger)?;
-            // Told here, so that a dropped future does not keep it from those who wait.
-            if released == Released::Released {
-                freed.tell(&lease.name);
-            }
-            Ok(released)
-        };
-        self.worker.call(limit, false, release).await
+        let lease = lease.clone();
+        self.worker.call(self.limit(lease.ttl), false, move |file| file.release(&lease, linger)).await
     }
 
-    /// Tells of releases made through this store and its clones; those of other processes are found by looking.
+    /// Tells of hand-overs by any process of the machine, and of a name that this process has freed.
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        Ok(self.freed.listen(&request.name))
+        let notices = self.listeners.listen(request);
+        let arm = |file: &mut file::LockFile| {
+            file.wake.listen();
+            Ok(())
+        };
+        self.worker.call(self.limit(request.ttl), true, arm).await.map(|()| notices)
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {

@@ -6,21 +6,31 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::failure::{Failure, damaged};
 use super::machine::Machine;
-use super::statements::{APPLICATION, CREATE, EMPTY, FIRST, PAGES, SETTINGS, VERSION, WAL};
+use super::statements::{APPLICATION, BEGIN_UPGRADE, CREATE, CREATE_2, EMPTY, END_UPGRADE, FIRST, PAGES, SETTINGS, VERSION, WAL};
 
-/// Settles a fresh connection, and makes the tables where the file is new. A file of others is refused untouched.
+/// What is in a file that may be used.
+#[derive(PartialEq)]
+enum Tables {
+    None,
+    /// Of the version before.
+    Old,
+    Made,
+}
+
+/// Settles a fresh connection, and makes the tables where the file is new or of an older version. A file of others is refused
+/// untouched.
 ///
 /// May be repeated after any failure.
 pub(super) fn settle(conn: &Connection, path: &Path, machine: &Machine) -> Result<(), Failure> {
     let read = conn.unchecked_transaction()?;
-    let ours = is_made(&read, path)?;
+    let tables = tables(&read, path)?;
     let mode: String = read.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
     read.commit()?;
     if conn.is_readonly("main")? {
         return Err(damaged(path, "it is read-only", "make the file and its directory writable, or give another path").into());
     }
     if mode != "wal" {
-        if !ours {
+        if tables == Tables::None {
             conn.execute_batch(PAGES)?;
         }
         let mode: String = conn.query_row(WAL, [], |row| row.get(0))?;
@@ -30,23 +40,23 @@ pub(super) fn settle(conn: &Connection, path: &Path, machine: &Machine) -> Resul
         }
     }
     conn.execute_batch(SETTINGS)?;
-    if !ours {
+    if tables != Tables::Made {
         make(conn, path, machine)?;
     }
     Ok(())
 }
 
-/// Whether the tables are there; `false` for an empty file.
-fn is_made(conn: &Connection, path: &Path) -> Result<bool, Failure> {
+fn tables(conn: &Connection, path: &Path) -> Result<Tables, Failure> {
     let application: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let version: i32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     match (application, version) {
-        (APPLICATION, VERSION) => Ok(true),
+        (APPLICATION, VERSION) => Ok(Tables::Made),
+        (APPLICATION, 1) => Ok(Tables::Old),
         (APPLICATION, newer) => {
             let why = format!("it is of version {newer}, and this tenure knows version {VERSION}");
             Err(damaged(path, &why, "update tenure, or give another path").into())
         }
-        (0, 0) if conn.query_row(EMPTY, [], |row| row.get(0))? => Ok(false),
+        (0, 0) if conn.query_row(EMPTY, [], |row| row.get(0))? => Ok(Tables::None),
         _ => {
             Err(damaged(path, "it belongs to another application", "give the path of another file, which tenure will make")
                 .into())
@@ -57,10 +67,19 @@ fn is_made(conn: &Connection, path: &Path) -> Result<bool, Failure> {
 fn make(conn: &Connection, path: &Path, machine: &Machine) -> Result<(), Failure> {
     let write = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
     // Another process may have been first.
-    if is_made(&write, path)? {
-        return Ok(());
+    match tables(&write, path)? {
+        Tables::Made => return Ok(()),
+        Tables::None => {
+            write.execute_batch(CREATE)?;
+            write.execute(FIRST, (&machine.boot, &machine.id))?;
+            write.execute_batch(CREATE_2)?;
+        }
+        // A process of the older version that has the file open is told at its next call that the tables are not as it made them.
+        Tables::Old => {
+            for step in [BEGIN_UPGRADE, CREATE_2, END_UPGRADE] {
+                write.execute_batch(step)?;
+            }
+        }
     }
-    write.execute_batch(CREATE)?;
-    write.execute(FIRST, (&machine.boot, &machine.id))?;
     write.commit().map_err(Failure::Commit)
 }

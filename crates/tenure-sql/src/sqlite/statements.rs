@@ -3,14 +3,19 @@
 //! `meta` has one row, for the file: the `counter` of grants; `boot` and `machine`, on whose boot-time clock the leases run; and
 //! the `hand`, the name up to which names were last swept.
 //!
-//! `lock` has one row for each name that is not free: its `owner`, NULL while it lingers; `released_by`, whose release made it
-//! linger; `fence`, the counter of its grant; `since` and `until` in nanoseconds since boot. A row whose `until` has come is a free
-//! name that nobody has swept up yet. There is no index on `until`: it would cost a page with every grant, renewal and release.
+//! `lock` has one row for each holder of a name: its `owner`, or the owner's lingering value while the share `lingers`; its share,
+//! `weight` out of `capacity`; `fence`, the counter of its grant; `since` and `until` in nanoseconds since boot. A row whose `until`
+//! has come is of no consequence and has not been swept up yet. There is no index on `until`: it would cost a page with every grant,
+//! renewal and release.
+//!
+//! `place` has one row for each that waits for a name, in the order of `number`: its `owner` and share; how long the place lives
+//! without a heartbeat (`keep`) and a lease handed to it without a word (`claim`), in nanoseconds; `until` when it lives; and by what
+//! its process is found (`wake`).
 
 /// Marks the file as ours: `tnre`.
 pub(super) const APPLICATION: i32 = 0x746e_7265;
 /// The version of the tables below.
-pub(super) const VERSION: i32 = 1;
+pub(super) const VERSION: i32 = 2;
 
 /// Run on every connection.
 ///
@@ -33,7 +38,7 @@ pub(super) const WAL: &str = "PRAGMA journal_mode = WAL";
 /// Reply: whether the file has no tables at all.
 pub(super) const EMPTY: &str = "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)";
 
-/// Makes the tables of version 1.
+/// Makes the tables.
 pub(super) const CREATE: &str = "
 CREATE TABLE meta (
   one     INTEGER PRIMARY KEY CHECK (one = 1),
@@ -42,64 +47,105 @@ CREATE TABLE meta (
   machine TEXT NOT NULL,
   hand    TEXT NOT NULL DEFAULT ''
 ) STRICT;
+PRAGMA application_id = 0x746e7265;";
+
+/// Makes the tables that version 1 did not have.
+pub(super) const CREATE_2: &str = "
 CREATE TABLE lock (
-  name        TEXT PRIMARY KEY,
-  owner       BLOB,
-  released_by BLOB,
-  fence       INTEGER NOT NULL,
-  since       INTEGER NOT NULL,
-  until       INTEGER NOT NULL
+  name     TEXT NOT NULL,
+  owner    BLOB NOT NULL,
+  weight   INTEGER NOT NULL,
+  capacity INTEGER NOT NULL,
+  fence    INTEGER NOT NULL,
+  since    INTEGER NOT NULL,
+  until    INTEGER NOT NULL,
+  lingers  INTEGER NOT NULL,
+  PRIMARY KEY (name, owner)
 ) STRICT, WITHOUT ROWID;
-PRAGMA application_id = 0x746e7265;
-PRAGMA user_version = 1;";
+CREATE TABLE place (
+  name     TEXT NOT NULL,
+  number   INTEGER NOT NULL,
+  owner    BLOB NOT NULL,
+  weight   INTEGER NOT NULL,
+  capacity INTEGER NOT NULL,
+  keep     INTEGER NOT NULL,
+  claim    INTEGER NOT NULL,
+  until    INTEGER NOT NULL,
+  wake     TEXT NOT NULL,
+  PRIMARY KEY (name, number)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 2;";
+
+/// The table of version 1, which kept mutexes only, is put aside for `CREATE_2`.
+pub(super) const BEGIN_UPGRADE: &str = "ALTER TABLE lock RENAME TO lock_1";
+
+/// Every lease of version 1 stands on.
+pub(super) const END_UPGRADE: &str = "
+INSERT INTO lock (name, owner, weight, capacity, fence, since, until, lingers)
+SELECT name, coalesce(owner, CAST('linger:' || released_by AS BLOB)), 1, 1, fence, since, until, owner IS NULL FROM lock_1;
+DROP TABLE lock_1;";
 
 /// ?1 boot, ?2 machine.
 pub(super) const FIRST: &str = "INSERT INTO meta (one, counter, boot, machine) VALUES (1, 0, ?1, ?2)";
 
-/// ?1 name. Reply: one row, the file's and, where there is one, the name's.
+/// ?1 name. Reply: the file's, whether anybody waits for the name, and its holders; one row without a holder if there is none.
 pub(super) const FIND: &str = "
-SELECT meta.counter, meta.boot, meta.machine, lock.owner, lock.released_by, lock.fence, lock.since, lock.until
+SELECT meta.counter, meta.boot, meta.machine, EXISTS (SELECT 1 FROM place WHERE place.name = ?1),
+  lock.owner, lock.weight, lock.capacity, lock.fence, lock.since, lock.until, lock.lingers
 FROM meta LEFT JOIN lock ON lock.name = ?1";
+
+/// ?1 name. Reply: those who wait, in order.
+pub(super) const PLACES: &str = "
+SELECT number, owner, weight, capacity, keep, claim, until, wake FROM place WHERE name = ?1 ORDER BY number";
 
 /// ?1 boot, ?2 machine.
 pub(super) const REBOOTED: &str = "UPDATE meta SET boot = ?1, machine = ?2";
 
-/// Ends every lease.
-pub(super) const FORGET: &str = "DELETE FROM lock";
+/// Ends every lease and every place.
+pub(super) const FORGET: [&str; 2] = ["DELETE FROM lock", "DELETE FROM place"];
 
-/// ?1 now. Ends the leases that began after it: only a reboot explains them.
-pub(super) const FORGET_FUTURE: &str = "DELETE FROM lock WHERE since > ?1";
+/// ?1 now. Ends the leases and the places that began after it: only a reboot explains them.
+pub(super) const FORGET_FUTURE: [&str; 2] = ["DELETE FROM lock WHERE since > ?1", "DELETE FROM place WHERE until - keep > ?1"];
 
 /// ?1 counter.
 pub(super) const COUNT: &str = "UPDATE meta SET counter = ?1";
 
-/// ?1 name, ?2 owner, ?3 fence, ?4 since, ?5 until. A repetition does not shorten what its owner has.
-pub(super) const GRANT: &str = "
-INSERT INTO lock (name, owner, released_by, fence, since, until) VALUES (?1, ?2, NULL, ?3, ?4, ?5)
-ON CONFLICT (name) DO UPDATE SET
-  until = iif(owner IS excluded.owner, max(until, excluded.until), excluded.until),
-  owner = excluded.owner, released_by = NULL, fence = excluded.fence, since = excluded.since";
+/// ?1 name, ?2 owner, ?3 weight, ?4 capacity, ?5 fence, ?6 since, ?7 until, ?8 lingers.
+pub(super) const PUT_HELD: &str = "
+INSERT OR REPLACE INTO lock (name, owner, weight, capacity, fence, since, until, lingers) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+/// ?1 name, ?2 owner.
+pub(super) const DROP_HELD: &str = "DELETE FROM lock WHERE name = ?1 AND owner = ?2";
+
+/// ?1 name, ?2 number, ?3 owner, ?4 weight, ?5 capacity, ?6 keep, ?7 claim, ?8 until, ?9 wake.
+pub(super) const PUT_PLACE: &str = "
+INSERT OR REPLACE INTO place (name, number, owner, weight, capacity, keep, claim, until, wake)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+
+/// ?1 name, ?2 number.
+pub(super) const DROP_PLACE: &str = "DELETE FROM place WHERE name = ?1 AND number = ?2";
 
 /// ?1 how many. Reply: the last name of the next so many after the hand, or NULL at the end.
 pub(super) const NEXT_HAND: &str = "
 SELECT max(name) FROM (SELECT name FROM lock WHERE name > (SELECT hand FROM meta) ORDER BY name LIMIT ?1)";
 
-/// ?1 now, ?2 the last name. Frees the names from the hand to there whose lease has ended.
-pub(super) const SWEEP: &str = "
-DELETE FROM lock WHERE name > (SELECT hand FROM meta) AND name <= ?2 AND until <= ?1";
+/// ?1 now, ?2 the last name, or NULL for all from the hand. Drops what has ended from the hand to there.
+pub(super) const SWEEP: [&str; 2] = [
+    "DELETE FROM lock WHERE name > (SELECT hand FROM meta) AND (?2 IS NULL OR name <= ?2) AND until <= ?1",
+    "DELETE FROM place WHERE name > (SELECT hand FROM meta) AND (?2 IS NULL OR name <= ?2) AND until <= ?1",
+];
 
 /// ?1 name, empty to begin again.
 pub(super) const MOVE_HAND: &str = "UPDATE meta SET hand = ?1";
 
-/// ?1 name, ?2 owner, ?3 now, ?4 until. Changes one row or none.
-pub(super) const RENEW: &str = "UPDATE lock SET until = max(until, ?4) WHERE name = ?1 AND owner = ?2 AND until > ?3";
-
-/// ?1 name.
-pub(super) const FREE: &str = "DELETE FROM lock WHERE name = ?1";
-
-/// ?1 name, ?2 until.
-pub(super) const LINGER: &str = "UPDATE lock SET released_by = owner, owner = NULL, until = ?2 WHERE name = ?1";
+/// ?1 name, ?2 owner, ?3 now, ?4 until. Reply: whether anybody waits; no row where the lease is not the owner's.
+pub(super) const RENEW: &str = "
+UPDATE lock SET until = max(until, ?4) WHERE name = ?1 AND owner = ?2 AND until > ?3 AND NOT lingers
+RETURNING EXISTS (SELECT 1 FROM place WHERE place.name = ?1 AND place.until > ?3)";
 
 /// ?1 now. Reply: a row for each lease that stands.
 pub(super) const LIST: &str = "
-SELECT name, owner, released_by, fence, since, until FROM lock WHERE until > ?1 ORDER BY name";
+SELECT name, owner, weight, capacity, fence, since, until, lingers FROM lock WHERE until > ?1 ORDER BY name, owner";
+
+/// ?1 now. Reply: a row for each name that is waited for.
+pub(super) const LIST_WAITERS: &str = "SELECT name, count(*) FROM place WHERE until > ?1 GROUP BY name";

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tenure::record::Listeners;
 use tenure::{Error, ErrorKind};
 use tokio::sync::oneshot;
 
@@ -28,10 +29,14 @@ pub(super) struct Worker(mpsc::Sender<Job>);
 
 impl Worker {
     /// Starts the thread, which opens the file and then calls `opened` with itself.
-    pub(super) fn start(path: PathBuf, opened: impl FnOnce(Result<Self, Error>) + Send + 'static) -> Result<(), Error> {
+    pub(super) fn start(
+        path: PathBuf,
+        listeners: Listeners,
+        opened: impl FnOnce(Result<Self, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
         let (sender, jobs) = mpsc::channel::<Job>();
         let worker = Self(sender);
-        let run = move || match patience::until(Instant::now() + OPEN_LIMIT, || LockFile::open(path)) {
+        let run = move || match patience::until(Instant::now() + OPEN_LIMIT, || LockFile::open(path, listeners)) {
             Ok(mut file) => {
                 opened(Ok(worker));
                 serve(&mut file, &jobs);

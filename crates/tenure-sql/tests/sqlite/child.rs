@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tenure::{Acquired, Request, Store as _};
+use futures_util::StreamExt as _;
+use tenure::{Acquired, BootTime, Grant, Place, Request, Store as _};
+use tenure_sql::SqliteStore;
+use tenure_sql::sqlite::open;
+use tokio::time::timeout;
 
-use crate::common::{fill, granted, lease, one_line, owner, request};
+use crate::common::{fill, granted, joining, lease, one_line, owner, request};
 
 const ROLE: &str = "TENURE_SQL_TEST_ROLE";
 
@@ -47,6 +51,9 @@ async fn entry() {
         "first" => first(&path).await,
         "churn" => churn(&path).await,
         "full" => full(&path).await,
+        "pass" => pass(&path).await,
+        "idle" => idle(&path).await,
+        "wait" => drop(wait(&open(&path).unwrap(), &joining("x")).await),
         "read-only" => read_only(&path),
         other => panic!("no role {other:?}"),
     }
@@ -65,6 +72,61 @@ async fn count(path: &Path) {
         fs::write(&number, (read + 1).to_string()).unwrap();
         assert!(matches!(guard.release().await.unwrap(), tenure::Release::Released));
     }
+}
+
+/// Waits in the queue for what `request` asks, as a locker does.
+async fn wait(store: &SqliteStore, request: &Request) -> Grant {
+    let keeping = Request { place: Place::Keep, ..request.clone() };
+    let mut answer = store.acquire(request).await.unwrap();
+    let mut notices = store.watch(request).await.unwrap();
+    loop {
+        match answer {
+            Acquired::Granted(grant) => return grant,
+            Acquired::Busy(busy) => {
+                assert!(busy.ahead.is_some(), "its place has lapsed");
+                drop(timeout(busy.recheck, notices.next()).await);
+            }
+            other @ Acquired::Refused { .. } => panic!("{other:?}"),
+        }
+        answer = store.acquire(&keeping).await.unwrap();
+    }
+}
+
+/// Takes turns with another process, and logs how long each hand-over took, in microseconds.
+async fn pass(path: &Path) {
+    let (store, ball) = (open(path).unwrap(), path.with_extension("ball"));
+    let (me, mut log) = (std::process::id().to_string(), String::new());
+    for _ in 0..200 {
+        let request = joining("x");
+        wait(&store, &request).await;
+        let now = BootTime::now().since_boot().as_micros();
+        let thrown = fs::read_to_string(&ball).unwrap();
+        if let Some((by, at)) = thrown.split_once(' ').filter(|(by, _)| *by != me) {
+            log += &format!("{by} {}\n", now - at.parse::<u128>().unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        fs::write(&ball, format!("{me} {}", BootTime::now().since_boot().as_micros())).unwrap();
+        store.release(&lease("x", &request.owner), Duration::ZERO).await.unwrap();
+    }
+    OpenOptions::new().append(true).open(path.with_extension("log")).unwrap().write_all(log.as_bytes()).unwrap();
+}
+
+/// Waits, and logs what that costs: nanoseconds of CPU, and of time.
+async fn idle(path: &Path) {
+    let store = open(path).unwrap();
+    let request = joining("x");
+    assert!(matches!(store.acquire(&request).await.unwrap(), Acquired::Busy(_)));
+    let (cpu, began) = (cpu_nanos(), Instant::now());
+    wait(&store, &request).await;
+    let line = format!("{} {}", cpu_nanos() - cpu, began.elapsed().as_nanos());
+    fs::write(path.with_extension("log"), line).unwrap();
+}
+
+/// What all threads of this process have used.
+fn cpu_nanos() -> u64 {
+    let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let used = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
+    used.map(|line| line.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 /// Opens a file that all make at the same moment, and takes a name each.
@@ -124,10 +186,16 @@ async fn full(path: &Path) {
     assert_eq!(error.kind(), tenure::ErrorKind::Damaged);
     assert!(one_line(&error).contains("the disk is full"), "{error}");
     assert!(!error.may_have_been_applied(), "{error}");
-    for error in [
-        store.renew(&[lease("kept", &kept)]).await.remove(0).unwrap_err(),
-        store.release(&lease("kept", &kept), Duration::ZERO).await.unwrap_err(),
-    ] {
+    // What is left of the last block has room for a change smaller than a grant.
+    let mut left = 4;
+    let renewal = loop {
+        left -= 1;
+        match store.renew(&[lease("kept", &kept)]).await.remove(0) {
+            Ok(_) => assert!(left > 0, "a full disk takes renewals"),
+            Err(error) => break error,
+        }
+    };
+    for error in [renewal, store.release(&lease("kept", &kept), Duration::ZERO).await.unwrap_err()] {
         assert_eq!((error.kind(), error.may_have_been_applied()), (tenure::ErrorKind::Damaged, false), "{error}");
     }
     let held: HashMap<_, _> =

@@ -27,6 +27,12 @@ pub(crate) fn request(name: &str, owner: &Owner) -> Request {
     Request { name, owner, share: Share::MUTEX, ttl: TTL, place: Place::None, repeatable: true, from: None }
 }
 
+/// A request with a place, looked after as a locker does.
+pub(crate) fn joining(name: &str) -> Request {
+    let place = Place::Join { keep: Duration::from_millis(2_500), claim: Duration::from_millis(1_500) };
+    Request { place, ..request(name, &owner()) }
+}
+
 pub(crate) fn lease(name: &str, owner: &Owner) -> Lease {
     let (name, owner) = (Name::new(name).unwrap(), owner.clone());
     Lease { name, owner, share: Share::MUTEX, ttl: TTL, fence: None }

@@ -45,8 +45,8 @@ fn the_file_of_another_application_is_refused_and_left_alone() {
 fn a_newer_version_is_refused() {
     let (_dir, path) = fresh();
     drop(open(&path).unwrap());
-    raw(&path).execute_batch("PRAGMA user_version = 2").unwrap();
-    refused(&path, "version 2");
+    raw(&path).execute_batch("PRAGMA user_version = 3").unwrap();
+    refused(&path, "version 3");
 }
 
 #[tokio::test]

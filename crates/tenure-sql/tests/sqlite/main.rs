@@ -9,3 +9,5 @@ mod damage;
 mod identity;
 mod processes;
 mod semantics;
+mod upgrade;
+mod waking;

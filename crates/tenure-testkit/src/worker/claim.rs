@@ -173,6 +173,7 @@ impl Claim {
             Ok(Release::Released) => "Released".to_owned(),
             Ok(Release::WasLost) => "WasLost".to_owned(),
             Ok(Release::Unknown { .. }) => "Unknown".to_owned(),
+            Ok(Release::StillHeld(others)) => format!("StillHeld by {others}"),
             Err(error) => format!("{:?}: {error}", error.kind()),
         };
         tell(What::Released { claim: self.number, how });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use tenure::{
-    Acquired, Busy, ErrorKind, Grant, Lease, MemoryStore, Name, Owner, Place, Released, Renewal, Request, Share, Store,
+    Acquired, Busy, ErrorKind, Grant, Lease, MemoryStore, Name, Notice, Owner, Place, Released, Renewal, Request, Share, Store,
 };
 
 use crate::machine::Machine;
@@ -163,17 +163,84 @@ async fn a_release_is_told_to_those_who_watch() {
     }
 }
 
+/// Another kind at a name is an error of its own, and everything the trait has is kept.
 #[tokio::test(start_paused = true)]
-async fn what_it_cannot_keep_is_refused() {
+async fn it_keeps_every_kind_and_two_of_them_apart() {
     let (_machine, store) = new();
-    let places = [Place::Join { keep: LONG, claim: LONG }, Place::Keep].map(|place| Request { place, ..request("door") });
-    let shared = Request { share: serde_json::from_str(r#"{"weight":1,"capacity":3}"#).unwrap(), ..request("door") };
-    for bad in places.into_iter().chain([shared]) {
-        assert_eq!(store.acquire(&bad).await.unwrap_err().kind(), ErrorKind::Unsupported);
-    }
+    let reader = |name: &str| Request { share: Share::READ, ..request(name) };
+    granted(&*store, &reader("door")).await;
+    granted(&*store, &reader("door")).await;
+    assert_eq!(store.acquire(&request("door")).await.unwrap_err().kind(), ErrorKind::Mismatch);
+    assert_eq!(store.inspect(None).await.unwrap()[0].holders.len(), 2);
     let features = store.features();
-    assert!(features.fence && features.push && !features.shares && !features.queue && !features.late_commands);
+    assert!(features.fence && features.push && features.shares && features.queue && !features.late_commands);
     let memory = MemoryStore::new();
     granted(&memory, &request("door")).await;
     assert_eq!((memory.to_string(), format!("{memory:?}")), ("memory:".to_owned(), "MemoryStore { names: 1, .. }".to_owned()));
+}
+
+fn join(name: &str) -> Request {
+    Request { place: Place::Join { keep: secs(2), claim: secs(1) }, ..request(name) }
+}
+
+/// The one that is served is told, with what it needs to know; those behind it are not disturbed.
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_is_told_to_the_one_that_is_served() {
+    let (machine, store) = new();
+    let (held, first, second, other) = (request("door"), join("door"), join("door"), join("gate"));
+    let before = granted(&*store, &held).await.fence.unwrap();
+    granted(&*store, &request("gate")).await;
+    let mut notices = Vec::new();
+    for (waiter, ahead) in [(&first, 0), (&second, 1), (&other, 0)] {
+        let told = busy(&*store, waiter).await;
+        assert_eq!((told.ahead, told.recheck), (Some(ahead), secs(1)));
+        assert!(told.mark >= Some(before.counter()));
+        notices.push(store.watch(waiter).await.unwrap());
+    }
+    let mark = busy(&*store, &first).await.mark.unwrap();
+    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
+    let Some(Some(Notice::Granted { owner, fence, claim })) = notices[0].next().now_or_never() else { panic!("not told") };
+    assert_eq!((&owner, claim), (&first.owner, secs(1)));
+    assert!(fence.counter() > mark);
+    for silent in &mut notices[1..] {
+        assert!(silent.next().now_or_never().is_none(), "it was told as well");
+    }
+    machine.sleep(secs(1));
+    let grant = granted(&*store, &Request { place: Place::Keep, ..second.clone() }).await;
+    assert_eq!((grant.ttl, grant.waiting), (LONG, false));
+    assert!(grant.fence.unwrap() > fence, "the first one's claim has ended");
+}
+
+/// Whoever watches without a place hears of a name that is free, and of none that was handed on.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_free_is_told_to_those_without_a_place() {
+    let (_machine, store) = new();
+    let (held, waiter) = (request("door"), join("door"));
+    granted(&*store, &held).await;
+    busy(&*store, &waiter).await;
+    let mut notices = store.watch(&request("door")).await.unwrap();
+    store.release(&lease(&held), Duration::ZERO).await.unwrap();
+    assert!(notices.next().now_or_never().is_none(), "the waiter has it");
+    for _ in 0..5 {
+        store.release(&lease(&waiter), Duration::ZERO).await.unwrap();
+        granted(&*store, &waiter).await;
+    }
+    for _ in 0..2 {
+        assert_eq!(notices.next().now_or_never(), Some(Some(Notice::Look)));
+    }
+    assert!(notices.next().now_or_never().is_none(), "notices pile up");
+}
+
+/// Names that nobody asks for again do not stay in memory.
+#[tokio::test(start_paused = true)]
+async fn dead_names_are_forgotten() {
+    let machine = Machine::new();
+    let store = MemoryStore::with_clock(machine.clone());
+    for i in 0..10_000 {
+        granted(&store, &request(&i.to_string())).await;
+        machine.sleep(LONG / 100);
+    }
+    let text = format!("{store:?}");
+    let names: usize = text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
+    assert!((100..400).contains(&names), "{text}");
 }

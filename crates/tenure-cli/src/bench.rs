@@ -1,0 +1,170 @@
+//! `tenure bench`: what locks cost.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write, stderr};
+use std::time::Duration;
+
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+use tenure_lab::bench::{self, Address, Case, Figures, HEAD, Place, Plan, Stage};
+
+use crate::args::{Common, Output};
+use crate::config::Settings;
+use crate::exit::{Failure, Voice};
+use crate::lab;
+use crate::show::print;
+use crate::store;
+
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct Bench {
+    /// What to measure
+    #[arg(value_name = "CASE", value_enum)]
+    case: Chosen,
+    /// Measure this store, as the other commands name it, instead of a redis-server that is started for it
+    #[arg(long, value_name = "URL")]
+    store: Option<OsString>,
+    /// How many tasks, waiters or leases
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    tasks: Option<usize>,
+    /// How long each case is timed
+    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
+    seconds: Option<Duration>,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// One case, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chosen {
+    One(Case),
+    All,
+}
+
+impl ValueEnum for Chosen {
+    fn value_variants<'a>() -> &'a [Self] {
+        const VARIANTS: [Chosen; Case::ALL.len() + 1] = {
+            let mut all = [Chosen::All; Case::ALL.len() + 1];
+            let mut index = 0;
+            while index < Case::ALL.len() {
+                all[index] = Chosen::One(Case::ALL[index]);
+                index += 1;
+            }
+            all
+        };
+        &VARIANTS
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self {
+            Self::One(case) => PossibleValue::new(case.name()).help(case.what()),
+            Self::All => PossibleValue::new("all").help("One after the other"),
+        })
+    }
+}
+
+const HELP: &str = "\
+COMMANDS are counted by the server, in a short run of its own under MONITOR:
+those that clients send, and not what scripts call. CLIENT and SERVER are the CPU
+of one operation, in microseconds. Whatever others send to a store that you
+name is counted as well: measure on a server that nobody else uses. Nothing is
+left behind there but the counter of the fences.
+
+  tenure bench cycle --tasks 512            a redis-server of its own
+  tenure bench all -o json                  the same for programs, in an array
+  tenure bench handover --store redis://cache
+
+Without --store it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
+
+/// A time as `--seconds` takes it.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|_| format!("{text:?} is no number of seconds; write e.g. 5 or 0.5"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("{text:?} is no time; write e.g. 5 or 0.5"))
+}
+
+pub(crate) async fn main(args: &Bench) -> Result<u8, Failure> {
+    let cases = match args.case {
+        Chosen::One(case) => vec![case],
+        Chosen::All => Case::ALL.to_vec(),
+    };
+    let plans = cases.into_iter().map(|case| Plan::new(case, args.tasks, args.seconds)).collect::<Result<Vec<_>, _>>()?;
+    if args.store.is_none() {
+        lab::find_server("without --store a benchmark starts one")?;
+    }
+    // Before the server is started: whatever is to be ended with us is started after it.
+    let rig = lab::rig()?;
+    let place = place(args).await?;
+    let voice = Voice::new(args.quiet, false);
+    if let Some(why) = place.uncounted() {
+        voice.say(format_args!("commands are not counted: {why}"));
+    }
+    let text = args.output == Output::Text;
+    let mut found = Vec::new();
+    for plan in plans {
+        let told = Told::new(plan, voice);
+        let figures = bench::run(&rig, &place, plan, &|stage| told.tell(stage)).await;
+        told.clear();
+        let figures = figures.map_err(|error| Failure::from(error.context(plan.case())))?;
+        if text {
+            let head = if found.is_empty() { format!("{HEAD}\n") } else { String::new() };
+            print(&format!("{head}{}\n", figures.row()))?;
+        }
+        found.push(figures);
+    }
+    if text {
+        let told: String = found.iter().map(|figures| format!("{}\n", figures.told())).collect();
+        print(&format!("\n{told}"))?;
+    } else {
+        let json = match (args.case, &found[..]) {
+            (Chosen::One(_), [one]) => one.to_json(),
+            _ => found.iter().map(Figures::to_json).collect::<Value>(),
+        };
+        print(&format!("{json}\n"))?;
+    }
+    Ok(0)
+}
+
+/// The store that was named, or a server of its own.
+async fn place(args: &Bench) -> Result<Place, Failure> {
+    let Some(store) = &args.store else { return Ok(Place::of_its_own()?) };
+    let common = Common { store: Some(store.clone()), quiet: args.quiet, verbose: false };
+    let settings = Settings::load(&common)?;
+    // What is wrong with it is told as the other commands tell it.
+    drop(store::open(&settings).await?);
+    let url = store.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; a benchmark takes no such path"))?;
+    let (username, password) = (settings.username, settings.password.map(|password| password.0));
+    Ok(Place::at(Address { url: url.to_owned(), username, password })?)
+}
+
+/// Tells on stderr what a case is at: each second on a terminal, once elsewhere.
+struct Told {
+    plan: Plan,
+    terminal: bool,
+}
+
+impl Told {
+    fn new(plan: Plan, voice: Voice) -> Self {
+        let terminal = voice >= Voice::Normal && stderr().is_terminal();
+        if !terminal {
+            voice.say(plan);
+        }
+        Self { plan, terminal }
+    }
+
+    fn tell(&self, stage: Stage) {
+        if self.terminal {
+            let _ = write!(stderr(), "\r\x1b[K{}: {stage}", self.plan);
+        }
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}

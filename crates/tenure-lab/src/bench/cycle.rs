@@ -1,0 +1,75 @@
+//! Uncontended: each task takes and releases a mutex of its own.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure::{BootTime, Error, Guard, Locker, Release};
+use tokio::task::JoinSet;
+
+use crate::bench::meter::{Run, Usage};
+use crate::bench::{Load, Place};
+
+pub(super) struct Cycles {
+    locks: Locker,
+    names: Vec<String>,
+}
+
+impl Cycles {
+    pub(super) async fn prepare(place: &Place, tasks: usize) -> Result<Self, Error> {
+        let names = (0..tasks).map(|task| place.name(&format!("cycle-{task}"))).collect();
+        Ok(Self { locks: place.address.locker().await?, names })
+    }
+}
+
+#[async_trait]
+impl Load for Cycles {
+    async fn run(&mut self, time: Duration) -> Result<Run, Error> {
+        let until = BootTime::now() + time;
+        all(self.names.iter().map(|name| cycles(self.locks.clone(), name.clone(), until))).await
+    }
+
+    fn told(&self) -> String {
+        "tasks of one process on one connection; an operation is an acquire and a release".into()
+    }
+}
+
+async fn cycles(locks: Locker, name: String, until: BootTime) -> Result<Run, Error> {
+    let mut run = Run::default();
+    let mut began = BootTime::now();
+    while began < until {
+        release(locks.mutex(&name).acquire().await?).await?;
+        let ended = BootTime::now();
+        run.count(began, ended, until);
+        began = ended;
+    }
+    Ok(run)
+}
+
+/// Releases a guard that nothing can have happened to.
+pub(super) async fn release(guard: Guard) -> Result<(), Error> {
+    match guard.release().await? {
+        Release::Released => Ok(()),
+        Release::WasLost => Err(lost()),
+        Release::Unknown { error, .. } => Err(error),
+    }
+}
+
+pub(super) fn lost() -> Error {
+    Error::unavailable("a lock was lost in the middle of the benchmark")
+        .fix("give it a store that nobody else changes, and time to run")
+}
+
+/// Runs tasks side by side; what they have done, and used, together.
+pub(super) async fn all(
+    tasks: impl Iterator<Item = impl Future<Output = Result<Run, Error>> + Send + 'static>,
+) -> Result<Run, Error> {
+    let before = Usage::of_us();
+    let mut running: JoinSet<_> = tasks.collect();
+    let mut sum = Run::default();
+    while let Some(ended) = running.join_next().await {
+        let run = ended.map_err(|error| Error::unavailable("a task broke down").source(error))?;
+        sum.append(run?);
+    }
+    sum.client_cpu = Usage::of_us().saturating_sub(before);
+    Ok(sum)
+}

@@ -1,0 +1,203 @@
+//! Contended between processes: waiters pass one mutex on.
+//!
+//! Up to sixteen waiters are a process each. More are spread over sixteen processes, each waiter with a locker and a connection of its
+//! own: to the store they are as far from each other as processes are.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tenure::{BootTime, Error, Locker};
+use tenure_testkit::Spawned;
+use tokio::task::JoinSet;
+
+use crate::Lab;
+use crate::bench::cycle::release;
+use crate::bench::meter::{Run, Usage};
+use crate::bench::{Address, Load, Place};
+
+const MOST_PROCESSES: usize = 16;
+
+/// What the processes are told: the first word of all, and then each run.
+#[derive(Serialize, Deserialize)]
+enum Order {
+    Open { address: Address, name: String, waiters: usize },
+    Run { until: Duration },
+}
+
+/// What the processes say.
+#[derive(Serialize, Deserialize)]
+enum Said {
+    Ready,
+    Ran { holds: Vec<Hold>, client_cpu: Duration },
+    Failed(String),
+}
+
+/// When a waiter got the name and when it began to release it, since boot: the clock is the same in all processes.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Hold {
+    waiter: usize,
+    granted: Duration,
+    released: Duration,
+}
+
+pub(super) struct Processes {
+    processes: Vec<Option<Process>>,
+    waiters: usize,
+}
+
+impl Processes {
+    pub(super) async fn prepare(lab: &Lab, place: &Place, waiters: usize) -> Result<Self, Error> {
+        let count = waiters.min(MOST_PROCESSES);
+        let mut processes = Vec::new();
+        for number in 0..count {
+            let mut process = Process::start(lab)?;
+            let waiters = waiters / count + usize::from(number < waiters % count);
+            process.tell(&Order::Open { address: place.address.clone(), name: place.name("handover"), waiters })?;
+            processes.push(Some(process));
+        }
+        let mut all = Self { processes, waiters };
+        all.answers().await?;
+        Ok(all)
+    }
+
+    /// One answer of each process.
+    async fn answers(&mut self) -> Result<Vec<Said>, Error> {
+        let taken: Vec<Process> =
+            self.processes.iter_mut().map(|process| process.take().ok_or_else(gone)).collect::<Result<_, _>>()?;
+        let asked = taken.into_iter().map(|mut process| async {
+            // Reading a pipe blocks.
+            tokio::task::spawn_blocking(move || process.hear().map(|said| (process, said))).await.map_err(|_| gone())?
+        });
+        let answered = try_join_all(asked).await?;
+        let (processes, said) = answered.into_iter().map(|(process, said)| (Some(process), said)).unzip();
+        self.processes = processes;
+        Ok(said)
+    }
+}
+
+#[async_trait]
+impl Load for Processes {
+    async fn run(&mut self, time: Duration) -> Result<Run, Error> {
+        let until = BootTime::now() + time;
+        for process in self.processes.iter_mut().flatten() {
+            process.tell(&Order::Run { until: until.since_boot() })?;
+        }
+        let mut run = Run::default();
+        let mut all = Vec::new();
+        for (process, said) in self.answers().await?.into_iter().enumerate() {
+            let Said::Ran { holds, client_cpu } = said else { return Err(gone()) };
+            run.client_cpu += client_cpu;
+            all.extend(holds.into_iter().map(|hold| (process, hold)));
+        }
+        all.sort_by_key(|(_, hold)| hold.granted);
+        for pair in all.windows(2) {
+            let [(process, before), (other, after)] = pair else { continue };
+            // Whoever takes it again at once has handed nothing over.
+            if (process, before.waiter) != (other, after.waiter) {
+                run.count(BootTime::from_boot(before.released), BootTime::from_boot(after.granted), until);
+            }
+        }
+        Ok(run)
+    }
+
+    fn told(&self) -> String {
+        let spread: String = if self.waiters > MOST_PROCESSES {
+            format!("waiters in {MOST_PROCESSES} processes, each with a connection of its own")
+        } else {
+            "waiters, each a process".into()
+        };
+        format!("{spread}; an operation is a hand-over, timed from the call of release to the grant of another waiter")
+    }
+}
+
+/// A process with waiters; killed when dropped.
+struct Process {
+    _process: Spawned,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(lab: &Lab) -> Result<Self, Error> {
+        let failed = |error| Error::unavailable("no process can be started").source(error);
+        let mut command = lab.worker();
+        command.arg("bench").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Spawned::spawn(&mut command).map_err(failed)?;
+        let pipes = process.child().stdin.take().zip(process.child().stdout.take());
+        let (to, from) = pipes.ok_or_else(gone)?;
+        Ok(Self { _process: process, to, from: BufReader::new(from) })
+    }
+
+    fn tell(&mut self, order: &Order) -> Result<(), Error> {
+        write(&mut self.to, order).map_err(|error| gone().source(error))
+    }
+
+    fn hear(&mut self) -> Result<Said, Error> {
+        match read(&mut self.from) {
+            Ok(Some(Said::Failed(why))) => Err(Error::unavailable(why)),
+            Ok(Some(said)) => Ok(said),
+            Ok(None) => Err(gone()),
+            Err(error) => Err(gone().source(error)),
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::unavailable("a process of the benchmark has ended")
+}
+
+fn write(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    to.write_all(&line)?;
+    to.flush()
+}
+
+fn read<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = String::new();
+    if from.read_line(&mut line)? == 0 { Ok(None) } else { Ok(Some(serde_json::from_str(&line)?)) }
+}
+
+/// Becomes a process with waiters, until standard input ends.
+pub(crate) async fn serve() -> io::Result<()> {
+    let Some(Order::Open { address, name, waiters }) = read(&mut io::stdin().lock())? else { return Ok(()) };
+    let lockers = try_join_all((0..waiters).map(|_| address.locker())).await;
+    let lockers = match lockers {
+        Ok(lockers) => lockers,
+        Err(error) => return write(&mut io::stdout(), &Said::Failed(error.to_string())),
+    };
+    write(&mut io::stdout(), &Said::Ready)?;
+    // Blocking this thread stops the watchdogs as well, and between runs nothing is held.
+    while let Some(Order::Run { until }) = read(&mut io::stdin().lock())? {
+        let said = turns_of_all(&lockers, &name, BootTime::from_boot(until)).await;
+        write(&mut io::stdout(), &said.unwrap_or_else(|error| Said::Failed(error.to_string())))?;
+    }
+    Ok(())
+}
+
+async fn turns_of_all(lockers: &[Locker], name: &str, until: BootTime) -> Result<Said, Error> {
+    let before = Usage::of_us();
+    let waiting = lockers.iter().enumerate().map(|(waiter, locks)| turns(locks.clone(), name.to_owned(), waiter, until));
+    let mut waiting: JoinSet<_> = waiting.collect();
+    let mut holds = Vec::new();
+    while let Some(ended) = waiting.join_next().await {
+        holds.extend(ended.map_err(|_| gone())??);
+    }
+    Ok(Said::Ran { holds, client_cpu: Usage::of_us().saturating_sub(before) })
+}
+
+async fn turns(locks: Locker, name: String, waiter: usize, until: BootTime) -> Result<Vec<Hold>, Error> {
+    let mut holds = Vec::new();
+    while BootTime::now() < until {
+        let guard = locks.mutex(&name).acquire().await?;
+        let granted = BootTime::now().since_boot();
+        holds.push(Hold { waiter, granted, released: BootTime::now().since_boot() });
+        release(guard).await?;
+    }
+    Ok(holds)
+}

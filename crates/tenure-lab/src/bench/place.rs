@@ -1,0 +1,120 @@
+//! Where a benchmark runs: a server of its own, or a store that was named.
+
+use std::fmt;
+use std::sync::Arc;
+
+use redis::{Client, Connection};
+use serde::{Deserialize, Serialize};
+use tenure::{Error, Locker, Owner, Store};
+use tenure_testkit::RedisServer;
+
+use crate::bench::count::{Monitor, listen};
+
+/// How to reach a store. Sent to the processes of a hand-over through a pipe, never as an argument.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Address {
+    /// As `--store` takes it: `sqlite:PATH`, `redis://...`
+    pub url: String,
+    /// The user to log in as, instead of the URL's.
+    pub username: Option<String>,
+    /// The password to log in with, instead of the URL's.
+    pub password: Option<String>,
+}
+
+impl Address {
+    /// Opens the store once more, with a connection of its own.
+    pub(super) async fn open(&self) -> Result<Arc<dyn Store>, Error> {
+        if let Some(path) = self.url.strip_prefix("sqlite:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            let path = path.split('?').next().unwrap_or(path);
+            return Ok(Arc::new(tenure_sql::sqlite::open(path)?));
+        }
+        let mut options = tenure_redis::Options::parse(&self.url)?;
+        if let Some(username) = &self.username {
+            options = options.username(username);
+        }
+        if let Some(password) = &self.password {
+            options = options.password(password);
+        }
+        Ok(Arc::new(options.connect().await?))
+    }
+
+    /// A locker over the store, which shares nothing with any other.
+    pub(super) async fn locker(&self) -> Result<Locker, Error> {
+        Locker::builder(self.open().await?).build()
+    }
+
+    /// A plain connection to the server, to ask it about itself; `None` where the store has no server that counts.
+    fn connect(&self) -> Result<Option<Connection>, Error> {
+        if self.url.starts_with("sqlite:") {
+            return Ok(None);
+        }
+        let unseen = |error: redis::RedisError| Error::unreachable("the server cannot be asked what it executes").source(error);
+        let mut info = redis::IntoConnectionInfo::into_connection_info(self.url.as_str()).map_err(unseen)?;
+        let mut login = info.redis_settings().clone();
+        if let Some(username) = &self.username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = &self.password {
+            login = login.set_password(password);
+        }
+        info = info.set_redis_settings(login);
+        Client::open(info).and_then(|client| client.get_connection()).map(Some).map_err(unseen)
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Address").finish_non_exhaustive()
+    }
+}
+
+/// Where a benchmark runs.
+#[derive(Debug)]
+pub struct Place {
+    pub(super) address: Address,
+    /// What keeps the names of one run from those of others.
+    run: String,
+    /// Why the server cannot be asked what it executes.
+    uncounted: Option<Error>,
+    _server: Option<RedisServer>,
+}
+
+impl Place {
+    /// Starts a redis-server for this benchmark alone.
+    pub fn of_its_own() -> Result<Self, Error> {
+        let server = RedisServer::start();
+        let address = Address { url: server.url(), username: None, password: None };
+        Self::new(address, Some(server))
+    }
+
+    /// Uses a store that is there. Whatever others send to it is counted as ours.
+    pub fn at(address: Address) -> Result<Self, Error> {
+        Self::new(address, None)
+    }
+
+    fn new(address: Address, server: Option<RedisServer>) -> Result<Self, Error> {
+        let uncounted = address.connect().and_then(|server| server.map(listen).transpose()).err();
+        Ok(Self { address, run: Owner::mint("")?.to_string(), uncounted, _server: server })
+    }
+
+    /// Why commands are not counted though there is a server: it does not let us watch it.
+    pub fn uncounted(&self) -> Option<&Error> {
+        self.uncounted.as_ref()
+    }
+
+    pub(super) fn name(&self, what: &str) -> String {
+        format!("tenure-bench{}/{what}", self.run)
+    }
+
+    /// A connection to the server, where there is one that may be asked.
+    pub(super) fn server(&self) -> Option<Connection> {
+        if self.uncounted.is_some() { None } else { self.address.connect().ok().flatten() }
+    }
+
+    /// Begins to count what clients send, where there is a server that counts.
+    pub(super) fn monitor(&self) -> Result<Option<Monitor>, Error> {
+        self.server().zip(self.server()).map(|(listener, speaker)| Monitor::begin(listener, speaker)).transpose()
+    }
+}

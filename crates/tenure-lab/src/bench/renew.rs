@@ -1,0 +1,55 @@
+//! Leases that are held, and renewed by the watchdog.
+
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tenure::{Error, Guard, Locker, State};
+
+use crate::bench::cycle::lost;
+use crate::bench::meter::{Run, Usage};
+use crate::bench::probe::Probe;
+use crate::bench::{Figures, Job, Stage};
+
+/// The ttl of locks for which none is asked.
+const USUAL_TTL: Duration = Duration::from_secs(30);
+
+pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
+    // Renewed at a third of the ttl: twice in the time that is measured.
+    let ttl = (job.plan.time * 3 / 2).min(USUAL_TTL);
+    let probe = Probe::new(job.place.address.open().await?);
+    let locks = Locker::builder(probe.clone()).ttl(ttl).build()?;
+    let held = acquire(&locks, job).await?;
+
+    let mut server = job.place.server();
+    probe.take();
+    let (used, used_there) = (Usage::of_us(), server.as_mut().map(Usage::of_server).transpose()?);
+    job.watched(tokio::time::sleep(job.plan.time)).await;
+    let (latencies, client_cpu) = (probe.take().renewals, Usage::of_us().saturating_sub(used));
+    let server_cpu = server.as_mut().map(Usage::of_server).transpose()?.zip(used_there).map(|(after, before)| after - before);
+
+    (job.tell)(Stage::Counting);
+    let commands = match job.place.monitor()? {
+        Some(monitor) => {
+            probe.take();
+            // A third of the ttl and some more, or all renewals may fall beside it.
+            tokio::time::sleep(ttl / 2).await;
+            Some((monitor.finish()?, probe.take().renewals.count() as u64))
+        }
+        None => None,
+    };
+    let all_held = held.iter().all(|guard| guard.state() == State::Held);
+    locks.release_all().await;
+    if !all_held {
+        return Err(lost());
+    }
+    let run = Run { done: latencies.count() as u64, latencies, client_cpu };
+    let told =
+        format!("leases with a ttl of {ttl:?}, none lost; an operation is the renewal of one, timed as long as its batch took");
+    Ok(Figures::of_run(&job.plan, run, commands, server_cpu, told))
+}
+
+async fn acquire(locks: &Locker, job: &Job<'_>) -> Result<Vec<Guard>, Error> {
+    const AT_A_TIME: usize = 64;
+    let acquiring = (0..job.plan.tasks).map(|task| locks.mutex(job.name(&format!("renew-{task}"))).acquire());
+    stream::iter(acquiring).buffer_unordered(AT_A_TIME).try_collect().await
+}

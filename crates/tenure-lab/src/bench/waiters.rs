@@ -1,0 +1,90 @@
+//! Tasks that wait for names while nothing happens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use tenure::{Error, Locker, Waiting};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::bench::meter::{Run, Usage};
+use crate::bench::probe::Probe;
+use crate::bench::{Figures, Job, Stage};
+
+const WAITERS_OF_A_NAME: usize = 100;
+/// Nothing is renewed meanwhile.
+const HELD: Duration = Duration::from_hours(4);
+/// How long waiters that have heard that a name is taken need to come to rest.
+const REST: Duration = Duration::from_millis(500);
+
+pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
+    let tasks = job.plan.tasks;
+    let names: Vec<String> = (0..tasks.div_ceil(WAITERS_OF_A_NAME)).map(|name| job.name(&format!("waiters-{name}"))).collect();
+    let holder = job.place.address.locker().await?;
+    let held = try_join_all(names.iter().map(|name| holder.mutex(name).ttl(HELD).fixed_lease().acquire())).await?;
+
+    let probe = Probe::new(job.place.address.open().await?);
+    let locks = Locker::new(probe.clone());
+    let before = resident();
+    let waiting = wait(&locks, &names, tasks).await?;
+    let memory = resident().zip(before).map(|(after, before)| after.saturating_sub(before) / tasks as u64);
+
+    let mut server = job.place.server();
+    // The timed run is counted as well: what nearly nothing happens in is not slowed down by it.
+    let monitor = job.place.monitor()?;
+    probe.take();
+    let (used, used_there) = (Usage::of_us(), server.as_mut().map(Usage::of_server).transpose()?);
+    job.watched(tokio::time::sleep(job.plan.time)).await;
+    let latencies = probe.take().calls;
+    let client_cpu = Usage::of_us().saturating_sub(used);
+    let server_cpu = server.as_mut().map(Usage::of_server).transpose()?.zip(used_there).map(|(after, before)| after - before);
+    (job.tell)(Stage::Counting);
+    let done = latencies.count() as u64;
+    let commands = monitor.map(|monitor| monitor.finish().map(|commands| (commands, done))).transpose()?;
+
+    drop(waiting);
+    locks.settled().await;
+    drop(held);
+    holder.settled().await;
+    let memory = memory.map_or_else(String::new, |bytes| format!("; {bytes} bytes of memory a task"));
+    let told = format!("tasks of one process waiting for {} names{memory}; an operation is a request to the store", names.len());
+    Ok(Figures::of_run(&job.plan, Run { done, latencies, client_cpu }, commands, server_cpu, told))
+}
+
+/// Starts the tasks; they wait when this returns.
+async fn wait(locks: &Locker, names: &[String], tasks: usize) -> Result<JoinSet<Result<(), Error>>, Error> {
+    let heard = Arc::new(Semaphore::new(0));
+    let mut waiting = JoinSet::new();
+    for task in 0..tasks {
+        let (locks, name, heard) = (locks.clone(), names[task % names.len()].clone(), Arc::clone(&heard));
+        waiting.spawn(async move {
+            let tell = move |what: Waiting<'_>| {
+                if matches!(what, Waiting::Busy(_)) {
+                    heard.add_permits(1);
+                }
+            };
+            locks.mutex(name).on_wait(tell).acquire().await.map(drop)
+        });
+    }
+    // Of the tasks that share a place one at least is told.
+    let told = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    tokio::select! {
+        biased;
+        ended = waiting.join_next() => match ended {
+            Some(Ok(Err(error))) => return Err(error),
+            _ => return Err(Error::unavailable("a name that is held was granted")),
+        },
+        _ = heard.acquire_many(told) => {}
+    }
+    tokio::time::sleep(REST).await;
+    Ok(waiting)
+}
+
+/// The memory that this process has in use, where the system tells.
+fn resident() -> Option<u64> {
+    let told = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kilobytes =
+        told.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kilobytes.map(|kilobytes| kilobytes * 1024)
+}

@@ -1,0 +1,133 @@
+//! What is held and waited for, for people and tests.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::{RedisResult, Value, cmd, pipe};
+use tenure::{Entry, Error, ErrorKind, Holder, Name, Share};
+
+use crate::RedisStore;
+use crate::connection::Repeat;
+use crate::failure::{translate, unexpected};
+use crate::keys::Keys;
+use crate::native::single;
+use crate::reply::{holder, only};
+
+/// Commands about one name, after the one that asks for the time.
+const QUESTIONS: usize = 5;
+
+impl RedisStore {
+    /// Every key that is a lock of ours by its value or by what stands beside it.
+    pub(crate) async fn scan(&self) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        for kind in ["string", "zset"] {
+            entries.extend(self.scan_type(kind).await?);
+        }
+        Ok(entries)
+    }
+
+    async fn scan_type(&self, kind: &str) -> Result<Vec<Entry>, Error> {
+        let (mut entries, mut cursor) = (Vec::new(), String::from("0"));
+        let pattern = format!("{}*", glob_escaped(&self.layout.prefix));
+        loop {
+            let step = single(
+                cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg(kind).to_owned(),
+            );
+            let limit = self.limit(Duration::MAX);
+            let answers = self.connection.call(limit, Repeat::Freely, |_, _| step.clone()).await?.answers;
+            let answer = only(answers)?.map_err(|e| translate(&e))?;
+            let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(unexpected)?;
+            let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
+            let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
+            entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
+            if next == "0" {
+                return Ok(entries);
+            }
+            cursor = next;
+        }
+    }
+
+    fn name_of(&self, key: &[u8]) -> Option<Name> {
+        let name = std::str::from_utf8(key).ok()?.strip_prefix(&self.layout.prefix)?;
+        Name::new(name).ok()
+    }
+
+    /// What is at the keys of `names`. Free ones for which nobody waits are left out.
+    pub(crate) async fn look_at(&self, names: &[Name]) -> Result<Vec<Entry>, Error> {
+        self.answers_about(names).await?.into_iter().filter_map(Result::transpose).collect()
+    }
+
+    async fn answers_about(&self, names: &[Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Not in a transaction: a server out of memory queues none, and that is when people look. What is read between a change of
+        // hands shows the one owner with the other's ttl, for a moment.
+        let mut questions = pipe();
+        questions.cmd("TIME");
+        for name in names {
+            let Keys { name, places, shares, .. } = self.layout.of(name);
+            questions.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
+            questions.cmd("HGETALL").arg(&shares).cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES");
+            questions.cmd("HGETALL").arg(&places);
+        }
+        let limit = self.limit(Duration::MAX);
+        let answers = self.connection.call(limit, Repeat::Freely, |_, _| questions.clone()).await?.answers;
+        let mut answers = answers.into_iter();
+        let now = now_of(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
+        let mut entries = Vec::with_capacity(names.len());
+        for name in names {
+            let about: Vec<_> = answers.by_ref().take(QUESTIONS).collect();
+            entries.push(entry(name, about, now));
+        }
+        Ok(entries)
+    }
+}
+
+fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: u64) -> Result<Option<Entry>, Error> {
+    let Ok([value, ttl, shares, members, places]) = <[RedisResult<Value>; QUESTIONS]>::try_from(about) else {
+        return Err(unexpected("too few replies"));
+    };
+    let shares: HashMap<Vec<u8>, String> = read(shares)?;
+    let places: HashMap<Vec<u8>, String> = read(places)?;
+    let lives = |(owner, place): &(&Vec<u8>, &String)| {
+        let until = place.split(' ').next().and_then(|until| until.parse::<u64>().ok());
+        !owner.starts_with(b"#") && until.is_some_and(|until| until > now)
+    };
+    let waiters = places.iter().filter(lives).count() as u64;
+    let holders = match value.map_err(|e| translate(&e)) {
+        Ok(Value::BulkString(value)) => match ttl.map_err(|e| translate(&e))? {
+            Value::Int(ttl @ -1..) => vec![holder(&value, ttl, Share::MUTEX)],
+            _ => Vec::new(),
+        },
+        Ok(_) => Vec::new(),
+        Err(error) if error.kind() == ErrorKind::Mismatch && !shares.is_empty() => {
+            let members: Vec<(Vec<u8>, f64)> = read(members)?;
+            members.iter().filter_map(|(owner, until)| share_holder(owner, *until, &shares, now)).collect()
+        }
+        Err(error) => return Err(error),
+    };
+    Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters }))
+}
+
+fn share_holder(owner: &[u8], until: f64, shares: &HashMap<Vec<u8>, String>, now: u64) -> Option<Holder> {
+    let number = |field: &[u8]| shares.get(field).and_then(|number| number.parse::<u32>().ok());
+    #[allow(clippy::cast_possible_truncation, reason = "a time in ms is far below 2^53")]
+    let left = until as i64 - i64::try_from(now).ok()?;
+    let share = Share::from_parts(number(owner).unwrap_or(1), number(b"##")?)?;
+    (left > 0).then(|| holder(owner, left, share))
+}
+
+fn read<T: redis::FromRedisValue>(answer: RedisResult<Value>) -> Result<T, Error> {
+    redis::from_redis_value(answer.map_err(|e| translate(&e))?).map_err(unexpected)
+}
+
+/// The server's clock, ms.
+fn now_of(answer: RedisResult<Value>) -> Result<u64, Error> {
+    let (seconds, micros): (u64, u64) = read(answer)?;
+    Ok(seconds * 1_000 + micros / 1_000)
+}
+
+fn glob_escaped(prefix: &str) -> String {
+    prefix.chars().flat_map(|c| if "*?[]^\\".contains(c) { vec!['\\', c] } else { vec![c] }).collect()
+}

@@ -1,0 +1,98 @@
+-- Asks for a share: whatever the fast path of a free mutex could not settle. After keys, fence, holders and queue.
+--
+-- ARGV[3] owner     ARGV[4] ttl, ms     ARGV[5] weight
+-- ARGV[6] '1' when finding the owner in place is success
+-- ARGV[7] the owner to take over from, '' for none
+-- ARGV[8] 'none', 'join' or 'keep' a place; 'yield': what the owner was given a moment ago goes to those who wait before it
+-- ARGV[9] keep, ms  ARGV[10] claim, ms  ARGV[11] channel, '-' for none
+-- reply   {1, counter}                                  the owner's, for the full ttl at least
+--         {0, mark, ahead, value, ttl in ms, weight}    another's, of whom this is one; ttl -1: never ends
+--         {0, mark, ahead}                              nobody's, and not the asker's turn, or to be taken over
+--         ahead is -1 for an asker without a place; mark and counter are strings
+
+local owner, ttl, weight = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local repeatable, from, place = ARGV[6] == '1', ARGV[7], ARGV[8]
+
+local refused = look() or check_queue()
+if refused then
+  return refused
+end
+
+local function granted(number)
+  settle()
+  return { 1, digits(number) }
+end
+
+local function busy()
+  settle()
+  local ahead = place ~= 'none' and redis.call('ZRANK', queue, owner) or -1
+  if mutex then
+    return holder and { 0, mark(), ahead, holder, redis.call('PTTL', name), 1 } or { 0, mark(), ahead }
+  end
+  local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')
+  if not first[1] then
+    return { 0, mark(), ahead }
+  end
+  return { 0, mark(), ahead, first[1], tonumber(first[2]) - now, weight_of(first[1]) }
+end
+
+-- Puts a share that is held in the asker's hands, for no shorter than it was. Nothing for one who waits changes, unless it shrinks.
+local function again(held_by, held)
+  local number, unfit = next_counter()
+  if not number then
+    return unfit
+  end
+  local ms = math.max(tonumber(ttl), left_of(held_by))
+  if held_by ~= owner then
+    drop(held_by, held)
+    weight = held
+  end
+  leave(owner)
+  hold(owner, weight, digits(ms))
+  if weight < held then
+    serve()
+  end
+  return granted(number)
+end
+
+local held = weight_of(owner)
+if held and place == 'yield' then
+  drop(owner, held)
+  place = 'none'
+elseif held and repeatable then
+  if weight > held then
+    return redis.error_reply('TENUREMORE the owner holds less than it asks for')
+  end
+  return again(owner, held)
+end
+if from ~= '' then
+  held = weight_of(from)
+  if held then
+    return again(from, held)
+  end
+  return busy()
+end
+
+local mine = place ~= 'none' and place_of(owner)
+if mine then
+  mine.channel = ARGV[11]
+  keep(owner, mine)
+elseif place == 'join' then
+  if redis.call('EXISTS', queue) == 1 or not fits(weight) then
+    join(owner, { claim = ARGV[10], keep = ARGV[9], weight = weight, channel = ARGV[11] })
+  end
+else
+  place = 'none'
+end
+local number, unfit = serve(owner, ttl)
+if number == nil then
+  return unfit
+end
+if not number and fits(weight) and redis.call('EXISTS', queue) == 0 then
+  number, unfit = next_counter()
+  if not number then
+    return unfit
+  end
+  hold(owner, weight, ttl)
+end
+return number and granted(number) or busy()

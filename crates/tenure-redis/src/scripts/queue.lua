@@ -1,0 +1,123 @@
+-- Those who wait for the name, and how they are served. Prefix of other scripts, after holders.lua.
+--
+-- A place lapses unless it is looked after; whoever meets a lapsed one drops it. The channel is '-' for one who hears nothing.
+-- A waiter that is served is told by PUBLISH <channel> '<counter>:<claim> <owner>'.
+
+local last_counter, messages = nil, {}
+
+-- The counter of the next grant, which `settle` writes.
+local function next_counter()
+  if not last_counter then
+    local floor, refused = lifted(counter, seen, time)
+    if not floor then
+      return nil, refused
+    end
+    last_counter = floor
+  end
+  last_counter = last_counter + 1
+  return last_counter
+end
+
+-- Writes the counter and tells those who were served: last, because a PUBLISH that is refused must not undo what was done.
+local function settle()
+  if last_counter then
+    redis.call('SET', counter, digits(last_counter))
+  end
+  for _, message in ipairs(messages) do
+    redis.pcall('PUBLISH', message[1], message[2])
+  end
+end
+
+-- The grant counter now: whatever is granted later has a larger one.
+local function mark()
+  return last_counter and digits(last_counter) or redis.call('GET', counter) or '0'
+end
+
+local function place_of(owner)
+  local entry = redis.call('HGET', places, owner)
+  if not entry then
+    return nil
+  end
+  local till, claim, keep, weight, channel = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (.*)$')
+  return { till = tonumber(till), claim = claim, keep = keep, weight = tonumber(weight), channel = channel }
+end
+
+-- Makes a place last from now.
+local function keep(owner, place)
+  local entry = { digits(now + tonumber(place.keep)), place.claim, place.keep, digits(place.weight), place.channel }
+  redis.call('HSET', places, owner, table.concat(entry, ' '))
+  outlive(places, place.keep)
+  outlive(queue, place.keep)
+end
+
+local function join(owner, place)
+  if redis.call('EXISTS', queue) == 0 then
+    redis.call('DEL', places)
+    redis.call('HSET', places, '##', capacity)
+  end
+  redis.call('ZADD', queue, redis.call('HINCRBY', places, '#', 1), owner)
+  keep(owner, place)
+end
+
+local function leave(owner)
+  if redis.call('ZREM', queue, owner) == 0 then
+    return false
+  end
+  redis.call('HDEL', places, owner)
+  if redis.call('EXISTS', queue) == 0 then
+    redis.call('DEL', places)
+  end
+  return true
+end
+
+-- Refuses a name that is waited for as another kind of lock.
+local function check_queue()
+  local kind = redis.call('HGET', places, '##')
+  if kind and kind ~= capacity and redis.call('EXISTS', queue) == 1 then
+    return redis.error_reply('TENUREKIND it is waited for with a capacity of ' .. kind)
+  end
+end
+
+-- Whether a push reaches anybody. Where the user may not ask, it may.
+local function is_deaf(channel)
+  if channel == '-' then
+    return false
+  end
+  local listeners = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return not listeners.err and listeners[2] == 0
+end
+
+-- Serves the queue in order for as long as the shares fit, `me` for `my_ttl` and the others for their claims. One whose process
+-- hears nothing any more is passed over and stays: its next heartbeat takes what is free. The counter of `me`, false if it was not
+-- among them; nil and the reason where no grant can be counted.
+local function serve(me, my_ttl)
+  local at, mine = 0, false
+  for _ = 1, AT_ONCE do
+    local owner = redis.call('ZRANGE', queue, at, at)[1]
+    if not owner then
+      break
+    end
+    local place = place_of(owner)
+    if not place or place.till <= now then
+      leave(owner)
+    elseif not fits(place.weight) then
+      break
+    elseif owner ~= me and is_deaf(place.channel) then
+      at = at + 1
+    else
+      local number, refused = next_counter()
+      if not number then
+        return nil, refused
+      end
+      -- This comes first: a server out of memory allows it, and then what follows.
+      leave(owner)
+      hold(owner, place.weight, owner == me and my_ttl or place.claim)
+      if owner == me then
+        mine = number
+      elseif place.channel ~= '-' then
+        table.insert(messages, { place.channel, digits(number) .. ':' .. place.claim .. ' ' .. owner })
+      end
+    end
+  end
+  return mine
+end

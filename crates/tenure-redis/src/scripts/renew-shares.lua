@@ -1,0 +1,35 @@
+-- As renew.lua, for shares that are kept in sorted sets: owner -> end of the lease, ms of this server's clock.
+--
+-- KEYS    name and shares (see keys.lua) of each lease, in turn; a name may come often
+-- ARGV    owner and ttl in ms of each lease, in turn
+-- reply   1 or 0 for each lease
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local renewed, longest = {}, {}
+for i = 1, #KEYS, 2 do
+  local name, owner, ttl = KEYS[i], ARGV[i], tonumber(ARGV[i + 1])
+  local till = redis.pcall('ZSCORE', name, owner)
+  local lives = type(till) == 'string' and tonumber(till) > now
+  if lives and tonumber(till) < now + ttl then
+    redis.call('ZADD', name, string.format('%.0f', now + ttl), owner)
+  end
+  if lives then
+    longest[i] = ttl
+  end
+  table.insert(renewed, lives and 1 or 0)
+end
+-- The keys live as long as the last lease in them.
+local done = {}
+for i, ttl in pairs(longest) do
+  local name = KEYS[i]
+  if (done[name] or 0) < ttl then
+    done[name] = ttl
+    for at = i, i + 1 do
+      if redis.call('PTTL', KEYS[at]) < ttl then
+        redis.call('PEXPIRE', KEYS[at], ttl)
+      end
+    end
+  end
+end
+return renewed

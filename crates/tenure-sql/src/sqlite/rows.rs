@@ -1,0 +1,198 @@
+//! What the file says of itself and of one name, and what has to change in it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, Row};
+use tenure::record::{Held, Record, Waiter};
+use tenure::{Owner, Share};
+
+use super::statements::{DROP_HELD, DROP_PLACE, FIND, PLACES, PUT_HELD, PUT_PLACE};
+
+/// What the file says of itself and of one name.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) counter: u64,
+    pub(super) boot: String,
+    pub(super) machine: String,
+    /// In the order of their owners.
+    holders: Vec<Held>,
+    /// In the order of their numbers.
+    waiters: Vec<Waiter>,
+}
+
+impl Found {
+    pub(super) fn read(conn: &Connection, name: &str) -> rusqlite::Result<Self> {
+        let mut find = conn.prepare_cached(FIND)?;
+        let mut rows = find.query([name])?;
+        let first = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        let (counter, boot, machine, queued) = (unsigned(first.get(0)?), first.get(1)?, first.get(2)?, first.get(3)?);
+        let mut next = first.get::<_, Option<i64>>(7)?.is_some().then_some(first);
+        while let Some(row) = next {
+            holders.push(held(row, 4)?);
+            next = rows.next()?;
+        }
+        // They come in this order; to say so in the statement would cost as much as all the rest of it.
+        holders.sort_unstable_by(|a, b| a.owner.cmp(&b.owner));
+        if queued {
+            let mut places = conn.prepare_cached(PLACES)?;
+            waiters = places.query_map([name], waiter)?.collect::<rusqlite::Result<_>>()?;
+        }
+        Ok(Self { counter, boot, machine, holders, waiters })
+    }
+
+    /// Nothing of the name counts any more.
+    pub(super) fn forget(self) -> Self {
+        Self { holders: Vec::new(), waiters: Vec::new(), ..self }
+    }
+
+    pub(super) fn is_free(&self, now: Duration) -> bool {
+        self.holders.iter().all(|held| held.until <= now) && self.waiters.iter().all(|waiter| waiter.until <= now)
+    }
+
+    /// Whether the owner has a place that was looked after just now.
+    pub(super) fn is_fresh(&self, owner: &Owner, now: Duration) -> bool {
+        let place = self.waiters.iter().find(|waiter| waiter.owner == *owner);
+        place.is_some_and(|place| place.until >= now + place.keep / 8 * 7)
+    }
+
+    pub(super) fn record(&self) -> Record {
+        Record::new(self.holders.iter().cloned(), self.waiters.iter().cloned())
+    }
+
+    /// Writes what has changed.
+    pub(super) fn write(&self, conn: &Connection, name: &str, now: &Record) -> rusqlite::Result<()> {
+        let holders = Change::between(&self.holders, now.holders(), |held| &held.owner);
+        let waiters = Change::between(&self.waiters, now.waiters(), |waiter| waiter.number);
+        for Held { owner, .. } in holders.dropped {
+            conn.prepare_cached(DROP_HELD)?.execute((name, owner.as_bytes()))?;
+        }
+        for Held { owner, share, counter, since, until, lingers } in holders.put {
+            let (counter, since, until) = (signed(*counter), nanos(*since), nanos(*until));
+            let row = (name, owner.as_bytes(), share.weight(), share.capacity(), counter, since, until, lingers);
+            conn.prepare_cached(PUT_HELD)?.execute(row)?;
+        }
+        for Waiter { number, .. } in waiters.dropped {
+            conn.prepare_cached(DROP_PLACE)?.execute((name, signed(*number)))?;
+        }
+        for Waiter { number, owner, share, keep, claim, until, wake } in waiters.put {
+            let (number, keep, claim, until) = (signed(*number), nanos(*keep), nanos(*claim), nanos(*until));
+            let row = (name, number, owner.as_bytes(), share.weight(), share.capacity(), keep, claim, until, wake);
+            conn.prepare_cached(PUT_PLACE)?.execute(row)?;
+        }
+        Ok(())
+    }
+
+    /// The counter of the next grant: the next number, or the time where that is ahead.
+    ///
+    /// The time keeps fences from falling back when the file was deleted or an older one put in its place. A clock that is wrong
+    /// beyond the year 2168 is not followed: it would leave no numbers for later.
+    pub(super) fn next_counter(&self) -> u64 {
+        const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
+        const SANE: u64 = 1 << 52;
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let micros = u64::try_from(since_1970.saturating_sub(START).as_micros()).unwrap_or(0);
+        let floor = if micros < SANE { micros } else { 0 };
+        self.counter.saturating_add(1).max(floor)
+    }
+}
+
+/// How the rows of a table have to change.
+struct Change<'a, T> {
+    dropped: Vec<&'a T>,
+    put: Vec<&'a T>,
+}
+
+impl<'a, T: PartialEq> Change<'a, T> {
+    /// Both sides are in the order of `key`, which no two of one side share.
+    fn between<K: Ord>(before: &'a [T], now: impl Iterator<Item = &'a T>, key: impl Fn(&'a T) -> K) -> Self {
+        let (mut dropped, mut put) = (Vec::new(), Vec::new());
+        let mut before = before.iter().peekable();
+        for new in now {
+            while let Some(old) = before.next_if(|old| key(old) < key(new)) {
+                dropped.push(old);
+            }
+            if before.next_if(|old| key(old) == key(new)) != Some(new) {
+                put.push(new);
+            }
+        }
+        dropped.extend(before);
+        Self { dropped, put }
+    }
+}
+
+/// Reads a holder from the columns that begin at `first`.
+pub(super) fn held(row: &Row<'_>, first: usize) -> rusqlite::Result<Held> {
+    Ok(Held {
+        owner: owner(row, first)?,
+        share: share(row, first + 1)?,
+        counter: unsigned(row.get(first + 3)?),
+        since: span(row.get(first + 4)?),
+        until: span(row.get(first + 5)?),
+        lingers: row.get(first + 6)?,
+    })
+}
+
+fn waiter(row: &Row<'_>) -> rusqlite::Result<Waiter> {
+    Ok(Waiter {
+        number: unsigned(row.get(0)?),
+        owner: owner(row, 1)?,
+        share: share(row, 2)?,
+        keep: span(row.get(4)?),
+        claim: span(row.get(5)?),
+        until: span(row.get(6)?),
+        wake: row.get(7)?,
+    })
+}
+
+fn owner(row: &Row<'_>, at: usize) -> rusqlite::Result<Owner> {
+    Ok(Owner::from_bytes(row.get_ref(at)?.as_blob()?))
+}
+
+fn share(row: &Row<'_>, at: usize) -> rusqlite::Result<Share> {
+    let (weight, capacity) = (row.get(at)?, row.get(at + 1)?);
+    match (weight, capacity) {
+        (1, u32::MAX) => Ok(Share::READ),
+        (u32::MAX, u32::MAX) => Ok(Share::WRITE),
+        _ => Share::permits(weight, capacity)
+            .map_err(|error| rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Integer, error.into())),
+    }
+}
+
+/// A span, or a point on the boot-time clock, as the file keeps it.
+pub(super) fn nanos(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn span(nanos: i64) -> Duration {
+    Duration::from_nanos(unsigned(nanos))
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// SQLite counts in signed numbers; a negative one was never written.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_written_and_nothing_else() {
+        let between = |before: &[(u8, u8)], now: &[(u8, u8)]| {
+            let change = Change::between(before, now.iter(), |row| row.0);
+            let copied = |rows: Vec<&(u8, u8)>| rows.into_iter().copied().collect::<Vec<_>>();
+            (copied(change.dropped), copied(change.put))
+        };
+        assert_eq!(between(&[], &[]), (vec![], vec![]));
+        assert_eq!(between(&[(1, 0), (2, 0)], &[(1, 0), (2, 0)]), (vec![], vec![]));
+        assert_eq!(between(&[(1, 0)], &[]), (vec![(1, 0)], vec![]));
+        assert_eq!(between(&[], &[(1, 0)]), (vec![], vec![(1, 0)]));
+        let (before, now) = ([(1, 0), (3, 0), (4, 0), (6, 0)], [(2, 0), (3, 1), (4, 0), (7, 0)]);
+        assert_eq!(between(&before, &now), (vec![(1, 0), (6, 0)], vec![(2, 0), (3, 1), (7, 0)]));
+    }
+}

@@ -1,0 +1,246 @@
+//! Hand-overs between processes: told by a socket beside the file, and found without it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use tenure::{Acquired, Notice, Place, Request, Store as _};
+use tenure_sql::SqliteStore;
+use tenure_sql::sqlite::open;
+use tokio::time::timeout;
+
+use crate::child::{finish, start};
+use crate::common::{TTL, busy, fresh, granted, joining, lease, owner, request, wait_until_closed};
+
+fn sockets(path: &Path) -> Vec<PathBuf> {
+    let Ok(found) = fs::read_dir(format!("{}-wake", path.display())) else { return Vec::new() };
+    found.map(|found| found.unwrap().path()).collect()
+}
+
+async fn release(store: &SqliteStore, request: &Request) {
+    store.release(&lease(request.name.as_str(), &request.owner), Duration::ZERO).await.unwrap();
+}
+
+fn keeping(request: &Request) -> Request {
+    Request { place: Place::Keep, ..request.clone() }
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_listens_and_leaves_nothing_behind() {
+    let (dir, path) = fresh();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let held = joining("x");
+    granted(&ours, &held).await;
+    busy(&theirs, &request("x", &owner())).await;
+    assert_eq!(sockets(&path), [PathBuf::new(); 0], "nobody waits, and somebody listens");
+    let waiting = joining("x");
+    let told = busy(&theirs, &waiting).await;
+    assert_eq!((told.ahead, told.recheck), (Some(0), Duration::from_secs(1)), "it looks often although it is told");
+    assert!(busy(&theirs, &request("x", &owner())).await.recheck < Duration::from_millis(100));
+    let [socket] = &sockets(&path)[..] else { panic!("{:?}", sockets(&path)) };
+    assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(socket.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+    let mut notices = theirs.watch(&waiting).await.unwrap();
+    release(&ours, &held).await;
+    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    assert!(matches!(notice, Some(Notice::Granted { owner, .. }) if owner == waiting.owner));
+    drop((ours, theirs));
+    wait_until_closed(&path);
+    until("the socket stays", || sockets(&path).is_empty()).await;
+    let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().ends_with("-wake")), "{left:?}");
+    until("the thread goes on", || !threads().contains(&"tenure-wake".to_owned())).await;
+}
+
+/// Other tests have threads of this name as well, but not for long.
+fn threads() -> Vec<String> {
+    let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+    threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).map(|name| name.trim().to_owned()).collect()
+}
+
+/// What was killed is removed by whoever would have told it, and by the next one that waits.
+#[tokio::test]
+async fn sockets_of_the_dead_are_removed() {
+    let (_dir, path) = fresh();
+    let store = open(&path).unwrap();
+    let held = joining("x");
+    granted(&store, &held).await;
+    let killed_in_wait = async |path: &Path| {
+        let mut child = start("wait", path);
+        until("the child does not wait", || waiters(path) == 1).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(sockets(path).len(), 1);
+    };
+    killed_in_wait(&path).await;
+    release(&store, &held).await;
+    assert_eq!(sockets(&path), [PathBuf::new(); 0], "one that was told in vain is left");
+    let held = joining("y");
+    granted(&store, &held).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    granted(&store, &joining("x")).await;
+    killed_in_wait(&path).await;
+    let dead = sockets(&path);
+    busy(&store, &joining("y")).await;
+    assert_eq!((sockets(&path).len(), sockets(&path).contains(&dead[0])), (1, false), "{dead:?} is left");
+}
+
+fn waiters(path: &Path) -> i64 {
+    crate::common::raw(path).query_row("SELECT count(*) FROM place", [], |row| row.get(0)).unwrap()
+}
+
+/// A directory that cannot be made, a datagram from nowhere, a text in the file that is no socket's name: a wait is slower.
+#[tokio::test]
+async fn nothing_depends_on_the_socket() {
+    let (dir, path) = fresh();
+    fs::write(format!("{}-wake", path.display()), "in the way").unwrap();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (held, waiting) = (joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    let told = busy(&theirs, &waiting).await;
+    assert!(told.ahead == Some(0) && told.recheck < Duration::from_millis(100), "{told:?}");
+    let victim = UnixDatagram::bind(dir.path().join("victim")).unwrap();
+    victim.set_nonblocking(true).unwrap();
+    crate::common::raw(&path).execute("UPDATE place SET wake = '../victim'", []).unwrap();
+    release(&ours, &held).await;
+    assert!(victim.recv(&mut [0; 64]).is_err(), "a name led out of the directory");
+    granted(&theirs, &keeping(&waiting)).await;
+}
+
+#[tokio::test]
+async fn what_others_send_harms_nobody() {
+    let (_dir, path) = fresh();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (held, waiting) = (joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    busy(&theirs, &waiting).await;
+    let mut notices = theirs.watch(&waiting).await.unwrap();
+    let stranger = UnixDatagram::unbound().unwrap();
+    let forged = [b"".to_vec(), b"\xff\xfe".to_vec(), b"1\n2\n3".to_vec(), b"x\n1\no\nx".to_vec(), vec![b'9'; 60_000]];
+    for text in &forged {
+        stranger.send_to(text, &sockets(&path)[0]).unwrap();
+    }
+    release(&ours, &held).await;
+    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    assert!(matches!(notice, Some(Notice::Granted { owner, .. }) if owner == waiting.owner));
+}
+
+/// A place keeps the address at which its process was last.
+#[tokio::test]
+async fn a_heartbeat_tells_where_its_process_is() {
+    let (_dir, path) = fresh();
+    let (ours, before, after) = (open(&path).unwrap(), open(&path).unwrap(), open(&path).unwrap());
+    let (held, waiting) = (joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    busy(&before, &waiting).await;
+    drop(before);
+    let mut notices = after.watch(&waiting).await.unwrap();
+    busy(&after, &keeping(&waiting)).await;
+    release(&ours, &held).await;
+    timeout(Duration::from_secs(5), notices.next()).await.expect("the old address was told");
+}
+
+/// The file went, and another came in its place: those who wait go on there, and are told.
+#[tokio::test]
+async fn a_replaced_file_has_waiters_that_are_told() {
+    let (_dir, path) = fresh();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    granted(&ours, &joining("x")).await;
+    busy(&theirs, &joining("x")).await;
+    for file in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+        fs::remove_file(path.with_file_name(file)).unwrap();
+    }
+    let (held, waiting) = (joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    busy(&theirs, &waiting).await;
+    let mut notices = theirs.watch(&waiting).await.unwrap();
+    release(&ours, &held).await;
+    timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+}
+
+/// The name of a socket has room for 107 bytes, the path of a file for many more.
+#[tokio::test]
+async fn a_long_path_has_sockets_too() {
+    let (dir, _) = fresh();
+    let path = dir.path().join("a".repeat(120)).join("b".repeat(120)).join("locks.db");
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (held, waiting) = (joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    assert_eq!(busy(&theirs, &waiting).await.recheck, Duration::from_secs(1));
+    let mut notices = theirs.watch(&waiting).await.unwrap();
+    release(&ours, &held).await;
+    timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    drop((ours, theirs));
+    until("the socket stays", || sockets(&path).is_empty()).await;
+}
+
+/// One that is not told looks often, and writes seldom.
+#[tokio::test]
+async fn a_waiter_without_a_socket_keeps_its_place() {
+    let (_dir, path) = fresh();
+    fs::write(format!("{}-wake", path.display()), "in the way").unwrap();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (held, first, second) = (joining("x"), joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    busy(&theirs, &first).await;
+    busy(&theirs, &second).await;
+    let until = || crate::common::raw(&path).query_row("SELECT min(until) FROM place", [], |row| row.get::<_, i64>(0)).unwrap();
+    let (begun, mut writes, mut last) = (Instant::now(), 0, until());
+    while begun.elapsed() < Duration::from_secs(4) {
+        assert_eq!(busy(&theirs, &keeping(&first)).await.ahead, Some(0));
+        assert_eq!(busy(&theirs, &keeping(&second)).await.ahead, Some(1));
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        writes += i32::from(std::mem::replace(&mut last, until()) != last);
+    }
+    assert!((4..=32).contains(&writes), "{writes} heartbeats were written");
+    release(&ours, &held).await;
+    granted(&theirs, &keeping(&first)).await;
+    release(&theirs, &first).await;
+    assert_eq!(busy(&theirs, &keeping(&first)).await.ahead, None);
+    granted(&theirs, &keeping(&second)).await;
+}
+
+/// Two processes hand a name to and fro.
+#[tokio::test]
+async fn a_hand_over_between_processes_takes_little() {
+    let (_dir, path) = fresh();
+    fs::write(path.with_extension("ball"), "").unwrap();
+    fs::write(path.with_extension("log"), "").unwrap();
+    finish(vec![start("pass", &path), start("pass", &path)]);
+    let log = fs::read_to_string(path.with_extension("log")).unwrap();
+    let mut times: Vec<u64> = log.lines().map(|line| line.split_once(' ').unwrap().1.parse().unwrap()).collect();
+    times.sort_unstable();
+    assert!(times.len() > 100, "only {} hand-overs", times.len());
+    let (median, p90) = (times[times.len() / 2], times[times.len() * 9 / 10]);
+    println!("{} hand-overs between processes: median {median} us, p90 {p90} us", times.len());
+    assert!(median < 100_000, "nobody is told: median {median} us");
+}
+
+/// A waiter sleeps, and so does not find out late.
+#[tokio::test]
+async fn an_idle_waiter_burns_nothing() {
+    let (_dir, path) = fresh();
+    let store = open(&path).unwrap();
+    let held = joining("x");
+    assert!(matches!(store.acquire(&held).await.unwrap(), Acquired::Granted(grant) if grant.ttl == TTL));
+    let waiter = start("idle", &path);
+    until("the child does not wait", || waiters(&path) == 1).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    release(&store, &held).await;
+    finish(vec![waiter]);
+    let log = fs::read_to_string(path.with_extension("log")).unwrap();
+    let [cpu, time] = log.split(' ').map(|n| n.parse::<f64>().unwrap()).collect::<Vec<_>>()[..] else { panic!("{log}") };
+    println!("an idle waiter: {:.3} ms of CPU a second", cpu / time * 1e3);
+    assert!(cpu / time < 0.02, "{cpu} ns of CPU in {time} ns");
+}

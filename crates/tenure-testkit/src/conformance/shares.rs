@@ -1,0 +1,334 @@
+//! Kinds of locks other than a mutex: how much of a name each holder has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure::{Acquired, BootTime, ErrorKind, Lease, Owner, Released, Renewal, Request, Share, Store};
+use tokio::task::JoinSet;
+
+use super::{
+    LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, granted, granted_after, is_busy, joining, keeping, lease, name, request,
+};
+
+fn share(share: Share, ttl: Duration) -> Request {
+    Request { share, ..request("door", ttl) }
+}
+
+fn reader() -> Request {
+    share(Share::READ, LONG)
+}
+
+fn writer() -> Request {
+    share(Share::WRITE, LONG)
+}
+
+fn permits(weight: u32, capacity: u32) -> Request {
+    share(Share::permits(weight, capacity).unwrap(), LONG)
+}
+
+/// Two handles, as two processes have.
+async fn two(subject: &dyn Subject) -> Result<[Arc<dyn Store>; 2], NotApplicable> {
+    let stores = [subject.store().await, subject.store().await];
+    if stores[0].features().shares { Ok(stores) } else { Err(NotApplicable("it keeps mutexes only")) }
+}
+
+async fn release(store: &dyn Store, request: &Request) {
+    assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), Released::Released);
+}
+
+async fn renewed(store: &dyn Store, request: &Request) -> bool {
+    matches!(store.renew(&[lease(request)]).await[..], [Ok(Renewal::Renewed { .. })])
+}
+
+async fn holders(store: &dyn Store) -> BTreeMap<Owner, Share> {
+    let entry = store.inspect(Some(&name("door"))).await.unwrap().pop();
+    entry.map_or_else(BTreeMap::new, |entry| entry.holders.into_iter().map(|holder| (holder.owner, holder.share)).collect())
+}
+
+/// Any number of readers, or one writer.
+pub async fn readers_hold_together_and_a_writer_alone(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let readers = [reader(), reader(), reader()];
+    for (reader, store) in readers.iter().zip([&ours, &theirs, &ours]) {
+        granted(store, reader).await;
+    }
+    let alone = writer();
+    for (i, reader) in readers.iter().enumerate() {
+        assert!(is_busy(&theirs, &alone).await, "a writer beside {} readers", readers.len() - i);
+        release(&ours, reader).await;
+    }
+    granted(&theirs, &alone).await;
+    assert!(is_busy(&ours, &reader()).await && is_busy(&ours, &writer()).await);
+    release(&theirs, &alone).await;
+    granted(&ours, &reader()).await;
+    Ok(())
+}
+
+/// Shares of all sizes add up to the capacity and never to more, also while many come and go.
+pub async fn permits_add_up_and_never_to_more(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let held = [permits(2, 5), permits(2, 5), permits(1, 5)];
+    for request in &held {
+        granted(&ours, request).await;
+    }
+    assert!(is_busy(&theirs, &permits(1, 5)).await);
+    release(&ours, &held[1]).await;
+    assert!(is_busy(&theirs, &permits(3, 5)).await);
+    let (one, other) = (permits(1, 5), permits(1, 5));
+    granted(&theirs, &one).await;
+    granted(&theirs, &other).await;
+    assert!(is_busy(&theirs, &permits(1, 5)).await);
+    for request in [&held[0], &held[2], &one, &other] {
+        release(&ours, request).await;
+    }
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut tasks = JoinSet::new();
+    for task in 0..6 {
+        let (store, inside) = (if task % 2 == 0 { ours.clone() } else { theirs.clone() }, inside.clone());
+        tasks.spawn(async move {
+            for round in 0..8 {
+                let weight = (task + round) % 5 + 1;
+                let request = permits(weight, 5);
+                granted_after(&store, &request, BootTime::now()).await;
+                let before = inside.fetch_add(weight, Ordering::SeqCst);
+                assert!(before + weight <= 5, "{weight} of 5 permits beside {before}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                inside.fetch_sub(weight, Ordering::SeqCst);
+                release(&store, &request).await;
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    Ok(())
+}
+
+/// Readers that come while a writer waits queue behind it.
+pub async fn a_stream_of_readers_does_not_starve_a_writer(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let (first, waiting) = (reader(), joining(&writer()));
+    granted(&ours, &first).await;
+    assert!(is_busy(&theirs, &waiting).await);
+    let late: Vec<_> = (0..4).map(|_| joining(&reader())).collect();
+    for reader in &late {
+        assert!(is_busy(&ours, reader).await, "a reader overtook the writer");
+    }
+    assert!(is_busy(&ours, &reader()).await, "a try overtook the writer");
+    release(&ours, &first).await;
+    granted(&theirs, &keeping(&waiting)).await;
+    release(&theirs, &waiting).await;
+    for reader in &late {
+        granted(&ours, &keeping(reader)).await;
+    }
+    Ok(())
+}
+
+/// A writer that asks for a reader's share goes on holding, and readers come in.
+pub async fn a_downgrade_lets_readers_in(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let held = writer();
+    granted(&ours, &held).await;
+    let waiting = joining(&reader());
+    assert!(is_busy(&theirs, &waiting).await);
+    let smaller = Request { share: Share::READ, ..held.clone() };
+    granted(&ours, &smaller).await;
+    granted(&ours, &smaller).await;
+    granted(&theirs, &keeping(&waiting)).await;
+    granted(&theirs, &reader()).await;
+    assert_eq!(holders(&ours).await.get(&held.owner), Some(&Share::READ));
+    assert!(renewed(&ours, &smaller).await);
+    assert!(is_busy(&theirs, &writer()).await);
+    Ok(())
+}
+
+/// Two readers that want to become writers would wait for each other for ever.
+pub async fn a_smaller_share_cannot_grow(subject: &dyn Subject) -> Outcome {
+    let [ours, _] = two(subject).await?;
+    let held = reader();
+    granted(&ours, &held).await;
+    let larger = Request { share: Share::WRITE, ..held.clone() };
+    for larger in [joining(&larger), larger] {
+        let error = ours.acquire(&larger).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{error}");
+    }
+    assert_eq!(holders(&ours).await, BTreeMap::from([(held.owner.clone(), Share::READ)]));
+    assert!(renewed(&ours, &held).await);
+    Ok(())
+}
+
+/// A reader that died neither ends the others' shares nor lives on by their renewals.
+pub async fn a_dead_reader_ends_at_its_own_time(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let (dead, alive) = (share(Share::READ, TTL), reader());
+    granted(&theirs, &dead).await;
+    granted(&ours, &alive).await;
+    let until = BootTime::now() + TTL;
+    while BootTime::now() < until {
+        assert!(renewed(&ours, &alive).await);
+        granted(&ours, &alive).await;
+        tokio::time::sleep(TTL / 10).await;
+    }
+    assert_eq!(holders(&ours).await, BTreeMap::from([(alive.owner.clone(), Share::READ)]));
+    assert!(!renewed(&theirs, &dead).await);
+    assert!(is_busy(&theirs, &writer()).await);
+    release(&ours, &alive).await;
+    granted(&theirs, &writer()).await;
+    Ok(())
+}
+
+/// The permit of a holder that crashed is free when its own ttl has passed, and not before.
+pub async fn a_crashed_permit_returns(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    granted(&ours, &permits(2, 3)).await;
+    let began = BootTime::now();
+    granted(&theirs, &Request { ttl: TTL, ..permits(1, 3) }).await;
+    let freed = granted_after(&ours, &permits(1, 3), began).await;
+    assert!(freed + Duration::from_millis(2) >= TTL, "free after {freed:?}");
+    assert!(freed < TTL + Duration::from_secs(2), "free only after {freed:?}");
+    assert!(is_busy(&ours, &permits(1, 3)).await);
+    Ok(())
+}
+
+/// Whichever was first, and whether it holds or lingers (B18).
+pub async fn two_kinds_at_a_name_are_a_mismatch(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let kinds = || [share(Share::MUTEX, LONG), reader(), writer(), permits(2, 5), permits(1, 3)];
+    for (i, held) in kinds().into_iter().enumerate() {
+        granted(&ours, &held).await;
+        for lingers in [false, true] {
+            for other in kinds().into_iter().filter(|other| other.share.capacity() != held.share.capacity()) {
+                for other in [joining(&other), other] {
+                    let error = theirs.acquire(&other).await.unwrap_err();
+                    assert_eq!(
+                        (error.kind(), error.may_have_been_applied()),
+                        (ErrorKind::Mismatch, false),
+                        "{:?} after {:?}: {error}",
+                        other.share,
+                        held.share
+                    );
+                }
+            }
+            let entry = ours.inspect(Some(&held.name)).await.unwrap().pop().expect("it is held");
+            assert_eq!((entry.holders.len(), entry.waiters), (1, 0), "kind {i}, lingers: {lingers}");
+            let linger = if lingers { Duration::ZERO } else { LONG };
+            let owner = if lingers { held.owner.lingering() } else { held.owner.clone() };
+            let given_up = Lease { owner, ..lease(&held) };
+            assert_eq!(ours.release(&given_up, linger).await.unwrap(), Released::Released);
+        }
+    }
+    Ok(())
+}
+
+/// A writer's number is larger than those of all who were before it, readers included.
+pub async fn fences_rise_over_exclusive_grants(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    if !ours.features().fence {
+        return Ok(());
+    }
+    let mut last = None;
+    for round in 0..10 {
+        let (store, other) = if round % 2 == 0 { (&ours, &theirs) } else { (&theirs, &ours) };
+        let readers = [reader(), reader()];
+        for reader in &readers {
+            last = last.max(granted(other, reader).await.fence);
+        }
+        for reader in &readers {
+            release(other, reader).await;
+        }
+        let alone = writer();
+        let fence = granted(store, &alone).await.fence;
+        assert!(fence > last, "{fence:?} after {last:?}");
+        release(store, &alone).await;
+        last = fence;
+    }
+    Ok(())
+}
+
+/// Each share of a name has its own answer in the batch, whatever became of the others.
+pub async fn many_shares_of_a_name_are_renewed_in_one_batch(subject: &dyn Subject) -> Outcome {
+    let [ours, _] = two(subject).await?;
+    let readers: Vec<_> = (0..250).map(|_| reader()).collect();
+    for (i, reader) in readers.iter().enumerate() {
+        if i % 3 != 0 {
+            granted(&ours, reader).await;
+        }
+    }
+    let leases: Vec<_> = readers.iter().map(lease).collect();
+    for (i, answer) in ours.renew(&leases).await.into_iter().enumerate() {
+        let expected = if i % 3 == 0 { Renewal::Gone } else { Renewal::Renewed { waiting: false } };
+        assert_eq!(answer.unwrap(), expected, "lease {i}");
+    }
+    Ok(())
+}
+
+/// A share that was given up with a linger is nobody's for so long; what others hold is not touched.
+pub async fn a_lingering_share_is_nobodys_share(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let (gone, stays) = (permits(2, 3), permits(1, 3));
+    granted(&ours, &gone).await;
+    granted(&theirs, &stays).await;
+    let released_at = BootTime::now();
+    assert_eq!(ours.release(&lease(&gone), TTL).await.unwrap(), Released::Released);
+    assert_eq!(ours.release(&lease(&gone), LONG).await.unwrap(), Released::Released);
+    assert!(!renewed(&ours, &gone).await);
+    assert!(is_busy(&ours, &gone).await && is_busy(&ours, &permits(1, 3)).await);
+    let expected = BTreeMap::from([(gone.owner.lingering(), gone.share), (stays.owner.clone(), stays.share)]);
+    assert_eq!(holders(&ours).await, expected);
+    let freed = granted_after(&ours, &permits(2, 3), released_at).await;
+    assert!(freed + Duration::from_millis(2) >= TTL, "free after {freed:?}");
+    assert!(renewed(&theirs, &stays).await);
+    Ok(())
+}
+
+/// An adoption takes over that one share, with a number of its own.
+pub async fn a_share_is_adopted(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let (first, second) = (reader(), reader());
+    let before = granted(&ours, &first).await.fence;
+    let before = before.max(granted(&ours, &second).await.fence);
+    let adopt = Request { from: Some(first.owner.clone()), ..reader() };
+    let after = granted(&theirs, &adopt).await.fence;
+    assert!(after > before || before.is_none());
+    let late = Request { from: Some(first.owner.clone()), ..reader() };
+    assert!(matches!(theirs.acquire(&late).await.unwrap(), Acquired::Busy(_)), "two adopters of one share");
+    assert_eq!(holders(&ours).await.into_keys().collect::<Vec<_>>(), {
+        let mut owners = vec![second.owner.clone(), adopt.owner.clone()];
+        owners.sort();
+        owners
+    });
+    assert!(!renewed(&ours, &first).await && renewed(&ours, &second).await && renewed(&theirs, &adopt).await);
+    Ok(())
+}
+
+/// Whoever asks is told of every holder, with its share.
+pub async fn every_holder_of_a_name_is_listed(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let held: Vec<_> = [1, 3, 2, 1].into_iter().map(|weight| permits(weight, 9)).collect();
+    for (i, request) in held.iter().enumerate() {
+        granted(if i % 2 == 0 { &ours } else { &theirs }, request).await;
+    }
+    let expected: BTreeMap<_, _> = held.iter().map(|request| (request.owner.clone(), request.share)).collect();
+    assert_eq!(holders(&ours).await, expected);
+    let all = ours.inspect(None).await.unwrap();
+    assert_eq!((all.len(), all[0].holders.len(), all[0].waiters), (1, 4, 0));
+    let left = all[0].holders.iter().map(|holder| holder.ttl.expect("our leases end"));
+    assert!(left.into_iter().all(|left| left > LONG - PATIENCE && left <= LONG), "{all:?}");
+    Ok(())
+}
+
+/// One of many shares is given up once.
+pub async fn a_share_is_given_up_once(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let (held, other) = (reader(), reader());
+    granted(&ours, &held).await;
+    granted(&theirs, &other).await;
+    release(&ours, &held).await;
+    assert_eq!(ours.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert!(!renewed(&ours, &held).await);
+    assert!(renewed(&theirs, &other).await);
+    assert_eq!(holders(&ours).await.len(), 1);
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! One owner token on its way to the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::book::Orphan;
+use crate::locker::Core;
+use crate::tenure::{Tenure, Terms};
+use crate::wait::LONGEST_PLACE;
+use crate::{Acquired, BootTime, Error, Fence, Grant, Guard, Lease, Place, Request};
+
+/// One owner token on its way to the store. What it may have left there is cleared up when it is dropped unfinished.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    core: Arc<Core>,
+    pub(crate) request: Request,
+    /// The token may be in place at the store, or have a place in its queue, or may still get there.
+    dirty: bool,
+    /// A try had no answer. Where the store has late commands, it may still run after all that is sent later.
+    unheard: bool,
+}
+
+impl Attempt {
+    pub(crate) fn new(core: &Arc<Core>, request: Request) -> Self {
+        Self { core: Arc::clone(core), request, dirty: false, unheard: false }
+    }
+
+    pub(crate) async fn send(&mut self) -> Result<Acquired, Error> {
+        let was_unheard = std::mem::replace(&mut self.unheard, true);
+        let was_dirty = std::mem::replace(&mut self.dirty, true);
+        let answer = self.core.attempt(&self.request).await;
+        self.unheard = was_unheard || matches!(&answer, Err(error) if error.may_have_been_applied());
+        self.dirty = match &answer {
+            Ok(Acquired::Granted(_)) => true,
+            Ok(Acquired::Busy(busy)) if busy.ahead.is_some() => true,
+            // Busy says that the token is not there, unless an unheard try may still come.
+            Ok(_) => self.unheard && self.core.store.features().late_commands,
+            Err(error) => was_dirty || error.may_have_been_applied(),
+        };
+        answer
+    }
+
+    /// The guard of a grant; `None` where it came too late to be believed.
+    pub(crate) fn won(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<Guard> {
+        let lease = self.lease(terms.ttl.min(grant.ttl), grant.fence);
+        self.believed(Tenure::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
+    }
+
+    /// The guard of a name that was handed to this token for `claim`, after the store had executed what was sent at `heard`.
+    pub(crate) fn handed(
+        &mut self,
+        terms: Terms,
+        label: &Arc<str>,
+        heard: BootTime,
+        fence: Fence,
+        claim: Duration,
+    ) -> Option<Guard> {
+        let lease = self.lease(terms.ttl, Some(fence));
+        self.believed(Tenure::handed(lease, terms, Arc::clone(label), heard, claim, self.core.clock.now()))
+    }
+
+    fn believed(&mut self, mut tenure: Tenure) -> Option<Guard> {
+        (tenure.minted, tenure.late) = (self.request.repeatable, self.unheard);
+        if tenure.loss(self.core.clock.now()).is_some() {
+            return None;
+        }
+        self.dirty = false;
+        Some(Guard::new(Arc::clone(&self.core), Arc::new(tenure)))
+    }
+
+    fn lease(&self, ttl: Duration, fence: Option<Fence>) -> Lease {
+        let Request { name, owner, share, .. } = &self.request;
+        Lease { name: name.clone(), owner: owner.clone(), share: *share, ttl, fence }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        // A given value may be another's claim: only what carries our own random bits is ours to clear up.
+        if self.dirty && self.request.repeatable {
+            let now = self.core.clock.now();
+            // A place that is made late may be served at its very end.
+            let place = if self.request.place == Place::None { Duration::ZERO } else { LONGEST_PLACE };
+            let until = now + self.request.ttl.max(place);
+            let lease = self.lease(self.request.ttl, None);
+            self.core.watchdog.clear(Orphan { lease, lingers_until: now, until, late: self.unheard, once: false });
+        }
+    }
+}

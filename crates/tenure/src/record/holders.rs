@@ -1,0 +1,103 @@
+//! Those who hold: by owner, by the end of their leases, and how much they have in all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::{Fence, Holder, Owner, Share};
+
+/// One who holds a share, as a store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The owner; while the share lingers, the owner's [`lingering`](Owner::lingering) value.
+    pub owner: Owner,
+    /// How much.
+    pub share: Share,
+    /// The number of the grant.
+    pub counter: u64,
+    /// When it was granted.
+    pub since: Duration,
+    /// When it ends.
+    pub until: Duration,
+    /// Given up, and kept taken by nobody.
+    pub lingers: bool,
+}
+
+impl Held {
+    /// What [`Store::inspect`](crate::Store::inspect) tells of it at `now`.
+    pub fn holder(&self, now: Duration) -> Holder {
+        Holder {
+            owner: self.owner.clone(),
+            share: self.share,
+            fence: Fence::from_counter(self.counter),
+            ttl: Some(self.until.saturating_sub(now)),
+            age: Some(now.saturating_sub(self.since)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holders {
+    by_owner: BTreeMap<Owner, Held>,
+    by_end: BTreeSet<(Duration, Owner)>,
+    /// The sum of all weights.
+    taken: u64,
+    lingering: usize,
+}
+
+impl Holders {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Held> {
+        self.by_owner.values()
+    }
+
+    pub(super) fn get(&self, owner: &Owner) -> Option<&Held> {
+        self.by_owner.get(owner)
+    }
+
+    /// The one whose lease ends first.
+    pub(super) fn first(&self) -> Option<&Held> {
+        self.by_end.first().and_then(|(_, owner)| self.by_owner.get(owner))
+    }
+
+    pub(super) fn any_lingers(&self) -> bool {
+        self.lingering > 0
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    pub(super) fn fits(&self, share: Share) -> bool {
+        self.taken + u64::from(share.weight()) <= u64::from(share.capacity())
+    }
+
+    /// Puts a holder in, in the place of what its owner had.
+    pub(super) fn put(&mut self, held: Held) {
+        self.remove(&held.owner);
+        self.taken += u64::from(held.share.weight());
+        self.lingering += usize::from(held.lingers);
+        self.by_end.insert((held.until, held.owner.clone()));
+        self.by_owner.insert(held.owner.clone(), held);
+    }
+
+    pub(super) fn remove(&mut self, owner: &Owner) -> Option<Held> {
+        let held = self.by_owner.remove(owner)?;
+        self.taken -= u64::from(held.share.weight());
+        self.lingering -= usize::from(held.lingers);
+        self.by_end.remove(&(held.until, held.owner.clone()));
+        Some(held)
+    }
+
+    pub(super) fn expire(&mut self, now: Duration) {
+        while let Some(ended) = self.first().filter(|held| held.until <= now).map(|held| held.owner.clone()) {
+            self.remove(&ended);
+        }
+    }
+}
+
+impl FromIterator<Held> for Holders {
+    fn from_iter<I: IntoIterator<Item = Held>>(all: I) -> Self {
+        let mut holders = Self::default();
+        all.into_iter().for_each(|held| holders.put(held));
+        holders
+    }
+}

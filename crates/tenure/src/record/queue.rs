@@ -1,0 +1,123 @@
+//! Those who wait: in order, by owner, and by when their places lapse.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::{Owner, Share};
+
+/// One who waits, as a store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// Orders those who wait; rises from place to place, and begins anew when the queue was empty.
+    pub number: u64,
+    /// For whom a grant would be.
+    pub owner: Owner,
+    /// How much it waits for. A place keeps the share it was made for.
+    pub share: Share,
+    /// How long the place lives from each heartbeat.
+    pub keep: Duration,
+    /// The ttl of a lease handed to it: the waiter's own number, whoever serves it (U2).
+    pub claim: Duration,
+    /// When the place lapses.
+    pub until: Duration,
+    /// How the store finds the waiter. Means nothing here.
+    pub wake: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    /// By number.
+    waiters: VecDeque<Waiter>,
+    numbers: BTreeMap<Owner, u64>,
+    by_end: BTreeSet<(Duration, u64)>,
+}
+
+impl Queue {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiters.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub(super) fn first(&self) -> Option<&Waiter> {
+        self.waiters.front()
+    }
+
+    pub(super) fn get(&self, owner: &Owner) -> Option<&Waiter> {
+        self.waiters.get(self.at(owner)?)
+    }
+
+    /// How many stand in front of the owner's place.
+    pub(super) fn ahead(&self, owner: &Owner) -> Option<u32> {
+        self.at(owner).map(|at| u32::try_from(at).unwrap_or(u32::MAX))
+    }
+
+    /// Takes the place at the end. Its number is given here.
+    pub(super) fn join(&mut self, waiter: Waiter) {
+        let number = self.waiters.back().map_or(1, |last| last.number + 1);
+        self.push(Waiter { number, ..waiter });
+    }
+
+    /// Looks after a place, where the owner has one.
+    pub(super) fn refresh(&mut self, owner: &Owner, wake: &str, now: Duration) {
+        let Some(waiter) = self.at(owner).and_then(|at| self.waiters.get_mut(at)) else { return };
+        self.by_end.remove(&(waiter.until, waiter.number));
+        waiter.until = super::end(now, waiter.keep);
+        if waiter.wake != wake {
+            wake.clone_into(&mut waiter.wake);
+        }
+        self.by_end.insert((waiter.until, waiter.number));
+    }
+
+    /// Takes the head out of the queue if it is `fit`.
+    pub(super) fn next_if(&mut self, fit: impl FnOnce(&Waiter) -> bool) -> Option<Waiter> {
+        self.waiters.front().filter(|head| fit(head))?;
+        self.take(0)
+    }
+
+    /// Gives up the owner's place; `false` where it has none.
+    pub(super) fn leave(&mut self, owner: &Owner) -> bool {
+        self.at(owner).and_then(|at| self.take(at)).is_some()
+    }
+
+    pub(super) fn expire(&mut self, now: Duration) {
+        while let Some(&(_, number)) = self.by_end.first().filter(|(until, _)| *until <= now) {
+            self.take(self.position(number));
+        }
+    }
+
+    fn push(&mut self, waiter: Waiter) {
+        self.numbers.insert(waiter.owner.clone(), waiter.number);
+        self.by_end.insert((waiter.until, waiter.number));
+        self.waiters.push_back(waiter);
+    }
+
+    fn take(&mut self, at: usize) -> Option<Waiter> {
+        let waiter = self.waiters.remove(at)?;
+        self.numbers.remove(&waiter.owner);
+        self.by_end.remove(&(waiter.until, waiter.number));
+        Some(waiter)
+    }
+
+    fn at(&self, owner: &Owner) -> Option<usize> {
+        self.numbers.get(owner).map(|&number| self.position(number))
+    }
+
+    fn position(&self, number: u64) -> usize {
+        self.waiters.partition_point(|waiter| waiter.number < number)
+    }
+}
+
+impl FromIterator<Waiter> for Queue {
+    fn from_iter<I: IntoIterator<Item = Waiter>>(all: I) -> Self {
+        let mut waiters: Vec<Waiter> = all.into_iter().collect();
+        waiters.sort_unstable_by_key(|waiter| waiter.number);
+        let mut queue = Self::default();
+        for waiter in waiters {
+            queue.push(waiter);
+        }
+        queue
+    }
+}

@@ -1,0 +1,320 @@
+//! Tasks of one process that wait for one name.
+//!
+//! They stand in a queue of their own, in memory, where whoever releases finds the next one without asking the store. One of
+//! them, the driver, stands for all of them at the store. Who entered last drives longest, so the driver is the hindmost: the
+//! role changes once for as many hand-overs as there are tasks.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+
+use crate::tenure::Terms;
+use crate::wait::Standing;
+use crate::{BootTime, Error, Guard, Holder, Name, Owner, Share};
+
+/// What tasks must have in common for one to take over what another has reached: their leases are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Shape {
+    pub(crate) share: Share,
+    pub(crate) terms: Terms,
+    pub(crate) label: Arc<str>,
+    pub(crate) token: Option<Owner>,
+}
+
+/// Everybody in this process who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Rooms {
+    inner: Mutex<Inner>,
+    /// How many names the rooms know, so that whoever meets nobody takes no lock.
+    known: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    rooms: HashMap<Name, Vec<Room>>,
+    last_id: u64,
+    /// Names that were held by another not long ago, and until when that is worth remembering.
+    contended: HashMap<Name, BootTime>,
+    /// When none of them is any more.
+    contended_until: Option<BootTime>,
+}
+
+#[derive(Debug)]
+struct Room {
+    id: u64,
+    shape: Shape,
+    waiters: VecDeque<Arc<Slot>>,
+    /// How many of them have not left.
+    live: usize,
+    /// Somebody drives, or is about to.
+    driven: bool,
+    news: News,
+}
+
+/// What the driver last heard from the store, for those who only wait.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    pub(crate) holder: Option<Holder>,
+    pub(crate) outage: Option<Error>,
+}
+
+/// What a task in a room is given.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// The name.
+    Guard(Guard),
+    /// The role of the driver, with what the one before has reached.
+    Drive(Option<Box<Standing>>),
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    inbox: Mutex<Inbox>,
+    waker: AtomicWaker,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    guard: Option<Guard>,
+    /// It was made the driver, and has not heard of it.
+    appointed: bool,
+    standing: Option<Box<Standing>>,
+    /// It stands in the queue no longer.
+    served: bool,
+    left: bool,
+}
+
+/// One task's presence in a room; see [`Rooms::leave`].
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    name: Name,
+    room: u64,
+    slot: Arc<Slot>,
+}
+
+/// For how long a name that was busy is taken to be contended.
+const CONTENDED: Duration = Duration::from_secs(2);
+/// How many such names are remembered. Forgetting one costs a try of a name that is busy.
+const MOST_CONTENDED: usize = 10_000;
+/// As many waiters that have left may stand in a queue whatever its length.
+const FEW: usize = 64;
+
+impl Rooms {
+    /// Nobody waits, and nobody did a moment ago.
+    pub(crate) fn are_empty(&self) -> bool {
+        self.known.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether to queue at once instead of trying whether the name is free.
+    pub(crate) fn is_contended(&self, name: &Name, now: BootTime) -> bool {
+        if self.are_empty() {
+            return false;
+        }
+        let mut inner = self.inner();
+        if inner.contended_until.is_some_and(|until| now >= until) {
+            (inner.contended, inner.contended_until) = <_>::default();
+            self.count(&inner);
+        }
+        inner.rooms.contains_key(name) || inner.contended.get(name).is_some_and(|until| now < *until)
+    }
+
+    /// The name is busy at the store.
+    pub(crate) fn contend(&self, name: &Name, now: BootTime) {
+        let mut inner = self.inner();
+        if inner.contended.len() >= MOST_CONTENDED {
+            inner.contended.clear();
+        }
+        inner.contended.insert(name.clone(), now + CONTENDED);
+        inner.contended_until = Some(now + CONTENDED);
+        self.count(&inner);
+    }
+
+    /// Takes a seat at the end, and says whether its task drives: the first one does.
+    pub(crate) fn enter(&self, name: &Name, shape: &Shape) -> (Seat, bool) {
+        let slot = Arc::new(Slot::default());
+        let mut inner = self.inner();
+        inner.last_id += 1;
+        let id = inner.last_id;
+        let rooms = inner.rooms.entry(name.clone()).or_default();
+        let at = rooms.iter().position(|room| room.shape == *shape).unwrap_or_else(|| {
+            rooms.push(Room::new(id, shape.clone()));
+            rooms.len() - 1
+        });
+        let room = &mut rooms[at];
+        room.waiters.push_back(Arc::clone(&slot));
+        room.live += 1;
+        let drives = !std::mem::replace(&mut room.driven, true);
+        let seat = Seat { name: name.clone(), room: room.id, slot };
+        self.count(&inner);
+        (seat, drives)
+    }
+
+    /// Goes back to the front of the queue, after what was given proved to be lost.
+    pub(crate) fn reenter(&self, seat: &Seat) {
+        let mut inner = self.inner();
+        let Some(room) = inner.room(seat) else { return };
+        room.waiters.push_front(Arc::clone(&seat.slot));
+        room.live += 1;
+        seat.slot.inbox().served = false;
+    }
+
+    /// Gives `guard` to the first of those who wait where `seat` is. It comes back where nobody does any more.
+    pub(crate) fn deliver(&self, seat: &Seat, guard: Guard) -> Option<Guard> {
+        let mut guard = Some(guard);
+        let mut inner = self.inner();
+        if let Some(room) = inner.room(seat) {
+            room.serve(|| guard.take());
+        }
+        drop(inner);
+        guard
+    }
+
+    /// Gives what `lease` makes to the first of those who wait for the like of it. Whether anybody took it.
+    pub(crate) fn pass(&self, name: &Name, like: impl Fn(&Shape) -> bool, lease: impl FnOnce() -> Option<Guard>) -> bool {
+        if self.are_empty() {
+            return false;
+        }
+        let mut inner = self.inner();
+        let room = inner.rooms.get_mut(name).and_then(|rooms| rooms.iter_mut().find(|room| like(&room.shape)));
+        room.is_some_and(|room| room.serve(lease))
+    }
+
+    /// Leaves. What a driver has reached goes to the next one, what was given and not taken to the next in the queue.
+    pub(crate) fn leave(&self, seat: &Seat, drove: bool, standing: Option<Box<Standing>>) {
+        let Inbox { guard, appointed, standing: inherited, served, .. } =
+            std::mem::replace(&mut *seat.slot.inbox(), Inbox { left: true, ..Inbox::default() });
+        let mut standing = standing.or(inherited);
+        {
+            let mut inner = self.inner();
+            if let Some(room) = inner.room(seat) {
+                if !served {
+                    room.live -= 1;
+                    room.sweep();
+                }
+                if drove || appointed {
+                    room.driven = room.appoint(&mut standing);
+                }
+                if room.live == 0 && !room.driven {
+                    inner.remove(seat);
+                }
+            }
+            self.count(&inner);
+        }
+        // Outside the lock: both may come back here.
+        drop((guard, standing));
+    }
+
+    pub(crate) fn tell(&self, seat: &Seat, news: News) {
+        // In a statement of its own, so that the old news is dropped outside the lock.
+        let _old = self.inner().room(seat).map(|room| std::mem::replace(&mut room.news, news));
+    }
+
+    pub(crate) fn news(&self, seat: &Seat) -> News {
+        let mut inner = self.inner();
+        let Some(room) = inner.room(seat) else { return News::default() };
+        News { holder: room.news.holder.clone(), outage: room.news.outage.as_ref().map(Error::copy) }
+    }
+
+    fn count(&self, inner: &Inner) {
+        self.known.store(inner.rooms.len() + inner.contended.len(), Ordering::Release);
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn room(&mut self, seat: &Seat) -> Option<&mut Room> {
+        self.rooms.get_mut(&seat.name)?.iter_mut().find(|room| room.id == seat.room)
+    }
+
+    fn remove(&mut self, seat: &Seat) {
+        let Some(rooms) = self.rooms.get_mut(&seat.name) else { return };
+        rooms.retain(|room| room.id != seat.room);
+        if rooms.is_empty() {
+            self.rooms.remove(&seat.name);
+        }
+    }
+}
+
+impl Room {
+    fn new(id: u64, shape: Shape) -> Self {
+        Self { id, shape, waiters: VecDeque::new(), live: 0, driven: false, news: News::default() }
+    }
+
+    /// Gives what `lease` makes to the first who is still there; `lease` is asked only then.
+    fn serve(&mut self, lease: impl FnOnce() -> Option<Guard>) -> bool {
+        while let Some(slot) = self.waiters.front() {
+            let slot = Arc::clone(slot);
+            let mut inbox = slot.inbox();
+            if inbox.left {
+                drop(inbox);
+                self.waiters.pop_front();
+                continue;
+            }
+            let Some(guard) = lease() else { return false };
+            inbox.guard = Some(guard);
+            inbox.served = true;
+            drop(inbox);
+            self.waiters.pop_front();
+            self.live -= 1;
+            slot.waker.wake();
+            return true;
+        }
+        false
+    }
+
+    /// Makes the last who is still there the driver; whether there is one. Nobody is left over: `standing` stays.
+    fn appoint(&mut self, standing: &mut Option<Box<Standing>>) -> bool {
+        for slot in self.waiters.iter().rev() {
+            let mut inbox = slot.inbox();
+            if !inbox.left {
+                (inbox.appointed, inbox.standing) = (true, standing.take());
+                drop(inbox);
+                slot.waker.wake();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Drops those who have left, when they are many.
+    fn sweep(&mut self) {
+        if self.waiters.len() > 2 * self.live + FEW {
+            self.waiters.retain(|slot| !slot.inbox().left);
+        }
+    }
+}
+
+impl Slot {
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat {
+    /// Waits to be given something.
+    ///
+    /// # Cancel safety
+    /// Nothing that was given is lost.
+    pub(crate) async fn turn(&self) -> Turn {
+        poll_fn(|context| {
+            self.slot.waker.register(context.waker());
+            let mut inbox = self.slot.inbox();
+            if let Some(guard) = inbox.guard.take() {
+                return Poll::Ready(Turn::Guard(guard));
+            }
+            if std::mem::take(&mut inbox.appointed) {
+                return Poll::Ready(Turn::Drive(inbox.standing.take()));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
