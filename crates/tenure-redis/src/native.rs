@@ -46,12 +46,12 @@ const BATCH: usize = 100;
 /// How often to look where the holder says when it is done and we can hear it: in case what it said was lost.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// What a request that is settled by script does about the queue.
-const fn place_word(place: Place) -> &'static str {
-    match place {
-        Place::None => "none",
-        Place::Join { .. } => "join",
+/// What a request that is settled by script does about the queue. A value that was given may be another's, and queues nowhere.
+const fn place_word(request: &Request) -> &'static str {
+    match request.place {
+        Place::Join { .. } if request.repeatable => "join",
         Place::Keep => "keep",
+        _ => "none",
     }
 }
 
@@ -282,7 +282,7 @@ impl Store for RedisStore {
         }
         self.prepare(limit).await?;
         if request.share != Share::MUTEX || request.place != Place::None || request.from.is_some() {
-            return self.ask(request, request.repeatable, place_word(request.place), left()).await;
+            return self.ask(request, request.repeatable, place_word(request), left()).await;
         }
         match self.take(request, left()).await? {
             Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl, waiting: false })),

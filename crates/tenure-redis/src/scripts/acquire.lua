@@ -81,14 +81,13 @@ elseif place == 'join' then
   if redis.call('EXISTS', queue) == 1 or not fits(weight) then
     join(owner, { claim = ARGV[10], keep = ARGV[9], weight = weight, channel = ARGV[11] })
   end
-else
-  place = 'none'
 end
 local number, unfit = serve(owner, ttl)
 if number == nil then
   return unfit
 end
-if not number and fits(weight) and redis.call('EXISTS', queue) == 0 then
+-- A place that is gone is not made again, and its owner gets nothing: its release may have been sent.
+if not number and place ~= 'keep' and fits(weight) and redis.call('EXISTS', queue) == 0 then
   number, unfit = next_counter()
   if not number then
     return unfit

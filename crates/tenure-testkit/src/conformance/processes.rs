@@ -56,7 +56,10 @@ pub async fn a_stopped_holder_is_overtaken_and_knows_it(subject: &dyn Subject) -
     Ok(())
 }
 
-/// kill -9 of a waiter leaves nothing that keeps others out.
+/// What a dead waiter may cost those behind it.
+const DEAD_WAITER: Duration = Duration::from_secs(3);
+
+/// kill -9 of a waiter keeps others out for seconds, whatever the ttl, and then nothing is left of it.
 pub async fn a_killed_waiter_leaves_nothing(subject: &dyn Subject) -> Outcome {
     let locks = super::locker(subject).await;
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
@@ -65,9 +68,16 @@ pub async fn a_killed_waiter_leaves_nothing(subject: &dyn Subject) -> Outcome {
     tokio::time::sleep(Duration::from_millis(300)).await;
     waiter.kill();
     let _ = guard.release().await.unwrap();
-    assert_free(subject, "door").await;
+    let freed = BootTime::now();
     let again = tokio::time::timeout(PATIENCE, locks.mutex("door").ttl(LONG).acquire()).await.expect("the dead waiter is served");
+    let waited = BootTime::now().since(freed);
+    assert!(waited < DEAD_WAITER, "the dead waiter cost {waited:?}");
     let _ = again.unwrap().release().await.unwrap();
+    let store = subject.store().await;
+    while !store.inspect(Some(&super::name("door"))).await.unwrap().is_empty() {
+        assert!(BootTime::now().since(freed) < PATIENCE, "the place of the dead waiter stays");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     Ok(())
 }
 
