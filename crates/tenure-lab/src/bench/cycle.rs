@@ -48,7 +48,7 @@ async fn cycles(locks: Locker, name: String, until: BootTime) -> Result<Run, Err
 /// Releases a guard that nothing can have happened to.
 pub(super) async fn release(guard: Guard) -> Result<(), Error> {
     match guard.release().await? {
-        Release::Released => Ok(()),
+        Release::Released | Release::StillHeld(_) => Ok(()),
         Release::WasLost => Err(lost()),
         Release::Unknown { error, .. } => Err(error),
     }

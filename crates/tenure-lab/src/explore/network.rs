@@ -6,7 +6,8 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Acquired, Entry, Error, Lease, Name, Notice, Owner, Released, Renewal, Request};
+use tenure::record::Served;
+use tenure::{Acquired, Busy, Entry, Error, Fence, Lease, Name, Notice, Owner, Released, Renewal, Request};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
@@ -14,8 +15,16 @@ use super::Flaw;
 use super::clock::{At, ms};
 use super::coverage::Met;
 use super::mix::{Blow, Fate, Mix};
-use super::server::Origin;
+use super::server::Done;
 use super::world::{Inner, World};
+
+/// One that is told of a name, and of what its owner is handed.
+#[derive(Clone, Debug)]
+pub(super) struct Watcher {
+    pub(super) name: Name,
+    pub(super) owner: Owner,
+    pub(super) notices: mpsc::UnboundedSender<Notice>,
+}
 
 /// What a process asks of the server.
 #[derive(Clone, Debug)]
@@ -24,7 +33,7 @@ pub(super) enum Op {
     Renew(Vec<Lease>),
     Release(Lease, Duration),
     Inspect(Option<Name>),
-    Watch(Name, mpsc::UnboundedSender<Notice>),
+    Watch(Watcher),
 }
 
 #[derive(Debug)]
@@ -55,7 +64,7 @@ enum Job {
     Run(Command),
     /// The answer, and the owners who are told in it that they hold no more.
     Tell(oneshot::Sender<Answer>, Answer, Vec<Owner>),
-    Hint(mpsc::UnboundedSender<Notice>),
+    Notify(mpsc::UnboundedSender<Notice>, Notice),
     Blow(Blow),
 }
 
@@ -105,7 +114,7 @@ pub(super) struct Network {
     queue: BinaryHeap<Due>,
     number: u64,
     connections: Vec<Connection>,
-    watchers: Vec<(Name, mpsc::UnboundedSender<Notice>)>,
+    watchers: Vec<Watcher>,
     /// Replies that never come.
     lost: Vec<oneshot::Sender<Answer>>,
     /// Until when the network's task sleeps.
@@ -323,8 +332,8 @@ impl Inner {
                     self.gone.extend(gone);
                 }
             }
-            Job::Hint(watcher) => {
-                let _ = watcher.send(Notice::Look);
+            Job::Notify(watcher, notice) => {
+                let _ = watcher.send(notice);
             }
             Job::Blow(blow) => self.blow(now, blow),
             Job::Run(command) => {
@@ -365,24 +374,22 @@ impl Inner {
                 Reply::Acquired(Acquired::Refused { until, why: "it may have forgotten leases".to_owned() })
             }
             Op::Acquire(request) => {
-                let origin = Origin { sent_at: command.sent_at, copy: command.copy };
-                let acquired = self.server.acquire(request, now, origin)?;
-                if matches!(acquired, Acquired::Granted(_)) {
-                    self.given(now, &request.name, &request.owner);
+                let done = self.server.acquire(request, now, command.sent_at, command.copy)?;
+                match &done.answer {
+                    Acquired::Granted(_) => self.given(now, &request.name, &request.owner),
+                    Acquired::Busy(Busy { ahead: Some(_), .. }) => self.coverage.met(Met::Queued),
+                    _ => {}
                 }
-                Reply::Acquired(acquired)
+                Reply::Acquired(self.settle(&world.mix, now, &request.name, done))
             }
             Op::Renew(leases) => Reply::Renewed(leases.iter().map(|lease| Ok(self.server.renew(lease, now))).collect()),
             Op::Release(lease, linger) => {
-                let released = self.server.release(lease, *linger, now);
-                if released == Released::Released {
-                    self.hint(&world.mix, now, &lease.name);
-                }
-                Reply::Released(released)
+                let done = self.server.release(lease, *linger, now);
+                Reply::Released(self.settle(&world.mix, now, &lease.name, done))
             }
             Op::Inspect(name) => Reply::Entries(self.server.inspect(name.as_ref(), now)),
-            Op::Watch(name, watcher) => {
-                self.network.watchers.push((name.clone(), watcher.clone()));
+            Op::Watch(watcher) => {
+                self.network.watchers.push(watcher.clone());
                 Reply::Watching
             }
         })
@@ -399,16 +406,38 @@ impl Inner {
         answers
     }
 
-    fn hint(&mut self, mix: &Mix, now: At, name: &Name) {
-        let mut watchers = std::mem::take(&mut self.network.watchers);
-        watchers.retain(|(_, watcher)| !watcher.is_closed());
-        for (_, watcher) in watchers.iter().filter(|(watched, _)| watched == name) {
-            if !self.happens(mix, now, Fate::LosePush, Met::LostPush) {
+    /// Tells those whom a command has served or who should look; its answer.
+    fn settle<T>(&mut self, mix: &Mix, now: At, name: &Name, done: Done<T>) -> T {
+        self.network.watchers.retain(|watcher| !watcher.notices.is_closed());
+        for Served { owner, counter, claim, .. } in done.served {
+            self.coverage.met(Met::Served);
+            self.given(now, name, &owner);
+            let Some(fence) = Fence::from_counter(counter) else { continue };
+            self.notify(mix, now, name, &Notice::Granted { owner, fence, claim });
+        }
+        if done.freed {
+            self.notify(mix, now, name, &Notice::Look);
+        }
+        done.answer
+    }
+
+    /// Each notice has a way of its own.
+    fn notify(&mut self, mix: &Mix, now: At, name: &Name, notice: &Notice) {
+        let is_for = |watcher: &&Watcher| match notice {
+            Notice::Granted { owner, .. } => watcher.name == *name && watcher.owner == *owner,
+            Notice::Look => watcher.name == *name,
+        };
+        let watchers: Vec<_> = self.network.watchers.iter().filter(is_for).map(|watcher| watcher.notices.clone()).collect();
+        for watcher in watchers {
+            if self.happens(mix, now, Fate::LosePush, Met::LostPush) {
+                continue;
+            }
+            let times = if self.happens(mix, now, Fate::PushTwice, Met::PushedTwice) { 2 } else { 1 };
+            for _ in 0..times {
                 let at = now + self.way(mix, now);
-                self.network.push(at, Job::Hint(watcher.clone()));
+                self.network.push(at, Job::Notify(watcher.clone(), notice.clone()));
             }
         }
-        self.network.watchers = watchers;
     }
 
     fn blow(&mut self, now: At, blow: Blow) {
