@@ -117,8 +117,8 @@ pub(crate) async fn main(args: &Bench) -> Result<u8, Failure> {
         found.push(figures);
     }
     if text {
-        let told: String = found.iter().map(|figures| format!("{}\n", figures.told())).collect();
-        print(&format!("\n{told}"))?;
+        let told: Vec<_> = found.iter().map(Figures::told).collect();
+        print(&format!("\n{}\n", told.join("\n")))?;
     } else {
         let json = match (args.case, &found[..]) {
             (Chosen::One(_), [one]) => one.to_json(),

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::{BootTime, Error, Guard, Locker, Release};
+use tenure::{Acquire, BootTime, Error, Guard, Locker, Release};
 use tokio::task::JoinSet;
 
-use crate::bench::meter::{Run, Usage};
+use crate::bench::meter::{Run, client_cpu};
 use crate::bench::{Load, Place};
 
 pub(super) struct Cycles {
@@ -25,7 +25,11 @@ impl Cycles {
 impl Load for Cycles {
     async fn run(&mut self, time: Duration) -> Result<Run, Error> {
         let until = BootTime::now() + time;
-        all(self.names.iter().map(|name| cycles(self.locks.clone(), name.clone(), until))).await
+        all(self.names.iter().map(|name| {
+            let (locks, name) = (self.locks.clone(), name.clone());
+            cycles(move || locks.mutex(&name), until)
+        }))
+        .await
     }
 
     fn told(&self) -> String {
@@ -33,11 +37,12 @@ impl Load for Cycles {
     }
 }
 
-async fn cycles(locks: Locker, name: String, until: BootTime) -> Result<Run, Error> {
+/// Takes what `asks` for and releases it, again and again.
+pub(super) async fn cycles(asks: impl Fn() -> Acquire, until: BootTime) -> Result<Run, Error> {
     let mut run = Run::default();
     let mut began = BootTime::now();
     while began < until {
-        release(locks.mutex(&name).acquire().await?).await?;
+        release(asks().acquire().await?).await?;
         let ended = BootTime::now();
         run.count(began, ended, until);
         began = ended;
@@ -48,8 +53,8 @@ async fn cycles(locks: Locker, name: String, until: BootTime) -> Result<Run, Err
 /// Releases a guard that nothing can have happened to.
 pub(super) async fn release(guard: Guard) -> Result<(), Error> {
     match guard.release().await? {
-        Release::Released | Release::StillHeld(_) => Ok(()),
-        Release::WasLost => Err(lost()),
+        Release::Released => Ok(()),
+        Release::StillHeld(_) | Release::WasLost => Err(lost()),
         Release::Unknown { error, .. } => Err(error),
     }
 }
@@ -63,13 +68,13 @@ pub(super) fn lost() -> Error {
 pub(super) async fn all(
     tasks: impl Iterator<Item = impl Future<Output = Result<Run, Error>> + Send + 'static>,
 ) -> Result<Run, Error> {
-    let before = Usage::of_us();
+    let before = client_cpu();
     let mut running: JoinSet<_> = tasks.collect();
     let mut sum = Run::default();
     while let Some(ended) = running.join_next().await {
         let run = ended.map_err(|error| Error::unavailable("a task broke down").source(error))?;
         sum.append(run?);
     }
-    sum.client_cpu = Usage::of_us().saturating_sub(before);
+    sum.client_cpu = client_cpu().saturating_sub(before);
     Ok(sum)
 }

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::Lab;
 use crate::bench::cycle::release;
-use crate::bench::meter::{Run, Usage};
+use crate::bench::meter::{Run, client_cpu};
 use crate::bench::{Address, Load, Place};
 
 const MOST_PROCESSES: usize = 16;
@@ -117,7 +117,7 @@ impl Load for Processes {
 
 /// A process with waiters; killed when dropped.
 struct Process {
-    _process: Spawned,
+    _ended_with_us: Spawned,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -130,7 +130,7 @@ impl Process {
         let mut process = Spawned::spawn(&mut command).map_err(failed)?;
         let pipes = process.child().stdin.take().zip(process.child().stdout.take());
         let (to, from) = pipes.ok_or_else(gone)?;
-        Ok(Self { _process: process, to, from: BufReader::new(from) })
+        Ok(Self { _ended_with_us: process, to, from: BufReader::new(from) })
     }
 
     fn tell(&mut self, order: &Order) -> Result<(), Error> {
@@ -165,7 +165,7 @@ fn read<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
 
 /// Becomes a process with waiters, until standard input ends.
 pub(crate) async fn serve() -> io::Result<()> {
-    let Some(Order::Open { address, name, waiters }) = read(&mut io::stdin().lock())? else { return Ok(()) };
+    let Some(Order::Open { address, name, waiters }) = hear()? else { return Ok(()) };
     let lockers = try_join_all((0..waiters).map(|_| address.locker())).await;
     let lockers = match lockers {
         Ok(lockers) => lockers,
@@ -173,22 +173,26 @@ pub(crate) async fn serve() -> io::Result<()> {
     };
     write(&mut io::stdout(), &Said::Ready)?;
     // Blocking this thread stops the watchdogs as well, and between runs nothing is held.
-    while let Some(Order::Run { until }) = read(&mut io::stdin().lock())? {
+    while let Some(Order::Run { until }) = hear()? {
         let said = turns_of_all(&lockers, &name, BootTime::from_boot(until)).await;
         write(&mut io::stdout(), &said.unwrap_or_else(|error| Said::Failed(error.to_string())))?;
     }
     Ok(())
 }
 
+fn hear() -> io::Result<Option<Order>> {
+    read(&mut io::stdin().lock())
+}
+
 async fn turns_of_all(lockers: &[Locker], name: &str, until: BootTime) -> Result<Said, Error> {
-    let before = Usage::of_us();
+    let before = client_cpu();
     let waiting = lockers.iter().enumerate().map(|(waiter, locks)| turns(locks.clone(), name.to_owned(), waiter, until));
     let mut waiting: JoinSet<_> = waiting.collect();
     let mut holds = Vec::new();
     while let Some(ended) = waiting.join_next().await {
         holds.extend(ended.map_err(|_| gone())??);
     }
-    Ok(Said::Ran { holds, client_cpu: Usage::of_us().saturating_sub(before) })
+    Ok(Said::Ran { holds, client_cpu: client_cpu().saturating_sub(before) })
 }
 
 async fn turns(locks: Locker, name: String, waiter: usize, until: BootTime) -> Result<Vec<Hold>, Error> {

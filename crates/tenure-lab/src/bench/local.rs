@@ -13,12 +13,12 @@ use crate::bench::{Load, Place};
 pub(super) struct Tasks {
     locks: Locker,
     name: String,
-    tasks: usize,
+    count: usize,
 }
 
 impl Tasks {
     pub(super) async fn prepare(place: &Place, tasks: usize) -> Result<Self, Error> {
-        Ok(Self { locks: place.address.locker().await?, name: place.name("local-handover"), tasks })
+        Ok(Self { locks: place.address.locker().await?, name: place.name("local-handover"), count: tasks })
     }
 }
 
@@ -27,7 +27,7 @@ impl Load for Tasks {
     async fn run(&mut self, time: Duration) -> Result<Run, Error> {
         let until = BootTime::now() + time;
         let last = Arc::<Mutex<Option<Last>>>::default();
-        all((0..self.tasks).map(|task| turns(self.locks.clone(), self.name.clone(), task, Arc::clone(&last), until))).await
+        all((0..self.count).map(|task| turns(self.locks.clone(), self.name.clone(), task, Arc::clone(&last), until))).await
     }
 
     fn told(&self) -> String {

@@ -61,25 +61,46 @@ impl Run {
     }
 }
 
-/// CPU that was used so far, by user and system.
-pub(super) struct Usage;
+/// CPU that is used from its making on.
+pub(super) struct Usage {
+    client: Duration,
+    server: Option<(Connection, Duration)>,
+}
+
+/// CPU that was used, by user and system.
+pub(super) struct Used {
+    pub(super) client: Duration,
+    pub(super) server: Option<Duration>,
+}
 
 impl Usage {
-    /// By this process.
-    pub(super) fn of_us() -> Duration {
-        let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Duration::ZERO };
-        let spans = [usage.user_time(), usage.system_time()];
-        spans.iter().map(|span| Duration::from_micros(span.num_microseconds().unsigned_abs())).sum()
+    /// Of this process, and of the server if there is one that may be asked.
+    pub(super) fn begin(server: Option<Connection>) -> Result<Self, Error> {
+        let with_cpu = |mut server| server_cpu(&mut server).map(|cpu| (server, cpu));
+        Ok(Self { server: server.map(with_cpu).transpose()?, client: client_cpu() })
     }
 
-    /// By the server, as it says itself.
-    pub(super) fn of_server(server: &mut Connection) -> Result<Duration, Error> {
-        let unanswered = |error| Error::unreachable("the server does not say what it has used").source(error);
-        let told: String = cmd("INFO").arg("cpu").query(server).map_err(unanswered)?;
-        let seconds = |key: &str| told.lines().find_map(|line| line.trim().strip_prefix(key)?.parse::<f64>().ok());
-        let used = ["used_cpu_user:", "used_cpu_sys:"].map(|key| seconds(key).unwrap_or(0.0));
-        Ok(Duration::from_secs_f64(used.iter().sum()))
+    pub(super) fn end(self) -> Result<Used, Error> {
+        let client = client_cpu().saturating_sub(self.client);
+        let since = |(mut server, before)| server_cpu(&mut server).map(|after| after.saturating_sub(before));
+        Ok(Used { client, server: self.server.map(since).transpose()? })
     }
+}
+
+/// What this process has used so far.
+pub(super) fn client_cpu() -> Duration {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Duration::ZERO };
+    let spans = [usage.user_time(), usage.system_time()];
+    spans.iter().map(|span| Duration::from_micros(span.num_microseconds().unsigned_abs())).sum()
+}
+
+/// What the server has used so far, as it says itself.
+fn server_cpu(server: &mut Connection) -> Result<Duration, Error> {
+    let unanswered = |error| Error::unreachable("the server does not say what it has used").source(error);
+    let told: String = cmd("INFO").arg("cpu").query(server).map_err(unanswered)?;
+    let seconds = |key: &str| told.lines().find_map(|line| line.trim().strip_prefix(key)?.parse::<f64>().ok());
+    let used = ["used_cpu_user:", "used_cpu_sys:"].map(|key| seconds(key).unwrap_or(0.0));
+    Ok(Duration::from_secs_f64(used.iter().sum()))
 }
 
 #[cfg(test)]
@@ -109,8 +130,8 @@ mod tests {
 
     #[test]
     fn cpu_is_what_was_used() {
-        let before = Usage::of_us();
-        while Usage::of_us() - before < Duration::from_millis(5) {
+        let until = client_cpu() + Duration::from_millis(5);
+        while client_cpu() < until {
             std::hint::black_box(0);
         }
     }

@@ -12,6 +12,7 @@ mod local;
 mod meter;
 mod place;
 mod probe;
+mod readers;
 mod renew;
 mod waiters;
 
@@ -43,11 +44,13 @@ pub enum Case {
     Renew,
     /// Tasks wait for names that another holds, and nothing happens.
     Waiters,
+    /// Many hold one name for reading, and a few of them come and go.
+    Readers,
 }
 
 impl Case {
     /// All of them, in the order in which they are run: the one that looks at memory comes before those that use much of it.
-    pub const ALL: [Self; 5] = [Self::Waiters, Self::Cycle, Self::Handover, Self::LocalHandover, Self::Renew];
+    pub const ALL: [Self; 6] = [Self::Waiters, Self::Cycle, Self::Handover, Self::LocalHandover, Self::Renew, Self::Readers];
 
     /// Its name on the command line and in JSON.
     pub fn name(self) -> &'static str {
@@ -57,6 +60,7 @@ impl Case {
             Self::LocalHandover => "local-handover",
             Self::Renew => "renew",
             Self::Waiters => "waiters",
+            Self::Readers => "readers",
         }
     }
 
@@ -68,6 +72,7 @@ impl Case {
             Self::LocalHandover => "Tasks of one process pass one mutex on, which nobody keeps",
             Self::Renew => "Leases are held, and the watchdog renews them",
             Self::Waiters => "Tasks wait for names that another holds, a hundred for each, and nothing happens",
+            Self::Readers => "Readers hold one name, and ten of them come and go",
         }
     }
 
@@ -78,7 +83,7 @@ impl Case {
             Self::Handover => (16, 5),
             Self::LocalHandover => (128, 5),
             Self::Renew => (10_000, 20),
-            Self::Waiters => (1_000, 5),
+            Self::Waiters | Self::Readers => (1_000, 5),
         };
         (tasks, Duration::from_secs(seconds))
     }
@@ -88,7 +93,7 @@ impl Case {
         match self {
             Self::Handover => (2, 1_024, "two must be there to pass a name on, and each has a connection of its own"),
             Self::LocalHandover => (2, 100_000, "two must be there to pass a name on"),
-            Self::Cycle | Self::Renew | Self::Waiters => {
+            Self::Cycle | Self::Renew | Self::Waiters | Self::Readers => {
                 (1, 1_000_000, "somebody must be there, and all have to fit into memory")
             }
         }
@@ -100,6 +105,11 @@ impl fmt::Display for Case {
         f.pad(self.name())
     }
 }
+
+/// The ttl of what is held all the while and not renewed.
+const HELD: Duration = Duration::from_secs(4 * 3_600);
+/// How many acquisitions are under way while much is taken.
+const AT_A_TIME: usize = 64;
 
 /// One case to be run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,7 +126,7 @@ impl Plan {
     /// [`Invalid`](tenure::ErrorKind::Invalid), with the reason, for numbers of tasks or times that measure nothing.
     pub fn new(case: Case, tasks: Option<usize>, time: Option<Duration>) -> Result<Self, Error> {
         const SHORTEST: Duration = Duration::from_millis(100);
-        const LONGEST: Duration = Duration::from_hours(1);
+        const LONGEST: Duration = Duration::from_secs(3_600);
         let (usual, usual_time) = case.defaults();
         let (tasks, time) = (tasks.unwrap_or(usual), time.unwrap_or(usual_time));
         let (fewest, most, why) = case.bounds();
@@ -181,6 +191,7 @@ pub async fn run(lab: &Lab, place: &Place, plan: Plan, tell: Tell<'_>) -> Result
         Case::LocalHandover => job.measure(&mut local::Tasks::prepare(place, plan.tasks).await?).await,
         Case::Renew => renew::measure(&job).await,
         Case::Waiters => waiters::measure(&job).await,
+        Case::Readers => job.measure(&mut readers::Readers::prepare(place, plan.tasks).await?).await,
     }
 }
 
@@ -189,6 +200,11 @@ pub async fn run(lab: &Lab, place: &Place, plan: Plan, tell: Tell<'_>) -> Result
 trait Load: Send {
     /// Does it for this long, and then to the end of what is under way.
     async fn run(&mut self, time: Duration) -> Result<Run, Error>;
+
+    /// Gives up what was held all the while.
+    async fn end(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// How it was set up, for people.
     fn told(&self) -> String;
@@ -206,10 +222,9 @@ impl Job<'_> {
         const WARM_UP: Duration = Duration::from_millis(200);
         const COUNTED: Duration = Duration::from_millis(500);
         load.run(WARM_UP).await?;
-        let mut server = self.place.server();
-        let before = server.as_mut().map(Usage::of_server).transpose()?;
+        let usage = Usage::begin(self.place.server())?;
         let run = self.watched(load.run(self.plan.time)).await?;
-        let after = server.as_mut().map(Usage::of_server).transpose()?;
+        let server_cpu = usage.end()?.server;
         (self.tell)(Stage::Counting);
         let commands = match self.place.monitor()? {
             Some(monitor) => {
@@ -218,7 +233,7 @@ impl Job<'_> {
             }
             None => None,
         };
-        let server_cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+        load.end().await?;
         Ok(Figures::of_run(&self.plan, run, commands, server_cpu, load.told()))
     }
 

@@ -8,7 +8,7 @@ use tenure::{Error, Guard, Locker, State};
 use crate::bench::cycle::lost;
 use crate::bench::meter::{Run, Usage};
 use crate::bench::probe::Probe;
-use crate::bench::{Figures, Job, Stage};
+use crate::bench::{AT_A_TIME, Figures, Job, Stage};
 
 /// The ttl of locks for which none is asked.
 const USUAL_TTL: Duration = Duration::from_secs(30);
@@ -20,12 +20,10 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     let locks = Locker::builder(probe.clone()).ttl(ttl).build()?;
     let held = acquire(&locks, job).await?;
 
-    let mut server = job.place.server();
     probe.take();
-    let (used, used_there) = (Usage::of_us(), server.as_mut().map(Usage::of_server).transpose()?);
+    let usage = Usage::begin(job.place.server())?;
     job.watched(tokio::time::sleep(job.plan.time)).await;
-    let (latencies, client_cpu) = (probe.take().renewals, Usage::of_us().saturating_sub(used));
-    let server_cpu = server.as_mut().map(Usage::of_server).transpose()?.zip(used_there).map(|(after, before)| after - before);
+    let (latencies, used) = (probe.take().renewals, usage.end()?);
 
     (job.tell)(Stage::Counting);
     let commands = match job.place.monitor()? {
@@ -42,14 +40,13 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     if !all_held {
         return Err(lost());
     }
-    let run = Run { done: latencies.count() as u64, latencies, client_cpu };
+    let run = Run { done: latencies.count() as u64, latencies, client_cpu: used.client };
     let told =
         format!("leases with a ttl of {ttl:?}, none lost; an operation is the renewal of one, timed as long as its batch took");
-    Ok(Figures::of_run(&job.plan, run, commands, server_cpu, told))
+    Ok(Figures::of_run(&job.plan, run, commands, used.server, told))
 }
 
 async fn acquire(locks: &Locker, job: &Job<'_>) -> Result<Vec<Guard>, Error> {
-    const AT_A_TIME: usize = 64;
     let acquiring = (0..job.plan.tasks).map(|task| locks.mutex(job.name(&format!("renew-{task}"))).acquire());
     stream::iter(acquiring).buffer_unordered(AT_A_TIME).try_collect().await
 }

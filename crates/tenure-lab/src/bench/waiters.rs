@@ -10,11 +10,9 @@ use tokio::task::JoinSet;
 
 use crate::bench::meter::{Run, Usage};
 use crate::bench::probe::Probe;
-use crate::bench::{Figures, Job, Stage};
+use crate::bench::{Figures, HELD, Job, Stage};
 
 const WAITERS_OF_A_NAME: usize = 100;
-/// Nothing is renewed meanwhile.
-const HELD: Duration = Duration::from_hours(4);
 /// How long waiters that have heard that a name is taken need to come to rest.
 const REST: Duration = Duration::from_millis(500);
 
@@ -30,15 +28,12 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     let waiting = wait(&locks, &names, tasks).await?;
     let memory = resident().zip(before).map(|(after, before)| after.saturating_sub(before) / tasks as u64);
 
-    let mut server = job.place.server();
     // The timed run is counted as well: what nearly nothing happens in is not slowed down by it.
     let monitor = job.place.monitor()?;
     probe.take();
-    let (used, used_there) = (Usage::of_us(), server.as_mut().map(Usage::of_server).transpose()?);
+    let usage = Usage::begin(job.place.server())?;
     job.watched(tokio::time::sleep(job.plan.time)).await;
-    let latencies = probe.take().calls;
-    let client_cpu = Usage::of_us().saturating_sub(used);
-    let server_cpu = server.as_mut().map(Usage::of_server).transpose()?.zip(used_there).map(|(after, before)| after - before);
+    let (latencies, used) = (probe.take().calls, usage.end()?);
     (job.tell)(Stage::Counting);
     let done = latencies.count() as u64;
     let commands = monitor.map(|monitor| monitor.finish().map(|commands| (commands, done))).transpose()?;
@@ -49,7 +44,7 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     holder.settled().await;
     let memory = memory.map_or_else(String::new, |bytes| format!("; {bytes} bytes of memory a task"));
     let told = format!("tasks of one process waiting for {} names{memory}; an operation is a request to the store", names.len());
-    Ok(Figures::of_run(&job.plan, Run { done, latencies, client_cpu }, commands, server_cpu, told))
+    Ok(Figures::of_run(&job.plan, Run { done, latencies, client_cpu: used.client }, commands, used.server, told))
 }
 
 /// Starts the tasks; they wait when this returns.

@@ -1,0 +1,77 @@
+"""Who is compared, how each is built and how it is called.
+
+A peer is a program: it takes URL CASE TASKS SECONDS, where CASE is cycle, handover or handover-fast, and prints one line of JSON:
+{"operations", "seconds", "p50_us", "p99_us", "client_cpu_us_per_operation"}, or {"not_run": "why"}. It works for 0.3 s before the time
+begins, and may leave its locks where they are when it ends. A new one is a folder and an entry in PEERS.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ["CARGO_TARGET_DIR"], "compare").resolve() if os.environ.get("CARGO_TARGET_DIR") else HERE / "rust/target"
+
+
+@dataclass(frozen=True)
+class Build:
+    """A folder with one or more peers in it, and what makes them from the registry's packages."""
+
+    folder: str
+    tools: tuple
+    commands: tuple
+
+    def missing(self):
+        """Why it cannot be built here, or None."""
+        absent = [tool for tool in self.tools if shutil.which(tool) is None]
+        return f"{' and '.join(absent)} not installed" if absent else None
+
+    def make(self):
+        for command in self.commands:
+            env = {**os.environ, "CARGO_TARGET_DIR": str(TARGET)}
+            done = subprocess.run(command, cwd=HERE / self.folder, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+            if done.returncode != 0:
+                raise Failure(f"{self.folder}: {' '.join(command)} ended with {done.returncode}")
+
+
+@dataclass(frozen=True)
+class Peer:
+    name: str
+    what: str
+    build: Build
+    command: tuple
+
+
+class Failure(Exception):
+    """Something that ends the comparison, told in one line."""
+
+
+RUST = Build("rust", ("cargo",), (("cargo", "build", "--release", "--locked"),))
+PYTHON = Build(
+    "python",
+    (sys.executable,),
+    ((sys.executable, "-m", "venv", "venv"), ("venv/bin/pip", "install", "-q", "--disable-pip-version-check", "-r", "requirements.txt")),
+)
+NODE = Build("node", ("node", "npm"), (("npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"),))
+
+
+def rust(peer):
+    return (str(TARGET / "release/compare"), peer)
+
+
+def python(way):
+    return (str(HERE / "python/venv/bin/python"), str(HERE / "python/peer.py"), way)
+
+
+PEERS = (
+    Peer("raw", "the limit: a bare socket", RUST, rust("raw")),
+    Peer("tenure", "fenced, in order", RUST, rust("tenure")),
+    Peer("rslock", "Rust, rslock 0.10", RUST, rust("rslock")),
+    Peer("distributed-lock", "Rust, distributed-lock 0.2", RUST, rust("distributed-lock")),
+    Peer("redis-py-threads", "Python, redis-py 8.1", PYTHON, python("threads")),
+    Peer("redis-py-asyncio", "Python, redis-py 8.1", PYTHON, python("asyncio")),
+    Peer("node-redlock", "Node, redlock 5 beta, ioredis 5", NODE, ("node", str(HERE / "node/peer.mjs"))),
+)

@@ -1,0 +1,76 @@
+"""What the rounds found, and the tables of COMPARE.md."""
+
+import statistics
+
+CYCLES = [("cycle", tasks) for tasks in (1, 64, 512)]
+HANDOVERS = [("handover", waiters) for waiters in (2, 16, 128)]
+FAST = [("handover-fast", waiters) for waiters in (2, 16, 128)]
+CASES = CYCLES + HANDOVERS + FAST
+
+
+class Results:
+    """The figures of every round, or why there are none."""
+
+    def __init__(self):
+        self.rounds = {}
+        self.reasons = {}
+
+    def add(self, peer, case, figures):
+        if "not_run" in figures:
+            self.reasons[peer, case] = figures["not_run"]
+        else:
+            self.rounds.setdefault((peer, case), []).append(figures)
+
+    def rate(self, peer, case):
+        """Operations a second, the median of the rounds; None where it was not run."""
+        return self.median(peer, case, lambda one: one["operations"] / one["seconds"])
+
+    def figure(self, peer, case, field):
+        return self.median(peer, case, lambda one: one[field])
+
+    def median(self, peer, case, of):
+        found = [of(one) for one in self.rounds.get((peer, case), [])]
+        found = [one for one in found if one is not None]
+        return statistics.median(found) if found else None
+
+    def tables(self, peers):
+        """The tables, as Markdown."""
+        text = "Cycles a second, and their part of what the raw socket does (uncontended: tasks on names of their own, one connection):\n\n"
+        text += self.table(peers, CYCLES, "task", lambda peer, case: shown(self.rate(peer, case)) + self.part(peer, case))
+        text += "\nTheir latency, p50 / p99 in us, and the client's CPU, us for each:\n\n"
+        text += self.table(peers, CYCLES, "task", self.latency)
+        text += "\nHand-overs a second (contended: waiters with a connection each pass one name on), as each waits by itself:\n\n"
+        text += self.table(peers, HANDOVERS, "waiter", lambda peer, case: shown(self.rate(peer, case)))
+        text += "\nThe same with the shortest retry that each can be set to:\n\n"
+        text += self.table(peers, FAST, "waiter", lambda peer, case: shown(self.rate(peer, case)))
+        text += "\nFrom the call of release to the grant of the next waiter, p50 / p99 in us, and the client's CPU, us for each, by itself:\n\n"
+        return text + self.table(peers, HANDOVERS, "waiter", self.latency)
+
+    def table(self, peers, cases, unit, cell):
+        heads = [f"{count} {unit}{'s' if count > 1 else ''}" for _, count in cases]
+        lines = [f"| | {' | '.join(heads)} |", "|---|" + "---|" * len(cases)]
+        for peer in peers:
+            cells = [cell(peer.name, case) if self.rounds.get((peer.name, case)) else "-" for case in cases]
+            reasons = {self.reasons.get((peer.name, case)) for case in cases} - {None}
+            if reasons and set(cells) == {"-"}:
+                cells[0] = f"not run: {'; '.join(sorted(reasons))}"
+            lines.append(f"| {peer.name} | {' | '.join(cells)} |")
+        return "\n".join(lines) + "\n"
+
+    def part(self, peer, case):
+        limit, rate = self.rate("raw", case), self.rate(peer, case)
+        return f" ({rate / limit:.2f})" if limit else ""
+
+    def latency(self, peer, case):
+        p50, p99, cpu = (self.figure(peer, case, field) for field in ("p50_us", "p99_us", "client_cpu_us_per_operation"))
+        return f"{shown(p50)} / {shown(p99)}; {shown(cpu)}"
+
+
+def shown(figure):
+    """Three digits that matter, with thousands set off."""
+    if figure is None:
+        return "none"
+    if figure < 10:
+        return f"{figure:.1f}"
+    digits = max(0, len(str(int(figure))) - 3)
+    return f"{round(figure, -digits):,.0f}"

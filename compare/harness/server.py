@@ -1,0 +1,63 @@
+"""A redis-server for one comparison."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from harness.peers import Failure
+
+
+def pinned(core):
+    """What keeps a program on one core, where there are two."""
+    if len(os.sched_getaffinity(0)) < 2 or shutil.which("taskset") is None:
+        return []
+    return ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[core])]
+
+
+class Server:
+    """Runs until the block ends; on the first core, without persistence."""
+
+    def __enter__(self):
+        program = os.environ.get("TENURE_REDIS_SERVER") or "redis-server"
+        if shutil.which(program) is None:
+            raise Failure(f"{program} cannot be run; install redis-server or name one in TENURE_REDIS_SERVER")
+        self.place = tempfile.TemporaryDirectory(prefix="tenure-compare-")
+        where = Path(self.place.name)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [*pinned(0), program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        # Our own, whoever else has taken the port meanwhile: it answers on a socket in our own folder.
+        command += ["--dir", str(where), "--unixsocket", str(where / "s")]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=open(where / "log", "w"), stderr=subprocess.STDOUT)
+        until = time.monotonic() + 10
+        while not (where / "s").exists():
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise Failure(f"redis-server did not start: {(where / 'log').read_text()[-300:]}")
+            time.sleep(0.01)
+        self.version = self.ask("INFO server").split("redis_version:")[1].split()[0]
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.place.cleanup()
+
+    @property
+    def url(self):
+        return f"redis://127.0.0.1:{self.port}"
+
+    def ask(self, line):
+        """The answer to one command."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(10)
+            client.connect(str(Path(self.place.name, "s")))
+            client.sendall(f"{line}\r\nECHO end-of-answer\r\n".encode())
+            answer = b""
+            while b"end-of-answer" not in answer:
+                answer += client.recv(65536)
+        return answer.decode()
