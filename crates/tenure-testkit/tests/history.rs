@@ -174,7 +174,15 @@ fn a_lost_update_is_seen() {
 #[test]
 fn a_token_is_one_claims_own() {
     let other = What::Grant { claim: 1, name: "x".into(), weight: 1, token: Some("A".into()), fence: Some(2), until: None };
-    assert_eq!(Story::new().grant(10, "A", 1, Some(20)).at(30, "B", other).rules(), [Rule::TokenReuse]);
+    assert_eq!(Story::new().grant(10, "A", 1, Some(20)).at(30, "B", other.clone()).rules(), [Rule::TokenReuse]);
+    // Unless it passes from task to task, with the next fence.
+    let passed = |who: &str, fence| {
+        let grant = What::Grant { claim: 2, name: "x".into(), weight: 1, token: Some("A".into()), fence, until: None };
+        Story::new().grant(10, "A", 1, Some(20)).at(30, who, grant).rules()
+    };
+    assert_eq!(passed("A", Some(2)), []);
+    assert_eq!(passed("A", Some(3)), [Rule::TokenReuse]);
+    assert_eq!(passed("B", Some(2)), [Rule::TokenReuse]);
 }
 
 #[test]

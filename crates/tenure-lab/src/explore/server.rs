@@ -89,7 +89,7 @@ impl Server {
     pub(super) fn held(&self, name: &Name, now: At) -> Option<(&Held, u64)> {
         let clock = self.clock(now);
         let held = self.record(name).holders().find(|held| held.until > clock)?;
-        Some((held, nanos(held.until - clock)))
+        Some((held, nanos(held.until.saturating_sub(clock))))
     }
 
     /// Those who have places that have not lapsed.

@@ -52,6 +52,7 @@ pub(super) struct Inner {
 }
 
 /// What is known of an owner token.
+#[allow(clippy::struct_excessive_bools, reason = "each is of its own")]
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     pub(super) process: usize,
@@ -176,7 +177,7 @@ impl World {
         let mut shown = None;
         if let Some(token) = state.tokens.get_mut(&owner) {
             token.granted = true;
-            shown = owner.is_ours().then(|| format!("{who}.{}.{index}", token.number));
+            shown = owner.is_ours().then(|| format!("{who}.{}", token.number));
             if !token.answered {
                 state.coverage.met(Met::Believed);
             }

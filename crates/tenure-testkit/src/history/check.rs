@@ -195,11 +195,13 @@ fn fence_order(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
+/// A token is one claim's own, but a lease may pass from task to task of one process, each with the next fence.
 fn tokens(claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut owners: BTreeMap<&str, &Claim> = BTreeMap::new();
     for claim in claims {
         let Some(token) = &claim.token else { continue };
-        if let Some(first) = owners.insert(token, claim) {
+        let passed = |first: &&Claim| first.who == claim.who && first.fence.map(|fence| fence + 1) == claim.fence;
+        if let Some(first) = owners.insert(token, claim).filter(|first| claim.fence.is_none() || !passed(first)) {
             let text = format!("{claim} and {first} are both {token}");
             findings.push(Finding { rule: Rule::TokenReuse, at: claim.granted, text });
         }
