@@ -6,8 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::record::Served;
-use tenure::{Acquired, Busy, Entry, Error, Fence, Lease, Name, Notice, Owner, Released, Renewal, Request};
+use tenure::{Acquired, Busy, Entry, Error, Lease, Name, Notice, Owner, Released, Renewal, Request};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
@@ -15,16 +14,8 @@ use super::Flaw;
 use super::clock::{At, ms};
 use super::coverage::Met;
 use super::mix::{Blow, Fate, Mix};
-use super::server::Done;
+use super::notice::Watcher;
 use super::world::{Inner, World};
-
-/// One that is told of a name, and of what its owner is handed.
-#[derive(Clone, Debug)]
-pub(super) struct Watcher {
-    pub(super) name: Name,
-    pub(super) owner: Owner,
-    pub(super) notices: mpsc::UnboundedSender<Notice>,
-}
 
 /// What a process asks of the server.
 #[derive(Clone, Debug)]
@@ -48,7 +39,7 @@ pub(super) enum Reply {
 type Answer = Result<Reply, Error>;
 
 #[derive(Debug)]
-struct Command {
+pub(super) struct Command {
     process: usize,
     epoch: u32,
     sent_at: At,
@@ -60,7 +51,7 @@ struct Command {
 }
 
 #[derive(Debug)]
-enum Job {
+pub(super) enum Job {
     Run(Command),
     /// The answer, and the owners who are told in it that they hold no more.
     Tell(oneshot::Sender<Answer>, Answer, Vec<Owner>),
@@ -114,7 +105,7 @@ pub(super) struct Network {
     queue: BinaryHeap<Due>,
     number: u64,
     connections: Vec<Connection>,
-    watchers: Vec<Watcher>,
+    pub(super) watchers: Vec<Watcher>,
     /// Replies that never come.
     lost: Vec<oneshot::Sender<Answer>>,
     /// Until when the network's task sleeps.
@@ -132,7 +123,7 @@ impl Network {
         network
     }
 
-    fn push(&mut self, at: At, job: Job) {
+    pub(super) fn push(&mut self, at: At, job: Job) {
         self.number += 1;
         self.queue.push(Due { at, number: self.number, job });
     }
@@ -226,7 +217,7 @@ impl Inner {
         connection.epoch
     }
 
-    fn happens(&mut self, mix: &Mix, now: At, fate: Fate, met: Met) -> bool {
+    pub(super) fn happens(&mut self, mix: &Mix, now: At, fate: Fate, met: Met) -> bool {
         // Commands may be slow for a while yet: no network promises otherwise.
         let until = if fate == Fate::Slow { mix.heal + ms(500) } else { mix.heal };
         let happens = now < until && mix.odds(fate) > 0 && self.rng.u32(0..1_000) < mix.odds(fate);
@@ -237,7 +228,7 @@ impl Inner {
     }
 
     /// How long one way takes.
-    fn way(&mut self, mix: &Mix, now: At) -> u64 {
+    pub(super) fn way(&mut self, mix: &Mix, now: At) -> u64 {
         let slow = self.happens(mix, now, Fate::Slow, Met::Slow);
         // Nothing arrives at the very moment it was sent: what its sender did before comes first.
         ms(self.rng.u64(1..=if slow { mix.slow } else { mix.way }))
@@ -404,40 +395,6 @@ impl Inner {
             answers[one] = Err(Error::refused("no permission for this name"));
         }
         answers
-    }
-
-    /// Tells those whom a command has served or who should look; its answer.
-    fn settle<T>(&mut self, mix: &Mix, now: At, name: &Name, done: Done<T>) -> T {
-        self.network.watchers.retain(|watcher| !watcher.notices.is_closed());
-        for Served { owner, counter, claim, .. } in done.served {
-            self.coverage.met(Met::Served);
-            self.given(now, name, &owner);
-            let Some(fence) = Fence::from_counter(counter) else { continue };
-            self.notify(mix, now, name, &Notice::Granted { owner, fence, claim });
-        }
-        if done.freed {
-            self.notify(mix, now, name, &Notice::Look);
-        }
-        done.answer
-    }
-
-    /// Each notice has a way of its own.
-    fn notify(&mut self, mix: &Mix, now: At, name: &Name, notice: &Notice) {
-        let is_for = |watcher: &&Watcher| match notice {
-            Notice::Granted { owner, .. } => watcher.name == *name && watcher.owner == *owner,
-            Notice::Look => watcher.name == *name,
-        };
-        let watchers: Vec<_> = self.network.watchers.iter().filter(is_for).map(|watcher| watcher.notices.clone()).collect();
-        for watcher in watchers {
-            if self.happens(mix, now, Fate::LosePush, Met::LostPush) {
-                continue;
-            }
-            let times = if self.happens(mix, now, Fate::PushTwice, Met::PushedTwice) { 2 } else { 1 };
-            for _ in 0..times {
-                let at = now + self.way(mix, now);
-                self.network.push(at, Job::Notify(watcher.clone(), notice.clone()));
-            }
-        }
     }
 
     fn blow(&mut self, now: At, blow: Blow) {

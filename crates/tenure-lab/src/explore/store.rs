@@ -11,7 +11,8 @@ use tenure::{Acquired, Entry, Error, Features, Lease, Name, Notice, Released, Re
 use tokio::sync::mpsc;
 
 use super::clock::SimClock;
-use super::network::{Op, Reply, Watcher};
+use super::network::{Op, Reply};
+use super::notice::Watcher;
 use super::world::World;
 
 pub(super) struct SimStore {

@@ -104,8 +104,20 @@ fn of_queue() -> Vec<Model> {
     let cancelled = Bounds { cancels: true, ..QUEUE };
     vec![
         without_rule("push-any-mark", "a push is believed whatever its counter", no_mark, REPEATED, OneHolder),
-        without_rule("heartbeat-creates", "the same, and a heartbeat makes a place that is gone", creates, QUEUE, OneHolder),
-        without_rule("served-again", "the same, and a token that was served queues again", again, QUEUE, OneHolder),
+        without_rule(
+            "heartbeat-creates",
+            "a push is believed whatever its counter, and a heartbeat makes places",
+            creates,
+            QUEUE,
+            OneHolder,
+        ),
+        without_rule(
+            "served-again",
+            "a push is believed whatever its counter, and a token that was served queues again",
+            again,
+            QUEUE,
+            OneHolder,
+        ),
         without_rule("claim-of-releaser", "the claim is the number of whoever hands over", own_claim, QUEUE, OneHolder),
         without_rule("push-from-reply", "a push is believed from the answer to the last heartbeat", from_reply, QUEUE, OneHolder),
         without_rule("push-from-push", "a push is believed from when it is heard", from_push, QUEUE, OneHolder),
