@@ -9,13 +9,15 @@
 //! ```
 //!
 //! # What is promised
-//! One holder at a time among all processes of one machine, through crashes and kills at any moment, and a fence that is larger
+//! Every kind of lock, and those who wait are served in order and told by the process that serves them. One holder at a time among all processes of one machine, through crashes and kills at any moment, and a fence that is larger
 //! for every later holder, also after the file was deleted or an older one put in its place.
 //!
 //! # What is not
 //! - Several machines. SQLite cannot share a file over a network file system, and the leases in it are counted on the clock of one
 //!   machine. A file that another machine wrote to is refused, but two machines that were cloned with one machine id, and start
 //!   on the file at the same moment, are not told apart.
+//! - Thousands of holders of one name: every acquisition and release reads them all.
+//! - A push between processes of different users: a hand-over from one to another may take a second.
 //! - A time namespace (`unshare --time`) with a shifted boot clock of its own: its deadlines do not compare with those outside.
 //! - Deleting the file while processes hold locks in it frees those locks at once: the holders learn it at their next renewal,
 //!   and only the fence protects until then. Its `-wal` and `-shm` companions belong to it and go with it.

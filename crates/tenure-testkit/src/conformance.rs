@@ -182,8 +182,8 @@ pub fn check_list(listed: &[&str]) {
 pub(crate) const TTL: Duration = Duration::from_millis(1_500);
 /// For leases that must not end during the test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// For the claims of waiters.
-pub(crate) const CLAIM: Duration = Duration::from_millis(1_000);
+/// For the claims of waiters that come: only a hang lasts as long.
+pub(crate) const CLAIM: Duration = Duration::from_secs(10);
 /// For waits whose end is an event: only a hang lasts as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 

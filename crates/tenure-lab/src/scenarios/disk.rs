@@ -101,7 +101,7 @@ fn overwrite(file: &File, change: impl FnOnce(&fs::File)) {
     let bytes = fs::OpenOptions::new().read(true).write(true).open(file.path()).expect("the lock file can be opened");
     change(&bytes);
     // Others keep what they have read until something is committed.
-    run("PRAGMA user_version = 1; COMMIT");
+    run("PRAGMA user_version = 2; COMMIT");
     drop((other, bytes));
 }
 

@@ -29,14 +29,16 @@ pub(super) struct Wake {
     /// Where the sockets of all processes are.
     dir: PathBuf,
     listeners: Listeners,
+    /// Made when somebody waits here for the first time.
     ear: Option<Ear>,
-    /// Opening was tried, whatever came of it.
+    /// To make it was tried, whatever came of it.
     tried: bool,
+    /// From where others are told; made when there is somebody to tell.
     voice: Option<UnixDatagram>,
 }
 
 impl Wake {
-    /// For the processes that use the file `beside` which the sockets are.
+    /// With the sockets of all processes in `dir`.
     pub(super) fn new(dir: PathBuf, listeners: Listeners) -> Self {
         Self { dir, listeners, ear: None, tried: false, voice: None }
     }

@@ -52,8 +52,11 @@ async fn entry() {
         "churn" => churn(&path).await,
         "full" => full(&path).await,
         "pass" => pass(&path).await,
+        "queue" => queue(&path).await,
         "idle" => idle(&path).await,
-        "wait" => drop(wait(&open(&path).unwrap(), &joining("x")).await),
+        "wait" => {
+            wait(&open(&path).unwrap(), &joining("x")).await;
+        }
         "read-only" => read_only(&path),
         other => panic!("no role {other:?}"),
     }
@@ -92,23 +95,38 @@ async fn wait(store: &SqliteStore, request: &Request) -> Grant {
     }
 }
 
+/// Adds to a number that nothing but the queue protects, and logs the fences.
+async fn queue(path: &Path) {
+    let (store, number) = (open(path).unwrap(), path.with_extension("number"));
+    for _ in 0..50 {
+        let request = joining("x");
+        let grant = wait(&store, &request).await;
+        let read: u64 = fs::read_to_string(&number).unwrap().parse().unwrap();
+        tokio::time::sleep(Duration::from_micros(100)).await;
+        let mut log = OpenOptions::new().append(true).open(path.with_extension("log")).unwrap();
+        writeln!(log, "{}", grant.fence.unwrap()).unwrap();
+        fs::write(&number, (read + 1).to_string()).unwrap();
+        store.release(&lease("x", &request.owner), Duration::ZERO).await.unwrap();
+    }
+}
+
 /// Takes turns with another process, and logs how long each hand-over took, in microseconds.
 async fn pass(path: &Path) {
     let (store, ball) = (open(path).unwrap(), path.with_extension("ball"));
-    let (me, mut log) = (std::process::id().to_string(), String::new());
+    let (me, mut log) = (std::process::id().to_string(), Vec::new());
     for _ in 0..200 {
         let request = joining("x");
         wait(&store, &request).await;
         let now = BootTime::now().since_boot().as_micros();
         let thrown = fs::read_to_string(&ball).unwrap();
         if let Some((by, at)) = thrown.split_once(' ').filter(|(by, _)| *by != me) {
-            log += &format!("{by} {}\n", now - at.parse::<u128>().unwrap());
+            writeln!(log, "{by} {}", now - at.parse::<u128>().unwrap()).unwrap();
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
         fs::write(&ball, format!("{me} {}", BootTime::now().since_boot().as_micros())).unwrap();
         store.release(&lease("x", &request.owner), Duration::ZERO).await.unwrap();
     }
-    OpenOptions::new().append(true).open(path.with_extension("log")).unwrap().write_all(log.as_bytes()).unwrap();
+    OpenOptions::new().append(true).open(path.with_extension("log")).unwrap().write_all(&log).unwrap();
 }
 
 /// Waits, and logs what that costs: nanoseconds of CPU, and of time.

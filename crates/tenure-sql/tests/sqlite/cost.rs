@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::Store as _;
+use tenure::{Request, Share, Store as _};
 
 use crate::common::{fresh, granted, lease, owner, raw, request, wait_until_closed};
 
@@ -53,6 +53,31 @@ async fn a_cycle_on_an_open_store() {
         store.release(&lease("x", &owner), Duration::ZERO).await.unwrap();
     }
     println!("acquire and release on an open store: {:?}", begun.elapsed() / CYCLES);
+}
+
+/// A call reads all that hold its name.
+#[tokio::test]
+async fn readers_of_one_name() {
+    const CYCLES: u32 = 50;
+    let (_dir, path) = fresh();
+    let store = tenure_sql::sqlite::open(&path).unwrap();
+    let reader = || Request { share: Share::READ, ..request("x", &owner()) };
+    let mut held = 0;
+    for readers in [10, 100, 1_000] {
+        for _ in held..readers {
+            granted(&store, &reader()).await;
+        }
+        held = readers;
+        let begun = Instant::now();
+        for _ in 0..CYCLES {
+            let reader = reader();
+            granted(&store, &reader).await;
+            store.release(&lease("x", &reader.owner), Duration::ZERO).await.unwrap();
+        }
+        let cycle = begun.elapsed() / CYCLES;
+        println!("acquire and release beside {readers} readers: {cycle:?}");
+        assert!(cycle < Duration::from_millis(200), "{cycle:?} beside {readers} readers");
+    }
 }
 
 /// Neither the file nor its log grows with the number of locks that ever were, also where every process ends without a checkpoint

@@ -60,6 +60,10 @@ async fn inside(store: &dyn Store) -> Vec<Owner> {
     entry.map_or_else(Vec::new, |entry| entry.holders.into_iter().map(|holder| holder.owner).collect())
 }
 
+async fn assert_inside(store: &dyn Store, request: &Request) {
+    assert_eq!(inside(store).await, std::slice::from_ref(&request.owner), "the wrong one holds");
+}
+
 /// Whichever handle they came by.
 pub async fn waiters_are_served_in_the_order_they_joined(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
@@ -70,7 +74,7 @@ pub async fn waiters_are_served_in_the_order_they_joined(subject: &dyn Subject) 
     }
     for next in &waiting {
         release(&ours, &last).await;
-        assert_eq!(inside(&theirs).await, [next.owner.clone()]);
+        assert_inside(&theirs, next).await;
         last = next.clone();
     }
     Ok(())
@@ -85,7 +89,7 @@ pub async fn a_try_neither_queues_nor_overtakes(subject: &dyn Subject) -> Outcom
     assert_eq!(ahead(&ours, &waiting).await, Some(0), "the try has a place");
     release(&ours, &held).await;
     assert_eq!(ahead(&theirs, &request("door", LONG)).await, None);
-    assert_eq!(inside(&ours).await, [waiting.owner.clone()]);
+    assert_inside(&ours, &waiting).await;
     release(&ours, &waiting).await;
     assert_free(subject, "door").await;
     Ok(())
@@ -127,7 +131,7 @@ pub async fn a_place_without_heartbeat_lapses(subject: &dyn Subject) -> Outcome 
     assert_eq!(waiters(&ours).await, 1);
     assert_eq!(ahead(&theirs, &keeping(&alive)).await, Some(0));
     release(&ours, &held).await;
-    assert_eq!(inside(&ours).await, [alive.owner.clone()]);
+    assert_inside(&ours, &alive).await;
     Ok(())
 }
 
@@ -161,7 +165,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
     assert_eq!(ours.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
     assert_eq!((waiters(&ours).await, ahead(&theirs, &keeping(&second)).await), (1, Some(0)));
     release(&ours, &held).await;
-    assert_eq!(inside(&ours).await, [second.owner.clone()], "a place that was given up was served");
+    assert_inside(&ours, &second).await;
     release(&theirs, &second).await;
     assert_eq!(ahead(&ours, &keeping(&first)).await, None);
     assert_free(subject, "door").await;
@@ -171,13 +175,15 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
 /// A dead head costs the claim of its own place, and no more (B12).
 pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
-    let (held, dead, alive) = (holder(&ours).await, waiter(), brief(LONG));
+    let claim = Duration::from_secs(1);
+    let dead = Request { place: Place::Join { keep: LONG, claim }, ..waiter() };
+    let (held, alive) = (holder(&ours).await, waiter());
     assert_eq!((ahead(&ours, &dead).await, ahead(&theirs, &alive).await), (Some(0), Some(1)));
     let released_at = BootTime::now();
     release(&ours, &held).await;
     let waited = served_after(&theirs, &alive, released_at).await;
-    assert!(waited + Duration::from_millis(2) >= CLAIM, "served after {waited:?}");
-    assert!(waited < CLAIM + Duration::from_secs(1), "served only after {waited:?}");
+    assert!(waited + Duration::from_millis(2) >= claim, "served after {waited:?}");
+    assert!(waited < claim + Duration::from_secs(1), "served only after {waited:?}");
     assert!(matches!(ours.renew(&[lease(&dead)]).await[..], [Ok(Renewal::Gone)]));
     assert_eq!(ahead(&ours, &keeping(&dead)).await, None);
     Ok(())
@@ -218,7 +224,7 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) <= CLAIM);
     let grant = granted(&theirs, &keeping(&waiting)).await;
     assert_eq!((grant.ttl, grant.waiting), (LONG, false));
-    assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG - PATIENCE);
+    assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG / 2);
     assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(Renewal::Renewed { waiting: false })]));
     Ok(())
 }
@@ -253,13 +259,13 @@ pub async fn a_hand_over_is_pushed_to_the_one_that_is_served(subject: &dyn Subje
 pub async fn a_dead_holder_is_followed_by_the_first_live_waiter(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     granted(&ours, &request("door", TTL)).await;
-    let (lapsing, first, last) = (brief(TTL / 3), waiter(), waiter());
+    let (lapsing, first, last) = (brief(TTL / 3 * 2), waiter(), waiter());
     for (i, waiting) in (0..).zip([&lapsing, &first, &last]) {
         assert_eq!(ahead(&ours, waiting).await, Some(i));
     }
     tokio::time::sleep(TTL + Duration::from_millis(5)).await;
     assert_eq!(ahead(&theirs, &keeping(&last)).await, Some(0), "the last one overtook");
-    assert_eq!(inside(&theirs).await, [first.owner.clone()]);
+    assert_inside(&theirs, &first).await;
     granted(&ours, &keeping(&first)).await;
     assert_eq!(waiters(&ours).await, 1);
     Ok(())
@@ -306,7 +312,7 @@ pub async fn readers_at_the_head_are_served_together(subject: &dyn Subject) -> O
         assert_eq!(ahead(&theirs, &keeping(&waiting[3])).await, Some(0));
         release(&theirs, reader).await;
     }
-    assert_eq!(inside(&ours).await, [waiting[3].owner.clone()]);
+    assert_inside(&ours, &waiting[3]).await;
     Ok(())
 }
 

@@ -97,7 +97,9 @@ impl Holders {
 impl FromIterator<Held> for Holders {
     fn from_iter<I: IntoIterator<Item = Held>>(all: I) -> Self {
         let mut holders = Self::default();
-        all.into_iter().for_each(|held| holders.put(held));
+        for held in all {
+            holders.put(held);
+        }
         holders
     }
 }

@@ -105,3 +105,66 @@ impl fmt::Debug for Listeners {
         f.debug_struct("Listeners").field("names", &self.state().names.len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::record::Served;
+    use crate::{Place, Share};
+
+    fn request(name: &str, owner: &str) -> Request {
+        let (name, owner) = (Name::new(name).unwrap(), Owner::from_bytes(owner.as_bytes()));
+        Request { name, owner, share: Share::MUTEX, ttl: Duration::ZERO, place: Place::None, repeatable: true, from: None }
+    }
+
+    fn served(owner: &str, counter: u64) -> Turn<()> {
+        let (owner, claim) = (Owner::from_bytes(owner.as_bytes()), Duration::from_secs(1));
+        Turn { answer: (), served: vec![Served { owner, counter, claim, wake: "there".into() }], freed: false }
+    }
+
+    #[test]
+    fn a_grant_is_for_those_who_listen_for_its_owner() {
+        let listeners = Listeners::default();
+        let (door, gate) = (request("door", "b"), request("gate", "b"));
+        let mut to_all: Vec<_> = [&door, &door, &gate, &request("door", "a"), &request("door", "c")]
+            .into_iter()
+            .map(|request| listeners.listen(request))
+            .collect();
+        listeners.tell(&door.name, &served("b", 7), |_, _| panic!("it is here"));
+        let told: Vec<_> = to_all.iter_mut().map(|notices| notices.next().now_or_never().flatten()).collect();
+        let grant =
+            Notice::Granted { owner: door.owner.clone(), fence: Fence::from_counter(7).unwrap(), claim: Duration::from_secs(1) };
+        assert_eq!(told, [Some(grant.clone()), Some(grant), None, None, None]);
+    }
+
+    #[test]
+    fn those_who_are_elsewhere_are_named() {
+        let listeners = Listeners::default();
+        let stream = listeners.listen(&request("door", "b"));
+        let mut elsewhere = Vec::new();
+        listeners.tell(&request("door", "a").name, &served("a", 7), |wake, notice| elsewhere.push((wake.to_owned(), notice)));
+        assert!(matches!(&elsewhere[..], [(wake, Notice::Granted { .. })] if wake == "there"), "{elsewhere:?}");
+        drop(stream);
+        listeners.tell(&request("door", "b").name, &served("b", 0), |_, notice| elsewhere.push((String::new(), notice)));
+        assert_eq!(elsewhere[1].1, Notice::Look, "a number that is no fence");
+        assert_eq!(format!("{listeners:?}"), "Listeners { names: 0, .. }", "one that has left is kept in mind");
+    }
+
+    #[test]
+    fn a_free_name_is_for_all_who_listen_at_it() {
+        let listeners = Listeners::default();
+        let (mut first, mut second) = (listeners.listen(&request("door", "a")), listeners.listen(&request("door", "b")));
+        let mut other = listeners.listen(&request("gate", "a"));
+        for _ in 0..100 {
+            listeners.tell(&request("door", "z").name, &Turn { answer: (), served: Vec::new(), freed: true }, |_, _| ());
+        }
+        for notices in [&mut first, &mut second] {
+            assert_eq!(notices.next().now_or_never(), Some(Some(Notice::Look)));
+        }
+        assert_eq!(other.next().now_or_never(), None);
+    }
+}

@@ -138,6 +138,18 @@ fn a_place_without_heartbeat_lapses_and_a_heartbeat_never_makes_one() {
     desk.takes("b", Share::MUTEX);
 }
 
+#[test]
+fn a_heartbeat_tells_where_its_waiter_is() {
+    let mut desk = Desk::default();
+    desk.takes("a", Share::MUTEX);
+    desk.waits("b", Share::MUTEX, JOIN);
+    for (place, wake) in [(Place::Keep, "there"), (Place::None, "nowhere")] {
+        let turn = desk.record.acquire(&ask("b", Share::MUTEX, place), wake, desk.now, &mut || 0).unwrap();
+        assert!(matches!(turn.answer, Answer::Busy { ahead: Some(0), .. }));
+    }
+    assert_eq!(desk.release("a", Duration::ZERO).served[0].wake, "there");
+}
+
 /// A try neither queues nor overtakes, and a given value never queues.
 #[test]
 fn only_those_who_may_queue_do() {
