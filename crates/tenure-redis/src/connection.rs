@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{Client, Pipeline};
+use redis::Client;
 use tenure::{Error, Owner};
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
+use crate::commands::Commands;
 use crate::failure::{is_noscript, translate};
 use crate::handshake::{Identity, Met};
 use crate::link::{Answers, Link};
@@ -170,11 +171,11 @@ impl Connection {
     /// Sends a pipeline of scripts within `limit`.
     ///
     /// `pipeline` is told the link it is for and the form in which scripts are called.
-    pub(crate) async fn call(
+    pub(crate) async fn call<C: Into<Commands>>(
         &self,
         limit: Duration,
         repeat: Repeat,
-        pipeline: impl Fn(&Link, Form) -> Pipeline + Sync,
+        pipeline: impl Fn(&Link, Form) -> C + Sync,
     ) -> Result<Exchange, Error> {
         let end = Instant::now() + limit;
         let exchange = self.exchange(limit, repeat, |link| pipeline(link, Form::Digest)).await?;
@@ -187,28 +188,29 @@ impl Connection {
     }
 
     /// As [`call`](Connection::call), for a pipeline that minds a forgotten script itself.
-    pub(crate) async fn exchange(
+    pub(crate) async fn exchange<C: Into<Commands>>(
         &self,
         limit: Duration,
         repeat: Repeat,
-        pipeline: impl Fn(&Link) -> Pipeline + Sync,
+        pipeline: impl Fn(&Link) -> C + Sync,
     ) -> Result<Exchange, Error> {
         let started = Instant::now();
         let end = started + limit;
         let current = self.link();
         if let Some(link) = &current {
             let patience = if repeat == Repeat::Never { end } else { patience(link, started, limit) };
-            match timeout_at(patience, link.send(&tolerant(pipeline(link)))).await {
-                Ok(Ok(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
-                Ok(Err(error)) => {
+            let commands = pipeline(link).into();
+            match link.send(&commands, patience).await {
+                Ok(Some(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
+                Err(error) => {
                     debug!(%error, "connection lost");
                     self.drop_link(link);
                     if repeat == Repeat::Never {
                         return Err(translate(&error).maybe_applied());
                     }
                 }
-                Err(_) if patience >= end => return Err(no_reply(limit).maybe_applied()),
-                Err(_) => debug!("no reply after half the operation timeout"),
+                Ok(None) if patience >= end => return Err(no_reply(limit).maybe_applied()),
+                Ok(None) => debug!("no reply after half the operation timeout"),
             }
         }
         let repeated = current.is_some();
@@ -217,13 +219,14 @@ impl Connection {
         if repeated && repeat == Repeat::Settled && self.has_late_commands() {
             return Err(Error::unreachable("no reply, and what was sent may still run").maybe_applied());
         }
-        match timeout_at(end, link.send(&tolerant(pipeline(&link)))).await {
-            Ok(Ok(answers)) => Ok(Exchange { link, answers, repeated }),
-            Ok(Err(error)) => {
+        let commands = pipeline(&link).into();
+        match link.send(&commands, end).await {
+            Ok(Some(answers)) => Ok(Exchange { link, answers, repeated }),
+            Err(error) => {
                 self.drop_link(&link);
                 Err(translate(&error).maybe_applied())
             }
-            Err(_) => Err(no_reply(limit).maybe_applied()),
+            Ok(None) => Err(no_reply(limit).maybe_applied()),
         }
     }
 
@@ -290,12 +293,6 @@ impl Connection {
 fn patience(link: &Link, started: Instant, limit: Duration) -> Instant {
     let bearable = DEAD_AFTER.saturating_sub(link.silence());
     (started + limit / 2).max(started + bearable).min(started + limit)
-}
-
-/// A pipeline whose errors come one for each command instead of as one for all.
-fn tolerant(mut pipeline: Pipeline) -> Pipeline {
-    pipeline.ignore_errors();
-    pipeline
 }
 
 fn no_reply(limit: Duration) -> Error {

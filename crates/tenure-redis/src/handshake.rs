@@ -3,14 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult,
+    Value, cmd, pipe,
+};
 use tenure::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
+use crate::dial::dial;
 use crate::failure::{translate, translate_answer};
 use crate::link::{Link, Wire};
+use crate::multiplex::Multiplexed;
 use crate::push::Pushes;
 use crate::server::Server;
 
@@ -30,8 +35,8 @@ pub(crate) struct Met {
 }
 
 impl Link {
-    /// Connects, ends the predecessors, learns who is there, and hears pushes if any are wanted: in two round trips, three where the
-    /// server does not speak RESP3.
+    /// Connects, logs in, ends the predecessors, learns who is there, and hears pushes if any are wanted: in one round trip, two more
+    /// with TLS, and once more where the server does not speak RESP3.
     ///
     /// What a predecessor still had under way has run before this returns, or never will.
     pub(crate) async fn establish(
@@ -40,12 +45,31 @@ impl Link {
         predecessors: &[Identity],
         pushes: &Arc<Pushes>,
     ) -> Result<Met, Error> {
-        let (wire, resp3) = match open(client, limit, pushes).await {
-            Ok(opened) => opened,
-            Err(error) => return Err(not_let_in(client, limit, &error).await),
+        let met = match Self::meet(client, ProtocolVersion::RESP3, limit, predecessors, pushes).await {
+            Err(error) if is_no_resp3(&error) => Self::meet(client, ProtocolVersion::RESP2, limit, predecessors, pushes).await,
+            met => met,
         };
+        match met {
+            Ok(met) => Ok(met),
+            Err(error) => Err(not_let_in(client, limit, &error).await),
+        }
+    }
+
+    async fn meet(
+        client: &Client,
+        protocol: ProtocolVersion,
+        limit: Duration,
+        predecessors: &[Identity],
+        pushes: &Arc<Pushes>,
+    ) -> RedisResult<Met> {
+        let resp3 = protocol.supports_resp3();
         let subscribe = resp3 && pushes.are_wanted();
+        let wire = open(client, protocol, limit, pushes).await?;
         let mut handshake = pipe();
+        if matches!(wire, Wire::Ours(_)) {
+            log_in(&mut handshake, client.get_connection_info().redis_settings(), resp3);
+        }
+        let greetings = handshake.len();
         for Identity { id, addr } in predecessors {
             handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
         }
@@ -58,19 +82,19 @@ impl Link {
         }
         // CLIENT may be forbidden; a command that every user of locks may send tells whether the server serves us at all.
         handshake.add_command(cmd("PING"));
-        handshake.ignore_errors();
-        let mut answers = match wire.send(&handshake).await {
-            Ok(answers) => answers.into_iter(),
-            Err(error) => return Err(not_let_in(client, limit, &error).await),
-        };
+        let answers = wire.send(&handshake.into(), Instant::now() + limit).await?;
+        let mut answers = answers.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::TimedOut))?.into_iter();
         let mut answer = || answers.next().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "too few replies").into()));
+        for _ in 0..greetings {
+            answer()?;
+        }
         // Each kill answers how many it ended: none is as good, the predecessor was gone.
         let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
         let server = Server::from_answers([answer(), answer()]);
         let identity = answer().ok().and_then(|info| identity(&info));
         let hears = subscribe.then(|| answer().is_ok());
-        answer().map_err(|e| refused_or_unreachable(client, &e))?;
-        let link = Self::new(Box::new(wire), identity, server);
+        answer()?;
+        let link = Self::new(wire, identity, server);
         if let Some(hears) = hears.or((!resp3).then_some(false)) {
             link.set_hears(hears);
         }
@@ -78,22 +102,36 @@ impl Link {
     }
 }
 
-/// A connection that speaks RESP3, which can be pushed to, or RESP2 where that is refused; and whether it is RESP3.
-async fn open(client: &Client, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<(MultiplexedConnection, bool)> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
-    let heard = Arc::clone(pushes);
-    let take_in = move |push| {
-        heard.take_in(push);
-        Ok::<_, std::convert::Infallible>(())
-    };
-    match client.get_multiplexed_async_connection_with_config(&config.clone().set_push_sender(take_in)).await {
-        Err(error) if is_no_resp3(&error) => {
-            let info = client.get_connection_info();
-            let login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
-            let client = Client::open(info.clone().set_redis_settings(login))?;
-            Ok((client.get_multiplexed_async_connection_with_config(&config).await?, false))
+/// Connects. Nobody has logged in yet, but where the client library has.
+async fn open(client: &Client, protocol: ProtocolVersion, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<Wire> {
+    if let Some(stream) = dial(client).await? {
+        return Ok(Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))));
+    }
+    let mut config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
+    if protocol.supports_resp3() {
+        let pushes = Arc::clone(pushes);
+        config = config.set_push_sender(move |push| {
+            pushes.take_in(push);
+            Ok::<_, std::convert::Infallible>(())
+        });
+    }
+    let info = client.get_connection_info();
+    let login = info.redis_settings().clone().set_protocol(protocol);
+    let client = Client::open(info.clone().set_redis_settings(login))?;
+    Ok(Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?)))
+}
+
+fn log_in(handshake: &mut Pipeline, login: &RedisConnectionInfo, resp3: bool) {
+    if resp3 {
+        handshake.cmd("HELLO").arg(3);
+        if let Some(password) = login.password() {
+            handshake.arg("AUTH").arg(login.username().unwrap_or("default")).arg(password);
         }
-        opened => Ok((opened?, true)),
+    } else if let Some(password) = login.password() {
+        handshake.cmd("AUTH").arg(login.username()).arg(password);
+    }
+    if login.db() != 0 {
+        handshake.cmd("SELECT").arg(login.db());
     }
 }
 

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::{RedisResult, Value, cmd, pipe};
+use redis::{RedisResult, Value, pipe};
 use tenure::{Entry, Error, ErrorKind, Holder, Name, Share};
 
 use crate::RedisStore;
 use crate::connection::Repeat;
 use crate::failure::{translate, unexpected};
 use crate::keys::Keys;
-use crate::native::single;
 use crate::reply::{holder, only};
 
 /// Commands about one name, after the one that asks for the time.
@@ -30,9 +29,8 @@ impl RedisStore {
         let (mut entries, mut cursor) = (Vec::new(), String::from("0"));
         let pattern = format!("{}*", glob_escaped(&self.layout.prefix));
         loop {
-            let step = single(
-                cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg(kind).to_owned(),
-            );
+            let mut step = pipe();
+            step.cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg(kind);
             let limit = self.limit(Duration::MAX);
             let answers = self.connection.call(limit, Repeat::Freely, |_, _| step.clone()).await?.answers;
             let answer = only(answers)?.map_err(|e| translate(&e))?;

@@ -13,12 +13,16 @@
 //! `<name>`. Those who wait are in `{<tag>}:q:<name>` and `{<tag>}:p:<name>`, the weights of shares in `{<tag>}:s:<name>`, where the
 //! tag leads to the slot of the name. All of it is under the prefix.
 
+mod commands;
 mod connection;
+mod dial;
 mod failure;
+mod frame;
 mod handshake;
 mod inspect;
 mod keys;
 mod link;
+mod multiplex;
 mod native;
 mod options;
 mod push;

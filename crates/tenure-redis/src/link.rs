@@ -6,33 +6,52 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::ConnectionLike;
-use redis::{Pipeline, RedisResult, Value};
+use redis::{RedisResult, Value};
 use tenure::BootTime;
+use tokio::time::{Instant, timeout_at};
 
+use crate::commands::Commands;
 use crate::failure::doubts_counter;
 use crate::handshake::Identity;
+use crate::multiplex::Multiplexed;
 use crate::script::Form;
 use crate::server::Server;
 
-/// The answers to a pipeline, one for each command.
+/// The answers to commands, one for each.
 pub(crate) type Answers = Vec<RedisResult<Value>>;
 
-/// Something that carries a pipeline to a server and brings the answers.
-#[async_trait]
-pub(crate) trait Wire: Send + Sync {
-    async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers>;
+/// What carries commands to a server and brings the answers.
+pub(crate) enum Wire {
+    Ours(Multiplexed),
+    /// A connection of the client library's.
+    Theirs(Box<dyn Carries>),
 }
 
 #[async_trait]
-impl<C: ConnectionLike + Clone + Send + Sync> Wire for C {
-    async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers> {
-        pipeline.query_async(&mut self.clone()).await
+pub(crate) trait Carries: Send + Sync {
+    async fn send(&self, commands: &Commands) -> RedisResult<Answers>;
+}
+
+#[async_trait]
+impl<C: ConnectionLike + Clone + Send + Sync> Carries for C {
+    async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
+        commands.to_pipeline().query_async(&mut self.clone()).await
+    }
+}
+
+impl Wire {
+    /// Sends commands and waits for their answers, none where they have not come by `until`.
+    pub(crate) async fn send(&self, commands: &Commands, until: Instant) -> RedisResult<Option<Answers>> {
+        match self {
+            Self::Ours(wire) => wire.send(commands, until).await,
+            Self::Theirs(wire) => timeout_at(until, wire.send(commands)).await.ok().transpose(),
+        }
     }
 }
 
 /// One connection, and what is known about its far end.
 pub(crate) struct Link {
-    wire: Box<dyn Wire>,
+    wire: Wire,
     pub(crate) identity: Option<Identity>,
     pub(crate) server: Server,
     /// Whether pushes come through here; not set while nobody has asked for any.
@@ -60,13 +79,13 @@ const LIFT_EVERY_MS: u64 = 1_000;
 impl Link {
     /// A connection that the application made.
     #[cfg(feature = "redis-1")]
-    pub(crate) fn brought(wire: impl Wire + 'static) -> Self {
-        let link = Self::new(Box::new(wire), None, Server::default());
+    pub(crate) fn brought(wire: impl Carries + 'static) -> Self {
+        let link = Self::new(Wire::Theirs(Box::new(wire)), None, Server::default());
         link.set_hears(false);
         link
     }
 
-    pub(crate) fn new(wire: Box<dyn Wire>, identity: Option<Identity>, server: Server) -> Self {
+    pub(crate) fn new(wire: Wire, identity: Option<Identity>, server: Server) -> Self {
         let (hears, lift) = (OnceLock::new(), Mutex::default());
         let (asked_at, heard_at) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { wire, identity, server, hears, lift, asked_at, heard_at }
@@ -82,11 +101,12 @@ impl Link {
         let _ = self.hears.set(hears);
     }
 
-    pub(crate) async fn send(&self, pipeline: &Pipeline) -> RedisResult<Answers> {
+    /// Sends commands and waits for their answers, none where they have not come by `until`.
+    pub(crate) async fn send(&self, commands: &Commands, until: Instant) -> RedisResult<Option<Answers>> {
         if self.asked_at.load(Ordering::Relaxed) <= self.heard_at.load(Ordering::Relaxed) {
             self.asked_at.store(now_ms(), Ordering::Relaxed);
         }
-        let answers = self.wire.send(pipeline).await;
+        let Some(answers) = self.wire.send(commands, until).await.transpose() else { return Ok(None) };
         self.heard_at.store(now_ms(), Ordering::Relaxed);
         // A brought connection that failed may come back as a connection to another server.
         let doubtful =
@@ -96,7 +116,7 @@ impl Link {
             lift.at = None;
             lift.doubts += 1;
         }
-        answers
+        answers.map(Some)
     }
 
     /// For how long something was asked and nothing heard.

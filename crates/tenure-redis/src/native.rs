@@ -11,12 +11,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use redis::{Pipeline, Value, pipe};
+use redis::Value;
 use tenure::{
     Acquired, Busy, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Place, Released, Renewal, Request, Share, Store,
 };
 use tokio::time::Instant;
 
+use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{is_noscript, translate, unexpected};
 use crate::keys::{Keys, Layout};
@@ -83,7 +84,8 @@ impl RedisStore {
             return Ok(());
         }
         let (seen, sent_at) = (self.connection.seen(), now_ms());
-        let lift = |_: &Link| single(script::call(&script::LIFT, Form::Text, &[&self.layout.counter], &[seen]));
+        let (counter_key, seen) = (self.layout.counter.as_bytes(), Digits::of(seen));
+        let lift = |_: &Link| script::call(&script::LIFT, Form::Text, &[counter_key], &[seen.as_bytes()]);
         let Exchange { link, answers, .. } = self.connection.exchange(limit, Repeat::Freely, lift).await?;
         self.connection.saw(counter(&only(answers)?.map_err(|e| translate(&e))?)?);
         link.lifted(sent_at, 0);
@@ -93,23 +95,23 @@ impl RedisStore {
     /// Takes a free mutex without a script: a script costs the server almost twice as much.
     async fn take(&self, request: &Request, limit: Duration) -> Result<Taken, Error> {
         let Keys { name, queue, .. } = self.layout.of(&request.name);
-        let counter_key = &self.layout.counter;
+        let (counter_key, ttl) = (self.layout.counter.as_bytes(), Digits::of(millis(request.ttl)));
         // Everything seen before the request leaves was granted before it; what other tasks see meanwhile says nothing.
         let seen = self.connection.seen();
         let sent_at = now_ms();
         let doubts = AtomicU64::new(0);
         let pipeline = |link: &Link| {
-            let mut pipeline = pipe();
+            let mut commands = Commands::new();
             doubts.store(link.doubts(), Ordering::Relaxed);
             if let Some(form) = link.due_lift() {
-                pipeline.add_command(script::call(&script::LIFT, form, &[counter_key], &[seen]));
+                script::add_call(&mut commands, &script::LIFT, form, &[counter_key], &[Digits::of(seen).as_bytes()]);
             }
-            pipeline.cmd("MULTI");
-            pipeline.cmd("SET").arg(&name).arg(request.owner.as_bytes()).arg("NX").arg("PX").arg(millis(request.ttl));
-            pipeline.cmd("INCR").arg(counter_key);
-            pipeline.cmd("EXISTS").arg(&queue);
-            pipeline.cmd("EXEC");
-            pipeline
+            commands.add(&[b"MULTI"]);
+            commands.add(&[b"SET", name.as_bytes(), request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()]);
+            commands.add(&[b"INCR", counter_key]);
+            commands.add(&[b"EXISTS", queue.as_bytes()]);
+            commands.add(&[b"EXEC"]);
+            commands
         };
         let Exchange { link, mut answers, repeated } = self.connection.exchange(limit, Repeat::Settled, pipeline).await?;
         let lift = (answers.len() == 6).then(|| answers.remove(0));
@@ -150,8 +152,8 @@ impl RedisStore {
             Place::None | Place::Keep => (Duration::ZERO, Duration::ZERO),
         };
         let channel = self.connection.channel();
-        let (ttl, keep, claim) = (millis(*ttl).to_string(), millis(keep).to_string(), millis(claim).to_string());
-        let weight = share.weight().to_string();
+        let [ttl, keep, claim] = [*ttl, keep, claim].map(|span| Digits::of(millis(span)));
+        let weight = Digits::of(u64::from(share.weight()));
         let args = [
             owner.as_bytes(),
             ttl.as_bytes(),
@@ -189,17 +191,17 @@ impl RedisStore {
         limit: Duration,
     ) -> Result<(Value, bool), Error> {
         let Keys { name, queue, places, shares } = self.layout.of(name);
-        let keys = [&name, &queue, &places, &self.layout.counter, &shares];
+        let keys = [&name, &queue, &places, &self.layout.counter, &shares].map(String::as_bytes);
         // A mutex has no use for the last.
         let keys = if share == Share::MUTEX { &keys[..4] } else { &keys[..] };
-        let (capacity, seen) = (share.capacity().to_string(), self.connection.seen().to_string());
+        let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.connection.seen()));
         let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
-        let call = |_: &Link, form| single(script::call(script, form, keys, &args));
+        let call = |_: &Link, form| script::call(script, form, keys, &args);
         let Exchange { answers, repeated, .. } = self.connection.call(limit, repeat, call).await?;
         Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
     }
 
-    fn renewal(&self, leases: &[&Lease], form: Form) -> redis::Cmd {
+    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], form: Form) {
         let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
         let script = if of_shares { &script::RENEW_SHARES } else { &script::RENEW };
         let keys: Vec<String> = if of_shares {
@@ -211,10 +213,11 @@ impl RedisStore {
         } else {
             leases.iter().map(|lease| self.layout.name(&lease.name)).collect()
         };
-        let ttls: Vec<String> = leases.iter().map(|lease| millis(lease.ttl).to_string()).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+        let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
         let args: Vec<&[u8]> =
             leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]).collect();
-        script::call(script, form, &keys, &args)
+        script::add_call(commands, script, form, &keys, &args);
     }
 
     /// Renews batches in one pipeline. Batches that were refused as a whole come back with the refusal.
@@ -224,11 +227,11 @@ impl RedisStore {
         batches: Vec<Vec<&'a Lease>>,
     ) -> Vec<(Vec<&'a Lease>, Result<Vec<Renewal>, Error>)> {
         let pipeline = |_: &Link, form| {
-            let mut pipeline = pipe();
+            let mut commands = Commands::new();
             for batch in &batches {
-                pipeline.add_command(self.renewal(batch, form));
+                self.add_renewal(&mut commands, batch, form);
             }
-            pipeline
+            commands
         };
         match self.connection.call(limit, Repeat::Freely, pipeline).await {
             Ok(Exchange { answers, .. }) => {
@@ -332,7 +335,7 @@ impl Store for RedisStore {
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
         self.layout.check(&lease.name)?;
-        let linger = millis(linger).to_string();
+        let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
         // Between two runs of the release of a given value another may have taken the name with the same.
         let repeat = if lease.owner.is_ours() { Repeat::Freely } else { Repeat::Never };
@@ -374,12 +377,6 @@ fn may_have_set(executed: &Result<[Value; 3], Error>) -> bool {
         Ok([set, ..]) => *set != Value::Nil,
         Err(error) => error.may_have_been_applied(),
     }
-}
-
-pub(crate) fn single(command: redis::Cmd) -> Pipeline {
-    let mut pipeline = pipe();
-    pipeline.add_command(command);
-    pipeline
 }
 
 /// Whole milliseconds, at least one: a ttl or linger of zero means something else to Redis.

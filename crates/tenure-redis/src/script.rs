@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, ToRedisArgs, cmd};
+use crate::commands::{Commands, Digits};
 
 /// A script and the digest by which a server knows it.
 pub(crate) struct Script {
@@ -38,16 +38,24 @@ pub(crate) enum Form {
     Text,
 }
 
-/// A call of `script`.
-pub(crate) fn call<K: ToRedisArgs, A: ToRedisArgs>(script: &Script, form: Form, keys: &[K], args: &[A]) -> Cmd {
-    let mut call = match form {
-        Form::Digest => cmd("EVALSHA"),
-        Form::Text => cmd("EVAL"),
+/// A call of `script`, as the only command.
+pub(crate) fn call(script: &Script, form: Form, keys: &[&[u8]], args: &[&[u8]]) -> Commands {
+    let mut commands = Commands::new();
+    add_call(&mut commands, script, form, keys, args);
+    commands
+}
+
+/// Adds a call of `script`.
+pub(crate) fn add_call(commands: &mut Commands, script: &Script, form: Form, keys: &[&[u8]], args: &[&[u8]]) {
+    commands.begin(3 + keys.len() + args.len());
+    let (name, script) = match form {
+        Form::Digest => ("EVALSHA", &*script.digest),
+        Form::Text => ("EVAL", script.text),
     };
-    call.arg(match form {
-        Form::Digest => &script.digest,
-        Form::Text => script.text,
-    });
-    call.arg(keys.len()).arg(keys).arg(args);
-    call
+    commands.word(name.as_bytes());
+    commands.word(script.as_bytes());
+    commands.word(Digits::of(keys.len() as u64).as_bytes());
+    for word in keys.iter().chain(args) {
+        commands.word(word);
+    }
 }

@@ -14,7 +14,7 @@ use crate::locker::Core;
 use crate::room::Shape;
 use crate::tenure::{Loss, State, Tenure};
 use crate::watchdog::gone;
-use crate::{Acquired, Error, ErrorKind, Fence, Lease, Name, Owner, Place, Request, Share};
+use crate::{Acquired, BootTime, Error, ErrorKind, Fence, Lease, Name, Owner, Place, Request, Share};
 
 /// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
 ///
@@ -226,6 +226,11 @@ impl Guard {
         self.tenure.lease()
     }
 
+    /// Until when it may be given to the next task of this process.
+    pub(crate) fn turn_ends(&self) -> BootTime {
+        self.tenure.turn_ends()
+    }
+
     /// Stands for the tenure no longer; how many others do.
     fn leave(&mut self) -> usize {
         *self.others.get_or_insert_with(|| self.tenure.leave())
@@ -244,7 +249,11 @@ impl Guard {
             let tenure = watchdog.pass_on(self.id)?;
             Some(Self { core: Arc::clone(&self.core), tenure, id: self.id, others: None })
         };
-        self.core.store.features().cohort && rooms.pass(&lease.name, like, next)
+        let passed = self.core.store.features().cohort && rooms.pass(&lease.name, like, next);
+        if !passed {
+            rooms.end_turn(&lease.name);
+        }
+        passed
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -38,10 +38,18 @@ pub(crate) struct Rooms {
 struct Inner {
     rooms: HashMap<Name, Vec<Room>>,
     last_id: u64,
-    /// Names that were held by another not long ago, and until when that is worth remembering.
-    contended: HashMap<Name, BootTime>,
-    /// When none of them is any more.
+    /// Names that were busy not long ago.
+    contended: HashMap<Name, Contended>,
+    /// When none of that is worth remembering any more.
     contended_until: Option<BootTime>,
+}
+
+/// What is remembered of a name that was busy.
+#[derive(Clone, Copy, Debug)]
+struct Contended {
+    until: BootTime,
+    /// A task of this process holds it, and passes it on until then: the store need not be asked before.
+    turn: Option<BootTime>,
 }
 
 #[derive(Debug)]
@@ -51,8 +59,7 @@ struct Room {
     waiters: VecDeque<Arc<Slot>>,
     /// How many of them have not left.
     live: usize,
-    /// Somebody drives, or is about to.
-    driven: bool,
+    driver: Option<Arc<Slot>>,
     news: News,
 }
 
@@ -70,6 +77,8 @@ pub(crate) enum Turn {
     Guard(Guard),
     /// The role of the driver, with what the one before has reached.
     Drive(Option<Box<Standing>>),
+    /// To a driver: this process has given the name back to the store.
+    Over,
 }
 
 #[derive(Debug, Default)]
@@ -84,9 +93,20 @@ struct Inbox {
     /// It was made the driver, and has not heard of it.
     appointed: bool,
     standing: Option<Box<Standing>>,
-    /// It stands in the queue no longer.
-    served: bool,
-    left: bool,
+    turn_over: bool,
+    stage: Stage,
+}
+
+/// Where a task is that came to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// In the queue.
+    #[default]
+    Waits,
+    /// Out of the queue, with what it was given.
+    Served,
+    /// Gone. It may still stand in the queue.
+    Left,
 }
 
 /// One task's presence in a room; see [`Rooms::leave`].
@@ -120,7 +140,26 @@ impl Rooms {
             (inner.contended, inner.contended_until) = <_>::default();
             self.count(&inner);
         }
-        inner.rooms.contains_key(name) || inner.contended.get(name).is_some_and(|until| now < *until)
+        inner.rooms.contains_key(name) || inner.contended.get(name).is_some_and(|known| now < known.until)
+    }
+
+    /// Until when a task of this process holds the name and passes it on.
+    pub(crate) fn turn(&self, name: &Name) -> Option<BootTime> {
+        self.inner().contended.get(name)?.turn
+    }
+
+    /// The name is given back to the store: whoever wants it asks there.
+    pub(crate) fn end_turn(&self, name: &Name) {
+        if self.are_empty() {
+            return;
+        }
+        let mut inner = self.inner();
+        if inner.contended.get_mut(name).and_then(|known| known.turn.take()).is_some() {
+            for driver in inner.rooms.get(name).into_iter().flatten().filter_map(|room| room.driver.as_ref()) {
+                driver.inbox().turn_over = true;
+                driver.waker.wake();
+            }
+        }
     }
 
     /// The name is busy at the store.
@@ -129,8 +168,9 @@ impl Rooms {
         if inner.contended.len() >= MOST_CONTENDED {
             inner.contended.clear();
         }
-        inner.contended.insert(name.clone(), now + CONTENDED);
-        inner.contended_until = Some(now + CONTENDED);
+        let until = now + CONTENDED;
+        inner.contended.entry(name.clone()).and_modify(|known| known.until = until).or_insert(Contended { until, turn: None });
+        inner.contended_until = Some(until);
         self.count(&inner);
     }
 
@@ -148,7 +188,10 @@ impl Rooms {
         let room = &mut rooms[at];
         room.waiters.push_back(Arc::clone(&slot));
         room.live += 1;
-        let drives = !std::mem::replace(&mut room.driven, true);
+        let drives = room.driver.is_none();
+        if drives {
+            room.driver = Some(Arc::clone(&slot));
+        }
         let seat = Seat { name: name.clone(), room: room.id, slot };
         self.count(&inner);
         (seat, drives)
@@ -160,15 +203,15 @@ impl Rooms {
         let Some(room) = inner.room(seat) else { return };
         room.waiters.push_front(Arc::clone(&seat.slot));
         room.live += 1;
-        seat.slot.inbox().served = false;
+        seat.slot.inbox().stage = Stage::Waits;
     }
 
     /// Gives `guard` to the first of those who wait where `seat` is. It comes back where nobody does any more.
     pub(crate) fn deliver(&self, seat: &Seat, guard: Guard) -> Option<Guard> {
         let mut guard = Some(guard);
         let mut inner = self.inner();
-        if let Some(room) = inner.room(seat) {
-            room.serve(|| guard.take());
+        if let Some(turn) = inner.room(seat).and_then(|room| room.serve(|| guard.take())) {
+            inner.begin_turn(&seat.name, turn);
         }
         drop(inner);
         guard
@@ -181,25 +224,29 @@ impl Rooms {
         }
         let mut inner = self.inner();
         let room = inner.rooms.get_mut(name).and_then(|rooms| rooms.iter_mut().find(|room| like(&room.shape)));
-        room.is_some_and(|room| room.serve(lease))
+        let turn = room.and_then(|room| room.serve(lease));
+        if let Some(turn) = turn {
+            inner.begin_turn(name, turn);
+        }
+        turn.is_some()
     }
 
     /// Leaves. What a driver has reached goes to the next one, what was given and not taken to the next in the queue.
     pub(crate) fn leave(&self, seat: &Seat, drove: bool, standing: Option<Box<Standing>>) {
-        let Inbox { guard, appointed, standing: inherited, served, .. } =
-            std::mem::replace(&mut *seat.slot.inbox(), Inbox { left: true, ..Inbox::default() });
+        let gone = Inbox { stage: Stage::Left, ..Inbox::default() };
+        let Inbox { guard, appointed, standing: inherited, stage, .. } = std::mem::replace(&mut *seat.slot.inbox(), gone);
         let mut standing = standing.or(inherited);
         {
             let mut inner = self.inner();
             if let Some(room) = inner.room(seat) {
-                if !served {
+                if stage == Stage::Waits {
                     room.live -= 1;
                     room.sweep();
                 }
                 if drove || appointed {
-                    room.driven = room.appoint(&mut standing);
+                    room.driver = room.appoint(&mut standing);
                 }
-                if room.live == 0 && !room.driven {
+                if room.live == 0 && room.driver.is_none() {
                     inner.remove(seat);
                 }
             }
@@ -234,6 +281,13 @@ impl Inner {
         self.rooms.get_mut(&seat.name)?.iter_mut().find(|room| room.id == seat.room)
     }
 
+    /// A task of this process was given the name, and passes it on until `turn`.
+    fn begin_turn(&mut self, name: &Name, turn: BootTime) {
+        if let Some(known) = self.contended.get_mut(name) {
+            known.turn = Some(turn);
+        }
+    }
+
     fn remove(&mut self, seat: &Seat) {
         let Some(rooms) = self.rooms.get_mut(&seat.name) else { return };
         rooms.retain(|room| room.id != seat.room);
@@ -245,49 +299,50 @@ impl Inner {
 
 impl Room {
     fn new(id: u64, shape: Shape) -> Self {
-        Self { id, shape, waiters: VecDeque::new(), live: 0, driven: false, news: News::default() }
+        Self { id, shape, waiters: VecDeque::new(), live: 0, driver: None, news: News::default() }
     }
 
-    /// Gives what `lease` makes to the first who is still there; `lease` is asked only then.
-    fn serve(&mut self, lease: impl FnOnce() -> Option<Guard>) -> bool {
+    /// Gives what `lease` makes to the first who is still there; `lease` is asked only then. Until when that may pass it on.
+    fn serve(&mut self, lease: impl FnOnce() -> Option<Guard>) -> Option<BootTime> {
         while let Some(slot) = self.waiters.front() {
             let slot = Arc::clone(slot);
             let mut inbox = slot.inbox();
-            if inbox.left {
+            if inbox.stage == Stage::Left {
                 drop(inbox);
                 self.waiters.pop_front();
                 continue;
             }
-            let Some(guard) = lease() else { return false };
+            let guard = lease()?;
+            let turn = guard.turn_ends();
             inbox.guard = Some(guard);
-            inbox.served = true;
+            inbox.stage = Stage::Served;
             drop(inbox);
             self.waiters.pop_front();
             self.live -= 1;
             slot.waker.wake();
-            return true;
+            return Some(turn);
         }
-        false
+        None
     }
 
-    /// Makes the last who is still there the driver; whether there is one. Nobody is left over: `standing` stays.
-    fn appoint(&mut self, standing: &mut Option<Box<Standing>>) -> bool {
+    /// Makes the last who is still there the driver. Where nobody is, `standing` stays.
+    fn appoint(&self, standing: &mut Option<Box<Standing>>) -> Option<Arc<Slot>> {
         for slot in self.waiters.iter().rev() {
             let mut inbox = slot.inbox();
-            if !inbox.left {
+            if inbox.stage == Stage::Waits {
                 (inbox.appointed, inbox.standing) = (true, standing.take());
                 drop(inbox);
                 slot.waker.wake();
-                return true;
+                return Some(Arc::clone(slot));
             }
         }
-        false
+        None
     }
 
     /// Drops those who have left, when they are many.
     fn sweep(&mut self) {
         if self.waiters.len() > 2 * self.live + FEW {
-            self.waiters.retain(|slot| !slot.inbox().left);
+            self.waiters.retain(|slot| slot.inbox().stage != Stage::Left);
         }
     }
 }
@@ -312,6 +367,9 @@ impl Seat {
             }
             if std::mem::take(&mut inbox.appointed) {
                 return Poll::Ready(Turn::Drive(inbox.standing.take()));
+            }
+            if std::mem::take(&mut inbox.turn_over) {
+                return Poll::Ready(Turn::Over);
             }
             Poll::Pending
         })

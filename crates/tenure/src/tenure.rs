@@ -149,6 +149,11 @@ impl Tenure {
         }
     }
 
+    /// Until when the lease may pass from task to task without the store.
+    pub(crate) fn turn_ends(&self) -> BootTime {
+        self.granted_at + TURN
+    }
+
     /// The same lease as the next task of the process has it, with the next fence. `None` where it has to go through the store:
     /// the turn is over, the fence leaves no room, or what was asked for it is not what the next one asks for.
     pub(crate) fn successor(&self, now: BootTime) -> Option<Self> {
@@ -156,7 +161,7 @@ impl Tenure {
         let plain = renews && max_hold.is_none() && min_hold.is_zero() && linger.is_zero();
         let mut lease = self.lease();
         let passes = self.minted && plain && lease.ttl == ttl && lease.share.is_exclusive();
-        if !passes || self.loss(now).is_some() || now > self.granted_at + TURN {
+        if !passes || self.loss(now).is_some() || now > self.turn_ends() {
             return None;
         }
         lease.fence = Some(lease.fence?.next()?);

@@ -133,6 +133,7 @@ impl<'a> Wait<'a> {
                 Event::Turn(Turn::Guard(guard)) if guard.loss().is_none() => return Ok(guard),
                 Event::Turn(Turn::Guard(_)) => core.rooms.reenter(seat),
                 Event::Turn(Turn::Drive(standing)) => (self.drives, self.standing) = (true, standing),
+                Event::Turn(Turn::Over) => {}
                 Event::Driven(guard) => {
                     let guard = guard?;
                     // This token is used up; the next task of the room needs another.
@@ -165,12 +166,26 @@ impl<'a> Wait<'a> {
 
     async fn drive(&mut self) -> Result<Guard, Error> {
         loop {
+            self.sit_out_turn().await;
             if let Some(guard) = self.pause().await {
                 return Ok(guard);
             }
             if let Some(guard) = self.step().await? {
                 return Ok(guard);
             }
+        }
+    }
+
+    /// While tasks of this process pass the name on among themselves, whoever has no place at the store needs none.
+    async fn sit_out_turn(&mut self) {
+        while self.standing.is_none()
+            && let Some(turn) = self.core.rooms.turn(&self.name)
+        {
+            let end = self.settings.wait.map_or(turn, |wait| turn.min(self.started + wait));
+            if self.core.clock.now() >= end {
+                break;
+            }
+            self.core.clock.nap_until(end).await;
         }
     }
 

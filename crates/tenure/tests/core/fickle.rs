@@ -13,6 +13,7 @@ use tenure::{
     Request, Store,
 };
 use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::LIMIT;
 
@@ -52,6 +53,8 @@ pub(crate) enum Hints {
     End,
     /// An error.
     Fail,
+    /// What the test [pushes](Fickle::push), and nothing else.
+    Pushed,
 }
 
 #[derive(Clone, Debug)]
@@ -73,6 +76,7 @@ struct State {
     fate: Mutex<Fate>,
     hints: Mutex<Hints>,
     answers: Mutex<VecDeque<Acquired>>,
+    watchers: Mutex<Vec<UnboundedSender<Notice>>>,
     calls: Mutex<Vec<(BootTime, Call)>>,
     called: Notify,
     /// Ends the wait of a call that hangs.
@@ -91,6 +95,7 @@ impl Fickle {
             fate: Mutex::new(Fate::Works),
             hints: Mutex::new(Hints::Work),
             answers: Mutex::default(),
+            watchers: Mutex::default(),
             calls: Mutex::default(),
             called: Notify::new(),
             answer: Notify::new(),
@@ -112,6 +117,11 @@ impl Fickle {
     /// What the next acquires are answered in place of the truth, one answer each.
     pub(crate) fn answers(&self, answers: impl IntoIterator<Item = Acquired>) {
         self.0.answers.lock().unwrap().extend(answers);
+    }
+
+    /// Has every watch that is armed hear `notice`.
+    pub(crate) fn push(&self, notice: &Notice) {
+        self.0.watchers.lock().unwrap().retain(|watcher| watcher.send(notice.clone()).is_ok());
     }
 
     /// Has the call that hangs be answered.
@@ -236,6 +246,12 @@ impl Store for Fickle {
             Hints::Silent => Ok(stream::pending().boxed()),
             Hints::End => Ok(stream::empty().boxed()),
             Hints::Fail => Err(Error::unavailable("no hints")),
+            Hints::Pushed => {
+                let (watcher, notices) = unbounded_channel();
+                self.0.watchers.lock().unwrap().push(watcher);
+                let next = |mut notices: UnboundedReceiver<Notice>| async { Some((notices.recv().await?, notices)) };
+                Ok(stream::unfold(notices, next).boxed())
+            }
         }
     }
 

@@ -11,13 +11,16 @@
 
 mod adopting;
 mod blocking;
+mod cohort;
 mod extending;
 mod fickle;
 mod given;
+mod handover;
 mod late;
 mod losing;
 mod machine;
 mod memory;
+mod reentering;
 mod releasing;
 mod renewing;
 mod runtimes;
@@ -57,6 +60,13 @@ fn locker(machine: &Machine, store: &Fickle) -> Locker {
 
 fn lease_of(guard: &tenure::Guard) -> Lease {
     Lease { name: guard.name(), owner: guard.token(), share: tenure::Share::MUTEX, ttl: LONG, fence: guard.fence() }
+}
+
+/// Lets every task run until it waits, without any time passing.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn until(condition: impl Fn() -> bool + Send + Sync) {

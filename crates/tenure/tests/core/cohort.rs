@@ -1,0 +1,280 @@
+//! A lease that passes from task to task of one process, without the store.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use tenure::{Acquire, ErrorKind, Fence, Guard, Locker, Loss, Release, State};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::fickle::{Call, Fate, Fickle, Hints};
+use crate::{LONG, SOON, locker, ms, secs, settle, world, world_with};
+
+fn door(locks: &Locker) -> Acquire {
+    locks.mutex("door").ttl(LONG)
+}
+
+/// A task that waits, in the room when this returns.
+async fn waiter(acquire: Acquire) -> JoinHandle<Guard> {
+    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
+    settle().await;
+    assert!(!waiter.is_finished());
+    waiter
+}
+
+async fn served(waiter: JoinHandle<Guard>) -> Guard {
+    timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap()
+}
+
+async fn released(guard: Guard) {
+    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+}
+
+/// How often a lease went back to the store. A place that is given up has no fence.
+fn gives_up(store: &Fickle) -> usize {
+    store.calls().iter().filter(|(_, call)| matches!(call, Call::Release(lease, _) if lease.fence.is_some())).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_task_gets_the_lease_with_the_next_fence_and_no_command() {
+    let (_machine, store, locks) = world();
+    let mut guard = door(&locks).acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..5 {
+        waiters.push(waiter(door(&locks)).await);
+    }
+    store.forget_calls();
+    for waiter in waiters {
+        let (fence, token, lost) = (guard.fence().unwrap(), guard.token(), guard.lost());
+        released(guard).await;
+        assert_eq!(lost.await, Loss::GivenUp, "the one before goes on believing");
+        guard = served(waiter).await;
+        assert_eq!((guard.fence(), guard.token()), (fence.next(), token), "not the next in order");
+        assert_eq!(guard.state(), State::Held);
+    }
+    assert!(store.acquires().is_empty() && gives_up(&store) == 0, "{:?}", store.calls());
+    released(guard).await;
+    assert_eq!(gives_up(&store), 1);
+}
+
+/// Dropping is as good as releasing.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_passes_on() {
+    let (_machine, store, locks) = world();
+    let guard = door(&locks).acquire().await.unwrap();
+    let waiter = waiter(door(&locks)).await;
+    drop(guard);
+    let guard = served(waiter).await;
+    assert_eq!(gives_up(&store), 0);
+    drop(guard);
+    locks.settled().await;
+    assert_eq!(gives_up(&store), 1);
+    assert!(locks.inspect("door").await.unwrap().is_none());
+}
+
+/// However many tasks wait here, others have their turn.
+#[tokio::test(start_paused = true)]
+async fn a_turn_ends_at_the_store() {
+    let (machine, store, here) = world();
+    let there = locker(&machine, &store);
+    let guard = door(&here).acquire().await.unwrap();
+    let (first, second) = (waiter(door(&here)).await, waiter(door(&here)).await);
+    let other = waiter(door(&there)).await;
+    tokio::time::sleep(ms(9)).await;
+    released(guard).await;
+    let guard = served(first).await;
+    assert_eq!(gives_up(&store), 0);
+    tokio::time::sleep(ms(2)).await;
+    released(guard).await;
+    // Those of this process queued at the store first; it has no other place until it has been served.
+    let guard = served(second).await;
+    assert_eq!(guard.fence().unwrap().counter(), guard.fence().unwrap().get() / 1_024);
+    let third = waiter(door(&here)).await;
+    tokio::time::sleep(ms(11)).await;
+    released(guard).await;
+    let guard = served(other).await;
+    assert!(!third.is_finished(), "the other process was overtaken");
+    released(guard).await;
+    released(served(third).await).await;
+}
+
+/// The fence has room for so many; the store gives a new one.
+#[tokio::test(start_paused = true)]
+async fn a_grant_passes_1023_times() {
+    let (_machine, store, locks) = world();
+    let mut guard = door(&locks).acquire().await.unwrap();
+    let (first, mut last) = (guard.fence().unwrap(), guard.fence().unwrap());
+    for _ in 0..1_023 {
+        let next = waiter(door(&locks)).await;
+        released(guard).await;
+        guard = served(next).await;
+        assert!(guard.fence().unwrap() > last);
+        last = guard.fence().unwrap();
+    }
+    assert_eq!((last.counter(), gives_up(&store)), (first.counter(), 0));
+    let next = waiter(door(&locks)).await;
+    released(guard).await;
+    let guard = served(next).await;
+    assert!(guard.fence().unwrap().counter() > first.counter() && gives_up(&store) == 1);
+}
+
+/// What one asked for is not what another gets.
+#[tokio::test(start_paused = true)]
+async fn only_the_like_of_a_lease_passes() {
+    let others: [fn(Acquire) -> Acquire; 7] = [
+        |acquire| acquire.ttl(LONG * 2),
+        |acquire| acquire.label("another"),
+        |acquire| acquire.guard(ms(1)),
+        |acquire| acquire.max_hold(LONG),
+        Acquire::fixed_lease,
+        |acquire| acquire.min_hold(secs(1)),
+        |acquire| acquire.linger(secs(1)),
+    ];
+    for (i, other) in others.into_iter().enumerate() {
+        for (held, wanted) in [(false, true), (true, false), (true, true)] {
+            let plain_twins = i < 3 && held == wanted;
+            let (_machine, store, locks) = world();
+            let with = |changed: bool| if changed { other(door(&locks)) } else { door(&locks) };
+            let guard = with(held).acquire().await.unwrap();
+            let waiter = waiter(with(wanted)).await;
+            let counter = guard.fence().unwrap().counter();
+            let _ = guard.release().await.unwrap();
+            let next = served(waiter).await.fence().unwrap().counter();
+            assert_eq!((next == counter, gives_up(&store) == 0), (plain_twins, plain_twins), "case {i}, {held} {wanted}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_carry_it_hands_over_itself() {
+    let (_machine, store, locks) = world_with(|features| features.cohort = false);
+    let guard = door(&locks).acquire().await.unwrap();
+    let waiter = waiter(door(&locks)).await;
+    let before: Fence = guard.fence().unwrap();
+    released(guard).await;
+    assert!(served(waiter).await.fence().unwrap().counter() > before.counter());
+    assert_eq!(gives_up(&store), 1);
+}
+
+/// What was given to a waiter that is dropped before it looks goes to the next one, and to the store when nobody is left.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_took_passes_on() {
+    let (_machine, store, locks) = world();
+    let mut context = Context::from_waker(Waker::noop());
+    let guard = door(&locks).acquire().await.unwrap();
+    let (mut first, mut second) = (Box::pin(door(&locks).acquire()), Box::pin(door(&locks).acquire()));
+    for _ in 0..5 {
+        assert!(first.as_mut().poll(&mut context).is_pending() && second.as_mut().poll(&mut context).is_pending());
+        settle().await;
+    }
+    released(guard).await;
+    drop(first);
+    let Poll::Ready(guard) = second.as_mut().poll(&mut context) else { panic!("it went to nobody") };
+    drop(second);
+    let guard = guard.unwrap();
+    let third = pin!(door(&locks).acquire());
+    let mut third = third;
+    for _ in 0..5 {
+        assert!(third.as_mut().poll(&mut context).is_pending());
+        settle().await;
+    }
+    released(guard).await;
+    assert_eq!(gives_up(&store), 0);
+    third.set(door(&locks).acquire());
+    locks.settled().await;
+    assert!(locks.inspect("door").await.unwrap().is_none(), "it was kept by nobody");
+}
+
+/// Another asks the store when the one that did is gone.
+#[tokio::test(start_paused = true)]
+async fn a_room_goes_on_without_the_task_that_asked_for_all() {
+    let (machine, store, locks) = world();
+    let there = locker(&machine, &store);
+    let guard = door(&there).acquire().await.unwrap();
+    let (first, second, third) = (waiter(door(&locks)).await, waiter(door(&locks)).await, waiter(door(&locks)).await);
+    first.abort();
+    settle().await;
+    third.abort();
+    settle().await;
+    tokio::time::sleep(secs(10)).await;
+    let places = locks.inspect("door").await.unwrap().unwrap().waiters;
+    assert_eq!(places, 1, "one place for each process and name");
+    released(guard).await;
+    released(served(second).await).await;
+    locks.settled().await;
+    assert!(locks.inspect("door").await.unwrap().is_none());
+}
+
+/// A lease that was lost on its way is not believed by the one that gets it.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_lost_is_not_passed_on() {
+    let (machine, store, locks) = world();
+    let guard = door(&locks).acquire().await.unwrap();
+    let waiter = waiter(door(&locks)).await;
+    machine.pause(LONG);
+    assert_eq!(guard.state(), State::Lost);
+    drop(guard);
+    let next = served(waiter).await;
+    assert_eq!(next.state(), State::Held);
+    assert!(gives_up(&store) >= 1);
+}
+
+/// Given up for all while it is on its way: nobody holds it.
+#[tokio::test(start_paused = true)]
+async fn everything_can_be_given_up_while_it_passes() {
+    let (_machine, _store, locks) = world();
+    let mut context = Context::from_waker(Waker::noop());
+    let guard = door(&locks).acquire().await.unwrap();
+    let mut next = Box::pin(door(&locks).acquire());
+    for _ in 0..5 {
+        assert!(next.as_mut().poll(&mut context).is_pending());
+        settle().await;
+    }
+    released(guard).await;
+    let all = locks.release_all().await;
+    assert_eq!(all.len(), 1);
+    let guard = timeout(SOON, next).await.expect("the waiter was forgotten").unwrap();
+    assert_eq!(guard.state(), State::Held, "it believes in what was given up");
+}
+
+/// Those who only wait say who holds, and what the store's trouble is, when their time is up.
+#[tokio::test(start_paused = true)]
+async fn those_who_do_not_ask_the_store_are_told_why_they_wait() {
+    let (machine, store, locks) = world();
+    let _guard = locker(&machine, &store).mutex("door").label("keeper").ttl(LONG * 10).acquire().await.unwrap();
+    let _driver = waiter(door(&locks)).await;
+    let error = door(&locks).wait(ms(500)).acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.holder().unwrap().owner.label()), (ErrorKind::TimedOut, Some("keeper")));
+    assert!(error.to_string().contains("still held by keeper"), "{error}");
+    store.fated(Fate::Fails);
+    let error = door(&locks).wait(secs(5)).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    store.fated(Fate::Works);
+    tokio::time::sleep(secs(5)).await;
+    assert_eq!(door(&locks).wait(ms(500)).acquire().await.unwrap_err().kind(), ErrorKind::TimedOut);
+}
+
+/// One place and one heartbeat, however many tasks wait.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_tasks_ask_as_often_as_one() {
+    let (machine, store, locks) = world();
+    store.hints(Hints::Work);
+    let guard = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..1_000 {
+        waiters.push(tokio::spawn(door(&locks).acquire()));
+    }
+    settle().await;
+    // They may all have tried before the first of them knew that the name was busy.
+    tokio::time::sleep(secs(3)).await;
+    store.forget_calls();
+    tokio::time::sleep(secs(50)).await;
+    let asked = store.acquires().len();
+    assert!((40..=50).contains(&asked), "{asked} times in 50 s");
+    assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters, 1);
+    for waiter in &waiters[..999] {
+        waiter.abort();
+    }
+    released(guard).await;
+    released(timeout(SOON, waiters.pop().unwrap()).await.unwrap().unwrap().unwrap()).await;
+}

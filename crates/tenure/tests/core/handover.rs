@@ -1,0 +1,175 @@
+//! A hand-over that is pushed: when it is believed, for how long, and when it is only a hint (U1 to U3).
+
+use std::time::Duration;
+
+use tenure::{Acquire, Busy, Fence, Guard, Locker, Notice, Owner, Place, State};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::fickle::{Call, Fate, Fickle, Hints, SLOW};
+use crate::machine::Machine;
+use crate::{LONG, SOON, locker, ms, secs, settle, world};
+
+const CLAIM: Duration = Duration::from_millis(1_500);
+
+/// A name that another process holds, and one that waits for it with a place of its own.
+struct Scene {
+    store: Fickle,
+    _machine: Machine,
+    held: Guard,
+    waiter: JoinHandle<Guard>,
+}
+
+async fn scene(acquire: impl FnOnce(Acquire) -> Acquire) -> Scene {
+    let (machine, store, locks) = world();
+    let held = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    store.hints(Hints::Pushed);
+    let acquire = acquire(door(&locks));
+    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
+    settle().await;
+    assert!(matches!(last_place(&store), Place::Join { keep, claim } if keep > claim && claim == CLAIM));
+    Scene { store, _machine: machine, held, waiter }
+}
+
+fn door(locks: &Locker) -> Acquire {
+    locks.mutex("door").ttl(LONG)
+}
+
+fn last_place(store: &Fickle) -> Place {
+    let place = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.place) } else { None };
+    store.calls().into_iter().filter_map(place).next_back().unwrap()
+}
+
+fn last_owner(store: &Fickle) -> Owner {
+    store.acquires().pop().unwrap().1
+}
+
+impl Scene {
+    /// The counter that every answer so far carried as its mark.
+    fn mark(&self) -> u64 {
+        self.held.fence().unwrap().counter()
+    }
+
+    /// Pushes a hand-over to the waiter; how often the store was asked for the name since.
+    async fn pushes(&self, counter: u64, claim: Duration) -> usize {
+        let owner = last_owner(&self.store);
+        self.store.forget_calls();
+        self.store.push(&Notice::Granted { owner, fence: Fence::from_counter(counter).unwrap(), claim });
+        settle().await;
+        self.store.acquires().len()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_is_believed_without_asking_and_renewed_soon() {
+    let scene = scene(|acquire| acquire).await;
+    let fence = scene.mark() + 1;
+    assert_eq!(scene.pushes(fence, CLAIM).await, 0, "the store was asked");
+    let guard = timeout(SOON, scene.waiter).await.unwrap().unwrap();
+    assert_eq!((guard.state(), guard.fence()), (State::Held, Fence::from_counter(fence)));
+    // A claim less drift, the clocks' grain and a tenth to stop work.
+    let left = guard.remaining();
+    assert!(left <= ms(1_333) && left > ms(1_300), "{left:?}");
+    tokio::time::sleep(ms(600)).await;
+    let renewals = scene.store.renewals();
+    assert_eq!(renewals[0].1[0].ttl, LONG, "it is renewed for its ttl");
+}
+
+/// A grant that is not above what was heard is an old one (U1).
+#[tokio::test(start_paused = true)]
+async fn an_old_push_is_a_hint() {
+    let scene = scene(|acquire| acquire).await;
+    for counter in [scene.mark(), scene.mark() - 1] {
+        if counter > 0 {
+            assert_eq!(scene.pushes(counter, CLAIM).await, 1, "it did not look");
+        }
+    }
+    assert!(!scene.waiter.is_finished(), "an old push was believed");
+}
+
+/// A push for a token that was given up says nothing about the one in use.
+#[tokio::test(start_paused = true)]
+async fn a_push_for_another_owner_is_a_hint() {
+    let scene = scene(|acquire| acquire).await;
+    let (owner, fence) = (Owner::mint("other").unwrap(), Fence::from_counter(scene.mark() + 1).unwrap());
+    scene.store.push(&Notice::Granted { owner, fence, claim: CLAIM });
+    settle().await;
+    assert!(!scene.waiter.is_finished());
+}
+
+/// The claim is the waiter's own number, whatever others say (U2).
+#[tokio::test(start_paused = true)]
+async fn nobody_else_makes_a_claim_longer() {
+    for (told, believed) in [(CLAIM * 10, ms(1_333)), (secs(1), ms(888))] {
+        let scene = scene(|acquire| acquire).await;
+        assert_eq!(scene.pushes(scene.mark() + 1, told).await, 0);
+        let guard = timeout(SOON, scene.waiter).await.unwrap().unwrap();
+        assert!(guard.remaining() <= believed, "{:?} of {told:?}", guard.remaining());
+    }
+}
+
+/// Whoever needs more than a claim has, asks (U3).
+#[tokio::test(start_paused = true)]
+async fn terms_that_a_claim_cannot_keep_make_it_a_hint() {
+    let demanding: [fn(Acquire) -> Acquire; 3] =
+        [|acquire| acquire.guard(ms(151)), Acquire::fixed_lease, |acquire| acquire.min_hold(secs(1))];
+    for terms in demanding {
+        let scene = scene(terms).await;
+        assert_eq!(scene.pushes(scene.mark() + 1, CLAIM).await, 1, "it was believed");
+        assert!(!scene.waiter.is_finished());
+    }
+    let modest = scene(|acquire| acquire.guard(ms(150))).await;
+    assert_eq!(modest.pushes(modest.mark() + 1, CLAIM).await, 0);
+}
+
+/// Belief counts from the last heartbeat that was answered, from when it was sent.
+#[tokio::test(start_paused = true)]
+async fn belief_counts_from_the_last_heartbeat() {
+    let scene = scene(|acquire| acquire).await;
+    tokio::time::sleep(ms(900)).await;
+    assert_eq!(scene.pushes(scene.mark() + 1, CLAIM).await, 0);
+    let guard = timeout(SOON, scene.waiter).await.unwrap().unwrap();
+    assert!(guard.remaining() <= ms(433), "{:?}", guard.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_does_not_make_belief_longer() {
+    let scene = scene(|acquire| acquire).await;
+    scene.store.forget_calls();
+    scene.store.fated(Fate::Slow);
+    while scene.store.acquires().is_empty() {
+        tokio::time::sleep(ms(1)).await;
+    }
+    scene.store.fated(Fate::Works);
+    tokio::time::sleep(SLOW + ms(1)).await;
+    assert_eq!(scene.pushes(scene.mark() + 1, CLAIM).await, 0);
+    let guard = timeout(SOON, scene.waiter).await.unwrap().unwrap();
+    assert!(guard.remaining() <= ms(1_333) - SLOW, "{:?}", guard.remaining());
+}
+
+/// Too little is left for a renewal to fail once.
+#[tokio::test(start_paused = true)]
+async fn a_push_after_an_old_heartbeat_is_a_hint() {
+    let scene = scene(|acquire| acquire).await;
+    scene.store.fated(Fate::Fails);
+    tokio::time::sleep(ms(1_250)).await;
+    scene.store.fated(Fate::Works);
+    assert!(scene.pushes(scene.mark() + 1, CLAIM).await >= 1, "it was believed");
+    assert!(!scene.waiter.is_finished());
+}
+
+/// A heartbeat never makes a place: where the place is gone, its token is used up (U1, U4).
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_gone_is_taken_anew_with_another_token() {
+    let scene = scene(|acquire| acquire).await;
+    let first = last_owner(&scene.store);
+    let gone = Busy { ahead: None, recheck: secs(1), mark: Some(1), holder: None };
+    scene.store.answers([tenure::Acquired::Busy(gone)]);
+    tokio::time::sleep(ms(1_300)).await;
+    assert_ne!(last_owner(&scene.store), first);
+    assert!(matches!(last_place(&scene.store), Place::Join { .. } | Place::Keep));
+    let joins = scene.store.calls().into_iter().filter(|(_, call)| {
+        matches!(call, Call::Acquire(request) if request.owner == first && matches!(request.place, Place::Join { .. }))
+    });
+    assert_eq!(joins.count(), 1, "a token was queued twice");
+}
