@@ -252,8 +252,7 @@ impl IntoIterator for Guards {
 
     /// The guards on their own, sorted by name.
     fn into_iter(self) -> Self::IntoIter {
-        let guards: Vec<_> =
-            self.guards.into_iter().map(|guard| Guard { guard, runtime: Arc::clone(&self.runtime) }).collect();
+        let guards: Vec<_> = self.guards.into_iter().map(|guard| Guard { guard, runtime: Arc::clone(&self.runtime) }).collect();
         guards.into_iter()
     }
 }
