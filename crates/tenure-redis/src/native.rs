@@ -171,7 +171,7 @@ impl RedisStore {
         {
             let counter = counter(number).map_err(Error::maybe_applied)?;
             self.connection.saw(counter);
-            return Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl, waiting: false }));
+            return Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl }));
         }
         let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
         // A holder that is not one of ours tells nobody when it is done.
@@ -288,7 +288,7 @@ impl Store for RedisStore {
             return self.ask(request, request.repeatable, place_word(request), left()).await;
         }
         match self.take(request, left()).await? {
-            Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl, waiting: false })),
+            Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl })),
             // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
             Taken::Unfenced => self.ask(request, true, "none", left()).await.map_err(Error::maybe_applied),
             Taken::Overtaking => self.ask(request, true, "yield", left()).await.map_err(Error::maybe_applied),
