@@ -30,7 +30,18 @@ fn the_core_survives_the_exploration() {
     let never: Vec<&str> = report.coverage.all().filter(|(_, count)| *count == 0).map(|(what, _)| what).collect();
     assert!(never.is_empty(), "these were never met: {never:?}");
     // What the promises are about must not be a rarity.
-    for what in [Met::Grant, Met::LostExpired, Met::Jeopardy, Met::CleanUp, Met::LateCommand, Met::Killed, Met::Adoption] {
+    for what in [
+        Met::Grant,
+        Met::LostExpired,
+        Met::Jeopardy,
+        Met::CleanUp,
+        Met::LateCommand,
+        Met::Killed,
+        Met::Adoption,
+        Met::Served,
+        Met::Believed,
+        Met::Passed,
+    ] {
         assert!(report.coverage.of(what) >= SEEDS / 20, "{what:?}: {}", report.coverage.of(what));
     }
 }
@@ -50,9 +61,10 @@ fn a_seed_makes_the_same_history_again() {
 }
 
 /// Within how many seeds each flaw is found, and by which rule.
-const CAUGHT: [(Flaw, u64, &[Rule]); 9] = [
+const CAUGHT: [(Flaw, u64, &[Rule]); 10] = [
     (Flaw::ReleasesAnyone, 50, &[Rule::Overlap, Rule::FalseLoss, Rule::LateLoss]),
     (Flaw::ShortLease, 20, &[Rule::LateLoss]),
+    (Flaw::ShortClaim, 100, &[Rule::Overlap, Rule::FalseLoss, Rule::LateLoss]),
     (Flaw::SlowClock, 20, &[Rule::LateLoss]),
     (Flaw::FenceFallsBack, 20, &[Rule::FenceOrder]),
     (Flaw::LosesReleases, 20, &[Rule::Leak]),

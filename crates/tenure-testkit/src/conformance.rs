@@ -115,7 +115,7 @@ macro_rules! conformance {
                 a_served_waiter_that_never_comes_costs_its_claim, dead_heads_in_a_row_are_passed,
                 a_served_waiter_finds_itself_granted, a_hand_over_is_pushed_to_the_one_that_is_served,
                 a_dead_holder_is_followed_by_the_first_live_waiter, a_repeated_join_is_one_place,
-                readers_at_the_head_are_served_together, waiters_are_counted_and_the_holder_is_told,
+                readers_at_the_head_are_served_together, waiters_are_counted,
                 an_adoption_leaves_the_queue_as_it_is,
             ]
             foreign: [

@@ -60,6 +60,13 @@ pub enum What {
         /// Of what.
         name: String,
     },
+    /// It knows of a place in a queue that is to be served in order, and looks after it from now on.
+    Queued {
+        /// Which acquisition.
+        claim: u32,
+        /// Of what.
+        name: String,
+    },
     /// It believes from now on that it holds.
     Grant {
         /// Which acquisition.
@@ -329,6 +336,11 @@ impl Claim {
         if let Some((_, until)) = self.beliefs.last_mut() {
             *until = (*until).min(at);
         }
+    }
+
+    /// When its belief ended.
+    pub fn believed_until(&self) -> At {
+        self.beliefs.last().map_or(self.granted, |&(_, until)| until)
     }
 
     /// Whether it believed that it held at that moment.

@@ -174,7 +174,15 @@ fn a_lost_update_is_seen() {
 #[test]
 fn a_token_is_one_claims_own() {
     let other = What::Grant { claim: 1, name: "x".into(), weight: 1, token: Some("A".into()), fence: Some(2), until: None };
-    assert_eq!(Story::new().grant(10, "A", 1, Some(20)).at(30, "B", other).rules(), [Rule::TokenReuse]);
+    assert_eq!(Story::new().grant(10, "A", 1, Some(20)).at(30, "B", other.clone()).rules(), [Rule::TokenReuse]);
+    // Unless it passes from task to task, with the next fence.
+    let passed = |who: &str, fence| {
+        let grant = What::Grant { claim: 2, name: "x".into(), weight: 1, token: Some("A".into()), fence, until: None };
+        Story::new().grant(10, "A", 1, Some(20)).at(30, who, grant).rules()
+    };
+    assert_eq!(passed("A", Some(2)), []);
+    assert_eq!(passed("A", Some(3)), [Rule::TokenReuse]);
+    assert_eq!(passed("B", Some(2)), [Rule::TokenReuse]);
 }
 
 #[test]
@@ -191,6 +199,45 @@ fn a_loss_is_told_in_time_and_only_if_there_was_one() {
     assert_eq!(kept.rules(), []);
     kept.0.keeps = true;
     assert_eq!(kept.rules(), [Rule::FalseLoss]);
+}
+
+#[test]
+fn who_comes_later_is_served_later() {
+    let queued = |at, who: &str, story: Story| story.at(at, who, What::Queued { claim: 1, name: "x".into() });
+    let waits = || queued(5, "A", Story::new().at(4, "A", What::Ask { claim: 1, name: "x".into() }));
+    let grant = |name: &str| What::Grant { claim: 1, name: name.into(), weight: 1, token: None, fence: None, until: Some(90) };
+    let later = |story: Story| story.weighs(11, "B", 1, None, Some(30));
+    assert_eq!(later(waits()).rules(), [Rule::Overtaken]);
+    assert_eq!(later(waits()).at(40, "A", grant("x")).rules(), [Rule::Overtaken]);
+    assert_eq!(later(waits().at(7, "A", grant("x")).release(10, "A")).rules(), []);
+    let left =
+        [What::Died, What::Release { claim: 1 }, What::Failed { claim: 1, kind: Some("TimedOut".into()), text: "no".into() }];
+    for left in left {
+        assert_eq!(later(waits().at(11, "A", left.clone())).rules(), [], "{left:?}");
+        assert_eq!(later(waits()).at(12, "A", left.clone()).rules(), [Rule::Overtaken], "{left:?}");
+    }
+    // One that asked before, and one of another name, overtake nobody.
+    assert_eq!(queued(10, "A", Story::new().weighs(10, "B", 1, None, Some(30))).rules(), []);
+    assert_eq!(waits().at(6, "B", What::Ask { claim: 1, name: "y".into() }).at(11, "B", grant("y")).rules(), []);
+    // Of two shares that are held together nobody knows which was served first.
+    let shared = |end| {
+        let mut story = waits().weighs(11, "B", 1, None, Some(end)).release(end, "B").at(20, "A", grant("x"));
+        story.0.capacity = 2;
+        story.rules()
+    };
+    assert_eq!((shared(21), shared(20)), (vec![], vec![Rule::Overtaken]));
+}
+
+#[test]
+fn a_share_is_refused_for_no_other_share() {
+    let mut both = Story::new().weighs(10, "A", 1, Some(5), None).weighs(12, "B", 1, Some(6), None);
+    both.0.capacity = 2;
+    let story = |accepted| both.clone().write(13, "B", 6, 0, true).write(14, "A", 5, 1, accepted).rules();
+    assert_eq!(story(true), []);
+    assert_eq!(story(false), [Rule::RefusedHolder]);
+    let mut exclusive = Story::new().weighs(10, "A", 1, Some(5), Some(11)).weighs(12, "B", 2, Some(6), None);
+    exclusive.0.capacity = 2;
+    assert_eq!(exclusive.write(13, "B", 6, 0, true).write(14, "A", 5, 1, true).rules(), [Rule::StaleWrite]);
 }
 
 #[test]

@@ -15,6 +15,14 @@ macro_rules! counters {
 counters! {
     /// A tenure began.
     Grant = "grants",
+    /// A place was made, or looked after.
+    Queued = "heartbeats of places",
+    /// A waiter was handed the name.
+    Served = "waiters served",
+    /// A push was believed.
+    Believed = "pushes believed",
+    /// A lease passed from task to task.
+    Passed = "leases passed on without the store",
     /// A lease was taken over.
     Adoption = "adoptions",
     /// A wait ended while another held.
@@ -89,8 +97,10 @@ counters! {
     Partial = "fault: batch answered in part",
     /// The store's code panicked.
     Panicked = "fault: panic in the store",
-    /// A hint was lost.
-    LostPush = "fault: hint lost",
+    /// A push was lost.
+    LostPush = "fault: push lost",
+    /// A push came twice.
+    PushedTwice = "fault: pushed twice",
     /// A process was cut off.
     Cut = "fault: commands cut off",
     /// The server stood still.

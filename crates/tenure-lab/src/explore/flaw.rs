@@ -12,6 +12,8 @@ pub enum Flaw {
     ReleasesAnyone,
     /// A lease is a tenth shorter than it was told.
     ShortLease,
+    /// A lease that is handed over lasts for half of what its place says.
+    ShortClaim,
     /// The clocks of the holders are five percent slow.
     SlowClock,
     /// The grant counter falls back now and then.
@@ -34,9 +36,10 @@ pub enum Flaw {
 
 impl Flaw {
     /// What is found within some hundred seeds. The others need many thousands: a late command at a rare moment.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ReleasesAnyone,
         Self::ShortLease,
+        Self::ShortClaim,
         Self::SlowClock,
         Self::FenceFallsBack,
         Self::LosesReleases,

@@ -24,9 +24,10 @@ pub(super) enum Fate {
     Partial,
     Panic,
     LosePush,
+    PushTwice,
 }
 
-pub(super) const FATES: [Fate; 13] = [
+pub(super) const FATES: [Fate; 14] = [
     Fate::Slow,
     Fate::LoseRequest,
     Fate::LoseReply,
@@ -40,6 +41,7 @@ pub(super) const FATES: [Fate; 13] = [
     Fate::Partial,
     Fate::Panic,
     Fate::LosePush,
+    Fate::PushTwice,
 ];
 
 /// Of what a given value must not meet: another may hold by it when such a command runs.
@@ -73,8 +75,14 @@ pub(super) struct Mix {
     pub(super) tier: u8,
     /// Commands that were given up may run after later ones.
     pub(super) late: bool,
-    /// The store gives hints.
+    /// The store pushes.
     pub(super) push: bool,
+    /// Those who wait have places at the store.
+    pub(super) queue: bool,
+    /// A lease passes from task to task without the store.
+    pub(super) cohort: bool,
+    /// Most claims are alike, and short.
+    pub(super) alike: bool,
     pub(super) names: usize,
     pub(super) lives: Vec<Life>,
     /// The resource compares fences, and processes work without a look at their guards.
@@ -105,6 +113,9 @@ impl Mix {
             tier: 1,
             late: rng.bool(),
             push: rng.u8(0..4) > 0,
+            queue: rng.u8(0..4) > 0,
+            cohort: rng.bool(),
+            alike: rng.u8(0..4) == 0,
             names,
             lives: (0..processes).map(|_| life(rng)).collect(),
             fenced: false,
@@ -131,7 +142,7 @@ impl Mix {
 
     /// Few errors and nothing else: renewals get through at a second try, or a third.
     pub(super) fn mild(&self) -> bool {
-        let mild = [Fate::FailBefore, Fate::FailAfter, Fate::Unavailable, Fate::Panic, Fate::LosePush];
+        let mild = [Fate::FailBefore, Fate::FailAfter, Fate::Unavailable, Fate::Panic, Fate::LosePush, Fate::PushTwice];
         let odds = FATES.into_iter().all(|fate| self.odds(fate) == 0 || mild.contains(&fate));
         let few = mild[..4].iter().map(|fate| self.odds(*fate)).sum::<u32>() <= 60;
         let whole = self.lives.iter().all(|life| life.naps.is_empty()) && self.cuts.is_empty();
@@ -209,7 +220,13 @@ impl Mix {
 impl fmt::Display for Mix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tier {}, {} processes, {} names", self.tier, self.lives.len(), self.names)?;
-        for (what, is) in [("late commands", self.late), ("hints", self.push), ("given values", self.given)] {
+        for (what, is) in [
+            ("late commands", self.late),
+            ("pushes", self.push),
+            ("a queue", self.queue),
+            ("cohorts", self.cohort),
+            ("given values", self.given),
+        ] {
             if is {
                 write!(f, ", {what}")?;
             }

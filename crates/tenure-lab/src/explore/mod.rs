@@ -17,6 +17,7 @@ mod coverage;
 mod flaw;
 mod mix;
 mod network;
+mod notice;
 mod plan;
 mod process;
 mod report;

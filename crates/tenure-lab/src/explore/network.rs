@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Acquired, Entry, Error, Lease, Name, Notice, Owner, Released, Renewal, Request};
+use tenure::{Acquired, Busy, Entry, Error, Lease, Name, Notice, Owner, Released, Renewal, Request};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
@@ -14,7 +14,7 @@ use super::Flaw;
 use super::clock::{At, ms};
 use super::coverage::Met;
 use super::mix::{Blow, Fate, Mix};
-use super::server::Origin;
+use super::notice::Watcher;
 use super::world::{Inner, World};
 
 /// What a process asks of the server.
@@ -24,7 +24,7 @@ pub(super) enum Op {
     Renew(Vec<Lease>),
     Release(Lease, Duration),
     Inspect(Option<Name>),
-    Watch(Name, mpsc::UnboundedSender<Notice>),
+    Watch(Watcher),
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) enum Reply {
 type Answer = Result<Reply, Error>;
 
 #[derive(Debug)]
-struct Command {
+pub(super) struct Command {
     process: usize,
     epoch: u32,
     sent_at: At,
@@ -51,11 +51,11 @@ struct Command {
 }
 
 #[derive(Debug)]
-enum Job {
+pub(super) enum Job {
     Run(Command),
     /// The answer, and the owners who are told in it that they hold no more.
     Tell(oneshot::Sender<Answer>, Answer, Vec<Owner>),
-    Hint(mpsc::UnboundedSender<Notice>),
+    Notify(mpsc::UnboundedSender<Notice>, Notice),
     Blow(Blow),
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Network {
     queue: BinaryHeap<Due>,
     number: u64,
     connections: Vec<Connection>,
-    watchers: Vec<(Name, mpsc::UnboundedSender<Notice>)>,
+    pub(super) watchers: Vec<Watcher>,
     /// Replies that never come.
     lost: Vec<oneshot::Sender<Answer>>,
     /// Until when the network's task sleeps.
@@ -123,7 +123,7 @@ impl Network {
         network
     }
 
-    fn push(&mut self, at: At, job: Job) {
+    pub(super) fn push(&mut self, at: At, job: Job) {
         self.number += 1;
         self.queue.push(Due { at, number: self.number, job });
     }
@@ -217,7 +217,7 @@ impl Inner {
         connection.epoch
     }
 
-    fn happens(&mut self, mix: &Mix, now: At, fate: Fate, met: Met) -> bool {
+    pub(super) fn happens(&mut self, mix: &Mix, now: At, fate: Fate, met: Met) -> bool {
         // Commands may be slow for a while yet: no network promises otherwise.
         let until = if fate == Fate::Slow { mix.heal + ms(500) } else { mix.heal };
         let happens = now < until && mix.odds(fate) > 0 && self.rng.u32(0..1_000) < mix.odds(fate);
@@ -228,7 +228,7 @@ impl Inner {
     }
 
     /// How long one way takes.
-    fn way(&mut self, mix: &Mix, now: At) -> u64 {
+    pub(super) fn way(&mut self, mix: &Mix, now: At) -> u64 {
         let slow = self.happens(mix, now, Fate::Slow, Met::Slow);
         // Nothing arrives at the very moment it was sent: what its sender did before comes first.
         ms(self.rng.u64(1..=if slow { mix.slow } else { mix.way }))
@@ -323,8 +323,8 @@ impl Inner {
                     self.gone.extend(gone);
                 }
             }
-            Job::Hint(watcher) => {
-                let _ = watcher.send(Notice::Look);
+            Job::Notify(watcher, notice) => {
+                let _ = watcher.send(notice);
             }
             Job::Blow(blow) => self.blow(now, blow),
             Job::Run(command) => {
@@ -365,24 +365,22 @@ impl Inner {
                 Reply::Acquired(Acquired::Refused { until, why: "it may have forgotten leases".to_owned() })
             }
             Op::Acquire(request) => {
-                let origin = Origin { sent_at: command.sent_at, copy: command.copy };
-                let acquired = self.server.acquire(request, now, origin)?;
-                if matches!(acquired, Acquired::Granted(_)) {
-                    self.given(now, &request.name, &request.owner);
+                let done = self.server.acquire(request, now, command.sent_at, command.copy)?;
+                match &done.answer {
+                    Acquired::Granted(_) => self.given(now, &request.name, &request.owner),
+                    Acquired::Busy(Busy { ahead: Some(_), .. }) => self.coverage.met(Met::Queued),
+                    _ => {}
                 }
-                Reply::Acquired(acquired)
+                Reply::Acquired(self.settle(&world.mix, now, &request.name, done))
             }
             Op::Renew(leases) => Reply::Renewed(leases.iter().map(|lease| Ok(self.server.renew(lease, now))).collect()),
             Op::Release(lease, linger) => {
-                let released = self.server.release(lease, *linger, now);
-                if released == Released::Released {
-                    self.hint(&world.mix, now, &lease.name);
-                }
-                Reply::Released(released)
+                let done = self.server.release(lease, *linger, now);
+                Reply::Released(self.settle(&world.mix, now, &lease.name, done))
             }
             Op::Inspect(name) => Reply::Entries(self.server.inspect(name.as_ref(), now)),
-            Op::Watch(name, watcher) => {
-                self.network.watchers.push((name.clone(), watcher.clone()));
+            Op::Watch(watcher) => {
+                self.network.watchers.push(watcher.clone());
                 Reply::Watching
             }
         })
@@ -397,18 +395,6 @@ impl Inner {
             answers[one] = Err(Error::refused("no permission for this name"));
         }
         answers
-    }
-
-    fn hint(&mut self, mix: &Mix, now: At, name: &Name) {
-        let mut watchers = std::mem::take(&mut self.network.watchers);
-        watchers.retain(|(_, watcher)| !watcher.is_closed());
-        for (_, watcher) in watchers.iter().filter(|(watched, _)| watched == name) {
-            if !self.happens(mix, now, Fate::LosePush, Met::LostPush) {
-                let at = now + self.way(mix, now);
-                self.network.push(at, Job::Hint(watcher.clone()));
-            }
-        }
-        self.network.watchers = watchers;
     }
 
     fn blow(&mut self, now: At, blow: Blow) {

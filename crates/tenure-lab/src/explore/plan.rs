@@ -34,6 +34,9 @@ pub(super) enum End {
     HandOn,
 }
 
+/// For how long a name is handed over.
+const CLAIM: Duration = Duration::from_millis(1_500);
+
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) name: Name,
@@ -89,7 +92,7 @@ impl Plan {
             _ => End::HandOn,
         };
         let parts = (0..rng.usize(1..=3)).map(|_| part(rng, ttl, nested)).collect();
-        Self {
+        let plan = Self {
             name,
             ttl,
             wait,
@@ -104,6 +107,22 @@ impl Plan {
             parts,
             step: ms(rng.u64(8..200)),
             end,
+        };
+        if mix.alike && !once(rng, 4) { plan.like_all(rng) } else { plan }
+    }
+
+    /// Short work under terms that all have in common, so that a lease may pass from task to task.
+    fn like_all(self, rng: &mut Rng) -> Self {
+        Self {
+            ttl: Duration::from_millis(900),
+            renews: true,
+            shortest: Duration::ZERO,
+            longest: None,
+            guard: None,
+            token: None,
+            parts: vec![(ms(rng.u64(0..6)), Between::Nothing)],
+            step: ms(1),
+            ..self
         }
     }
 
@@ -118,6 +137,11 @@ impl Plan {
     /// The time to stop work after a loss.
     pub(super) fn guard(&self) -> u64 {
         nanos(self.guard.unwrap_or(self.ttl / 10))
+    }
+
+    /// The same while the name was only handed over, and no answer says that it is ours.
+    pub(super) fn claim_guard(&self) -> u64 {
+        nanos(self.ttl.min(CLAIM) / 10)
     }
 
     pub(super) fn of(&self, locker: &Locker) -> Acquire {

@@ -183,7 +183,12 @@ impl Task {
     async fn hold(&mut self, claim: u32, plan: Plan, guard: Guard) {
         let process = Arc::clone(&self.process);
         let world = &process.world;
-        let stop = if world.mix.fenced { 0 } else { plan.guard() };
+        let handed = world.state().tokens.get(&guard.token()).is_some_and(|token| !token.answered);
+        let stop = match (world.mix.fenced, handed) {
+            (true, _) => 0,
+            (_, true) => plan.guard().min(plan.claim_guard()),
+            _ => plan.guard(),
+        };
         let (shortest, longest) = (plan.shortest, plan.longest);
         let held = Held { claim, guard: Arc::new(guard), stop, shortest, longest };
         world.granted(&process.who, &process.clock, &held);

@@ -17,6 +17,7 @@ use super::clock::{At, Life, SimClock, ms, nanos};
 use super::coverage::Met;
 use super::mix::Mix;
 use super::process::{Process, Task};
+use super::server::Origin;
 use super::world::{Held, World};
 use super::{Explored, Flaw};
 
@@ -72,9 +73,10 @@ async fn all(world: &Arc<World>, rng: &mut Rng) {
     let began = world.began();
     tokio::spawn(Arc::clone(world).carry());
     let mut members: Vec<Member> = Vec::new();
+    let most = if world.mix.alike { 4 } else { 2 };
     for (index, life) in world.mix.lives.iter().enumerate() {
         let process = Process::new(world, index, format!("P{}", index + 1), SimClock::new(life.clone(), began));
-        let tasks = (0..rng.usize(1..=2)).map(|_| tokio::spawn(Task::new(Arc::clone(&process), rng.fork()).run())).collect();
+        let tasks = (0..rng.usize(1..=most)).map(|_| tokio::spawn(Task::new(Arc::clone(&process), rng.fork()).run())).collect();
         members.push(Member { process, tasks });
     }
     chaos(world, &members).await;
@@ -157,16 +159,21 @@ fn leaks(world: &World) {
     let now = world.now();
     let mut state = world.state();
     for name in &world.names {
-        let Some((row, _)) = state.server.row(name, now) else { continue };
-        let Some(token) = state.tokens.get(&row.owner) else { continue };
-        let dead = world.mix.lives.get(token.process).is_some_and(|life| life.crash_at.is_some());
-        // A refusal ends a clean-up, and a value that was given is never cleared up.
-        let refused = world.mix.odds(super::mix::Fate::Forbid) > 0;
-        // Where commands run late, one may come when the clean-up has ended: after its ttl, or for a second copy.
-        let late = world.mix.late && (row.copy || row.ran_at - row.sent_at > row.ttl / 100 * 95);
-        if !(dead || refused || late || row.lingers || token.handed || !row.owner.is_ours()) {
-            let text = format!("{name:?} is still taken for P{}, which has come to rest", token.process + 1);
-            state.findings.push(Finding { rule: Rule::Leak, at: now, text });
+        let held = state.server.held(name, now).into_iter().map(|(held, _)| (&held.owner, "still taken"));
+        let waiting = state.server.waiters(name, now).map(|waiter| (&waiter.owner, "still waited for"));
+        let left: Vec<_> = held.chain(waiting).map(|(owner, what)| (owner.clone(), what)).collect();
+        for (owner, what) in left {
+            let Some(token) = state.tokens.get(&owner) else { continue };
+            let dead = world.mix.lives.get(token.process).is_some_and(|life| life.crash_at.is_some());
+            // A refusal ends a clean-up, and a value that was given is never cleared up.
+            let refused = world.mix.odds(super::mix::Fate::Forbid) > 0;
+            // Where commands run late, one may come when the clean-up has ended: after its ttl, or for a second copy.
+            let too_late = |from: Origin| from.copy || from.ran_at - from.sent_at > from.ttl / 100 * 95;
+            let late = world.mix.late && state.server.origin(&owner).is_some_and(too_late);
+            if !(dead || refused || late || token.handed || !owner.is_ours()) {
+                let text = format!("{name:?} is {what} for P{}, which has come to rest", token.process + 1);
+                state.findings.push(Finding { rule: Rule::Leak, at: now, text });
+            }
         }
     }
 }
@@ -178,14 +185,14 @@ async fn free(world: &World) {
     for name in &world.names {
         loop {
             let now = world.now();
-            let Some(left) = world.state().server.row(name, now).map(|(_, left)| left) else { break };
+            let Some(left) = world.state().server.held(name, now).map(|(_, left)| left) else { break };
             if now > world.mix.heal + nanos(REST * 4) {
                 break;
             }
             sleep_until(world.at(now + left + ms(1))).await;
         }
         let now = world.now();
-        let taken = world.state().server.row(name, now).is_some();
+        let taken = world.state().server.held(name, now).is_some();
         let (name, holder) = (name.as_str().to_owned(), taken.then(|| "somebody".to_owned()));
         world.record("lab", What::Seen { name, holder, forever: false });
     }

@@ -1,65 +1,67 @@
-//! The far end of the simulated network: names, owners and a grant counter, by the server's own clock.
+//! The far end of the simulated network: names, owners, queues and a grant counter, by the server's own clock.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use tenure::{Acquired, Busy, Entry, Error, Fence, Grant, Holder, Lease, Name, Owner, Place, Released, Renewal, Request, Share};
+use tenure::record::{Held, Record, Served, Turn, Waiter};
+use tenure::{Acquired, Entry, Error, Lease, Name, Owner, Place, Released, Renewal, Request};
 
 use super::Flaw;
 use super::clock::{At, ms, nanos};
 
 const MS: u64 = ms(1);
+const RECHECK: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 pub(super) struct Server {
     flaw: Flaw,
     counter: u64,
-    names: Vec<(Name, Option<Row>)>,
+    names: Vec<(Name, Record)>,
+    /// What the last acquisition of each owner was.
+    origins: HashMap<Owner, Origin>,
     /// What its clock shows more than the virtual time, and less.
     ahead: u64,
     behind: u64,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) owner: Owner,
-    /// The owner has given it up, and the name is kept taken by nobody.
-    pub(super) lingers: bool,
-    /// When the command was sent that took it, and when it ran.
+/// Where an acquisition came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// When it was sent, and when it ran.
     pub(super) sent_at: At,
     pub(super) ran_at: At,
     /// It was a second copy of the command.
     pub(super) copy: bool,
     pub(super) ttl: u64,
-    fence: u64,
-    /// By the server's clock.
-    until: u64,
 }
 
-/// Where an acquisition came from.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
-    pub(super) sent_at: At,
-    pub(super) copy: bool,
+/// What a command made of a name.
+pub(super) struct Done<T> {
+    pub(super) answer: T,
+    /// To be told that they hold.
+    pub(super) served: Vec<Served>,
+    /// Those who wait without a place should look.
+    pub(super) freed: bool,
+}
+
+impl<T> Done<T> {
+    fn of<U>(turn: Turn<U>, answer: impl FnOnce(U) -> T) -> Self {
+        Self { answer: answer(turn.answer), served: turn.served, freed: turn.freed }
+    }
 }
 
 impl Server {
     pub(super) fn new(names: &[Name], grain: u64, flaw: Flaw) -> Self {
-        // The counter begins high, so that a flaw may let it fall.
-        let counter = 1_000;
-        // Starts ahead, so that it can go back.
-        Self {
-            flaw,
-            counter,
-            names: names.iter().map(|name| (name.clone(), None)).collect(),
-            ahead: (1 << 40) + grain,
-            behind: 0,
-        }
+        // The counter begins high, so that a flaw may let it fall; the clock starts ahead, so that it can go back.
+        let (counter, ahead) = (1_000, (1 << 40) + grain);
+        let names = names.iter().map(|name| (name.clone(), Record::default())).collect();
+        Self { flaw, counter, names, origins: HashMap::new(), ahead, behind: 0 }
     }
 
     /// What its clock shows.
-    fn clock(&self, now: At) -> u64 {
+    fn clock(&self, now: At) -> Duration {
         // In whole milliseconds, as servers count.
-        (now + self.ahead - self.behind) / MS * MS
+        Duration::from_nanos((now + self.ahead - self.behind) / MS * MS)
     }
 
     pub(super) fn jump_forward(&mut self, by: u64) {
@@ -72,116 +74,129 @@ impl Server {
 
     /// Forgets everything but the counter, or one name.
     pub(super) fn forget(&mut self, name: Option<usize>) {
-        for (index, (_, row)) in self.names.iter_mut().enumerate() {
+        for (index, (_, record)) in self.names.iter_mut().enumerate() {
             if name.is_none_or(|name| name == index) {
-                *row = None;
+                *record = Record::default();
             }
         }
     }
 
-    /// The row of a name whose lease has not ended, and what is left of it.
-    pub(super) fn row(&self, name: &Name, now: At) -> Option<(&Row, u64)> {
+    fn record(&self, name: &Name) -> &Record {
+        &self.names.iter().find(|(key, _)| key == name).expect("the names of a run are known").1
+    }
+
+    /// Who has a name by a lease that has not ended, and what is left of it.
+    pub(super) fn held(&self, name: &Name, now: At) -> Option<(&Held, u64)> {
         let clock = self.clock(now);
-        let row = self.names.iter().find(|(key, _)| key == name)?.1.as_ref().filter(|row| row.until > clock)?;
-        Some((row, row.until - clock))
+        let held = self.record(name).holders().find(|held| held.until > clock)?;
+        Some((held, nanos(held.until.saturating_sub(clock))))
     }
 
-    fn slot(&mut self, name: &Name, now: At) -> &mut Option<Row> {
+    /// Those who have places that have not lapsed.
+    pub(super) fn waiters(&self, name: &Name, now: At) -> impl Iterator<Item = &Waiter> {
         let clock = self.clock(now);
-        let slot = &mut self.names.iter_mut().find(|(key, _)| key == name).expect("the names of a run are known").1;
-        slot.take_if(|row| row.until <= clock);
-        slot
+        self.record(name).waiters().filter(move |waiter| waiter.until > clock)
     }
 
-    fn grant(&mut self, request: &Request, now: At, origin: Origin) -> Acquired {
-        self.counter += 1;
-        if self.flaw == Flaw::FenceFallsBack && self.counter.is_multiple_of(5) {
-            self.counter -= 9;
-        }
-        let (clock, fence, flaw) = (self.clock(now), self.counter, self.flaw);
-        let mut ttl = nanos(request.ttl);
-        if flaw == Flaw::ShortLease {
-            ttl -= ttl / 10;
-        }
-        let mut until = clock + ttl;
-        if flaw != Flaw::RepeatShortens
-            && let Some(row) = self.slot(&request.name, now).as_ref().filter(|row| row.owner == request.owner)
-        {
-            // A repeated acquisition that runs late must not end what a renewal has prolonged.
-            until = until.max(row.until);
-        }
-        let (owner, Origin { sent_at, copy }) = (request.owner.clone(), origin);
-        *self.slot(&request.name, now) = Some(Row { owner, lingers: false, sent_at, ran_at: now, copy, ttl, fence, until });
-        Acquired::Granted(Grant { fence: Fence::from_counter(fence), ttl: request.ttl, waiting: false })
+    pub(super) fn origin(&self, owner: &Owner) -> Option<Origin> {
+        self.origins.get(owner).copied()
     }
 
-    pub(super) fn acquire(&mut self, request: &Request, now: At, origin: Origin) -> Result<Acquired, Error> {
-        if request.share != Share::MUTEX || request.place != Place::None {
-            return Err(Error::invalid("the simulated store keeps mutexes without a queue only"));
-        }
-        let flaw = self.flaw;
-        let Some(row) = self.slot(&request.name, now).clone() else {
-            let free = request.from.is_none() || flaw == Flaw::AdoptsAnything;
-            return Ok(if free { self.grant(request, now, origin) } else { busy(None) });
+    /// Runs a command on a name, with what stands there and the clock.
+    fn on<T>(&mut self, name: &Name, now: At, run: impl FnOnce(&mut Record, Duration, &mut dyn FnMut() -> u64) -> T) -> T {
+        let (clock, flaw, counter) = (self.clock(now), self.flaw, &mut self.counter);
+        let mut next = || {
+            *counter += 1;
+            if flaw == Flaw::FenceFallsBack && counter.is_multiple_of(5) {
+                *counter -= 9;
+            }
+            *counter
         };
-        let standing = |owner: &Owner| !row.lingers && row.owner == *owner;
-        let repeated = (request.repeatable || flaw == Flaw::GivenIsMine) && standing(&request.owner);
-        let taken_over = request.from.as_ref().is_some_and(|from| standing(from) || flaw == Flaw::AdoptsAnything);
-        if repeated || taken_over {
-            return Ok(self.grant(request, now, origin));
+        let record = &mut self.names.iter_mut().find(|(key, _)| key == name).expect("the names of a run are known").1;
+        record.expire(clock);
+        run(record, clock, &mut next)
+    }
+
+    pub(super) fn acquire(&mut self, request: &Request, now: At, sent_at: At, copy: bool) -> Result<Done<Acquired>, Error> {
+        let flaw = self.flaw;
+        let asked = self.as_flawed(request, now);
+        let turn = self.on(&request.name, now, |record, clock, next| {
+            let turn = record.acquire(&asked, "", clock, next)?;
+            if flaw == Flaw::RepeatShortens {
+                shorten(record, &asked.owner, clock + asked.ttl);
+            }
+            Ok::<_, Error>(turn)
+        })?;
+        self.origins.insert(request.owner.clone(), Origin { sent_at, ran_at: now, copy, ttl: nanos(request.ttl) });
+        let mark = Some(self.counter);
+        let mut done = Done::of(turn, |answer| answer.acquired(RECHECK, mark));
+        if let Acquired::Granted(grant) = &mut done.answer {
+            grant.ttl = request.ttl;
         }
-        Ok(busy(Some(holder(&row, row.until - self.clock(now)))))
+        Ok(done)
+    }
+
+    /// What a server that is broken on purpose makes of a request.
+    fn as_flawed(&self, request: &Request, now: At) -> Request {
+        let mut request = request.clone();
+        let holder = || self.held(&request.name, now).map(|(held, _)| held.owner.clone());
+        match (self.flaw, &mut request.place) {
+            (Flaw::ShortClaim, Place::Join { claim, .. }) => *claim /= 2,
+            (Flaw::ShortLease, _) => request.ttl -= request.ttl / 10,
+            (Flaw::GivenIsMine, _) => request.repeatable = true,
+            (Flaw::AdoptsAnything, _) if request.from.is_some() => request.from = holder(),
+            _ => {}
+        }
+        request
     }
 
     pub(super) fn renew(&mut self, lease: &Lease, now: At) -> Renewal {
-        let (clock, flaw) = (self.clock(now), self.flaw);
-        let until = clock + nanos(lease.ttl);
-        let Some(row) = self.slot(&lease.name, now) else { return Renewal::Gone };
-        let lingers = row.lingers && flaw != Flaw::RenewsLinger;
-        if flaw != Flaw::RenewsAnyone && (lingers || row.owner != lease.owner) {
-            return Renewal::Gone;
-        }
-        row.lingers = false;
-        row.until = if flaw == Flaw::RenewalShortens { until } else { row.until.max(until) };
-        Renewal::Renewed { waiting: false }
+        let flaw = self.flaw;
+        self.on(&lease.name, now, |record, clock, _| {
+            let held = record.holders().next().cloned();
+            let owner = match held {
+                Some(held) if flaw == Flaw::RenewsLinger && held.lingers && held.owner == lease.owner.lingering() => {
+                    let revived = Held { owner: lease.owner.clone(), lingers: false, ..held };
+                    *record = Record::new([revived], record.waiters().cloned().collect::<Vec<_>>());
+                    lease.owner.clone()
+                }
+                Some(held) if flaw == Flaw::RenewsAnyone && !held.lingers => held.owner,
+                _ => lease.owner.clone(),
+            };
+            let renewal = record.renew(&owner, lease.ttl, clock);
+            if flaw == Flaw::RenewalShortens {
+                shorten(record, &owner, clock + lease.ttl);
+            }
+            renewal
+        })
     }
 
-    pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Released {
-        let (clock, flaw) = (self.clock(now), self.flaw);
+    pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Done<Released> {
+        let flaw = self.flaw;
         if flaw == Flaw::LosesReleases {
-            return Released::Released;
+            return Done { answer: Released::Released, served: Vec::new(), freed: false };
         }
-        let slot = self.slot(&lease.name, now);
-        let Some(row) = slot else { return Released::NotHeld };
-        if flaw != Flaw::ReleasesAnyone && row.owner != lease.owner {
-            return Released::NotHeld;
-        }
-        if row.lingers && flaw != Flaw::ReleasesAnyone {
-            return Released::Released;
-        }
-        if linger.is_zero() {
-            *slot = None;
-        } else {
-            (row.lingers, row.until) = (true, clock + nanos(linger));
-        }
-        Released::Released
+        let turn = self.on(&lease.name, now, |record, clock, next| {
+            let anyone = record.holders().next().map(|held| held.owner.clone()).filter(|_| flaw == Flaw::ReleasesAnyone);
+            record.release(anyone.as_ref().unwrap_or(&lease.owner), linger, clock, next)
+        });
+        Done::of(turn, |answer| answer)
     }
 
     pub(super) fn inspect(&self, name: Option<&Name>, now: At) -> Vec<Entry> {
-        let names = self.names.iter().map(|(key, _)| key).filter(|key| name.is_none_or(|name| name == *key));
-        let entry = |key: &Name| {
-            let (row, left) = self.row(key, now)?;
-            Some(Entry { name: key.clone(), holders: vec![holder(row, left)], waiters: 0 })
+        let clock = self.clock(now);
+        let names = self.names.iter().filter(|(key, _)| name.is_none_or(|name| name == key));
+        let entry = |(name, record): &(Name, Record)| {
+            let (holders, waiters) = record.inspect(clock);
+            (!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters })
         };
         names.filter_map(entry).collect()
     }
 }
 
-fn holder(row: &Row, left: u64) -> Holder {
-    let owner = if row.lingers { row.owner.lingering() } else { row.owner.clone() };
-    Holder { owner, share: Share::MUTEX, fence: Fence::from_counter(row.fence), ttl: Some(Duration::from_nanos(left)), age: None }
-}
-
-fn busy(holder: Option<Holder>) -> Acquired {
-    Acquired::Busy(Busy { ahead: None, recheck: Duration::from_millis(400), mark: None, holder })
+/// The owner's lease ends at `until`, whatever it was.
+fn shorten(record: &mut Record, owner: &Owner, until: Duration) {
+    let holders: Vec<Held> = record.holders().cloned().collect();
+    let holders = holders.into_iter().map(|held| if held.owner == *owner { Held { until, ..held } } else { held });
+    *record = Record::new(holders, record.waiters().cloned().collect::<Vec<_>>());
 }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::clock::SimClock;
 use super::network::{Op, Reply};
+use super::notice::Watcher;
 use super::world::World;
 
 pub(super) struct SimStore {
@@ -44,9 +45,9 @@ impl Store for SimStore {
     fn features(&self) -> Features {
         Features {
             fence: true,
-            shares: false,
-            queue: false,
-            cohort: false,
+            shares: true,
+            queue: self.world.mix.queue,
+            cohort: self.world.mix.cohort,
             push: self.world.mix.push,
             server_clock: true,
             late_commands: self.world.mix.late,
@@ -58,7 +59,12 @@ impl Store for SimStore {
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         match self.call(Op::Acquire(request.clone())).await? {
-            Reply::Acquired(acquired) => Ok(acquired),
+            Reply::Acquired(acquired) => {
+                if let (Acquired::Granted(_), Some(token)) = (&acquired, self.world.state().tokens.get_mut(&request.owner)) {
+                    token.answered = true;
+                }
+                Ok(acquired)
+            }
             _ => unreachable!("it answers what it is asked"),
         }
     }
@@ -82,10 +88,12 @@ impl Store for SimStore {
         if !self.world.mix.push {
             return Ok(stream::pending().boxed());
         }
-        let (watcher, hints) = mpsc::unbounded_channel();
-        self.call(Op::Watch(request.name.clone(), watcher)).await?;
-        let next = |mut hints: mpsc::UnboundedReceiver<Notice>| async move { hints.recv().await.map(|hint| (hint, hints)) };
-        Ok(stream::unfold(hints, next).boxed())
+        let (sender, notices) = mpsc::unbounded_channel();
+        let watcher = Watcher { name: request.name.clone(), owner: request.owner.clone(), notices: sender };
+        self.call(Op::Watch(watcher)).await?;
+        let next =
+            |mut notices: mpsc::UnboundedReceiver<Notice>| async move { notices.recv().await.map(|notice| (notice, notices)) };
+        Ok(stream::unfold(notices, next).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {

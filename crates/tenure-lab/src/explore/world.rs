@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Guard, Lease, Name, Owner, State};
+use tenure::{Fence, Guard, Lease, Name, Owner, State};
 use tenure_testkit::History;
 use tenure_testkit::history::{Event, Finding, Rule, What};
 use tokio::sync::Notify;
@@ -52,6 +52,7 @@ pub(super) struct Inner {
 }
 
 /// What is known of an owner token.
+#[allow(clippy::struct_excessive_bools, reason = "each is of its own")]
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     pub(super) process: usize,
@@ -62,6 +63,8 @@ pub(super) struct Token {
     released: bool,
     /// Somebody has held by it.
     pub(super) granted: bool,
+    /// The store has said so.
+    pub(super) answered: bool,
     /// It was given up without a release.
     pub(super) handed: bool,
 }
@@ -163,6 +166,11 @@ impl World {
         let (owner, name, fence) = (held.guard.token(), held.guard.name(), held.guard.fence().map(tenure::Fence::get));
         let mut state = self.state();
         state.coverage.met(Met::Grant);
+        let index =
+            held.guard.fence().and_then(|fence| Some(fence.get() - Fence::from_counter(fence.counter())?.get())).unwrap_or(0);
+        if index > 0 {
+            state.coverage.met(Met::Passed);
+        }
         let believed = now + clock.life().real(remaining);
         let until = now + clock.life().real(remaining + held.stop);
         let mut latest = None;
@@ -170,6 +178,9 @@ impl World {
         if let Some(token) = state.tokens.get_mut(&owner) {
             token.granted = true;
             shown = owner.is_ours().then(|| format!("{who}.{}", token.number));
+            if !token.answered {
+                state.coverage.met(Met::Believed);
+            }
         }
         // When a value that others use too was sent last is not known.
         if let Some(token) = state.tokens.get(&owner).filter(|_| owner.is_ours()) {
@@ -290,7 +301,7 @@ impl Watched {
             self.finds(findings, now, "it is believed for longer than its longest hold");
         }
         let stopped = believed + self.clock.life().real(self.stop);
-        let stands = server.row(&guard.name(), now).filter(|(row, _)| row.owner == guard.token() && !row.lingers);
+        let stands = server.held(&guard.name(), now).filter(|(held, _)| held.owner == guard.token());
         if world.mix.tier == 1 && believed > now && stands.is_none_or(|(_, left)| stopped > now + left + ROUNDING) {
             self.finds(findings, now, "it is believed for longer than the lease lasts at the store");
         }
@@ -318,7 +329,7 @@ impl Inner {
     /// An acquisition with a token leaves its process.
     pub(super) fn asks(&mut self, now: At, process: usize, owner: &Owner, repeatable: bool) {
         let number = self.tokens.len();
-        let fresh = Token { process, number, sent_at: now, released: false, granted: false, handed: false };
+        let fresh = Token { process, number, sent_at: now, released: false, granted: false, answered: false, handed: false };
         let token = self.tokens.entry(owner.clone()).or_insert(fresh);
         token.sent_at = now;
         if token.released && repeatable {

@@ -8,7 +8,7 @@ use tenure_testkit::{Register, ShiftedClock};
 
 use super::actor::Claim;
 use super::rigs::{File, Redis, in_memory, on_file, on_redis};
-use super::stage::{BELIEF, DOOR, NEXT, OPERATION, POLL, SLACK, Stage, TTL, terms};
+use super::stage::{BELIEF, CLAIM, DOOR, NEXT, OPERATION, POLL, SLACK, Stage, TTL, terms};
 use super::{broken, fenced, holds, spared};
 use crate::Item;
 use crate::item::Run;
@@ -312,8 +312,9 @@ fn herd(stage: &mut Stage<'_>) {
     mortal.kill();
     holder.kill();
     stage.fault("the holder is killed, and some who wait");
-    stage.grant_due(NEXT);
-    stage.serves_all(waiting);
+    // The place of the dead may be the first in the queue, or the last.
+    stage.grant_due(NEXT + CLAIM);
+    stage.serves_all(waiting, CLAIM + SLACK);
 }
 
 /// Both claims are of one process.
@@ -359,5 +360,5 @@ fn herd_of_tasks(stage: &mut Stage<'_>) {
     let waiting: Vec<Claim> = (0..30).map(|_| a.asks(DOOR, terms())).collect();
     stage.keeps = true;
     stage.expect(&first.releases(), "Released");
-    stage.serves_all(waiting);
+    stage.serves_all(waiting, SLACK);
 }

@@ -31,8 +31,10 @@ pub(super) const BELIEF: Duration = Duration::from_millis(1_778 + 250);
 pub(super) const NEXT: Duration = Duration::from_millis(2_000 + 120 + 250);
 /// How long a process tries to open its store where nothing answers.
 pub(super) const OPENING: Duration = Duration::from_secs(5);
-/// How soon another has what was taken away.
-pub(super) const SOON: Duration = Duration::from_millis(2 * 120 + 250 + 250);
+/// For how long a name is handed to one that waits: what it costs when that one is dead.
+pub(super) const CLAIM: Duration = Duration::from_millis(1_500);
+/// How soon another has what was taken away: one that waits looks after its place about once a second.
+pub(super) const SOON: Duration = Duration::from_millis(1_200 + 120 + 250 + 250);
 /// In milliseconds: long enough for a renewal to fail, and short enough for the next to be in time.
 pub(super) const A_MOMENT: Range<u64> = 950..1_250;
 /// How long the lab waits for what has no bound of its own, before it tells what it waited for.
@@ -321,15 +323,15 @@ impl<'a> Stage<'a> {
         self.is_left(&claim);
     }
 
-    /// Each of those who wait is granted in its turn and gives up at once.
-    pub(super) fn serves_all(&self, mut waiting: Vec<Claim>) {
+    /// Each of those who wait is granted in its turn and gives up at once; the door is free within this time after the last.
+    pub(super) fn serves_all(&self, mut waiting: Vec<Claim>, free: Duration) {
         while !waiting.is_empty() {
             let granted = |event: &Event| waiting.iter().position(|claim| claim.is_granted_by(event));
             let event = self.recorder.wait(PATIENCE, "a grant to one of those who wait", |event| granted(event).is_some());
             let served = waiting.swap_remove(granted(&event).expect("just found"));
             self.expect(&served.releases(), "Released");
         }
-        self.free_due(DOOR, SLACK);
+        self.free_due(DOOR, free);
     }
 
     /// The last holder gives the door up, and it is free.

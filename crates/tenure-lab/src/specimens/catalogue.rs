@@ -3,7 +3,7 @@
 use tenure_testkit::history::Rule;
 
 use super::program::{Client, Scheme, Tick};
-use super::schemes::{NOT_MINE, TTL, counted, getset, php, row, setnx, shared, token};
+use super::schemes::{NOT_MINE, TTL, counted, getset, php, row, setnx, shared, token, waiting};
 use super::setting::{Faults, Setting};
 use super::world::World;
 
@@ -68,6 +68,12 @@ fn was_overwritten(world: &World) -> bool {
     world.clients[0].died.is_some() && world.clients.iter().any(|client| client.seen == NOT_MINE)
 }
 
+/// Two were woken, and one of them holds.
+fn two_were_woken(world: &World) -> bool {
+    let woken = &world.clients[1..];
+    woken.iter().all(|client| client.seen == waiting::LISTENED) && woken.iter().any(|client| client.believes(world.now))
+}
+
 const CRASH: Faults = Faults { crashes: 1, ..Faults::NONE };
 const LOST_REPLY: Faults = Faults { lost_replies: 1, ..Faults::NONE };
 const FLUSH: Faults = Faults { flushes: 1, ..Faults::NONE };
@@ -75,7 +81,7 @@ const SLOW: Faults = Faults { slow: 1, ..Faults::NONE };
 
 /// Every specimen that must be caught.
 pub fn specimens() -> Vec<Specimen> {
-    let all = [plain(), timestamps(), adoption(), tokens(), renewals(), data(), kinds(), rows()];
+    let all = [plain(), timestamps(), adoption(), tokens(), renewals(), data(), kinds(), queues(), rows()];
     all.into_iter().flatten().collect()
 }
 
@@ -219,8 +225,28 @@ fn kinds() -> Vec<Specimen> {
         new("reentrant/counts-are-repeated", "a reply is lost, and the command sent again", counted::REENTRANT, Rule::Overlap)
             .clients(2)
             .faults(LOST_REPLY),
-        new("waiting/messages-only", "released between the look and the subscription", counted::MESSAGES_ONLY, Rule::NotGranted)
+        new("semaphore/no-leases", "one that is in is killed", shared::COUNTER, Rule::Leak)
+            .with(|setting| setting.capacity = u32::from(shared::PERMITS))
+            .faults(CRASH),
+    ]
+}
+
+fn queues() -> Vec<Specimen> {
+    let new = Specimen::new;
+    let (between, herd) = ("released between the look and the subscription", "released, and the message wakes all who wait");
+    vec![
+        new("waiting/messages-only", between, waiting::MESSAGES_ONLY, Rule::NotGranted).clients(2).within(0),
+        new("waiting/expiry", "the holder is killed, and a lease that ends tells nobody", waiting::SUBSCRIBED, Rule::NotGranted)
             .clients(2)
+            .faults(CRASH),
+        new("waiting/lost-message", "the subscription is lost, and then released", waiting::SUBSCRIBED, Rule::NotGranted)
+            .clients(2)
+            .faults(Faults { deaf: 1, ..Faults::NONE })
+            .within(0),
+        new("waiting/newcomer", "released, and a third comes before the message", waiting::SUBSCRIBED, Rule::Overtaken).within(0),
+        new("waiting/herd", herd, waiting::SUBSCRIBED, Rule::Overtaken).also(two_were_woken).within(0),
+        new("redisson/fair-clock", "one host's clock is ahead", waiting::FAIR, Rule::Overtaken)
+            .with(|setting| setting.skews = [0, 0, 2 * TTL + 1])
             .within(0),
     ]
 }

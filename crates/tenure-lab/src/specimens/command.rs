@@ -104,6 +104,24 @@ pub enum Command {
         /// How many there may be.
         limit: u8,
     },
+    /// `INCR key`
+    Incr(&'static str),
+    /// `DECR key`
+    Decr(&'static str),
+    /// A script: drops from the queue's head who is late by the client's clock, then takes the name if it is free and nobody waits in
+    /// front, or queues; 1 if it has it
+    TakeInTurn {
+        /// The lock; its queue is beside it.
+        key: &'static str,
+        /// Who asks.
+        member: Value,
+        /// The client's wall clock.
+        at: Value,
+        /// How long the lease is.
+        ttl: Tick,
+        /// How much longer than those in front of it a place lasts.
+        patience: Tick,
+    },
     /// `ZREM key value`
     Leave(&'static str, Value),
     /// `SUBSCRIBE key`
@@ -168,6 +186,14 @@ impl fmt::Display for Command {
             Self::Count(key, value, n, _) => write!(f, "script: HINCRBY {key} {value} {n}"),
             Self::Enter { key, member, at, ttl, limit } => {
                 write!(f, "script: drop from {key} what is older than {at} - {ttl}, add {member} if fewer than {limit}")
+            }
+            Self::Incr(key) => write!(f, "INCR {key}"),
+            Self::Decr(key) => write!(f, "DECR {key}"),
+            Self::TakeInTurn { key, member, at, .. } => {
+                write!(
+                    f,
+                    "script: drop waiters whose time is over at {at}, SET {key} {member} if it is free and its turn, else queue"
+                )
             }
             Self::Leave(key, value) => write!(f, "ZREM {key} {value}"),
             Self::Subscribe(key) => write!(f, "SUBSCRIBE {key}"),

@@ -6,6 +6,7 @@
 
 mod catalogue;
 mod command;
+mod judge;
 mod matrix;
 mod player;
 mod program;

@@ -206,6 +206,7 @@ impl Player {
         let until = |until: Option<Tick>| until.map(|until| self.scale.end(at, self.client.clock(now), until));
         let event = |change| match change {
             Change::Asks => What::Ask { claim, name: name() },
+            Change::Queued => What::Queued { claim, name: name() },
             Change::Holds(hold) => What::Grant {
                 claim,
                 name: name(),

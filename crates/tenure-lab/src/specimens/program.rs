@@ -18,8 +18,10 @@ pub(super) type Tick = i16;
 pub enum Next {
     /// Sends a command on connection 0 or 1, and goes on at this line with the reply.
     Call(u8, u8, Command),
-    /// Goes on at this line when a message comes.
+    /// Waits: goes on at this line when a message comes.
     Listen(u8),
+    /// Waits: sends a command at its next look, and goes on at this line with the reply.
+    Look(u8, Command),
     /// It holds, as it believes until then; for ever where it looks at no clock.
     Won {
         /// On its monotonic clock.
@@ -180,6 +182,8 @@ pub struct Client {
     pub hold: Option<Hold>,
     /// It has begun to give up what it holds.
     pub releasing: bool,
+    /// It waits for its turn.
+    pub waits: bool,
     /// When its last renewal, or what it took the name with, was sent.
     pub renewed: Tick,
     /// A value to remember: its own, in most schemes.
@@ -193,6 +197,8 @@ pub struct Client {
 pub enum Change {
     /// It begins to ask.
     Asks,
+    /// It waits from now on.
+    Queued,
     /// It believes that it holds.
     Holds(Hold),
     /// The end of its belief has moved.
@@ -220,6 +226,7 @@ impl Client {
             lanes: <_>::default(),
             hold: None,
             releasing: false,
+            waits: false,
             renewed: 0,
             mine,
             seen,
@@ -308,7 +315,14 @@ impl Client {
         let stage = &mut self.lanes[lane].stage;
         match next {
             Next::Call(connection, then, command) => *stage = Stage::Ready(connection, then, command),
-            Next::Listen(then) => *stage = Stage::Listening(then),
+            Next::Listen(then) => {
+                *stage = Stage::Listening(then);
+                return self.queues();
+            }
+            Next::Look(then, command) => {
+                *stage = Stage::Ready(0, then, command);
+                return self.queues();
+            }
             end => {
                 self.lanes[lane] = Lane::default();
                 if matches!(end, Next::Won { .. } | Next::Renewed(_)) {
@@ -320,7 +334,12 @@ impl Client {
         Vec::new()
     }
 
+    fn queues(&mut self) -> Vec<Change> {
+        if std::mem::replace(&mut self.waits, true) { Vec::new() } else { vec![Change::Queued] }
+    }
+
     fn end(&mut self, next: Next) -> Vec<Change> {
+        self.waits &= matches!(next, Next::Renewed(_));
         match next {
             Next::Won { until, fence } => {
                 let hold = Hold { until, fence };
@@ -341,7 +360,7 @@ impl Client {
                 None => Vec::new(),
             },
             Next::Freed => vec![Change::Freed],
-            Next::Call(..) | Next::Listen(_) => Vec::new(),
+            Next::Call(..) | Next::Listen(_) | Next::Look(..) => Vec::new(),
         }
     }
 }

@@ -205,6 +205,10 @@ impl<'a> Theatre<'a> {
                 self.recorder.record(name(who), What::Died);
             }
             Action::Sleep(who) => self.sleep(who, now),
+            Action::Deafen(who) => {
+                self.server.cli("CLIENT KILL TYPE pubsub");
+                self.recorder.record("lab", What::Fault { text: format!("the subscription of {} is lost", name(who)) });
+            }
             Action::Flush | Action::Failover | Action::Jump => self.break_server(action),
             Action::Tick => {}
         }

@@ -9,8 +9,8 @@ use super::setting::Setting;
 use super::world::{Action, World};
 
 /// The rules that a specimen can break.
-pub const RULES: [Rule; 6] =
-    [Rule::Overlap, Rule::FenceOrder, Rule::Leak, Rule::NotGranted, Rule::FalseLoss, Rule::RefusedHolder];
+pub const RULES: [Rule; 7] =
+    [Rule::Overlap, Rule::FenceOrder, Rule::Leak, Rule::Overtaken, Rule::NotGranted, Rule::FalseLoss, Rule::RefusedHolder];
 
 /// What a search found.
 #[derive(Clone, Debug)]

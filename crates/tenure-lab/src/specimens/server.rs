@@ -16,6 +16,8 @@ pub struct Server {
     listeners: BTreeSet<(u8, &'static str)>,
     /// Who has a message that it has not read.
     pub mail: BTreeSet<u8>,
+    /// Who waits at the lock, and until when.
+    line: Vec<(Value, Tick)>,
     /// Connections that have written what no replica has.
     ahead: BTreeSet<(u8, u8)>,
 }
@@ -43,19 +45,30 @@ impl Server {
     /// The connections of a process are gone.
     pub fn disconnect(&mut self, who: u8) {
         self.watches.retain(|(other, _), _| *other != who);
-        self.listeners.retain(|(other, _)| *other != who);
+        self.deafen(who);
         self.mail.remove(&who);
     }
 
-    /// Whether the lock is taken, by anybody. A timestamp that has passed is nobody's.
+    /// Whether the lock is taken, by anybody. A timestamp that has passed is nobody's, and so is a count of none.
     pub fn is_taken(&self, now: Tick) -> bool {
-        self.get(LOCK, now).is_some_and(|entry| !matches!(entry.data, Data::Text(value) if value.is_past(now)))
+        let is_nobodys = |entry: &Entry| matches!(entry.data, Data::Text(value) if value.is_past(now) || value == ZERO);
+        self.get(LOCK, now).is_some_and(|entry| !is_nobodys(entry))
     }
 
     /// Whether the lock is taken and nothing will ever end that.
     pub(super) fn is_taken_forever(&self) -> bool {
         let ends = |entry: &Entry| entry.until.is_some() || matches!(entry.data, Data::Text(Value::At(_) | Value::Row { .. }));
         self.keys.get(LOCK).is_some_and(|entry| !ends(entry))
+    }
+
+    /// Whether a client hears what is published, and has nothing unread.
+    pub fn listens(&self, who: u8) -> bool {
+        self.listeners.iter().any(|(other, _)| *other == who) && !self.mail.contains(&who)
+    }
+
+    /// A client hears no more, and does not know.
+    pub fn deafen(&mut self, who: u8) {
+        self.listeners.retain(|(other, _)| *other != who);
     }
 
     /// Whether the lock is taken for this take.
@@ -103,7 +116,7 @@ impl Server {
                 self.set_new(key, value, Some(now + ttl))
             }
             Command::SetNxPxIncr(key, value, ttl) => match self.set_new(key, value, Some(now + ttl)) {
-                ONE => self.increment(FENCE),
+                ONE => self.add(FENCE, 1),
                 none => none,
             },
             Command::SetXxPx(key, ..) if !self.keys.contains_key(key) => Value::Nil,
@@ -134,6 +147,9 @@ impl Server {
             }
             Command::Count(key, field, n, ttl) => self.count(key, field, Tick::from(n), now + ttl),
             Command::Enter { key, member, at, ttl, limit } => self.enter(key, member, at, ttl, limit),
+            Command::Incr(key) => self.add(key, 1),
+            Command::Decr(key) => self.add(key, -1),
+            Command::TakeInTurn { key, member, at, ttl, patience } => self.take_in_turn(key, member, at, (ttl, patience), now),
             Command::Leave(key, member) | Command::ReadUnlock(key, member) => self.leave(key, member),
             Command::Update { key, version, ends } => self.update(key, version, ends),
             Command::ReadLock(key, member, ttl) => self.read_lock(key, member, now + ttl),
@@ -204,10 +220,10 @@ impl Server {
         }
     }
 
-    fn increment(&mut self, key: &'static str) -> Value {
+    fn add(&mut self, key: &'static str, n: i16) -> Value {
         let number = match self.text(key) {
-            Value::Int(number) => number + 1,
-            _ => 1,
+            Value::Int(number) => number + n,
+            _ => n,
         };
         self.set(key, Value::Int(number), None);
         Value::Int(number)
@@ -259,6 +275,28 @@ impl Server {
         }
         self.keep(key, members, None);
         Value::Int(i16::from(room))
+    }
+
+    fn take_in_turn(&mut self, key: &'static str, member: Value, at: Value, spans: (Tick, Tick), now: Tick) -> Value {
+        let (Value::At(at), (ttl, patience)) = (at, spans) else { return Value::Nil };
+        while self.line.first().is_some_and(|(_, until)| *until <= at) {
+            self.line.remove(0);
+        }
+        if !self.keys.contains_key(key) && self.line.first().is_none_or(|(head, _)| *head == member) {
+            self.line.retain(|(other, _)| *other != member);
+            self.line.iter_mut().for_each(|(_, until)| *until -= patience);
+            self.set(key, member, Some(now + ttl));
+            return ONE;
+        }
+        if self.line.iter().all(|(other, _)| *other != member) {
+            let left = match (self.line.last(), self.ttl(key, now)) {
+                (Some((_, until)), _) => until - at,
+                (None, Value::Int(left)) => left.max(0),
+                _ => 0,
+            };
+            self.line.push((member, at + left + patience));
+        }
+        ZERO
     }
 
     fn leave(&mut self, key: &'static str, member: Value) -> Value {

@@ -50,6 +50,8 @@ pub struct Faults {
     pub failovers: u8,
     /// The server's clock jumps forward, by this much.
     pub jump: Tick,
+    /// Subscriptions that are lost without a word.
+    pub deaf: u8,
     /// Machines of clients that sleep through a step.
     pub sleeps: u8,
 }
@@ -57,7 +59,7 @@ pub struct Faults {
 impl Faults {
     /// Nothing goes wrong.
     pub const NONE: Self =
-        Self { crashes: 0, lost_replies: 0, lost_requests: 0, slow: 0, flushes: 0, failovers: 0, jump: 0, sleeps: 0 };
+        Self { crashes: 0, lost_replies: 0, lost_requests: 0, slow: 0, flushes: 0, failovers: 0, jump: 0, deaf: 0, sleeps: 0 };
 }
 
 impl Setting {

@@ -28,6 +28,7 @@ fn line(action: Action, setting: &Setting, said: &[Said]) -> String {
         Action::Flush => vec!["the server loses its data".to_owned()],
         Action::Failover => vec!["the server dies, and its replica takes over without the last writes".to_owned()],
         Action::Jump => vec![format!("the server's clock jumps by {}", setting.faults.jump)],
+        Action::Deafen(who) => vec![format!("the subscription of {} is lost, and it does not know", name(who))],
         Action::Sleep(who) => vec![format!("the machine of {} sleeps for a step", name(who))],
         _ => Vec::new(),
     };
@@ -60,6 +61,7 @@ fn changed(who: u8, change: Change) -> Option<String> {
         Change::Believes(end) => format!("{who} holds on{}", until(end)),
         Change::Lost => format!("{who} thinks that it has lost the lock"),
         Change::Releases => format!("{who} stops working"),
+        Change::Queued => format!("{who} waits"),
         Change::Busy => format!("{who} does not get it"),
         Change::Asks | Change::Freed => return None,
     })

@@ -47,6 +47,11 @@ impl Scale {
         (u128::from(ticks.unsigned_abs()) * step - step / 2).to_string()
     }
 
+    /// A span by the clocks of clients, in milliseconds.
+    fn span(&self, ticks: Tick) -> String {
+        (u128::from(ticks.unsigned_abs()) * self.step.as_millis()).to_string()
+    }
+
     /// What a wall clock says, in milliseconds.
     pub(super) fn milliseconds(&self, at: Tick) -> i64 {
         self.wall + i64::from(at) * i64::try_from(self.step.as_millis()).expect("steps are short")
@@ -88,6 +93,11 @@ impl Scale {
             Command::Watch(key) => one(&["WATCH", key]),
             Command::Wait => one(&["WAIT", "1", "1"]),
             Command::Subscribe(key) => one(&["SUBSCRIBE", key]),
+            Command::Incr(key) => one(&["INCR", key]),
+            Command::Decr(key) => one(&["DECR", key]),
+            Command::TakeInTurn { key, member, at, ttl, patience } => {
+                script(TAKE_IN_TURN, key, &[text(member), text(at), self.ttl(ttl), self.span(patience)])
+            }
             Command::Leave(key, value) => one(&["ZREM", key, &text(value)]),
             Command::ReadUnlock(key, value) => one(&["SREM", key, &text(value)]),
             Command::ExecDel(key) => [one(&["MULTI"]), one(&["DEL", key]), one(&["EXEC"])].concat(),
@@ -167,5 +177,22 @@ return n";
 const ENTER: &str = "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[3])
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[4]) then return 0 end
 redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1]) return 1";
+const TAKE_IN_TURN: &str = "local queue, ends, me, now = KEYS[1] .. ':queue', KEYS[1] .. ':ends', ARGV[1], tonumber(ARGV[2])
+local head = redis.call('LINDEX', queue, 0)
+while head and tonumber(redis.call('ZSCORE', ends, head)) <= now do
+  redis.call('LPOP', queue) redis.call('ZREM', ends, head)
+  head = redis.call('LINDEX', queue, 0)
+end
+if redis.call('EXISTS', KEYS[1]) == 0 and (not head or head == me) then
+  redis.call('LPOP', queue) redis.call('ZREM', ends, me)
+  for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do redis.call('ZINCRBY', ends, -ARGV[4], other) end
+  redis.call('SET', KEYS[1], me, 'PX', ARGV[3]) return 1
+end
+if not redis.call('ZSCORE', ends, me) then
+  local last = redis.call('LINDEX', queue, -1)
+  local left = last and tonumber(redis.call('ZSCORE', ends, last)) - now or math.max(redis.call('PTTL', KEYS[1]), 0)
+  redis.call('ZADD', ends, now + left + ARGV[4], me) redis.call('RPUSH', queue, me)
+end
+return 0";
 const READ_LOCK: &str = "if redis.call('TYPE', KEYS[1]).ok == 'string' then return 0 end
 redis.call('SADD', KEYS[1], ARGV[1]) redis.call('PEXPIRE', KEYS[1], ARGV[2]) return 1";

@@ -25,10 +25,12 @@ pub struct World {
     largest: i16,
     /// For each client, the largest fence that was given before it asked.
     floors: Vec<i16>,
+    /// For each client, who waited when it asked, a bit each.
+    before: Vec<u8>,
     /// The fence that the guarded resource has seen.
     resource: Option<i16>,
     /// Rules that were broken in a step, and not in a state.
-    broken: Vec<Rule>,
+    pub(super) broken: Vec<Rule>,
 }
 
 /// One thing that happens.
@@ -60,6 +62,8 @@ pub enum Action {
     Failover,
     /// The server's clock jumps.
     Jump,
+    /// A client hears no more of what is published, and does not know.
+    Deafen(u8),
     /// Time passes.
     Tick,
     /// Time passes, and the client's machine sleeps meanwhile.
@@ -106,6 +110,7 @@ impl World {
             left: setting.faults,
             largest: 0,
             floors: vec![0; usize::from(setting.clients)],
+            before: vec![0; usize::from(setting.clients)],
             resource: None,
             broken: Vec::new(),
         }
@@ -191,6 +196,9 @@ impl World {
         }
         if self.left.crashes > 0 && client.takes > 0 {
             actions.push(Action::Crash(who));
+        }
+        if self.left.deaf > 0 && self.server.listens(who) {
+            actions.push(Action::Deafen(who));
         }
         if self.left.sleeps > 0 && client.hold.is_some() && self.now < setting.horizon {
             actions.push(Action::Sleep(who));
@@ -290,6 +298,10 @@ impl World {
                 self.left.failovers -= 1;
                 self.server = Server::default();
             }
+            Action::Deafen(who) => {
+                self.left.deaf -= 1;
+                self.server.deafen(who);
+            }
             Action::Jump => self.jumped += std::mem::take(&mut self.left.jump),
             Action::Sleep(who) => {
                 self.left.sleeps -= 1;
@@ -333,8 +345,14 @@ impl World {
     fn note(&mut self, who: u8, changes: Vec<Change>, said: &mut Vec<Said>) {
         for change in changes {
             match change {
-                Change::Asks => self.floors[usize::from(who)] = self.largest,
+                Change::Asks => {
+                    self.floors[usize::from(who)] = self.largest;
+                    self.before[usize::from(who)] = self.waiting();
+                }
                 Change::Holds(hold) => {
+                    if self.before[usize::from(who)] & self.waiting() != 0 {
+                        self.broken.push(Rule::Overtaken);
+                    }
                     if let Some(fence) = hold.fence {
                         if fence <= self.floors[usize::from(who)] {
                             self.broken.push(Rule::FenceOrder);
@@ -346,6 +364,12 @@ impl World {
             }
             said.push(Said::Changed(who, change));
         }
+    }
+
+    /// Who waits, a bit each.
+    fn waiting(&self) -> u8 {
+        let waiting = self.clients.iter().filter(|client| client.waits && client.died.is_none());
+        waiting.fold(0, |all, client| all | 1 << client.who)
     }
 
     fn write(&mut self, setting: &Setting, who: u8, said: &mut Vec<Said>) {
@@ -360,39 +384,5 @@ impl World {
             self.broken.push(Rule::RefusedHolder);
         }
         said.push(Said::Wrote(who, fence, accepted));
-    }
-
-    /// Whether `rule` is broken now, or was in a step before.
-    pub fn breaks(&self, setting: &Setting, rule: Rule) -> bool {
-        let broken = match rule {
-            Rule::Overlap => {
-                let holders = self.clients.iter().filter(|client| client.believes(self.now));
-                let weight: u32 = holders.map(|client| setting.weights[usize::from(client.who)]).sum();
-                weight > setting.capacity
-            }
-            Rule::Leak => self.server.is_taken(self.now + self.jumped) && self.is_over(setting),
-            Rule::NotGranted => self.is_forgotten(setting),
-            other => self.broken.contains(&other),
-        };
-        broken && (setting.also)(self)
-    }
-
-    /// Nobody holds, nobody is about to, and whoever died did so longer than a lease ago.
-    fn is_over(&self, setting: &Setting) -> bool {
-        let over = |client: &Client| match client.died {
-            Some(died) => self.now > died + setting.ttl,
-            None => client.is_idle(),
-        };
-        self.clients.iter().all(over) && self.clients.iter().any(|client| client.takes > 0)
-    }
-
-    /// Somebody waits for a message that nobody will send, for a name that is free.
-    fn is_forgotten(&self, setting: &Setting) -> bool {
-        let waits = |client: &Client| matches!(client.lanes[0].stage, Stage::Listening(_)) && client.died.is_none();
-        let over = |client: &Client| client.died.is_some() || (client.is_idle() && client.takes == setting.takes);
-        !self.server.is_taken(self.now + self.jumped)
-            && self.server.mail.is_empty()
-            && self.clients.iter().any(waits)
-            && self.clients.iter().all(|client| waits(client) || over(client))
     }
 }

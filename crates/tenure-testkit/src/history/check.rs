@@ -2,7 +2,7 @@
 //!
 //! All processes share one clock, so every rule is a comparison of times and numbers; nothing is searched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,8 @@ pub enum Rule {
     LateLoss,
     /// A lock was lost that nothing had taken away.
     FalseLoss,
+    /// One that came later was served before one that waited.
+    Overtaken,
     /// Nobody got the name in time.
     NotGranted,
     /// The name stayed taken for nobody.
@@ -58,6 +60,7 @@ impl fmt::Display for Rule {
             Self::Revived => "a tenure that had ended is believed again",
             Self::LateLoss => "the holder was not told in time",
             Self::FalseLoss => "the holder lost what nobody took",
+            Self::Overtaken => "one that came later was served first",
             Self::NotGranted => "nobody got the name in time",
             Self::Leak => "the name stayed taken for nobody",
             Self::Untyped => "an error without a class",
@@ -136,6 +139,7 @@ pub fn check(history: &History) -> Vec<Finding> {
     overlaps(history.capacity, &claims, &mut findings);
     fence_order(history.capacity, &claims, &mut findings);
     tokens(&claims, &mut findings);
+    order(history, &claims, &mut findings);
     findings.extend(claims.iter().filter_map(revived));
     resource(history, &claims, &mut findings);
     dues(history, &claims, &mut findings);
@@ -191,13 +195,39 @@ fn fence_order(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
+/// A token is one claim's own, but a lease may pass from task to task of one process, each with the next fence.
 fn tokens(claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut owners: BTreeMap<&str, &Claim> = BTreeMap::new();
     for claim in claims {
         let Some(token) = &claim.token else { continue };
-        if let Some(first) = owners.insert(token, claim) {
+        let passed = |first: &&Claim| first.who == claim.who && first.fence.map(|fence| fence + 1) == claim.fence;
+        if let Some(first) = owners.insert(token, claim).filter(|first| claim.fence.is_none() || !passed(first)) {
             let text = format!("{claim} and {first} are both {token}");
             findings.push(Finding { rule: Rule::TokenReuse, at: claim.granted, text });
+        }
+    }
+}
+
+/// Who asks after another has queued holds only after it, unless that one has given up. Of shares the order is seen only where the one
+/// that came later also ends first.
+fn order(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
+    let mut told = BTreeSet::new();
+    for Event { at: queued, who, what } in &history.events {
+        let What::Queued { claim: number, name } = what else { continue };
+        let leaves = |event: &&Event| {
+            let its_own = matches!(&event.what, What::Failed { claim, .. } | What::Release { claim } if claim == number);
+            event.at >= *queued && event.who == *who && (its_own || event.what == What::Died)
+        };
+        let left = history.events.iter().find(leaves).map_or(At::MAX, |event| event.at);
+        let granted = |claim: &&Claim| claim.who == *who && claim.number == *number && claim.granted >= *queued;
+        let served = claims.iter().find(granted).map_or(At::MAX, |claim| claim.granted);
+        let overtakes = |other: &&Claim| {
+            let came_later = other.name == *name && other.asked > *queued;
+            came_later && other.in_time && other.granted < left && other.believed_until() <= served
+        };
+        if let Some(other) = claims.iter().find(overtakes).filter(|_| told.insert((who, number))) {
+            let text = format!("{other} asked after {who}#{number} had queued");
+            findings.push(Finding { rule: Rule::Overtaken, at: other.granted, text });
         }
     }
 }
@@ -211,6 +241,8 @@ fn revived(claim: &Claim) -> Option<Finding> {
 fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut largest: Option<(u64, &str)> = None;
     let mut last = (0, "nobody");
+    // A share below the capacity orders nothing: nobody is refused for its fence.
+    let is_share = |claim: &Claim| claim.weight < history.capacity;
     for Event { at, who, what } in &history.events {
         let (number, fence, accepted, read, wrote) = match what {
             What::Read { claim, fence, value } => (claim, fence, value.is_some(), value.unwrap_or(last.0), None),
@@ -218,11 +250,13 @@ fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
             _ => continue,
         };
         let mut find = |rule, text| findings.push(Finding { rule, at: *at, text });
+        let claim = claims.iter().rfind(|claim| claim.who == *who && claim.number == *number && claim.granted <= *at);
         if !accepted {
-            if let Some(claim) =
-                claims.iter().rfind(|claim| claim.who == *who && claim.number == *number && claim.believes_at(*at))
-            {
-                let is_later = |other: &Claim| other.name == claim.name && other.granted <= *at && other.fence > claim.fence;
+            if let Some(claim) = claim.filter(|claim| claim.believes_at(*at)) {
+                let is_later = |other: &Claim| {
+                    let others = other.name == claim.name && other.granted <= *at && !is_share(other);
+                    others && other.fence > claim.fence
+                };
                 if !claims.iter().any(is_later) {
                     find(Rule::RefusedHolder, format!("{claim} holds, nobody has a larger fence, and it was refused"));
                 }
@@ -237,7 +271,9 @@ fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
             find(Rule::LostUpdate, format!("{who}#{number} read {read}, when {} had made it {}", last.1, last.0));
         }
         last = wrote.map_or(last, |wrote| (wrote, who));
-        largest = largest.max(fence.map(|fence| (fence, who.as_str())));
+        if !claim.is_some_and(is_share) {
+            largest = largest.max(fence.map(|fence| (fence, who.as_str())));
+        }
     }
 }
 

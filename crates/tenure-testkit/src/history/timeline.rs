@@ -50,7 +50,9 @@ pub fn picture(history: &History) -> String {
     for finding in check(history) {
         let _ = writeln!(text, "!! at {}: {finding}", span(finding.at.saturating_sub(first.at)));
     }
-    text.push_str("?  asks   =  believes   x  is told of its loss   >  gives up   +  dies        w  writes   r  is refused\n");
+    text.push_str(
+        "?  asks   q  queues   =  believes   x  is told of its loss   >  gives up   +  dies        w  writes   r  is refused\n",
+    );
     text
 }
 
@@ -84,6 +86,7 @@ fn lane(history: &History, who: &str, scale: &Scale, mark: impl Fn(&Event) -> Op
 fn mark(event: &Event) -> Option<u8> {
     Some(match event.what {
         What::Ask { .. } => b'?',
+        What::Queued { .. } => b'q',
         What::Lost { .. } => b'x',
         What::Release { .. } => b'>',
         What::Died => b'+',

@@ -28,6 +28,9 @@ pub(super) struct Claim {
     bounds: Bounds,
 }
 
+/// For how long a name is handed over: that much shorter is the time to stop work until it is renewed.
+const CLAIM: Duration = Duration::from_millis(1_500);
+
 /// What no guard may exceed.
 struct Bounds {
     ttl: Duration,
@@ -110,7 +113,7 @@ impl Claim {
             return;
         } else if lease + since_asked > longest {
             format!("a lease of {longest:?} that was asked for {since_asked:?} ago was to last for {lease:?}")
-        } else if lease < belief + ttl.mul_f64(0.09) {
+        } else if lease < belief + ttl.min(CLAIM).mul_f64(0.09) {
             format!("it was believed for {belief:?}, and the lease was to end in {lease:?}")
         } else {
             return;

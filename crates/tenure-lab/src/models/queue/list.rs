@@ -63,14 +63,14 @@ pub(crate) fn standing() -> Vec<Model> {
 pub(crate) fn larger() -> Vec<Model> {
     use Sight::{Ignored, Passed, Pushed, Recounted};
     let in_turn = [SAFE, &[Promise::InTurn]].concat();
-    let cut = Bounds { cuts: 1, under_way: 2, ttl: 2, cancels: false, ..AGAIN };
+    let cut = Bounds { cuts: 1, ttl: 2, cancels: false, ..AGAIN };
     vec![
         holds("queue-larger", "a queue whose pushes are believed", Bounds { asks: 2, ..QUEUE }, SAFE, &[Pushed, Ignored]),
-        holds("queue-cut", "the same, with connections that are lost", cut, SAFE, &[Pushed, Ignored]),
+        holds("queue-cut", "the same, with connections that are lost", cut, SAFE, &[Pushed]),
         holds(
             "cohort-larger",
             "a lease that is passed from task to task",
-            Bounds { claims: 2, asks: 2, releases: 2, ..TASKS },
+            Bounds { claims: 2, ..TASKS },
             &in_turn,
             &[Passed, Recounted],
         ),
@@ -104,8 +104,20 @@ fn of_queue() -> Vec<Model> {
     let cancelled = Bounds { cancels: true, ..QUEUE };
     vec![
         without_rule("push-any-mark", "a push is believed whatever its counter", no_mark, REPEATED, OneHolder),
-        without_rule("heartbeat-creates", "the same, and a heartbeat makes a place that is gone", creates, QUEUE, OneHolder),
-        without_rule("served-again", "the same, and a token that was served queues again", again, QUEUE, OneHolder),
+        without_rule(
+            "heartbeat-creates",
+            "a push is believed whatever its counter, and a heartbeat makes places",
+            creates,
+            QUEUE,
+            OneHolder,
+        ),
+        without_rule(
+            "served-again",
+            "a push is believed whatever its counter, and a token that was served queues again",
+            again,
+            QUEUE,
+            OneHolder,
+        ),
         without_rule("claim-of-releaser", "the claim is the number of whoever hands over", own_claim, QUEUE, OneHolder),
         without_rule("push-from-reply", "a push is believed from the answer to the last heartbeat", from_reply, QUEUE, OneHolder),
         without_rule("push-from-push", "a push is believed from when it is heard", from_push, QUEUE, OneHolder),

@@ -48,7 +48,7 @@ fn name_forbidden(stage: &mut Stage<'_>, redis: &Redis) {
     first.runs(&stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
-    redis.server.cli("ACL SETUSER app resetkeys ~gate ~tenure:fence");
+    redis.server.cli("ACL SETUSER app resetkeys ~gate ~*:gate ~tenure:fence");
     let since = stage.fault("A may no longer touch the door");
     stage.loss_due(BELIEF);
     stage.grant_due(NEXT);

@@ -8,7 +8,7 @@ use super::{clocked, kept, plain};
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::rigs::{Redis, on_redis};
-use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
+use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, NEXT, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
 use crate::scenarios::{fenced, holds};
 
 pub(super) fn items() -> Vec<Item> {
@@ -136,7 +136,7 @@ fn clock_ahead(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_taken_away(Heir::Waits, "the server's clock jumps ahead by a minute", || redis.server.shift_clock(60_000));
 }
 
-/// Nothing new is granted; renewal and release work.
+/// Nobody new is granted; renewal, release and hand-over work.
 fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b, c) = (stage.near(), stage.far(), stage.far());
     let first = a.takes(DOOR);
@@ -149,12 +149,13 @@ fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
     c.asks("other", terms().wait(Duration::ZERO)).failed("Unavailable");
     first.renewed(since);
     first.renewed(now());
-    stage.expect(&first.releases(), "Released");
-    stage.free_due(DOOR, SLACK);
     let since = now();
+    stage.expect(&first.releases(), "Released");
+    // To one whose place is still there it is handed at once.
+    stage.free_due(DOOR, SLACK);
     redis.server.cli("CONFIG SET maxmemory 0");
     stage.fault("it has memory again");
-    stage.grant_due_since(since, 2 * (POLL + OPERATION) + SLACK);
+    stage.grant_due_since(since, SOON + OPERATION);
     second.granted();
     stage.is_left(&second);
 }

@@ -1,10 +1,10 @@
-//! Fences, counts of re-entry, and messages.
+//! Fences, and counts of re-entry.
 
 use tenure_testkit::register::Comparison;
 
 use super::{TTL, delete_if_mine};
 use crate::specimens::command::{Command, LOCK, OK, Value};
-use crate::specimens::program::{Client, Next, Scheme, Turn, call, call_on_another, won, won_until};
+use crate::specimens::program::{Client, Next, Scheme, Turn, call, won};
 
 /// A fence from `INCR`, in the same script as the grant.
 pub(in crate::specimens) const INCR_FENCE: Scheme = Scheme {
@@ -25,10 +25,6 @@ pub(in crate::specimens) const EQUAL_FENCE: Scheme = Scheme {
 /// A re-entrant lock: a count of holds, up and down by one; a command without an answer is sent again.
 pub(in crate::specimens) const REENTRANT: Scheme =
     Scheme::new("", take_twice, delete_if_mine).renewed_by("a re-entrant lock that counts by HINCRBY", give_up_inner);
-
-/// A waiter that waits for a message and nothing else.
-pub(in crate::specimens) const MESSAGES_ONLY: Scheme =
-    Scheme::new("a waiter that waits for a message and nothing else", take_or_listen, delete_and_publish);
 
 fn take_with_fence(client: &mut Client, turn: Turn) -> Next {
     match (turn.line, turn.reply) {
@@ -81,23 +77,3 @@ fn give_up_inner(client: &mut Client, turn: Turn) -> Next {
 }
 
 const ENDED: Value = Value::Word("inner hold ended");
-
-fn take_or_listen(client: &mut Client, turn: Turn) -> Next {
-    match (turn.line, turn.reply) {
-        (0, _) => {
-            client.mine = client.token();
-            call(1, Command::SetNxPx(LOCK, client.mine, TTL))
-        }
-        (1, OK) => won_until(turn.sent + TTL),
-        (1, _) => call_on_another(2, Command::Subscribe(LOCK)),
-        (2, _) => Next::Listen(3),
-        (_, _) => call(1, Command::SetNxPx(LOCK, client.mine, TTL)),
-    }
-}
-
-fn delete_and_publish(client: &mut Client, turn: Turn) -> Next {
-    match turn.line {
-        0 => call(1, Command::DelIfPublish(LOCK, client.mine)),
-        _ => Next::Freed,
-    }
-}

@@ -7,6 +7,7 @@ pub(super) mod row;
 pub(super) mod setnx;
 pub(super) mod shared;
 pub(super) mod token;
+pub(super) mod waiting;
 
 use super::command::{Command, LOCK, Value};
 use super::program::{Client, Next, Tick, Turn, call};

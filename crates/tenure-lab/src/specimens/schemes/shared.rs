@@ -2,7 +2,7 @@
 
 use super::TTL;
 use crate::specimens::command::{Command, LOCK, ONE, Value};
-use crate::specimens::program::{Client, Next, Scheme, Turn, call, won_until};
+use crate::specimens::program::{Client, Next, Scheme, Turn, call, won, won_until};
 
 /// How many may enter the semaphore.
 pub(in crate::specimens) const PERMITS: u8 = 2;
@@ -10,6 +10,10 @@ pub(in crate::specimens) const PERMITS: u8 = 2;
 /// A semaphore that forgets members by the clock of whoever comes.
 pub(in crate::specimens) const CLIENT_CLOCK: Scheme =
     Scheme::new("a semaphore that forgets members by the clock of whoever comes", enter, leave);
+
+/// A semaphore that counts who is in, and keeps no leases.
+pub(in crate::specimens) const COUNTER: Scheme =
+    Scheme::new("a semaphore that is a counter: INCR, and DECR", count_in, count_out);
 
 /// Readers in one set with one ttl, which every reader prolongs for all.
 pub(in crate::specimens) const ONE_TTL: Scheme = Scheme::new("", read_or_write, leave_readers)
@@ -29,6 +33,22 @@ fn enter(client: &mut Client, turn: Turn) -> Next {
 fn leave(client: &mut Client, turn: Turn) -> Next {
     match turn.line {
         0 => call(1, Command::Leave(LOCK, client.mine)),
+        _ => Next::Freed,
+    }
+}
+
+fn count_in(_: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (0, _) => call(1, Command::Incr(LOCK)),
+        (1, Value::Int(inside)) if inside <= i16::from(PERMITS) => won(),
+        (1, _) => call(2, Command::Decr(LOCK)),
+        _ => Next::Busy,
+    }
+}
+
+fn count_out(_: &mut Client, turn: Turn) -> Next {
+    match turn.line {
+        0 => call(1, Command::Decr(LOCK)),
         _ => Next::Freed,
     }
 }

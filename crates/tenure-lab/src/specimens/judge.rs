@@ -1,0 +1,43 @@
+//! Whether a world breaks a rule.
+
+use tenure_testkit::history::Rule;
+
+use super::program::{Client, Stage};
+use super::setting::Setting;
+use super::world::World;
+
+impl World {
+    /// Whether `rule` is broken now, or was in a step before.
+    pub fn breaks(&self, setting: &Setting, rule: Rule) -> bool {
+        let broken = match rule {
+            Rule::Overlap => {
+                let holders = self.clients.iter().filter(|client| client.believes(self.now));
+                let weight: u32 = holders.map(|client| setting.weights[usize::from(client.who)]).sum();
+                weight > setting.capacity
+            }
+            Rule::Leak => self.server.is_taken(self.now + self.jumped) && self.is_over(setting),
+            Rule::NotGranted => self.is_forgotten(setting),
+            other => self.broken.contains(&other),
+        };
+        broken && (setting.also)(self)
+    }
+
+    /// Nobody holds, nobody is about to, and whoever died did so longer than a lease ago.
+    fn is_over(&self, setting: &Setting) -> bool {
+        let over = |client: &Client| match client.died {
+            Some(died) => self.now > died + setting.ttl,
+            None => client.is_idle(),
+        };
+        self.clients.iter().all(over) && self.clients.iter().any(|client| client.takes > 0)
+    }
+
+    /// Somebody waits for a message that nobody will send, for a name that is free.
+    fn is_forgotten(&self, setting: &Setting) -> bool {
+        let waits = |client: &Client| matches!(client.lanes[0].stage, Stage::Listening(_)) && client.died.is_none();
+        let over = |client: &Client| client.died.is_some() || (client.is_idle() && client.takes == setting.takes);
+        !self.server.is_taken(self.now + self.jumped)
+            && self.server.mail.is_empty()
+            && self.clients.iter().any(waits)
+            && self.clients.iter().all(|client| waits(client) || over(client))
+    }
+}
