@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::fickle::{Fate, Fickle, SLOW};
+use crate::fickle::{Call, Fate, Fickle, SLOW};
 use crate::{LONG, SOON, lease_of, locker, ms, secs, settle, world};
 
 fn three(locks: &Locker) -> AcquireAll {
@@ -138,6 +138,17 @@ async fn nobody_waits_in_a_circle() {
         timeout(secs(120), task).await.expect("they wait for each other").unwrap();
     }
     assert!(held(&here).await.is_empty());
+}
+
+/// Asking for all at once, two could each get what the other lacks.
+#[tokio::test(start_paused = true)]
+async fn who_has_no_time_asks_in_order_and_no_further_than_he_gets() {
+    let (machine, store, locks) = world();
+    let _held = locker(&machine, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
+    store.forget_calls();
+    assert!(three(&locks).try_acquire().await.unwrap().is_none());
+    let asked = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.name) } else { None };
+    assert_eq!(store.calls().into_iter().filter_map(asked).collect::<Vec<_>>(), expected(&["a", "b"]));
 }
 
 /// Of two who have no time to wait and begin at the same moment, one gets all.
