@@ -209,6 +209,28 @@ async fn fixed_leases_are_kept_until_all_are_held() {
     assert_eq!(timeout(secs(20), guards.lost()).await.unwrap().1, Loss::Expired, "somebody renews them");
 }
 
+/// So does a longest hold, and it is told without anybody's look.
+#[tokio::test(start_paused = true)]
+async fn a_longest_hold_begins_when_all_are_held() {
+    let (machine, store, locks) = world();
+    let last = locker(&machine, &store).mutex("c").ttl(LONG * 10).acquire().await.unwrap();
+    let waiter = waiter(locks.mutex("a").ttl(LONG).max_hold(secs(5)).and("b").and("c")).await;
+    tokio::time::sleep(secs(101)).await;
+    let _ = last.release().await.unwrap();
+    let guards = taken(waiter).await;
+    let begun = Instant::now();
+    assert!(guards.iter().next().unwrap().remaining() == secs(5), "{guards:?}");
+    let cancelled: Vec<_> = guards.iter().map(tenure::Guard::cancellation).collect();
+    for token in cancelled {
+        timeout(LONG, token.cancelled()).await.expect("nobody tells");
+    }
+    assert_eq!((begun.elapsed(), guards.loss().unwrap().1), (secs(5), Loss::MaxHold));
+    let at_once = locks.mutex("d").ttl(LONG).max_hold(LONG * 3).and("e").acquire().await.unwrap();
+    tokio::time::sleep(LONG * 3 - ms(1)).await;
+    assert_eq!(at_once.state(), State::Held, "renewals do not go on");
+    assert_eq!(timeout(ms(2), at_once.lost()).await.unwrap().1, Loss::MaxHold);
+}
+
 /// A pause after the work is not due where no work has begun.
 #[tokio::test(start_paused = true)]
 async fn names_that_come_back_unused_do_not_linger() {
