@@ -174,15 +174,15 @@ async fn tries_do_not_cost_each_other_everything() {
 async fn a_loss_on_the_way_begins_anew() {
     let (machine, store, locks) = world();
     let there = locker(&machine, &store);
-    let last = there.mutex("c").ttl(LONG).acquire().await.unwrap();
+    let blocker = there.mutex("c").ttl(LONG).acquire().await.unwrap();
     let waiter = waiter(three(&locks)).await;
     let entry = locks.inspect("a").await.unwrap().unwrap();
-    let lost = tenure::Lease { owner: entry.holders[0].owner.clone(), name: entry.name, ..lease_of(&last) };
+    let lost = tenure::Lease { owner: entry.holders[0].owner.clone(), name: entry.name, ..lease_of(&blocker) };
     let _ = there.release(&lost).await.unwrap();
     let thief = there.mutex("a").ttl(LONG).acquire().await.unwrap();
     tokio::time::sleep(LONG).await;
     assert_eq!(held(&locks).await, ["a", "c"], "b is kept though a is lost");
-    let _ = last.release().await.unwrap();
+    let _ = blocker.release().await.unwrap();
     settle().await;
     assert!(!waiter.is_finished(), "it believes in a, which another has");
     let fence = thief.fence();
@@ -297,8 +297,8 @@ async fn work_ends_with_the_first_that_is_lost() {
     assert_eq!((guards.loss(), guards.remaining()), (Some((name, loss)), Duration::ZERO));
     assert_eq!(held(&locks).await, ["a", "c"], "those that stand cover the end of the work");
     let released = guards.release().await;
-    let lost: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(Release::WasLost))).collect();
-    assert_eq!(lost, [false, true, false]);
+    let gone: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(Release::WasLost))).collect();
+    assert_eq!(gone, [false, true, false]);
 }
 
 #[tokio::test(start_paused = true)]
