@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::fickle::{Call, Fate, Fickle, SLOW};
-use crate::{LONG, SOON, lease_of, locker, ms, secs, settle, world};
+use crate::{LONG, SOON, lease_of, locker, ms, secs, settle, world, world_with};
 
 fn three(locks: &Locker) -> AcquireAll {
     locks.mutex("c").ttl(LONG).and("a").and("b").and("c")
@@ -147,8 +147,24 @@ async fn who_has_no_time_asks_in_order_and_no_further_than_he_gets() {
     let _held = locker(&machine, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
     store.forget_calls();
     assert!(three(&locks).try_acquire().await.unwrap().is_none());
-    let asked = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.name) } else { None };
-    assert_eq!(store.calls().into_iter().filter_map(asked).collect::<Vec<_>>(), expected(&["a", "b"]));
+    assert_eq!(asked(&store), expected(&["a", "b"]));
+}
+
+/// The names that were asked for, in order.
+fn asked(store: &Fickle) -> Vec<Name> {
+    let name = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.name) } else { None };
+    store.calls().into_iter().filter_map(name).collect()
+}
+
+/// What is known to be busy is not tried, and the others are not taken in vain.
+#[tokio::test(start_paused = true)]
+async fn names_that_others_here_wait_for_are_waited_for_at_once() {
+    let (machine, store, locks) = world();
+    let _held = locker(&machine, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
+    let _first = waiter(locks.mutex("b").ttl(LONG).into()).await;
+    store.forget_calls();
+    let _second = waiter(three(&locks)).await;
+    assert_eq!(asked(&store), expected(&["a"]));
 }
 
 /// Of two who have no time to wait and begin at the same moment, one gets all.
@@ -192,6 +208,20 @@ async fn a_loss_on_the_way_begins_anew() {
         guard.verify().await.unwrap();
     }
     assert!(guards.fences().next().unwrap().1 > fence);
+}
+
+/// A process that stood still while it waited looks at the clock before it believes that it has all.
+#[tokio::test(start_paused = true)]
+async fn what_ended_unseen_is_taken_again() {
+    let (machine, store, locks) = world();
+    let blocker = locker(&machine, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
+    let waiter = waiter(three(&locks)).await;
+    machine.pause(LONG * 2);
+    drop(blocker);
+    let guards = taken(waiter).await;
+    for guard in &guards {
+        guard.verify().await.unwrap();
+    }
 }
 
 /// A fixed lease begins when all are held, however long that took.
@@ -339,16 +369,22 @@ async fn a_refusal_of_one_is_the_answer_for_all() {
         assert_eq!(acquire.acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
         assert_eq!((held(&locks).await, started.elapsed()), (vec!["b".to_owned()], Duration::ZERO));
     }
+    // Also where another name would be waited for.
+    let _busy = locker(&machine, &store).mutex("a").ttl(LONG).acquire().await.unwrap();
+    let error = three_for(&locks, LONG).acquire().await.unwrap_err();
+    assert_eq!((error.kind(), started.elapsed()), (ErrorKind::Mismatch, Duration::ZERO));
+    assert!(error.to_string().contains("\"b\""), "{error}");
+    assert_eq!(held(&locks).await, ["a", "b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn settings_that_cannot_work_are_told_before_anything_is_sent() {
-    let (_machine, store, locks) = world();
+    let (_machine, store, locks) = world_with(|features| features.max_name = 8);
     let given = || "job-7".parse().unwrap();
     for (bad, why) in [
         (locks.mutex("a").and(""), "empty"),
         (locks.mutex("").and("a"), "empty"),
-        (locks.mutex("a").and("b".repeat(10_000)), "bytes"),
+        (locks.mutex("a").and("b".repeat(9)), "bytes"),
         (locks.mutex("a").ttl(Duration::ZERO).and("b"), "ttl"),
         (locks.mutex("a").token(given()).and("b"), "given"),
         (locks.permits("a", 3, 2).and("b"), "permits"),
