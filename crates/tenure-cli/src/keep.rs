@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use rustix::process::{
     Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setsid,
     test_kill_process,
@@ -194,13 +195,7 @@ async fn handed_over(guards: &Guards, mut starter: pipe::Receiver, signals: &mut
 }
 
 /// Keeps what is held for as long as the process lives, but for what is released meanwhile.
-async fn watch(
-    guards: &mut Guards,
-    process: &AsyncFd<OwnedFd>,
-    doors: &[Door],
-    signals: &mut Signals,
-    on_lost: OnLost,
-) -> End {
+async fn watch(guards: &mut Guards, process: &AsyncFd<OwnedFd>, doors: &[Door], signals: &mut Signals, on_lost: OnLost) -> End {
     while guards.iter().next().is_some() {
         let (visited, visitor) = {
             let mut ended = pin!(guards.lost());

@@ -86,10 +86,8 @@ fn was_lost(name: &Name, release: Result<Release, Error>, voice: Voice) -> bool 
             say(format_args!("the lock {name:?} was lost before the command ended: the store has it as another's, or free"));
             return true;
         }
-        Ok(Release::Unknown { until, error }) => voice.say(format_args!(
-            "whether {name:?} was released is unknown, {error}; it is free in {} at the latest",
-            span(until)
-        )),
+        Ok(Release::Unknown { until, error }) => voice
+            .say(format_args!("whether {name:?} was released is unknown, {error}; it is free in {} at the latest", span(until))),
         Err(error) => {
             voice.say(format_args!("{name:?} could not be released, {error}; it is free when its ttl has passed"));
         }

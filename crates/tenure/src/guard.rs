@@ -269,7 +269,7 @@ impl Guard {
 /// Runs `work` until `over` resolves; `stands` is asked before and after each step.
 pub(crate) async fn run_until<T, L>(
     over: impl Future<Output = L>,
-    stands: impl Fn() -> Result<(), Error>,
+    stands: impl Fn() -> Result<(), Error> + Sync,
     work: impl Future<Output = T>,
 ) -> Result<T, Error> {
     let (mut over, mut work) = (pin!(over), pin!(work));

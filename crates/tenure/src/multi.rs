@@ -111,7 +111,9 @@ impl AcquireAll {
         let taking = Taking { settings, shape: settings.shape()?, names, started: core.clock.now() };
         let held = if taking.may_be_free() { taking.at_once().await? } else { Vec::new() };
         let guards = if held.len() < taking.names.len() { taking.in_order(held).await? } else { held };
-        guards.iter().for_each(|guard| guard.set_idle(false));
+        for guard in &guards {
+            guard.set_idle(false);
+        }
         Ok(Guards { guards })
     }
 }
@@ -167,25 +169,24 @@ impl Taking<'_> {
     /// The names after those that are `held`, one after another.
     async fn in_order(&self, mut held: Vec<Guard>) -> Result<Vec<Guard>, Error> {
         loop {
-            let next = match self.names.get(held.len()) {
-                Some(name) => tokio::select! {
-                    biased;
-                    () = self.ended(&held) => None,
-                    next = self.one(name, self.settings.wait) => Some(next),
-                },
-                None => {
-                    self.prolong(&held).await;
-                    None
+            let Some(name) = self.names.get(held.len()) else {
+                self.prolong(&held).await;
+                if held.iter().all(|guard| guard.loss().is_none()) {
+                    return Ok(held);
                 }
+                give_up(std::mem::take(&mut held)).await;
+                continue;
             };
-            match next {
-                Some(Ok(guard)) => held.push(guard),
-                Some(Err(error)) => {
-                    give_up(held).await;
-                    return Err(error);
-                }
-                None if held.iter().all(|guard| guard.loss().is_none()) => return Ok(held),
-                None => give_up(std::mem::take(&mut held)).await,
+            tokio::select! {
+                biased;
+                () = self.ended(&held) => give_up(std::mem::take(&mut held)).await,
+                next = self.one(name, self.settings.wait) => match next {
+                    Ok(guard) => held.push(guard),
+                    Err(error) => {
+                        give_up(held).await;
+                        return Err(error);
+                    }
+                },
             }
         }
     }
