@@ -36,14 +36,17 @@ local function busy()
   return { 0, mark(), ahead, first[1], tonumber(first[2]) - now, weight_of(first[1]) }
 end
 
--- Puts a share that is held in the asker's hands, for no shorter than it was. Nothing for one who waits changes, unless it shrinks.
+-- Puts a share that is held in the asker's hands: what was the asker's for no shorter than it was, another's for the asker's ttl.
+-- Nothing for one who waits changes, unless it shrinks.
 local function again(held_by, held)
   local number, unfit = next_counter()
   if not number then
     return unfit
   end
-  local ms = math.max(tonumber(ttl), left_of(held_by))
-  if held_by ~= owner then
+  local ms = tonumber(ttl)
+  if held_by == owner then
+    ms = math.max(ms, left_of(owner))
+  else
     drop(held_by, held)
     weight = held
   end
