@@ -28,6 +28,9 @@ elseif weight_of(lingering) then
 elseif not left then
   return 0
 end
-serve()
-settle()
+-- Those who wait for another kind of lock are not given this one.
+if not check_queue() then
+  serve()
+  settle()
+end
 return 1
