@@ -56,6 +56,10 @@ cost-of-run *args:
 many-guards *args:
     cargo run --release --locked -p tenure-testkit --example many-guards -- {{args}}
 
+# The same work by other lock libraries; writes COMPARE.md's tables and docs/compare.svg
+compare *args:
+    ./scripts/compare {{args}}
+
 # Breakages that no test notices: of the core, or with `scripts` of the Lua scripts
 mutants *args:
     ./scripts/mutants {{args}}

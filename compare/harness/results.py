@@ -18,6 +18,7 @@ class Results:
     def add(self, peer, case, figures):
         if "not_run" in figures:
             self.reasons[peer, case] = figures["not_run"]
+            self.rounds.pop((peer, case), None)
         else:
             self.rounds.setdefault((peer, case), []).append(figures)
 
@@ -50,10 +51,10 @@ class Results:
         heads = [f"{count} {unit}{'s' if count > 1 else ''}" for _, count in cases]
         lines = [f"| | {' | '.join(heads)} |", "|---|" + "---|" * len(cases)]
         for peer in peers:
-            cells = [cell(peer.name, case) if self.rounds.get((peer.name, case)) else "-" for case in cases]
-            reasons = {self.reasons.get((peer.name, case)) for case in cases} - {None}
-            if reasons and set(cells) == {"-"}:
-                cells[0] = f"not run: {'; '.join(sorted(reasons))}"
+            reasons = [self.reasons.get((peer.name, case)) for case in cases]
+            if None not in reasons and len(set(reasons)) == 1:
+                reasons[1:] = [""] * (len(cases) - 1)
+            cells = [cell(peer.name, case) if why is None else why and f"not run: {why}" for case, why in zip(cases, reasons)]
             lines.append(f"| {peer.name} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 

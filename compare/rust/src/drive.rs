@@ -76,7 +76,8 @@ impl Sheet {
 
     /// An operation; false when the time is over.
     pub fn count(&mut self, began: Instant, ended: Instant) -> bool {
-        if began >= self.from && ended <= self.until {
+        // Also what began before: slow operations would be missing otherwise.
+        if (self.from..=self.until).contains(&ended) {
             self.spans.push(ended - began);
         }
         ended < self.until
@@ -97,7 +98,9 @@ impl Sheet {
             return Err(failure);
         }
         self.spans.sort_unstable();
-        let part = |part: f64| Some(self.spans.get((self.spans.len().checked_sub(1)? as f64 * part).round() as usize)?.as_secs_f64() * 1e6);
+        let part = |part: f64| {
+            Some(self.spans.get((self.spans.len().checked_sub(1)? as f64 * part).round() as usize)?.as_secs_f64() * 1e6)
+        };
         let each = |cpu: Duration| (!self.spans.is_empty()).then(|| cpu.as_secs_f64() * 1e6 / self.spans.len() as f64);
         Ok(json!({
             "operations": self.spans.len(),
@@ -124,7 +127,8 @@ pub async fn drive<P: Peer>(task: Task) -> Result<Value, Failure> {
     for (number, peer) in peers.into_iter().enumerate() {
         let sheet = Arc::clone(&sheet);
         tokio::spawn(async move {
-            let ended = if case == Case::Cycle { cycles(&peer, number, &sheet).await } else { turns(&peer, number, &sheet).await };
+            let ended =
+                if case == Case::Cycle { cycles(&peer, number, &sheet).await } else { turns(&peer, number, &sheet).await };
             if let Err(failure) = ended {
                 lock(&sheet).failure.get_or_insert(failure);
             }

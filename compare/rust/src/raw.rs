@@ -101,7 +101,9 @@ fn step(commands: &[Vec<Vec<u8>>], cycle: &Cycle, number: usize) -> Step {
     for command in commands {
         let words: Vec<Vec<u8>> = command
             .iter()
-            .map(|word| replaced(&replaced(word, cycle.name.as_bytes(), name.as_bytes()), cycle.owner.as_bytes(), owner.as_bytes()))
+            .map(|word| {
+                replaced(&replaced(word, cycle.name.as_bytes(), name.as_bytes()), cycle.owner.as_bytes(), owner.as_bytes())
+            })
             .collect();
         put(&mut bytes, &words.iter().map(Vec::as_slice).collect::<Vec<_>>());
     }

@@ -25,14 +25,14 @@ pub async fn cycle(url: &str) -> Result<Cycle, Failure> {
         let _ = locks.mutex("compare:warm-up").acquire().await?.release().await?;
     }
     let mut monitor = Socket::connect(url)?;
-    monitor.ask(&[b"MONITOR"])?;
+    answered(&mut monitor, &[b"MONITOR"])?;
     let mut speaker = Socket::connect(url)?;
     let name = "compare:recorded-name".to_owned();
     let guard = locks.mutex(&name).acquire().await?;
     let owner = guard.token().to_string();
-    mark(&mut speaker, b"taken")?;
+    answered(&mut speaker, &[b"ECHO", b"taken"])?;
     let released = guard.release().await?;
-    mark(&mut speaker, b"released")?;
+    answered(&mut speaker, &[b"ECHO", b"released"])?;
     if !matches!(released, Release::Released) {
         return Err(format!("the release said {released:?}").into());
     }
@@ -44,10 +44,11 @@ pub async fn cycle(url: &str) -> Result<Cycle, Failure> {
     Ok(Cycle { acquire, release, name, owner })
 }
 
-fn mark(speaker: &mut Socket, what: &[u8]) -> Result<(), Failure> {
-    speaker.ask(&[b"ECHO", what])?;
-    while !speaker.reply(&mut Vec::new())? {
-        speaker.fill()?;
+/// Asks, and waits for the answer.
+fn answered(socket: &mut Socket, words: &[&[u8]]) -> Result<(), Failure> {
+    socket.ask(words)?;
+    while !socket.reply(&mut Vec::new())? {
+        socket.fill()?;
     }
     Ok(())
 }

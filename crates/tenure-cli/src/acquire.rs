@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::args::{Acquire, Output};
-use crate::child::Variables;
+use crate::child::{Lease, Variables};
 use crate::config::Settings;
 use crate::exit::Failure;
 use crate::run::no_signals;
@@ -31,14 +31,16 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
     let plan = Plan::fixed(&args.name, &args.taking, &settings)?;
     let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
-    let (_locker, guard) = plan.take(&mut signals).await?;
-    let text = text(args.output, &variables(&guard), plan.ttl);
+    let (_locker, guards) = plan.take(&mut signals).await?;
+    let text = text(args.output, &variables(&guards), plan.ttl);
     if let Err(failure) = print(&text) {
         // Nobody knows the token: nobody could release it.
-        let _ = guard.release().await;
+        drop(guards.release().await);
         return Err(failure);
     }
-    drop(guard.into_lease());
+    for guard in guards {
+        drop(guard.into_lease());
+    }
     Ok(0)
 }
 
@@ -75,21 +77,23 @@ fn short_output(arg: &str) -> Option<&str> {
     Some(value.strip_prefix('=').unwrap_or(value))
 }
 
-/// The lease as lines that a shell can evaluate, or as JSON.
-pub(crate) fn text(output: Output, lease: &Variables, ttl: Duration) -> String {
-    let Variables { name, token, fence, expires_at } = lease;
-    match output {
-        Output::Text => format!(
-            "TENURE_NAME={}\nTENURE_TOKEN={}\nTENURE_FENCE={}\nTENURE_EXPIRES_AT={expires_at}\n",
-            quoted(name),
-            quoted(token),
-            fence.as_deref().unwrap_or_default(),
-        ),
-        Output::Json => {
-            let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-            let lease = json!({ "name": name, "token": token, "fence": fence, "expires_at": expires_at, "ttl_ms": ttl_ms });
-            format!("{lease}\n")
-        }
+/// The leases as lines that a shell can evaluate, or as JSON: an object, or an array of several.
+pub(crate) fn text(output: Output, variables: &Variables, ttl: Duration) -> String {
+    if output == Output::Text {
+        let lines = variables.values().map(|(variable, value)| match value {
+            Some(value) => format!("{variable}={}\n", quoted(&value)),
+            None => format!("{variable}=\n"),
+        });
+        return lines.concat();
+    }
+    let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+    let leases = variables.0.iter().map(|Lease { name, token, fence, expires_at }| {
+        json!({ "name": name, "token": token, "fence": fence, "expires_at": expires_at, "ttl_ms": ttl_ms })
+    });
+    let leases: Vec<_> = leases.collect();
+    match &leases[..] {
+        [lease] => format!("{lease}\n"),
+        leases => format!("{}\n", json!(leases)),
     }
 }
 
@@ -121,12 +125,28 @@ mod tests {
         }
     }
 
+    fn lease(name: &str, fence: Option<&str>, expires_at: u64) -> Lease {
+        Lease { name: name.into(), token: "t".into(), fence: fence.map(String::from), expires_at }
+    }
+
+    fn as_json(leases: Vec<Lease>) -> serde_json::Value {
+        serde_json::from_str(&text(Output::Json, &Variables(leases), Duration::from_secs(1))).unwrap()
+    }
+
     #[test]
     fn a_lease_without_a_fence_clears_an_older_one() {
-        let lease = Variables { name: "n".into(), token: "t".into(), fence: None, expires_at: 5 };
-        let printed = text(Output::Text, &lease, Duration::from_secs(1));
+        let printed = text(Output::Text, &Variables(vec![lease("n", None, 5)]), Duration::from_secs(1));
         assert_eq!(printed, "TENURE_NAME=n\nTENURE_TOKEN=t\nTENURE_FENCE=\nTENURE_EXPIRES_AT=5\n");
-        let json: serde_json::Value = serde_json::from_str(&text(Output::Json, &lease, Duration::from_secs(1))).unwrap();
+        let json = as_json(vec![lease("n", None, 5)]);
         assert_eq!(json, json!({ "name": "n", "token": "t", "fence": null, "expires_at": 5, "ttl_ms": 1000 }));
+    }
+
+    #[test]
+    fn several_leases_have_a_line_each_and_the_earliest_end() {
+        let two = || vec![lease("a", Some("8"), 9), lease("b c", Some("7"), 5)];
+        let printed = text(Output::Text, &Variables(two()), Duration::from_secs(1));
+        assert_eq!(printed, "TENURE_NAME='a\nb c'\nTENURE_TOKEN='t\nt'\nTENURE_FENCE='8\n7'\nTENURE_EXPIRES_AT=5\n");
+        let json = as_json(two());
+        assert_eq!((json[0]["name"].as_str(), json[1]["expires_at"].as_u64()), (Some("a"), Some(5)), "{json}");
     }
 }

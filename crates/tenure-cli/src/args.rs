@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tenure::parse_duration;
+use tenure::{Share, parse_duration};
 
 /// Let one process at a time do a thing, across processes and machines.
 ///
@@ -64,9 +64,46 @@ pub(crate) struct Common {
     pub(crate) verbose: bool,
 }
 
+/// What kind of lock it is. All who use a name say the same.
+#[derive(Args, Clone, Copy, Debug)]
+#[group(multiple = false)]
+pub(crate) struct Kind {
+    /// Read under a read/write lock: any number of readers hold it together, and no writer
+    #[arg(long)]
+    shared: bool,
+    /// Write under a read/write lock, alone: the other side of --shared
+    #[arg(long)]
+    write: bool,
+    /// Take K of the N permits of a semaphore
+    #[arg(long, value_name = "K/N", value_parser = permits)]
+    permits: Option<Share>,
+}
+
+impl Kind {
+    /// What is asked for: a mutex where nothing else was said.
+    pub(crate) fn share(self) -> Share {
+        match self {
+            Self { shared: true, .. } => Share::READ,
+            Self { write: true, .. } => Share::WRITE,
+            Self { permits, .. } => permits.unwrap_or(Share::MUTEX),
+        }
+    }
+}
+
+fn permits(text: &str) -> Result<Share, String> {
+    let parts = text.split_once('/').and_then(|(some, all)| Some((some.parse().ok()?, all.parse().ok()?)));
+    let (some, all) = parts.ok_or_else(|| "write how many of how many, e.g. 1/5 for one of five".to_owned())?;
+    Share::permits(some, all).map_err(|error| error.to_string())
+}
+
 /// How to take a lock.
 #[derive(Args, Debug)]
 pub(crate) struct Taking {
+    #[command(flatten)]
+    pub(crate) kind: Kind,
+    /// Take this name as well, all or nothing; may be said several times
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) also: Vec<OsString>,
     /// Give up after this long (during an outage of the store, one operation later at most); without it, wait for ever
     #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) wait: Option<Duration>,
@@ -229,8 +266,14 @@ Common uses:
     tenure run ledger -- sh -c \\
       'curl -T day.json -H \"Fence: $TENURE_FENCE\" https://ledger/day'
 
+  Many readers or one writer, five at a time, two things or neither:
+    tenure run --shared site -- ./serve.sh     tenure run --write site -- ./edit.sh
+    tenure run --permits 1/5 downloads -- ./fetch.sh
+    tenure run -a account/2 account/1 -- ./transfer.sh
+
 The command gets TENURE_NAME, TENURE_TOKEN, TENURE_FENCE and TENURE_EXPIRES_AT
-(Unix milliseconds; renewals move it). It runs in a process group of its own.
+(Unix milliseconds; renewals move it). With -a the first three have a line for
+each name, sorted by name, and the last is the earliest. It runs in a process group of its own.
 If the lock is lost, that group gets TERM and, after --kill-after, KILL, and is
 gone before anyone else can hold the name. What the command leaves in the
 background when it ends is no longer protected. A command that becomes another
@@ -255,6 +298,10 @@ For scripts that cannot wrap a command:
 
 Or have it renewed in the background for as long as the script lives:
   lease=$(tenure acquire --watch-pid $$ nightly) || exit; eval \"$lease\"
+
+With -a each variable but the last has a line for each name, sorted by name, and
+-o json prints an array. Each name is renewed and released with its own token;
+the kind need not be said again.
 
 Without --watch-pid nobody renews the lease but `tenure renew`. With it, the
 process gets TERM --kill-after before the lease ends, if it is lost.";

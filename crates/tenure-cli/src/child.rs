@@ -33,7 +33,7 @@ pub(crate) enum Change {
 
 impl Child {
     /// Starts the command. Must be called from the main thread: the child dies with the thread that started it.
-    pub(crate) fn spawn(command: &[OsString], variables: Variables, front: bool) -> Result<Self, Failure> {
+    pub(crate) fn spawn(command: &[OsString], variables: &Variables, front: bool) -> Result<Self, Failure> {
         // Whoever the command leaves behind becomes our child, so that we can tell when the last of its group is gone.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -106,24 +106,39 @@ impl Child {
     }
 }
 
-/// What the command is told about the lock.
+/// What is told about one lease.
 #[derive(Debug)]
-pub(crate) struct Variables {
+pub(crate) struct Lease {
     pub(crate) name: String,
     pub(crate) token: String,
     pub(crate) fence: Option<String>,
     pub(crate) expires_at: u64,
 }
 
+/// What the command is told about what it holds, sorted by name.
+#[derive(Debug)]
+pub(crate) struct Variables(pub(crate) Vec<Lease>);
+
 impl Variables {
-    fn set(self, command: &mut Command) {
-        command.env("TENURE_NAME", self.name);
-        command.env("TENURE_TOKEN", self.token);
-        command.env("TENURE_EXPIRES_AT", self.expires_at.to_string());
-        match self.fence {
-            Some(fence) => command.env("TENURE_FENCE", fence),
-            None => command.env_remove("TENURE_FENCE"),
-        };
+    /// The variables with their values: a line for each name, and the earliest end. No fences where one has none.
+    pub(crate) fn values(&self) -> [(&'static str, Option<String>); 4] {
+        let lines = |of: fn(&Lease) -> Option<&str>| Some(self.0.iter().map(of).collect::<Option<Vec<_>>>()?.join("\n"));
+        let ends = self.0.iter().map(|lease| lease.expires_at).min();
+        [
+            ("TENURE_NAME", lines(|lease| Some(&lease.name))),
+            ("TENURE_TOKEN", lines(|lease| Some(&lease.token))),
+            ("TENURE_FENCE", lines(|lease| lease.fence.as_deref())),
+            ("TENURE_EXPIRES_AT", ends.map(|ends| ends.to_string())),
+        ]
+    }
+
+    fn set(&self, command: &mut Command) {
+        for (variable, value) in self.values() {
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.env_remove(variable),
+            };
+        }
         for secret in config::SECRETS {
             command.env_remove(secret);
         }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use tenure::{Error, ErrorKind, Name};
+use tenure::{Error, ErrorKind};
 
 /// Usage: a bad name, flag, value or URL.
 pub(crate) const USAGE: u8 = 64;
@@ -71,10 +71,10 @@ impl From<Error> for Failure {
 }
 
 /// A failure of something that was done about a lock, and names it.
-pub(crate) fn about(name: &Name, error: Error) -> Failure {
+pub(crate) fn about(name: impl fmt::Display, error: Error) -> Failure {
     match error.kind() {
         ErrorKind::Refused | ErrorKind::Mismatch | ErrorKind::Damaged | ErrorKind::Unreachable | ErrorKind::Unavailable => {
-            error.context(format_args!("the lock {name:?}")).into()
+            error.context(format_args!("the lock {name}")).into()
         }
         _ => error.into(),
     }

@@ -11,12 +11,13 @@ use std::pin::pin;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use rustix::process::{
     Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setsid,
     test_kill_process,
 };
 use sha2::{Digest, Sha256};
-use tenure::{Guard, Loss, Name, Owner, Release, Released};
+use tenure::{Guard, Guards, Loss, Name, Owner, Release, Released};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -135,38 +136,37 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
     let starter = starter().map_err(|e| no_signals(&e))?;
     let plan = Plan::guarded(&args.name, &args.taking, settings)?;
     let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
-    let (locker, guard) = tokio::select! {
+    let (locker, mut guards) = tokio::select! {
         biased;
         _ = process.readable() => return Err(Failure::usage("the process to watch has ended; nothing is held")),
         taken = plan.take(&mut signals) => taken?,
     };
-    let door = door(&guard, settings);
-    if let Err(failure) = print(&acquire::text(args.output, &variables(&guard), plan.ttl)) {
-        let _ = guard.release().await;
+    let doors: Vec<Door> = guards.iter().filter_map(|guard| Door::open(guard, settings)).collect();
+    if let Err(failure) = print(&acquire::text(args.output, &variables(&guards), plan.ttl)) {
+        drop(guards.release().await);
         return Err(failure);
     }
     // The end of our stdout tells the starter that this is all; its own end is now that of the pipe it answers through.
     let _ = set_parent_process_death_signal(None);
     detach(Stream::Out);
-    let end = match handed_over(&guard, starter, &mut signals).await {
+    let end = match handed_over(&guards, starter, &mut signals).await {
         End::HandedOver => {
             settle(args.on_lost);
-            watch(&guard, &process, door.as_ref(), &mut signals, args.on_lost).await
+            watch(&mut guards, &process, &doors, &mut signals, args.on_lost).await
         }
         end => end,
     };
     let code = match end {
-        End::Visited(visitor) => return released(guard, visitor).await,
-        End::Lost(loss) => {
-            tell_loss(&guard, loss, &process, args.on_lost).await;
+        End::Lost(name, loss) => {
+            tell_loss(&name, loss, &process, args.on_lost).await;
             // It stops its work now; what is left of the lease covers that, and must not be given up under it.
-            let _ = timeout(guard.lease_remaining(), process.readable()).await;
+            let _ = timeout(guards.lease_remaining(), process.readable()).await;
             LOST
         }
         End::GivenUp => by_signal(Signal::TERM.as_raw()),
         End::HandedOver | End::Done => 0,
     };
-    let _ = guard.release().await;
+    drop(guards.release().await);
     let _ = timeout(PATIENCE, locker.settled()).await;
     Ok(code)
 }
@@ -178,46 +178,46 @@ enum End {
     HandedOver,
     /// The starter is gone, or wants nothing any more.
     GivenUp,
-    /// The watched process has ended.
+    /// The watched process has ended, or everything was released.
     Done,
-    /// The tenure ended first.
-    Lost(Loss),
-    /// Somebody came with the token to have it released.
-    Visited(UnixStream),
+    /// A tenure ended first.
+    Lost(Name, Loss),
 }
 
 /// Waits until the starter has passed the lease on. A starter that dies before has passed on nothing that anyone believes.
-async fn handed_over(guard: &Guard, mut starter: pipe::Receiver, signals: &mut Signals) -> End {
+async fn handed_over(guards: &Guards, mut starter: pipe::Receiver, signals: &mut Signals) -> End {
     tokio::select! {
         biased;
-        loss = guard.lost() => End::Lost(loss),
+        (name, loss) = guards.lost() => End::Lost(name, loss),
         answer = starter.read_u8() => if answer.is_ok() { End::HandedOver } else { End::GivenUp },
         _ = signals.next() => End::GivenUp,
     }
 }
 
-/// Keeps the lease for as long as the process lives.
-async fn watch(
-    guard: &Guard,
-    process: &AsyncFd<OwnedFd>,
-    door: Option<&UnixListener>,
-    signals: &mut Signals,
-    on_lost: OnLost,
-) -> End {
-    let mut ended = pin!(guard.lost());
-    let mut visitor = pin!(visitor(door, guard.token()));
-    loop {
-        tokio::select! {
-            biased;
-            loss = &mut ended => return End::Lost(loss),
-            _ = process.readable() => return End::Done,
-            visitor = &mut visitor => return End::Visited(visitor),
-            // Whoever ends us ends the protection, so the work has to end first; we stay until it has.
-            signal = signals.next() => if signal != Signal::USR1 && signal != Signal::USR2 {
-                tell(process, on_lost);
-            },
+/// Keeps what is held for as long as the process lives, but for what is released meanwhile.
+async fn watch(guards: &mut Guards, process: &AsyncFd<OwnedFd>, doors: &[Door], signals: &mut Signals, on_lost: OnLost) -> End {
+    while guards.iter().next().is_some() {
+        let (visited, visitor) = {
+            let mut ended = pin!(guards.lost());
+            let mut visitor = pin!(visitor(doors));
+            loop {
+                tokio::select! {
+                    biased;
+                    (name, loss) = &mut ended => return End::Lost(name, loss),
+                    _ = process.readable() => return End::Done,
+                    visitor = &mut visitor => break visitor,
+                    // Whoever ends us ends the protection, so the work has to end first; we stay until it has.
+                    signal = signals.next() => if signal != Signal::USR1 && signal != Signal::USR2 {
+                        tell(process, on_lost);
+                    },
+                }
+            }
+        };
+        if let Some(guard) = guards.take(visited) {
+            release_for(guard, visitor).await;
         }
     }
+    End::Done
 }
 
 /// Has the watched process stop its work.
@@ -228,9 +228,9 @@ fn tell(process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
 }
 
 /// Tells of a loss: first who works, then who reads, which may be a terminal that stands still.
-async fn tell_loss(guard: &Guard, loss: Loss, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
+async fn tell_loss(name: &Name, loss: Loss, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
     tell(process, on_lost);
-    say_aside(format!("the lock {:?} is lost: {loss}", guard.name())).finish().await;
+    say_aside(format!("the lock {name:?} is lost: {loss}")).finish().await;
 }
 
 /// What the starter answers through.
@@ -274,11 +274,45 @@ fn detach(stream: Stream) {
     };
 }
 
-/// Where `tenure release` finds the keeper.
-fn door(guard: &Guard, settings: &Settings) -> Option<UnixListener> {
-    let listener = StdListener::bind_addr(&address(&guard.name(), &guard.token(), settings).ok()?).ok()?;
-    listener.set_nonblocking(true).ok()?;
-    UnixListener::from_std(listener).ok()
+/// Where `tenure release` finds the keeper of one name.
+#[derive(Debug)]
+struct Door {
+    name: Name,
+    token: Owner,
+    listener: UnixListener,
+}
+
+impl Door {
+    fn open(guard: &Guard, settings: &Settings) -> Option<Self> {
+        let (name, token) = (guard.name(), guard.token());
+        let listener = StdListener::bind_addr(&address(&name, &token, settings).ok()?).ok()?;
+        listener.set_nonblocking(true).ok()?;
+        Some(Self { name, token, listener: UnixListener::from_std(listener).ok()? })
+    }
+
+    /// The next one who comes with the token.
+    async fn visitor(&self) -> UnixStream {
+        let expected = format!("{}\n", self.token);
+        loop {
+            let Ok((mut visitor, _)) = self.listener.accept().await else {
+                tokio::time::sleep(PATIENCE).await;
+                continue;
+            };
+            let mut said = vec![0; expected.len()];
+            let read = timeout(PATIENCE, visitor.read_exact(&mut said)).await;
+            if matches!(read, Ok(Ok(_))) && said == expected.as_bytes() && is_ours(visitor.peer_cred().map(|peer| peer.uid())) {
+                return visitor;
+            }
+        }
+    }
+}
+
+/// The next one who comes with a token, and the name that it is for.
+async fn visitor(doors: &[Door]) -> (&Name, UnixStream) {
+    if doors.is_empty() {
+        return std::future::pending().await;
+    }
+    select_all(doors.iter().map(|door| Box::pin(async move { (&door.name, door.visitor().await) }))).await.0
 }
 
 /// An address that only those can tell who know the token.
@@ -297,25 +331,8 @@ fn address(name: &Name, token: &Owner, settings: &Settings) -> io::Result<Socket
     SocketAddr::from_abstract_name(format!("tenure/{half:032x}"))
 }
 
-/// The next one who comes with the token.
-async fn visitor(door: Option<&UnixListener>, token: Owner) -> UnixStream {
-    let Some(door) = door else { return std::future::pending().await };
-    let expected = format!("{token}\n");
-    loop {
-        let Ok((mut visitor, _)) = door.accept().await else {
-            tokio::time::sleep(PATIENCE).await;
-            continue;
-        };
-        let mut said = vec![0; expected.len()];
-        let read = timeout(PATIENCE, visitor.read_exact(&mut said)).await;
-        if matches!(read, Ok(Ok(_))) && said == expected.as_bytes() && is_ours(visitor.peer_cred().map(|peer| peer.uid())) {
-            return visitor;
-        }
-    }
-}
-
 /// Releases for a visitor and tells it how that went.
-async fn released(guard: Guard, mut visitor: UnixStream) -> Result<u8, Failure> {
+async fn release_for(guard: Guard, mut visitor: UnixStream) {
     let answer: &[u8] = match guard.release().await {
         Ok(Release::Released) => b"released\n",
         Ok(Release::WasLost) => b"lost\n",
@@ -323,7 +340,6 @@ async fn released(guard: Guard, mut visitor: UnixStream) -> Result<u8, Failure> 
         _ => b"",
     };
     let _ = timeout(PATIENCE, visitor.write_all(answer)).await;
-    Ok(0)
 }
 
 /// Asks the process that keeps the lease to release it; `None` where there is none.

@@ -30,7 +30,8 @@ pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
     let Some(locker) = open(&settings, args.ttl).await? else { return Err(not_held(&name)) };
     let ttl = args.ttl.or(settings.ttl).unwrap_or(TTL);
-    locker.renew(&lease(name.clone(), owner, ttl)).await.map_err(|error| about(&name, error))?;
+    let lease = lease(&locker, name.clone(), owner, ttl).await?;
+    locker.renew(&lease).await.map_err(|error| about(format_args!("{name:?}"), error))?;
     settings.voice.detail(format_args!("{name:?} is renewed"));
     Ok(0)
 }
@@ -42,7 +43,10 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
     let released = match keep::ask_release(&name, &owner, &settings) {
         Some(released) => released,
         None => match open(&settings, None).await? {
-            Some(locker) => locker.release(&lease(name.clone(), owner, TTL)).await.map_err(|error| about(&name, error))?,
+            Some(locker) => {
+                let lease = lease(&locker, name.clone(), owner, TTL).await?;
+                locker.release(&lease).await.map_err(|error| about(format_args!("{name:?}"), error))?
+            }
             None => Released::NotHeld,
         },
     };
@@ -77,12 +81,12 @@ pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
 
 /// Takes the name from all who are shown to hold it; whether there were any.
 async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<bool, Failure> {
-    let entry = locker.inspect(name).await.map_err(|error| about(name, error))?;
+    let entry = locker.inspect(name).await.map_err(|error| about(format_args!("{name:?}"), error))?;
     let mut broken = false;
     for holder in entry.map(|entry| entry.holders).unwrap_or_default() {
         let owner = holder.owner.clone();
         let lease = Lease { name: name.clone(), owner, share: holder.share, ttl: TTL, fence: holder.fence };
-        match locker.release(&lease).await.map_err(|error| about(name, error))? {
+        match locker.release(&lease).await.map_err(|error| about(format_args!("{name:?}"), error))? {
             Released::Released => {
                 say(format_args!("{name:?} is broken; it was held by {holder}; that holder learns it at its next renewal"));
                 broken = true;
@@ -103,6 +107,11 @@ fn claim(name: &OsStr, token: &str) -> Result<(Name, Owner), Failure> {
     Ok((lock_name(name)?, owner))
 }
 
-fn lease(name: Name, owner: Owner, ttl: Duration) -> Lease {
-    Lease { name, owner, share: Share::MUTEX, ttl, fence: None }
+/// The lease of a token. Its kind is what is found at the name, so that it need not be said again.
+async fn lease(locker: &Locker, name: Name, owner: Owner, ttl: Duration) -> Result<Lease, Failure> {
+    let entry = locker.inspect(&name).await.map_err(|error| about(format_args!("{name:?}"), error))?;
+    let holders = entry.map(|entry| entry.holders).unwrap_or_default();
+    let holder = holders.iter().find(|holder| holder.owner == owner).or(holders.first());
+    let share = holder.map_or(Share::MUTEX, |holder| holder.share);
+    Ok(Lease { name, owner, share, ttl, fence: None })
 }

@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::{Entry, Holder, Share};
+use tenure::{Entry, Holder, Kind, Share};
 
 use crate::args::{Output, Show};
 use crate::config::Settings;
@@ -50,25 +50,35 @@ fn to_json(entry: &Entry) -> Value {
             "permits": permits(holder.share),
         })
     });
-    json!({ "name": entry.name, "kind": kind(entry), "holders": holders.collect::<Value>(), "waiters": entry.waiters })
+    let kind = kind(entry.holders.first().map_or(Share::MUTEX, |holder| holder.share));
+    json!({ "name": entry.name, "kind": kind, "holders": holders.collect::<Value>(), "waiters": entry.waiters })
 }
 
-fn kind(entry: &Entry) -> &'static str {
-    match entry.holders.first().map(|holder| holder.share.capacity()) {
-        None | Some(1) => "mutex",
-        Some(u32::MAX) => "rw",
-        Some(_) => "semaphore",
+fn kind(share: Share) -> &'static str {
+    match share.kind() {
+        Kind::Mutex => "mutex",
+        Kind::ReadWrite => "rw",
+        Kind::Semaphore(_) => "semaphore",
     }
 }
 
 fn permits(share: Share) -> Option<String> {
-    (share.capacity() > 1 && share.capacity() < u32::MAX).then(|| format!("{}/{}", share.weight(), share.capacity()))
+    matches!(share.kind(), Kind::Semaphore(_)).then(|| format!("{}/{}", share.weight(), share.capacity()))
+}
+
+/// The kind of a share, and what it is of it.
+fn held_as(share: Share) -> String {
+    match (share, permits(share)) {
+        (Share::READ, _) => "rw, shared".to_owned(),
+        (_, Some(permits)) => format!("semaphore {permits}"),
+        _ => kind(share).to_owned(),
+    }
 }
 
 fn table(entries: &[Entry]) -> String {
-    let head = ["NAME", "HOLDER", "FENCE", "AGE", "TTL"].map(String::from);
+    let head = ["NAME", "HOLDER", "KIND", "FENCE", "AGE", "TTL", "WAITERS"].map(String::from);
     let rows = entries.iter().flat_map(|entry| entry.holders.iter().map(|holder| row(entry, holder)));
-    let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
+    let rows: Vec<[String; 7]> = std::iter::once(head).chain(rows).collect();
     let mut text = String::new();
     for row in &rows {
         for (column, cell) in row.iter().enumerate() {
@@ -82,7 +92,7 @@ fn table(entries: &[Entry]) -> String {
     text
 }
 
-fn row(entry: &Entry, holder: &Holder) -> [String; 5] {
+fn row(entry: &Entry, holder: &Holder) -> [String; 7] {
     let owner = match holder.owner.label() {
         Some("") => "(no label)".to_owned(),
         Some(label) => label.to_owned(),
@@ -92,7 +102,8 @@ fn row(entry: &Entry, holder: &Holder) -> [String; 5] {
     let dash = || "-".to_owned();
     let age = holder.age.map_or_else(dash, span);
     let ttl = holder.ttl.map_or_else(|| "none".to_owned(), span);
-    [shown(entry.name.as_str()), shown(&owner), holder.fence.map_or_else(dash, |f| f.to_string()), age, ttl]
+    let fence = holder.fence.map_or_else(dash, |fence| fence.to_string());
+    [shown(entry.name.as_str()), shown(&owner), held_as(holder.share), fence, age, ttl, entry.waiters.to_string()]
 }
 
 /// Values come from others and must not drive the terminal.
@@ -143,8 +154,26 @@ mod tests {
 
     #[test]
     fn the_table_is_aligned() {
-        let expected = "NAME        HOLDER  FENCE  AGE    TTL\ninvoice/42  web.42  3072   1m30s  29.5s\n";
-        assert_eq!(table(&[entry()]), expected);
+        let head = "NAME        HOLDER  KIND   FENCE  AGE    TTL    WAITERS\n";
+        let expected = "invoice/42  web.42  mutex  3072   1m30s  29.5s  2\n";
+        assert_eq!(table(&[entry()]), format!("{head}{expected}"));
+    }
+
+    #[test]
+    fn every_kind_is_named() {
+        let permits = Share::permits(2, 5).unwrap();
+        for (share, name, shared, some, told) in [
+            (Share::READ, "rw", true, None, "rw, shared"),
+            (Share::WRITE, "rw", false, None, "rw"),
+            (permits, "semaphore", true, Some("2/5"), "semaphore 2/5"),
+        ] {
+            let mut entry = entry();
+            entry.holders[0].share = share;
+            let json = to_json(&entry);
+            let holder = &json["holders"][0];
+            assert_eq!((json["kind"].as_str(), holder["shared"].as_bool()), (Some(name), Some(shared)));
+            assert_eq!((holder["permits"].as_str(), held_as(share).as_str()), (some, told));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process};
-use tenure::{BootClock, BootTime, Clock, Guard, Loss};
+use tenure::{BootClock, BootTime, Clock, Guards, Loss, Name};
 use tokio::time::sleep;
 
 use crate::child::{Change, Child};
@@ -29,7 +29,7 @@ pub(crate) enum End {
     /// The command ended while the lock was held, with this exit code.
     Ended(u8),
     /// The tenure ended first, and the command's group is gone.
-    Lost(Loss),
+    Lost,
 }
 
 /// Who is to be interrupted after the command died of it.
@@ -58,7 +58,7 @@ impl Interrupt {
 /// A command that runs under a lock.
 #[derive(Debug)]
 pub(crate) struct Supervisor<'a> {
-    pub(crate) guard: &'a Guard,
+    pub(crate) guards: &'a Guards,
     pub(crate) child: Child,
     pub(crate) terminal: Terminal,
     pub(crate) kill_after: Duration,
@@ -76,12 +76,12 @@ pub(crate) struct Supervisor<'a> {
 impl Supervisor<'_> {
     /// Watches until the command has ended, or has been ended because the lock was lost.
     pub(crate) async fn watch(&mut self, passed_on: &mut Signals, jobs: &mut Signals) -> End {
-        let mut lost = pin!(self.guard.lost());
+        let mut lost = pin!(self.guards.lost());
         loop {
             // By the clock: after a stop or a sleep, before anything else is done for the command.
-            if let Some(loss) = self.guard.loss() {
-                self.end_group(loss).await;
-                return End::Lost(loss);
+            if let Some((name, loss)) = self.guards.loss() {
+                self.end_group(&name, loss).await;
+                return End::Lost;
             }
             if let Some(code) = self.child.ended() {
                 return End::Ended(code);
@@ -165,7 +165,7 @@ impl Supervisor<'_> {
     /// Continues the group, unless the lock was lost while we were stopped.
     fn resume(&mut self, wants_terminal: bool) {
         self.stop_at = None;
-        if self.guard.loss().is_some() {
+        if self.guards.loss().is_some() {
             self.child.signal(Signal::KILL);
             return;
         }
@@ -176,11 +176,11 @@ impl Supervisor<'_> {
     }
 
     /// TERM, then KILL, until nothing of the group is left, nor of what it started outside: the group of another tenure, say.
-    async fn end_group(&mut self, loss: Loss) {
-        let grace = self.kill_after.min(self.guard.lease_remaining().saturating_sub(MARGIN));
+    async fn end_group(&mut self, name: &Name, loss: Loss) {
+        let grace = self.kill_after.min(self.guards.lease_remaining().saturating_sub(MARGIN));
         let kill_at = BootTime::now() + grace;
         self.child.signal(Signal::TERM);
-        let (name, grace) = (self.guard.name(), span(grace));
+        let grace = span(grace);
         let told = say_aside(format!("the lock {name:?} is lost: {loss}; the command gets TERM, and KILL {grace} later"));
         let obeyed = self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await;
         if !obeyed {

@@ -1,13 +1,14 @@
 //! Taking a lock as the flags say, obeying signals meanwhile.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use tenure::{Acquire, Error, ErrorKind, Guard, Locker, Name, Owner, Waiting};
+use tenure::{AcquireAll, Error, ErrorKind, Guard, Guards, Locker, Name, Owner, Share, Waiting};
 use tokio::time::timeout;
 
 use crate::args::Taking;
-use crate::child::Variables;
+use crate::child::{Lease, Variables};
 use crate::config::Settings;
 use crate::exit::{Failure, Voice, about};
 use crate::show::span;
@@ -24,7 +25,7 @@ const REAPING: Duration = Duration::from_millis(100);
 /// How a lock is to be taken.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    pub(crate) name: Name,
+    pub(crate) names: Names,
     pub(crate) ttl: Duration,
     /// Time for work to stop, of the end of the lease; `None` where nobody works on it here.
     pub(crate) kill_after: Option<Duration>,
@@ -43,13 +44,13 @@ impl<'a> Plan<'a> {
 
     /// A lease of one ttl that is left to others.
     pub(crate) fn fixed(name: &OsStr, taking: &'a Taking, settings: &'a Settings) -> Result<Self, Failure> {
-        let name = lock_name(name)?;
+        let names = Names::new(name, &taking.also)?;
         let ttl = taking.ttl.or(settings.ttl).unwrap_or(TTL);
-        Ok(Self { name, ttl, kill_after: None, renews: false, taking, settings })
+        Ok(Self { names, ttl, kill_after: None, renews: false, taking, settings })
     }
 
     /// Opens the store and takes the lock, unless a signal ends the wait.
-    pub(crate) async fn take(&self, signals: &mut Signals) -> Result<(Locker, Guard), Failure> {
+    pub(crate) async fn take(&self, signals: &mut Signals) -> Result<(Locker, Guards), Failure> {
         let locker = tokio::select! {
             biased;
             signal = signals.next() => return Err(self.interrupted(signal)),
@@ -66,10 +67,10 @@ impl<'a> Plan<'a> {
         let ended = tokio::select! {
             biased;
             signal = signals.next() => Err(self.interrupted(signal)),
-            guard = acquire.acquire() => guard.map_err(|error| self.not_acquired(error)),
+            guards = acquire.acquire() => guards.map_err(|error| self.not_acquired(error)),
         };
         match ended {
-            Ok(guard) => Ok((locker, guard)),
+            Ok(guards) => Ok((locker, guards)),
             Err(failure) => {
                 // What the dropped wait may have taken is given up before we are gone.
                 let _ = timeout(CLEAN_UP, locker.settled()).await;
@@ -78,10 +79,16 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn acquire(&self, locker: &Locker) -> Result<Acquire, Failure> {
-        let Taking { wait, no_wait, max_hold, min_hold, token, .. } = self.taking;
+    fn acquire(&self, locker: &Locker) -> Result<AcquireAll, Failure> {
+        let Taking { kind, wait, no_wait, max_hold, min_hold, token, .. } = self.taking;
         let voice = self.settings.voice;
-        let mut acquire = locker.mutex(&self.name).on_wait(move |waiting| tell(voice, &waiting));
+        let Names(first, others) = &self.names;
+        let acquire = match kind.share() {
+            Share::READ => locker.read(first),
+            Share::WRITE => locker.write(first),
+            share => locker.permits(first, share.weight(), share.capacity()),
+        };
+        let mut acquire = acquire.on_wait(move |waiting| tell(voice, &waiting));
         let wait = if *no_wait { Some(Duration::ZERO) } else { wait.or(self.settings.wait) };
         if let Some(wait) = wait {
             acquire = acquire.wait(wait);
@@ -98,7 +105,7 @@ impl<'a> Plan<'a> {
         if let Some(token) = token {
             acquire = acquire.token(token.parse()?);
         }
-        Ok(acquire)
+        Ok(others.iter().fold(acquire.into(), AcquireAll::and))
     }
 
     fn guard(&self) -> Duration {
@@ -111,7 +118,7 @@ impl<'a> Plan<'a> {
 
     fn interrupted(&self, signal: rustix::process::Signal) -> Failure {
         let n = signal.as_raw();
-        self.settings.voice.detail(format_args!("signal {n} ended the wait for {:?}; nothing is held", self.name));
+        self.settings.voice.detail(format_args!("signal {n} ended the wait for {}; nothing is held", self.names));
         Failure::signalled(n)
     }
 
@@ -122,7 +129,7 @@ impl<'a> Plan<'a> {
 
     fn not_acquired(&self, error: Error) -> Failure {
         if error.kind() != ErrorKind::TimedOut {
-            return about(&self.name, error);
+            return about(&self.names, error);
         }
         self.settings.voice.say(format_args!("{error}; try again later, or see `tenure show`"));
         Failure::told(self.taking.conflict_exit_code)
@@ -151,6 +158,23 @@ fn kill_after(ttl: Duration, asked: Option<Duration>, usual: Option<Duration>) -
     }
 }
 
+/// What is to be taken: a name, and those that go with it.
+#[derive(Debug)]
+pub(crate) struct Names(Name, Vec<Name>);
+
+impl Names {
+    fn new(name: &OsStr, also: &[OsString]) -> Result<Self, Failure> {
+        Ok(Self(lock_name(name)?, also.iter().map(|name| lock_name(name)).collect::<Result<_, _>>()?))
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)?;
+        self.1.iter().try_for_each(|name| write!(f, ", {name:?}"))
+    }
+}
+
 /// A lock name from the command line.
 pub(crate) fn lock_name(name: &OsStr) -> Result<Name, Failure> {
     let text = name
@@ -169,16 +193,19 @@ fn tell(voice: Voice, waiting: &Waiting<'_>) {
     }
 }
 
-/// What a holder is told about its lease.
-pub(crate) fn variables(guard: &Guard) -> Variables {
-    let ends = SystemTime::now() + guard.lease_remaining();
-    let since_epoch = ends.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Variables {
-        name: guard.name().to_string(),
-        token: guard.token().to_string(),
-        fence: guard.fence().map(|fence| fence.to_string()),
-        expires_at: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
-    }
+/// What a holder is told about each of its leases.
+pub(crate) fn variables(guards: &Guards) -> Variables {
+    let now = SystemTime::now();
+    let lease = |guard: &Guard| {
+        let since_epoch = (now + guard.lease_remaining()).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Lease {
+            name: guard.name().to_string(),
+            token: guard.token().to_string(),
+            fence: guard.fence().map(|fence| fence.to_string()),
+            expires_at: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+        }
+    };
+    Variables(guards.iter().map(lease).collect())
 }
 
 #[cfg(test)]

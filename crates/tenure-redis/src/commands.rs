@@ -31,8 +31,15 @@ impl Commands {
 
     /// Adds a word to the command that was begun last.
     pub(crate) fn word(&mut self, word: &[u8]) {
-        self.head(b'$', word.len());
-        self.bytes.extend_from_slice(word);
+        self.joined(&[word]);
+    }
+
+    /// Adds a word that comes in parts.
+    pub(crate) fn joined(&mut self, parts: &[&[u8]]) {
+        self.head(b'$', parts.iter().map(|part| part.len()).sum());
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
         self.bytes.extend_from_slice(b"\r\n");
     }
 

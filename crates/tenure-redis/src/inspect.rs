@@ -9,7 +9,6 @@ use tenure::{Entry, Error, ErrorKind, Holder, Name, Share};
 use crate::RedisStore;
 use crate::connection::Repeat;
 use crate::failure::{translate, unexpected};
-use crate::keys::Keys;
 use crate::reply::{holder, only};
 
 /// Commands about one name, after the one that asks for the time.
@@ -64,7 +63,8 @@ impl RedisStore {
         let mut questions = pipe();
         questions.cmd("TIME");
         for name in names {
-            let Keys { name, places, shares, .. } = self.layout.of(name);
+            let keys = self.layout.of(name);
+            let [name, places, shares] = [keys.name(), keys.places(), keys.shares()].map(|key| key.concat());
             questions.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
             questions.cmd("HGETALL").arg(&shares).cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES");
             questions.cmd("HGETALL").arg(&places);

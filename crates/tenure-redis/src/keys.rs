@@ -13,13 +13,20 @@ pub(crate) struct Layout {
     pub(crate) counter: String,
 }
 
-/// The keys of one name, in the order in which the scripts are given them; see `scripts/keys.lua`.
-#[derive(Debug)]
-pub(crate) struct Keys {
-    pub(crate) name: String,
-    pub(crate) queue: String,
-    pub(crate) places: String,
-    pub(crate) shares: String,
+/// The keys of one name: what it is made of, so that it need not be put together before it is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys<'a> {
+    prefix: &'a [u8],
+    name: &'a [u8],
+    tag: [u8; 4],
+}
+
+/// A key in parts.
+pub(crate) type Key<'a> = [&'a [u8]; 5];
+
+/// A key that is one already.
+pub(crate) const fn whole(key: &[u8]) -> Key<'_> {
+    [key, b"", b"", b"", b""]
 }
 
 impl Layout {
@@ -27,17 +34,9 @@ impl Layout {
         Self { prefix: prefix.to_owned(), counter: format!("{prefix}tenure:fence") }
     }
 
-    pub(crate) fn name(&self, name: &Name) -> String {
-        let (prefix, name) = (self.prefix.as_str(), name.as_str());
-        [prefix, name].concat()
-    }
-
-    pub(crate) fn of(&self, name: &Name) -> Keys {
-        let key = self.name(name);
-        let tag = tag(slot(key.as_bytes()));
-        let tag = std::str::from_utf8(&tag).unwrap_or_default();
-        let beside = |what| [&self.prefix, "{", tag, what, name.as_str()].concat();
-        Keys { queue: beside("}:q:"), places: beside("}:p:"), shares: beside("}:s:"), name: key }
+    pub(crate) fn of<'a>(&'a self, name: &'a Name) -> Keys<'a> {
+        let (prefix, name) = (self.prefix.as_bytes(), name.as_str().as_bytes());
+        Keys { prefix, name, tag: tag(slot(prefix, name)) }
     }
 
     /// Refuses the one name that is not a lock.
@@ -50,13 +49,35 @@ impl Layout {
     }
 }
 
+impl Keys<'_> {
+    pub(crate) fn name(&self) -> Key<'_> {
+        [self.prefix, self.name, b"", b"", b""]
+    }
+
+    pub(crate) fn queue(&self) -> Key<'_> {
+        self.beside(b"}:q:")
+    }
+
+    pub(crate) fn places(&self) -> Key<'_> {
+        self.beside(b"}:p:")
+    }
+
+    pub(crate) fn shares(&self) -> Key<'_> {
+        self.beside(b"}:s:")
+    }
+
+    fn beside<'b>(&'b self, what: &'b [u8]) -> Key<'b> {
+        [self.prefix, b"{", &self.tag, what, self.name]
+    }
+}
+
 /// The slot of a key in a Cluster: of what is between its first braces, or of all of it where there is nothing.
-fn slot(key: &[u8]) -> u16 {
-    let tagged = key.iter().position(|byte| *byte == b'{').and_then(|open| {
-        let rest = &key[open + 1..];
-        rest.iter().position(|byte| *byte == b'}').filter(|length| *length > 0).map(|length| &rest[..length])
-    });
-    checksum(tagged.unwrap_or(key)) & SLOT
+fn slot(prefix: &[u8], name: &[u8]) -> u16 {
+    let length = prefix.len() + name.len();
+    let at = |index: usize| if index < prefix.len() { prefix[index] } else { name[index - prefix.len()] };
+    let find = |byte: u8, from: usize| (from..length).find(|index| at(*index) == byte);
+    let tagged = find(b'{', 0).and_then(|open| find(b'}', open + 1).map(|close| (open + 1)..close)).filter(|tag| !tag.is_empty());
+    tagged.unwrap_or(0..length).fold(0, |sum, index| checked(sum, at(index))) & SLOT
 }
 
 /// Four characters of `@` to `O` whose slot this is.
@@ -109,10 +130,14 @@ const BASIS: [(u16, u16); 14] = {
 const fn checksum(bytes: &[u8]) -> u16 {
     let (mut sum, mut at) = (0_u16, 0);
     while at < bytes.len() {
-        sum = (sum << 8) ^ TABLE[((sum >> 8) as u8 ^ bytes[at]) as usize];
+        sum = checked(sum, bytes[at]);
         at += 1;
     }
     sum
+}
+
+const fn checked(sum: u16, byte: u8) -> u16 {
+    (sum << 8) ^ TABLE[((sum >> 8) as u8 ^ byte) as usize]
 }
 
 const TABLE: [u16; 256] = {
@@ -137,16 +162,18 @@ mod tests {
     fn slots_are_those_of_redis() {
         // As CLUSTER KEYSLOT answers.
         for (key, expected) in [("123456789", 0x31c3), ("foo", 12_182), ("{user1000}.following", 3_443), ("foo{}{bar}", 8_363)] {
-            assert_eq!(slot(key.as_bytes()), expected, "{key}");
+            assert_eq!(slot(b"", key.as_bytes()), expected, "{key}");
+            let (prefix, name) = key.split_at(2);
+            assert_eq!(slot(prefix.as_bytes(), name.as_bytes()), expected, "{key}");
         }
-        assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
+        assert_eq!(slot(b"", b"foo{{bar}}zap"), slot(b"", b"a{{bar}"));
     }
 
     #[test]
     fn every_slot_has_a_tag() {
         for slot in 0..=SLOT {
             let tag = tag(slot);
-            assert_eq!(super::slot(&tag), slot);
+            assert_eq!(super::slot(b"", &tag), slot);
             assert!(tag.iter().all(|byte| (b'@'..=b'O').contains(byte)), "{tag:?}");
         }
     }
@@ -155,8 +182,9 @@ mod tests {
     fn all_keys_of_a_name_share_a_slot() {
         for prefix in ["", "app:", "{app}:"] {
             for name in ["door", "a}b", "{}x", "}", "x{}{y}", "{", "{a}b", "дверь"] {
-                let keys = Layout::new(prefix).of(&Name::new(name).unwrap());
-                let slots = [&keys.name, &keys.queue, &keys.places, &keys.shares].map(|key| slot(key.as_bytes()));
+                let (layout, name) = (Layout::new(prefix), Name::new(name).unwrap());
+                let keys = layout.of(&name);
+                let slots = [keys.name(), keys.queue(), keys.places(), keys.shares()].map(|key| slot(b"", &key.concat()));
                 assert!(slots.iter().all(|slot| *slot == slots[0]), "{keys:?}");
             }
         }

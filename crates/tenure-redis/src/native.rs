@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{is_noscript, translate, unexpected};
-use crate::keys::{Keys, Layout};
+use crate::keys::{Key, Keys, Layout, whole};
 use crate::link::{Link, now_ms};
 use crate::options::Options;
 use crate::push::Heard;
@@ -84,7 +84,7 @@ impl RedisStore {
             return Ok(());
         }
         let (seen, sent_at) = (self.connection.seen(), now_ms());
-        let (counter_key, seen) = (self.layout.counter.as_bytes(), Digits::of(seen));
+        let (counter_key, seen) = (whole(self.layout.counter.as_bytes()), Digits::of(seen));
         let lift = |_: &Link| script::call(&script::LIFT, Form::Text, &[counter_key], &[seen.as_bytes()]);
         let Exchange { link, answers, .. } = self.connection.exchange(limit, Repeat::Freely, lift).await?;
         self.connection.saw(counter(&only(answers)?.map_err(|e| translate(&e))?)?);
@@ -94,7 +94,7 @@ impl RedisStore {
 
     /// Takes a free mutex without a script: a script costs the server almost twice as much.
     async fn take(&self, request: &Request, limit: Duration) -> Result<Taken, Error> {
-        let Keys { name, queue, .. } = self.layout.of(&request.name);
+        let keys = self.layout.of(&request.name);
         let (counter_key, ttl) = (self.layout.counter.as_bytes(), Digits::of(millis(request.ttl)));
         // Everything seen before the request leaves was granted before it; what other tasks see meanwhile says nothing.
         let seen = self.connection.seen();
@@ -104,12 +104,19 @@ impl RedisStore {
             let mut commands = Commands::new();
             doubts.store(link.doubts(), Ordering::Relaxed);
             if let Some(form) = link.due_lift() {
-                script::add_call(&mut commands, &script::LIFT, form, &[counter_key], &[Digits::of(seen).as_bytes()]);
+                script::add_call(&mut commands, &script::LIFT, form, &[whole(counter_key)], &[Digits::of(seen).as_bytes()]);
             }
             commands.add(&[b"MULTI"]);
-            commands.add(&[b"SET", name.as_bytes(), request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()]);
+            commands.begin(6);
+            commands.word(b"SET");
+            commands.joined(&keys.name());
+            for word in [request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()] {
+                commands.word(word);
+            }
             commands.add(&[b"INCR", counter_key]);
-            commands.add(&[b"EXISTS", queue.as_bytes()]);
+            commands.begin(2);
+            commands.word(b"EXISTS");
+            commands.joined(&keys.queue());
             commands.add(&[b"EXEC"]);
             commands
         };
@@ -171,7 +178,7 @@ impl RedisStore {
         {
             let counter = counter(number).map_err(Error::maybe_applied)?;
             self.connection.saw(counter);
-            return Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl, waiting: false }));
+            return Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl }));
         }
         let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
         // A holder that is not one of ours tells nobody when it is done.
@@ -190,8 +197,8 @@ impl RedisStore {
         repeat: Repeat,
         limit: Duration,
     ) -> Result<(Value, bool), Error> {
-        let Keys { name, queue, places, shares } = self.layout.of(name);
-        let keys = [&name, &queue, &places, &self.layout.counter, &shares].map(String::as_bytes);
+        let keys = self.layout.of(name);
+        let keys = [keys.name(), keys.queue(), keys.places(), whole(self.layout.counter.as_bytes()), keys.shares()];
         // A mutex has no use for the last.
         let keys = if share == Share::MUTEX { &keys[..4] } else { &keys[..] };
         let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.connection.seen()));
@@ -204,16 +211,12 @@ impl RedisStore {
     fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], form: Form) {
         let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
         let script = if of_shares { &script::RENEW_SHARES } else { &script::RENEW };
-        let keys: Vec<String> = if of_shares {
-            let both = |lease: &&Lease| {
-                let Keys { name, shares, .. } = self.layout.of(&lease.name);
-                [name, shares]
-            };
-            leases.iter().flat_map(both).collect()
+        let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
+        let keys: Vec<Key<'_>> = if of_shares {
+            of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()
         } else {
-            leases.iter().map(|lease| self.layout.name(&lease.name)).collect()
+            of_each.iter().map(Keys::name).collect()
         };
-        let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
         let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
         let args: Vec<&[u8]> =
             leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]).collect();
@@ -288,7 +291,7 @@ impl Store for RedisStore {
             return self.ask(request, request.repeatable, place_word(request), left()).await;
         }
         match self.take(request, left()).await? {
-            Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl, waiting: false })),
+            Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl })),
             // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
             Taken::Unfenced => self.ask(request, true, "none", left()).await.map_err(Error::maybe_applied),
             Taken::Overtaking => self.ask(request, true, "yield", left()).await.map_err(Error::maybe_applied),

@@ -36,7 +36,7 @@ pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<[Value; 3]
 
 pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<Renewal>, Error> {
     let renewal = |value: &Value| match value {
-        Value::Int(1) => Ok(Renewal::Renewed { waiting: false }),
+        Value::Int(1) => Ok(Renewal::Renewed),
         Value::Int(0) => Ok(Renewal::Gone),
         other => Err(unexpected(format_args!("{other:?} to a renewal"))),
     };

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::commands::{Commands, Digits};
+use crate::keys::Key;
 
 /// A script and the digest by which a server knows it.
 pub(crate) struct Script {
@@ -39,14 +40,14 @@ pub(crate) enum Form {
 }
 
 /// A call of `script`, as the only command.
-pub(crate) fn call(script: &Script, form: Form, keys: &[&[u8]], args: &[&[u8]]) -> Commands {
+pub(crate) fn call(script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]) -> Commands {
     let mut commands = Commands::new();
     add_call(&mut commands, script, form, keys, args);
     commands
 }
 
 /// Adds a call of `script`.
-pub(crate) fn add_call(commands: &mut Commands, script: &Script, form: Form, keys: &[&[u8]], args: &[&[u8]]) {
+pub(crate) fn add_call(commands: &mut Commands, script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]) {
     commands.begin(3 + keys.len() + args.len());
     let (name, script) = match form {
         Form::Digest => ("EVALSHA", &*script.digest),
@@ -55,7 +56,10 @@ pub(crate) fn add_call(commands: &mut Commands, script: &Script, form: Form, key
     commands.word(name.as_bytes());
     commands.word(script.as_bytes());
     commands.word(Digits::of(keys.len() as u64).as_bytes());
-    for word in keys.iter().chain(args) {
+    for key in keys {
+        commands.joined(key);
+    }
+    for word in args {
         commands.word(word);
     }
 }

@@ -87,6 +87,8 @@ macro_rules! conformance {
                 a_guard_renews_itself, a_fixed_lease_ends_before_the_store_frees_it, a_broken_lock_is_told_at_the_next_renewal,
                 verify_asks_the_store, work_stops_when_the_tenure_is_lost, a_lease_is_extended, a_longest_hold_ends_it,
                 a_shortest_hold_keeps_the_name, a_lease_passes_to_another, everything_is_given_up_at_once, settings_that_cannot_work_are_refused,
+                guards_of_every_kind, several_names_are_all_or_nothing, opposite_orders_never_deadlock,
+                a_cancelled_wait_for_several_leaves_nothing,
             ]
             waiting: [
                 a_waiter_gets_the_name, a_wait_ends_with_who_holds, a_cancelled_wait_leaves_nothing, a_future_dropped_at_any_await_leaves_nothing,
@@ -113,7 +115,7 @@ macro_rules! conformance {
                 a_served_waiter_that_never_comes_costs_its_claim, dead_heads_in_a_row_are_passed,
                 a_served_waiter_finds_itself_granted, a_hand_over_is_pushed_to_the_one_that_is_served,
                 a_dead_holder_is_followed_by_the_first_live_waiter, a_repeated_join_is_one_place,
-                readers_at_the_head_are_served_together, waiters_are_counted_and_the_holder_is_told,
+                readers_at_the_head_are_served_together, waiters_are_counted,
                 an_adoption_leaves_the_queue_as_it_is,
             ]
             foreign: [

@@ -290,7 +290,7 @@ async fn one_forbidden_lease_does_not_fail_its_batch() {
     let leases: Vec<Lease> = held.iter().map(lease).collect();
     for (i, answer) in store.renew(&leases).await.into_iter().enumerate() {
         match answer {
-            Ok(renewal) => assert!(i != 77 && renewal == Renewal::Renewed { waiting: false }, "lease {i}: {renewal:?}"),
+            Ok(renewal) => assert!(i != 77 && renewal == Renewal::Renewed, "lease {i}: {renewal:?}"),
             Err(error) => assert!(i == 77 && error.kind() == ErrorKind::Refused, "lease {i}: {error}"),
         }
     }
@@ -396,7 +396,7 @@ async fn out_of_memory_holders_go_on() {
     server.cli("CONFIG SET maxmemory 1");
     let error = store.acquire(&request("c", LONG)).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
-    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed { .. })]));
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed)]));
     assert_eq!(store.inspect(None).await.unwrap().len(), 2, "an operator can see and break what is held");
     assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
     assert_eq!(store.release(&lease(&lingering), LONG).await.unwrap(), Released::Released);
@@ -474,7 +474,7 @@ async fn forgotten_scripts_are_sent_again() {
         server.cli("SCRIPT FLUSH");
         assert!(fence(&store, &held).await > first, "busy, then claimed");
         server.cli("SCRIPT FLUSH");
-        assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed { .. })]));
+        assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed)]));
         server.cli("SCRIPT FLUSH");
         assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
     }

@@ -29,7 +29,7 @@ type Observer = Box<dyn Fn(Waiting<'_>) + Send + Sync>;
 #[must_use = "nothing is acquired before acquire() or try_acquire() is awaited"]
 pub struct Acquire {
     pub(crate) core: Arc<Core>,
-    name: Result<Name, Error>,
+    pub(crate) name: Result<Name, Error>,
     share: Result<Share, Error>,
     terms: Terms,
     pub(crate) guard: Option<Duration>,
@@ -132,22 +132,24 @@ impl Acquire {
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) or [`Unsupported`](ErrorKind::Unsupported), as the acquisition would answer.
     pub fn check(&self) -> Result<(), Error> {
-        let (name, share) = (self.name.as_ref().map_err(Error::copy)?, *self.share.as_ref().map_err(Error::copy)?);
-        let features = self.core.store.features();
+        self.check_name(self.name.as_ref().map_err(Error::copy)?)?;
+        let (share, features) = (*self.share.as_ref().map_err(Error::copy)?, self.core.store.features());
         if share != Share::MUTEX && !features.shares {
             let what = format!("{} keeps no shares, and {} needs them", self.core.store, share.kind());
             return Err(Error::new(ErrorKind::Unsupported, what).fix("use a mutex, or another store"));
         }
-        if name.as_str().len() > features.max_name {
-            let what = format!(
-                "the lock name has {} bytes, more than the {} this store can keep",
-                name.as_str().len(),
-                features.max_name
-            );
-            return Err(Error::invalid(what).fix("use a shorter name, or a digest of it"));
-        }
         crate::owner::check_label(&self.label)?;
         check_terms(&self.core, &self.terms())
+    }
+
+    /// Refuses a name that the store cannot keep.
+    pub(crate) fn check_name(&self, name: &Name) -> Result<(), Error> {
+        let (length, most) = (name.as_str().len(), self.core.store.features().max_name);
+        if length > most {
+            let what = format!("the lock name has {length} bytes, more than the {most} this store can keep");
+            return Err(Error::invalid(what).fix("use a shorter name, or a digest of it"));
+        }
+        Ok(())
     }
 
     /// Takes the lock if nobody has it.
@@ -180,13 +182,7 @@ impl Acquire {
         self.check()?;
         self.core.watchdog.tend();
         let name = self.name.as_ref().map_err(Error::copy)?.clone();
-        let shape = Shape {
-            share: *self.share.as_ref().map_err(Error::copy)?,
-            terms: self.terms(),
-            label: Arc::clone(&self.label),
-            token: self.token.clone(),
-        };
-        Wait::new(&self, name, shape).guard().await
+        Wait::new(&self, name, self.shape()?).guard().await
     }
 
     /// Takes over `lease`, once.
@@ -209,6 +205,11 @@ impl Acquire {
             Acquired::Busy(_) => Err(lost()),
             Acquired::Refused { why, .. } => Err(Error::unavailable(why)),
         }
+    }
+
+    pub(crate) fn shape(&self) -> Result<Shape, Error> {
+        let share = *self.share.as_ref().map_err(Error::copy)?;
+        Ok(Shape { share, terms: self.terms(), label: Arc::clone(&self.label), token: self.token.clone() })
     }
 
     pub(crate) fn terms(&self) -> Terms {

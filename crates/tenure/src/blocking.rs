@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::guard::Release;
-use crate::{Entry, Error, Fence, Lease, Name, Owner, State};
+use crate::{Entry, Error, Fence, Lease, Name, Owner, Share, State};
 
 /// Takes locks in one store, blocking the calling thread.
 ///
@@ -77,6 +77,21 @@ impl Locker {
         self.locks.mutex(name)
     }
 
+    /// See [`Locker::read`](crate::Locker::read).
+    pub fn read(&self, name: impl AsRef<str>) -> crate::Acquire {
+        self.locks.read(name)
+    }
+
+    /// See [`Locker::write`](crate::Locker::write).
+    pub fn write(&self, name: impl AsRef<str>) -> crate::Acquire {
+        self.locks.write(name)
+    }
+
+    /// See [`Locker::permits`](crate::Locker::permits).
+    pub fn permits(&self, name: impl AsRef<str>, weight: u32, capacity: u32) -> crate::Acquire {
+        self.locks.permits(name, weight, capacity)
+    }
+
     /// See [`Acquire::acquire`](crate::Acquire::acquire).
     pub fn acquire(&self, settings: crate::Acquire) -> Result<Guard, Error> {
         self.runtime.block_on(settings.acquire()).map(|guard| self.guard(guard))
@@ -85,6 +100,16 @@ impl Locker {
     /// See [`Acquire::try_acquire`](crate::Acquire::try_acquire).
     pub fn try_acquire(&self, settings: crate::Acquire) -> Result<Option<Guard>, Error> {
         Ok(self.runtime.block_on(settings.try_acquire())?.map(|guard| self.guard(guard)))
+    }
+
+    /// See [`AcquireAll::acquire`](crate::AcquireAll::acquire).
+    pub fn acquire_all(&self, settings: crate::AcquireAll) -> Result<Guards, Error> {
+        self.runtime.block_on(settings.acquire()).map(|guards| self.guards(guards))
+    }
+
+    /// See [`AcquireAll::try_acquire`](crate::AcquireAll::try_acquire).
+    pub fn try_acquire_all(&self, settings: crate::AcquireAll) -> Result<Option<Guards>, Error> {
+        Ok(self.runtime.block_on(settings.try_acquire())?.map(|guards| self.guards(guards)))
     }
 
     /// See [`Locker::adopt`](crate::Locker::adopt).
@@ -114,6 +139,10 @@ impl Locker {
 
     fn guard(&self, guard: crate::Guard) -> Guard {
         Guard { guard, runtime: Arc::clone(&self.runtime) }
+    }
+
+    fn guards(&self, guards: crate::Guards) -> Guards {
+        Guards { guards, runtime: Arc::clone(&self.runtime) }
     }
 }
 
@@ -166,6 +195,11 @@ impl Guard {
         self.runtime.block_on(self.guard.extend(ttl))
     }
 
+    /// See [`Guard::downgrade`](crate::Guard::downgrade).
+    pub fn downgrade(&self, share: Share) -> Result<(), Error> {
+        self.runtime.block_on(self.guard.downgrade(share))
+    }
+
     /// See [`Guard::release`](crate::Guard::release).
     pub fn release(self) -> Result<Release, Error> {
         self.runtime.block_on(self.guard.release())
@@ -180,5 +214,51 @@ impl Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.guard.fmt(f)
+    }
+}
+
+/// See [`crate::Guards`]. Keeps the background thread alive.
+#[must_use = "guards that are dropped at once give the locks up at once"]
+pub struct Guards {
+    guards: crate::Guards,
+    runtime: Arc<Background>,
+}
+
+impl Guards {
+    /// See [`Guards::fences`](crate::Guards::fences).
+    pub fn fences(&self) -> impl Iterator<Item = (Name, Option<Fence>)> {
+        self.guards.fences()
+    }
+
+    /// See [`Guards::remaining`](crate::Guards::remaining).
+    pub fn remaining(&self) -> Duration {
+        self.guards.remaining()
+    }
+
+    /// See [`Guards::state`](crate::Guards::state): look at it between the steps of the work.
+    pub fn state(&self) -> State {
+        self.guards.state()
+    }
+
+    /// See [`Guards::release`](crate::Guards::release).
+    pub fn release(self) -> Vec<(Name, Result<Release, Error>)> {
+        self.runtime.block_on(self.guards.release())
+    }
+}
+
+impl IntoIterator for Guards {
+    type Item = Guard;
+    type IntoIter = std::vec::IntoIter<Guard>;
+
+    /// The guards on their own, sorted by name.
+    fn into_iter(self) -> Self::IntoIter {
+        let guards: Vec<_> = self.guards.into_iter().map(|guard| Guard { guard, runtime: Arc::clone(&self.runtime) }).collect();
+        guards.into_iter()
+    }
+}
+
+impl fmt::Debug for Guards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guards.fmt(f)
     }
 }

@@ -224,7 +224,7 @@ impl Book {
         let outcome = match answer {
             // An answer that comes after the deadline is too late: somebody may have been told already.
             _ if tenure.loss(now).is_some() => Err(gone()),
-            Ok(Renewal::Renewed { .. }) => {
+            Ok(Renewal::Renewed) => {
                 if let Some(extension) = &extension {
                     tenure.set_ttl(extension.ttl);
                 }
@@ -320,7 +320,7 @@ mod tests {
         (book.hold(Arc::clone(&tenure)).0, tenure)
     }
 
-    const RENEWED: Result<Renewal, Error> = Ok(Renewal::Renewed { waiting: false });
+    const RENEWED: Result<Renewal, Error> = Ok(Renewal::Renewed);
 
     #[test]
     fn an_answer_after_the_deadline_changes_nothing() {

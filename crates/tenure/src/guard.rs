@@ -144,15 +144,7 @@ impl Guard {
     /// during the last step: what that step did was not covered.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         self.core.watchdog.tend();
-        let mut over = pin!(self.tenure.over(&*self.core.clock));
-        let mut work = pin!(work);
-        poll_fn(|context| {
-            if self.loss().is_some() || over.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(self.lost_error()));
-            }
-            work.as_mut().poll(context).map(|done| self.check().map(|()| done))
-        })
-        .await
+        run_until(self.tenure.over(&*self.core.clock), || self.check(), work).await
     }
 
     /// Renews now, for `ttl` from now on. A shorter ttl counts from the next renewals: no renewal shortens a lease.
@@ -226,6 +218,11 @@ impl Guard {
         self.tenure.lease()
     }
 
+    /// Whether it is only kept until its holder has all that its work needs; see [`Tenure::set_idle`].
+    pub(crate) fn set_idle(&self, idle: bool) {
+        self.tenure.set_idle(idle);
+    }
+
     /// Until when it may be given to the next task of this process.
     pub(crate) fn turn_ends(&self) -> BootTime {
         self.tenure.turn_ends()
@@ -256,7 +253,7 @@ impl Guard {
         passed
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         if self.state() == State::Lost { Err(self.lost_error()) } else { Ok(()) }
     }
 
@@ -267,6 +264,26 @@ impl Guard {
             None => gone().context(format_args!("{name:?}")),
         }
     }
+}
+
+/// Runs `work` until `over` resolves; `stands` is asked before and after each step.
+pub(crate) async fn run_until<T, L>(
+    over: impl Future<Output = L>,
+    stands: impl Fn() -> Result<(), Error> + Sync,
+    work: impl Future<Output = T>,
+) -> Result<T, Error> {
+    let (mut over, mut work) = (pin!(over), pin!(work));
+    poll_fn(|context| {
+        let over = over.as_mut().poll(context).is_ready();
+        if let Err(lost) = stands() {
+            return Poll::Ready(Err(lost));
+        }
+        if over {
+            return Poll::Ready(Err(gone()));
+        }
+        work.as_mut().poll(context).map(|done| stands().map(|()| done))
+    })
+    .await
 }
 
 impl Drop for Guard {

@@ -132,7 +132,7 @@ impl Locker {
         let leases = std::slice::from_ref(lease);
         let mut answers = self.core.limited(lease.ttl, async { Ok(self.core.store.renew(leases).await) }).await?;
         match answers.pop() {
-            Some(Ok(Renewal::Renewed { .. })) => Ok(()),
+            Some(Ok(Renewal::Renewed)) => Ok(()),
             Some(Ok(Renewal::Gone)) => Err(gone().context(format_args!("{:?}", lease.name))),
             Some(Err(error)) => Err(error),
             None => Err(Error::unavailable("the store gave no answer for the lease").maybe_applied()),

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 
 const RANDOM_HEX: usize = 32;
+const HEX: &[u8; 16] = b"0123456789abcdef";
 const LINGER: &[u8] = b"linger:";
 
 /// The opaque bytes that name one claim on a name.
@@ -34,11 +35,15 @@ impl Owner {
         let mut random = [0_u8; RANDOM_HEX / 2];
         getrandom::fill(&mut random)
             .map_err(|e| Error::unavailable("the system gave no random bytes for an owner token").source(e))?;
-        let mut text = String::with_capacity(label.len() + 1 + RANDOM_HEX);
-        text.push_str(label);
-        text.push('.');
-        push_hex(&mut text, &random);
-        Ok(Self(text.into_bytes().into()))
+        let mut bytes = [0_u8; Self::MAX_LABEL + 1 + RANDOM_HEX];
+        let length = label.len() + 1 + RANDOM_HEX;
+        let (head, hex) = bytes[..length].split_at_mut(label.len() + 1);
+        head[..label.len()].copy_from_slice(label.as_bytes());
+        head[label.len()] = b'.';
+        for (digits, byte) in hex.chunks_exact_mut(2).zip(random) {
+            digits.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+        Ok(Self(bytes[..length].into()))
     }
 
     /// An owner from bytes that somebody else chose.

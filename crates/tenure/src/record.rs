@@ -186,7 +186,7 @@ impl Record {
         match self.holders.get(owner).filter(|held| !held.lingers).cloned() {
             Some(held) => {
                 self.holders.put(Held { until: held.until.max(end(now, ttl)), ..held });
-                Renewal::Renewed { waiting: !self.queue.is_empty() }
+                Renewal::Renewed
             }
             None => Renewal::Gone,
         }
@@ -256,7 +256,7 @@ impl Record {
         let fence = Fence::from_counter(held.counter);
         self.queue.leave(&held.owner);
         self.holders.put(held);
-        Answer::Granted(Grant { fence, ttl: request.ttl, waiting: !self.queue.is_empty() })
+        Answer::Granted(Grant { fence, ttl: request.ttl })
     }
 
     fn busy(&mut self, request: &Request, wake: &str, now: Duration) -> Answer {

@@ -186,8 +186,6 @@ pub struct Grant {
     pub fence: Option<Fence>,
     /// The ttl in force: the one asked for, or what the store made of it.
     pub ttl: Duration,
-    /// Somebody else waits for the name already.
-    pub waiting: bool,
 }
 
 /// A name that another has.
@@ -277,10 +275,7 @@ mod millis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// It lasts for its full ttl from now, or longer.
-    Renewed {
-        /// Somebody waits for the name.
-        waiting: bool,
-    },
+    Renewed,
     /// It is this owner's no longer.
     Gone,
 }

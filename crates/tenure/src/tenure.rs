@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{BootTime, Clock, Fence, Lease, Share};
 
 /// How sure a holder may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// The lease stands and renewals, if any, are answered.
     Held,
@@ -104,6 +104,8 @@ pub(crate) struct Tenure {
     loss: OnceLock<Loss>,
     /// Somebody has taken it on to give the name up, or to pass it on.
     given_up: AtomicBool,
+    /// No work has begun under it: no pause is due when it is given up.
+    idle: AtomicBool,
     /// How many guards stand for it.
     guards: AtomicUsize,
 }
@@ -144,6 +146,7 @@ impl Tenure {
             ended: CancellationToken::new(),
             loss: OnceLock::new(),
             given_up: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
             guards: AtomicUsize::new(1),
             lease: Mutex::new(lease),
         }
@@ -220,7 +223,15 @@ impl Tenure {
 
     /// For how long the name stays taken by nobody if it is released now.
     pub(crate) fn linger(&self, now: BootTime) -> Duration {
+        if self.idle.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
         (self.since + self.terms.min_hold).since(now).max(self.terms.linger)
+    }
+
+    /// Whether it is only kept until its holder has all that its work needs.
+    pub(crate) fn set_idle(&self, idle: bool) {
+        self.idle.store(idle, Ordering::Release);
     }
 
     /// From now on it is a smaller share, by another grant.

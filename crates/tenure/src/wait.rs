@@ -68,6 +68,8 @@ pub(crate) struct Wait<'a> {
     name: Name,
     shape: Shape,
     started: BootTime,
+    /// For how long from then on.
+    patience: Option<Duration>,
     seat: Option<Seat>,
     /// This task asks the store: for itself alone, or for all in its room.
     drives: bool,
@@ -88,9 +90,15 @@ enum Event {
 impl<'a> Wait<'a> {
     pub(crate) fn new(settings: &'a Acquire, name: Name, shape: Shape) -> Self {
         let core = &settings.core;
-        let started = core.clock.now();
+        let (started, patience) = (core.clock.now(), settings.wait);
         let (seat, drives, standing) = (None, true, None);
-        Self { settings, core, name, shape, started, seat, drives, standing, outage: false, told: false, told_of: None }
+        Self { settings, core, name, shape, started, patience, seat, drives, standing, outage: false, told: false, told_of: None }
+    }
+
+    /// A part of a longer wait that has begun before.
+    pub(crate) fn within(mut self, started: BootTime, patience: Option<Duration>) -> Self {
+        (self.started, self.patience) = (started, patience);
+        self
     }
 
     /// Waits until the name is ours.
@@ -118,7 +126,7 @@ impl<'a> Wait<'a> {
 
     async fn in_room(&mut self, seat: &Seat) -> Result<Guard, Error> {
         let core = self.core;
-        let end = self.settings.wait.map(|wait| core.clock.nap_until(self.started + wait));
+        let end = self.patience.map(|wait| core.clock.nap_until(self.started + wait));
         let mut end = end.map_or_else(|| Either::Left(pending()), Either::Right);
         loop {
             let asks = self.drives;
@@ -181,7 +189,7 @@ impl<'a> Wait<'a> {
         while self.standing.is_none()
             && let Some(turn) = self.core.rooms.turn(&self.name)
         {
-            let end = self.settings.wait.map_or(turn, |wait| turn.min(self.started + wait));
+            let end = self.patience.map_or(turn, |wait| turn.min(self.started + wait));
             if self.core.clock.now() >= end {
                 break;
             }
@@ -389,7 +397,7 @@ impl<'a> Wait<'a> {
     }
 
     fn left(&self) -> Option<Duration> {
-        self.settings.wait.map(|wait| (self.started + wait).since(self.core.clock.now()))
+        self.patience.map(|wait| (self.started + wait).since(self.core.clock.now()))
     }
 
     fn holder(&self) -> Option<&Holder> {
@@ -403,7 +411,7 @@ impl<'a> Wait<'a> {
         }
         let holder = self.holder().cloned().or(news.holder);
         let by = holder.as_ref().map_or_else(String::new, |holder| format!(" by {holder}"));
-        let waited = self.settings.wait.unwrap_or_default();
+        let waited = self.patience.unwrap_or_default();
         let what = if waited.is_zero() {
             format!("{:?} is held{by}", self.name)
         } else {

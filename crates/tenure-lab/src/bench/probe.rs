@@ -61,7 +61,7 @@ impl Store for Probe {
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
         let (answers, took) = self.note(self.store.renew(leases)).await;
-        let renewed = answers.iter().filter(|answer| matches!(answer, Ok(Renewal::Renewed { .. })));
+        let renewed = answers.iter().filter(|answer| matches!(answer, Ok(Renewal::Renewed)));
         let mut noted = self.noted();
         renewed.for_each(|_| noted.renewals.add(took));
         drop(noted);

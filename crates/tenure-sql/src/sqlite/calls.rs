@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension as _, Transaction};
+use rusqlite::Transaction;
 use tenure::record::{Answer, Record, Turn};
 use tenure::{Acquired, BootTime, Entry, Error, Fence, Lease, Name, Place, Released, Renewal, Request};
 
@@ -104,8 +104,8 @@ impl LockFile {
             let mut one = |Lease { name, owner, ttl, .. }: &Lease| {
                 let now = BootTime::now();
                 let (now, until) = (nanos(now.since_boot()), nanos((now + *ttl).since_boot()));
-                let waiting = statement.query_row((name.as_str(), owner.as_bytes(), now, until), |row| row.get(0)).optional()?;
-                Ok(waiting.map_or(Renewal::Gone, |waiting| Renewal::Renewed { waiting }))
+                let changed = statement.execute((name.as_str(), owner.as_bytes(), now, until))?;
+                Ok(if changed == 1 { Renewal::Renewed } else { Renewal::Gone })
             };
             leases.iter().map(&mut one).collect()
         };

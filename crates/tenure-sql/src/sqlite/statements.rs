@@ -138,10 +138,9 @@ pub(super) const SWEEP: [&str; 2] = [
 /// ?1 name, empty to begin again.
 pub(super) const MOVE_HAND: &str = "UPDATE meta SET hand = ?1";
 
-/// ?1 name, ?2 owner, ?3 now, ?4 until. Reply: whether anybody waits; no row where the lease is not the owner's.
+/// ?1 name, ?2 owner, ?3 now, ?4 until. Changes nothing where the lease is not the owner's.
 pub(super) const RENEW: &str = "
-UPDATE lock SET until = max(until, ?4) WHERE name = ?1 AND owner = ?2 AND until > ?3 AND NOT lingers
-RETURNING EXISTS (SELECT 1 FROM place WHERE place.name = ?1 AND place.until > ?3)";
+UPDATE lock SET until = max(until, ?4) WHERE name = ?1 AND owner = ?2 AND until > ?3 AND NOT lingers";
 
 /// ?1 now. Reply: a row for each lease that stands.
 pub(super) const LIST: &str = "

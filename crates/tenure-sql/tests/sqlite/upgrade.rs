@@ -70,7 +70,7 @@ async fn leases_of_version_1_stand_on() {
     assert!(holder.ttl.unwrap() > TTL / 2);
     assert!(matches!(
         store.renew(&[lease("held", &odd()), lease("left", &odd())]).await[..],
-        [Ok(Renewal::Renewed { waiting: false }), Ok(Renewal::Gone)]
+        [Ok(Renewal::Renewed), Ok(Renewal::Gone)]
     ));
     assert_eq!(busy(&store, &request("left", &owner())).await.holder.unwrap().owner, odd().lingering());
     assert_eq!(store.release(&lease("left", &odd()), Duration::ZERO).await.unwrap(), Released::Released);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{BootTime, ErrorKind, Locker, Loss, Release, Released, State};
+use tenure::{AcquireAll, BootTime, ErrorKind, Guards, Locker, Loss, Release, Released, Share, State};
 use tokio::time::timeout;
 
 use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, lease, locker, request};
@@ -175,5 +175,120 @@ pub async fn settings_that_cannot_work_are_refused(subject: &dyn Subject) -> Out
     }
     assert!(Locker::builder(subject.store().await).drift(2.0).build().is_err());
     assert_eq!(locks.inspect("door").await.unwrap(), None);
+    Ok(())
+}
+
+/// Any number of readers or one writer, who may become a reader; permits up to their number.
+pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
+    let (here, there) = (locker(subject).await, locker(subject).await);
+    let reader = here.read("page").ttl(LONG).acquire().await.unwrap();
+    let other = there.read("page").ttl(LONG).try_acquire().await.unwrap().expect("readers hold together");
+    assert!(there.write("page").try_acquire().await.unwrap().is_none());
+    for reader in [reader, other] {
+        assert!(matches!(reader.release().await.unwrap(), Release::Released));
+    }
+    let writer = there.write("page").ttl(LONG).try_acquire().await.unwrap().expect("no reader is left");
+    assert!(here.read("page").try_acquire().await.unwrap().is_none());
+    writer.downgrade(Share::READ).await.unwrap();
+    writer.verify().await.unwrap();
+    let reader = here.read("page").ttl(LONG).wait(PATIENCE).acquire().await.unwrap();
+    assert!(here.write("page").try_acquire().await.unwrap().is_none());
+    assert!(reader.fence() > writer.fence() || reader.fence().is_none());
+
+    let two = here.permits("pool", 2, 3).ttl(LONG).acquire().await.unwrap();
+    assert!(there.permits("pool", 2, 3).try_acquire().await.unwrap().is_none());
+    let one = there.permits("pool", 1, 3).ttl(LONG).try_acquire().await.unwrap().expect("a permit is left");
+    two.downgrade(Share::permits(1, 3).unwrap()).await.unwrap();
+    let back = there.permits("pool", 1, 3).ttl(LONG).wait(PATIENCE).acquire().await.unwrap();
+    assert_eq!(here.mutex("pool").try_acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
+    for guard in [writer, reader, two, one, back] {
+        assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    }
+    assert_free(subject, "page").await;
+    assert_free(subject, "pool").await;
+    Ok(())
+}
+
+fn all_of(locks: &Locker, names: [&str; 3]) -> AcquireAll {
+    locks.mutex(names[0]).ttl(LONG).wait(PATIENCE).and(names[1]).and(names[2])
+}
+
+async fn all_released(guards: Guards) {
+    for (name, outcome) in guards.release().await {
+        assert!(matches!(outcome, Ok(Release::Released)), "{name}: {outcome:?}");
+    }
+}
+
+/// One that is held leaves the others free; one that is lost ends the work under all.
+pub async fn several_names_are_all_or_nothing(subject: &dyn Subject) -> Outcome {
+    let (here, there) = (locker(subject).await, locker(subject).await);
+    let names = ["door", "attic", "cellar"];
+    for held in names {
+        let guard = there.mutex(held).ttl(LONG).acquire().await.unwrap();
+        assert!(all_of(&here, names).try_acquire().await.unwrap().is_none());
+        for free in names.into_iter().filter(|name| *name != held) {
+            assert_free(subject, free).await;
+        }
+        assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    }
+    let guards = all_of(&here, names).acquire().await.unwrap();
+    assert!(guards.iter().map(tenure::Guard::name).is_sorted() && guards.iter().count() == 3);
+    assert_eq!(guards.run(async { 42 }).await.unwrap(), 42);
+    let second = guards.iter().nth(1).unwrap();
+    let broken = tenure::Lease { owner: second.token(), ..lease(&request(second.name().as_str(), LONG)) };
+    assert_eq!(there.release(&broken).await.unwrap(), Released::Released);
+    assert_eq!(second.verify().await.unwrap_err().kind(), ErrorKind::Lost);
+    let error = timeout(PATIENCE, guards.run(std::future::pending::<()>())).await.expect("work is stopped").unwrap_err();
+    assert_eq!((error.kind(), guards.state()), (ErrorKind::Lost, State::Lost));
+    let outcomes: Vec<_> = guards.release().await.into_iter().map(|(_, outcome)| outcome.unwrap()).collect();
+    assert!(matches!(outcomes[..], [Release::Released, Release::WasLost, Release::Released]), "{outcomes:?}");
+    for name in names {
+        assert_free(subject, name).await;
+    }
+    Ok(())
+}
+
+/// Those who say the same names in opposite orders all have their turn.
+pub async fn opposite_orders_never_deadlock(subject: &dyn Subject) -> Outcome {
+    let mut tasks = Vec::new();
+    for order in [["a", "b", "c"], ["c", "b", "a"]] {
+        let locks = locker(subject).await;
+        for _ in 0..2 {
+            let locks = locks.clone();
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..15 {
+                    all_released(all_of(&locks, order).acquire().await.unwrap()).await;
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        timeout(PATIENCE, task).await.expect("they wait for each other").unwrap();
+    }
+    for name in ["a", "b", "c"] {
+        assert_free(subject, name).await;
+    }
+    Ok(())
+}
+
+/// A wait for several that is dropped with some of them held leaves nothing of them.
+pub async fn a_cancelled_wait_for_several_leaves_nothing(subject: &dyn Subject) -> Outcome {
+    let (here, there, store) = (locker(subject).await, locker(subject).await, subject.store().await);
+    let last = there.mutex("c").ttl(LONG).acquire().await.unwrap();
+    let waiter = tokio::spawn(all_of(&here, ["c", "b", "a"]).acquire());
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    for name in ["a", "b"] {
+        while store.inspect(Some(&super::name(name))).await.unwrap().is_empty() {
+            assert!(tokio::time::Instant::now() < deadline, "{name} was never taken");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    waiter.abort();
+    assert!(timeout(PATIENCE, waiter).await.unwrap().unwrap_err().is_cancelled());
+    here.settled().await;
+    assert_free(subject, "a").await;
+    assert_free(subject, "b").await;
+    assert!(matches!(last.release().await.unwrap(), Release::Released));
+    assert_free(subject, "c").await;
     Ok(())
 }

@@ -70,8 +70,8 @@ pub async fn a_killed_waiter_leaves_nothing(subject: &dyn Subject) -> Outcome {
     let _ = guard.release().await.unwrap();
     let freed = BootTime::now();
     let again = tokio::time::timeout(PATIENCE, locks.mutex("door").ttl(LONG).acquire()).await.expect("the dead waiter is served");
-    let waited = BootTime::now().since(freed);
-    assert!(waited < DEAD_WAITER, "the dead waiter cost {waited:?}");
+    let cost = BootTime::now().since(freed);
+    assert!(cost < DEAD_WAITER, "the dead waiter cost {cost:?}");
     let _ = again.unwrap().release().await.unwrap();
     let store = subject.store().await;
     while !store.inspect(Some(&super::name("door"))).await.unwrap().is_empty() {

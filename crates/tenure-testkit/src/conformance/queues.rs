@@ -223,9 +223,9 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     let left = |entry: Vec<tenure::Entry>| entry[0].holders[0].ttl.expect("our leases end");
     assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) <= CLAIM);
     let grant = granted(&theirs, &keeping(&waiting)).await;
-    assert_eq!((grant.ttl, grant.waiting), (LONG, false));
+    assert_eq!(grant.ttl, LONG);
     assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG / 2);
-    assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(Renewal::Renewed { waiting: false })]));
+    assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(Renewal::Renewed)]));
     Ok(())
 }
 
@@ -316,24 +316,22 @@ pub async fn readers_at_the_head_are_served_together(subject: &dyn Subject) -> O
     Ok(())
 }
 
-/// For people, and for a holder that may pass the name on.
-pub async fn waiters_are_counted_and_the_holder_is_told(subject: &dyn Subject) -> Outcome {
+/// For people.
+pub async fn waiters_are_counted(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
-    let told = |answers: Vec<Result<Renewal, tenure::Error>>| matches!(answers[..], [Ok(Renewal::Renewed { waiting: true })]);
     let waiting: Vec<_> = (0..3).map(|_| waiter()).collect();
     for (i, request) in waiting.iter().enumerate() {
-        assert_eq!((waiters(&ours).await, told(ours.renew(&[lease(&held)]).await)), (i as u64, i > 0));
+        assert_eq!(waiters(&ours).await, i as u64);
         busy(&theirs, request).await;
     }
-    assert!(granted(&ours, &held).await.waiting, "a repeated acquire is not told");
+    granted(&ours, &held).await;
     let all = ours.inspect(None).await.unwrap();
     assert_eq!((all.len(), all[0].waiters, all[0].holders.len()), (1, 3, 1));
     for (left, request) in (0..3).rev().zip(&waiting) {
         release(&theirs, request).await;
         assert_eq!(waiters(&ours).await, left);
     }
-    assert!(!told(ours.renew(&[lease(&held)]).await));
     Ok(())
 }
 
@@ -343,7 +341,7 @@ pub async fn an_adoption_leaves_the_queue_as_it_is(subject: &dyn Subject) -> Out
     let (held, waiting) = (holder(&ours).await, waiter());
     assert_eq!(ahead(&theirs, &waiting).await, Some(0));
     let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
-    assert!(granted(&ours, &adopt).await.waiting);
+    granted(&ours, &adopt).await;
     assert_eq!(ahead(&theirs, &keeping(&waiting)).await, Some(0));
     let late = Request { from: Some(held.owner.clone()), ..waiter() };
     assert_eq!((ahead(&ours, &late).await, waiters(&ours).await), (None, 1), "an adopter queued");

@@ -39,7 +39,7 @@ async fn release(store: &dyn Store, request: &Request) {
 }
 
 async fn renewed(store: &dyn Store, request: &Request) -> bool {
-    matches!(store.renew(&[lease(request)]).await[..], [Ok(Renewal::Renewed { .. })])
+    matches!(store.renew(&[lease(request)]).await[..], [Ok(Renewal::Renewed)])
 }
 
 async fn holders(store: &dyn Store) -> BTreeMap<Owner, Share> {
@@ -258,7 +258,7 @@ pub async fn many_shares_of_a_name_are_renewed_in_one_batch(subject: &dyn Subjec
     }
     let leases: Vec<_> = readers.iter().map(lease).collect();
     for (i, answer) in ours.renew(&leases).await.into_iter().enumerate() {
-        let expected = if i % 3 == 0 { Renewal::Gone } else { Renewal::Renewed { waiting: false } };
+        let expected = if i % 3 == 0 { Renewal::Gone } else { Renewal::Renewed };
         assert_eq!(answer.unwrap(), expected, "lease {i}");
     }
     Ok(())

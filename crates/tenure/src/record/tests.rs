@@ -185,7 +185,7 @@ fn a_smaller_share_lets_others_in_and_none_grows() {
     }
     let turn = desk.turn(&ask("w", Share::READ, Place::None)).unwrap();
     assert_eq!(turn.served.iter().map(|served| served.owner.to_string()).collect::<Vec<_>>(), ["r1", "r2"]);
-    assert!(matches!(turn.answer, Answer::Granted(Grant { waiting: false, fence: Some(fence), .. }) if fence.counter() > first));
+    assert!(matches!(turn.answer, Answer::Granted(Grant { fence: Some(fence), .. }) if fence.counter() > first));
     let error = desk.turn(&ask("w", Share::WRITE, Place::None)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(error.to_string().lines().count(), 1, "{error}");
@@ -224,10 +224,10 @@ fn each_share_ends_at_its_own_time_and_a_renewal_never_shortens() {
         desk.takes(name, Share::READ);
     }
     desk.passes(TTL / 2);
-    assert_eq!(desk.record.renew(&owner("a"), TTL, desk.now), Renewal::Renewed { waiting: false });
-    assert_eq!(desk.record.renew(&owner("a"), Duration::ZERO, desk.now), Renewal::Renewed { waiting: false });
+    assert_eq!(desk.record.renew(&owner("a"), TTL, desk.now), Renewal::Renewed);
+    assert_eq!(desk.record.renew(&owner("a"), Duration::ZERO, desk.now), Renewal::Renewed);
     desk.waits("w", Share::WRITE, JOIN);
-    assert_eq!(desk.record.renew(&owner("a"), TTL, desk.now), Renewal::Renewed { waiting: true });
+    assert_eq!(desk.record.renew(&owner("a"), TTL, desk.now), Renewal::Renewed);
     desk.passes(TTL / 2);
     assert_eq!(desk.record.renew(&owner("b"), TTL, desk.now), Renewal::Gone);
     assert_eq!(desk.holders(), ["a"]);
@@ -297,7 +297,7 @@ fn many_readers_cost_each_other_nothing() {
         desk.takes(&i.to_string(), Share::READ);
     }
     for i in 0..100_000 {
-        assert!(matches!(desk.record.renew(&owner(&i.to_string()), TTL, desk.now), Renewal::Renewed { .. }));
+        assert!(matches!(desk.record.renew(&owner(&i.to_string()), TTL, desk.now), Renewal::Renewed));
         desk.frees(&i.to_string());
     }
     assert!(began.elapsed() < Duration::from_secs(30), "300,000 calls took {:?}", began.elapsed());

@@ -20,6 +20,7 @@ mod late;
 mod losing;
 mod machine;
 mod memory;
+mod multi;
 mod reentering;
 mod releasing;
 mod renewing;

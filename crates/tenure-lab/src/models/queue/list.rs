@@ -63,14 +63,14 @@ pub(crate) fn standing() -> Vec<Model> {
 pub(crate) fn larger() -> Vec<Model> {
     use Sight::{Ignored, Passed, Pushed, Recounted};
     let in_turn = [SAFE, &[Promise::InTurn]].concat();
-    let cut = Bounds { cuts: 1, under_way: 2, ttl: 2, cancels: false, ..AGAIN };
+    let cut = Bounds { cuts: 1, ttl: 2, cancels: false, ..AGAIN };
     vec![
         holds("queue-larger", "a queue whose pushes are believed", Bounds { asks: 2, ..QUEUE }, SAFE, &[Pushed, Ignored]),
-        holds("queue-cut", "the same, with connections that are lost", cut, SAFE, &[Pushed, Ignored]),
+        holds("queue-cut", "the same, with connections that are lost", cut, SAFE, &[Pushed]),
         holds(
             "cohort-larger",
             "a lease that is passed from task to task",
-            Bounds { claims: 2, asks: 2, releases: 2, ..TASKS },
+            Bounds { claims: 2, ..TASKS },
             &in_turn,
             &[Passed, Recounted],
         ),

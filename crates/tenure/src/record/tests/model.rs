@@ -35,10 +35,10 @@ struct Lists {
 /// An answer in the terms of both.
 #[derive(Debug, PartialEq)]
 enum Told {
-    Granted { counter: u64, waiting: bool },
+    Granted { counter: u64 },
     Busy { ahead: Option<u32>, holder: bool },
     Failed(ErrorKind),
-    Renewed(bool),
+    Renewed,
     Gone,
     Released(Released),
 }
@@ -126,13 +126,13 @@ impl Lists {
             } else {
                 false
             };
-            return (Told::Granted { counter, waiting: !self.queue.is_empty() }, served, freed);
+            return (Told::Granted { counter }, served, freed);
         }
         let new = request.from.is_none() && !self.known(owner);
         if new && request.place != Place::Keep && self.queue.is_empty() && self.fits(*share) {
             let counter = self.count();
             self.held.push(Lease { owner: owner.clone(), share: *share, counter, since: now, until, lingers: false });
-            return (Told::Granted { counter, waiting: false }, served, false);
+            return (Told::Granted { counter }, served, false);
         }
         let has_place = self.queue.iter().any(|place| place.owner == *owner);
         if let Place::Join { keep, claim } = request.place
@@ -149,11 +149,10 @@ impl Lists {
 
     fn renew(&mut self, owner: &Owner, ttl: u64, now: u64) -> Said {
         self.drop_dead(now);
-        let waiting = !self.queue.is_empty();
         let lease = self.held.iter_mut().find(|lease| lease.owner == *owner && !lease.lingers);
         let told = lease.map_or(Told::Gone, |lease| {
             lease.until = lease.until.max(now + ttl);
-            Told::Renewed(waiting)
+            Told::Renewed
         });
         (told, Vec::new(), false)
     }
@@ -183,7 +182,7 @@ fn said<T>(turn: Turn<T>, told: impl FnOnce(T) -> Told) -> Said {
 
 fn told(answer: Answer) -> Told {
     match answer {
-        Answer::Granted(grant) => Told::Granted { counter: grant.fence.unwrap().counter(), waiting: grant.waiting },
+        Answer::Granted(grant) => Told::Granted { counter: grant.fence.unwrap().counter() },
         Answer::Busy { ahead, holder } => Told::Busy { ahead, holder: holder.is_some() },
     }
 }
@@ -220,7 +219,7 @@ fn the_record_is_as_the_lists() {
                 0 => {
                     let renewal = desk.record.renew(&who, Duration::from_secs(span), desk.now);
                     let told = match renewal {
-                        Renewal::Renewed { waiting } => Told::Renewed(waiting),
+                        Renewal::Renewed => Told::Renewed,
                         Renewal::Gone => Told::Gone,
                     };
                     (format!("renew {who} {span}"), (told, Vec::new(), false), lists.renew(&who, span, now))

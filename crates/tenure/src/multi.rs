@@ -1,0 +1,340 @@
+//! Several names at once, all or nothing.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::pending;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{join_all, select_all};
+
+use crate::guard::{Release, run_until};
+use crate::room::Shape;
+use crate::wait::Wait;
+use crate::{Acquire, BootTime, Error, ErrorKind, Fence, Guard, Loss, Name, State};
+
+/// An acquisition of several names, all or nothing; see [`Acquire::and`].
+///
+/// It is one try of all names at once first. Where that does not get all, they are taken one after another in the order of their
+/// names: whoever waits for one holds smaller ones only, so nobody waits in a circle, in whatever order names were said.
+///
+/// While a later name is waited for, those that are held are renewed, also under a [fixed lease](Acquire::fixed_lease), which begins
+/// when all are held. One that is lost meanwhile costs all that is held, and the wait begins anew. A
+/// [longest hold](Acquire::max_hold) counts for each name from its own grant.
+#[must_use = "nothing is acquired before acquire() or try_acquire() is awaited"]
+pub struct AcquireAll {
+    settings: Acquire,
+    names: Result<BTreeSet<Name>, Error>,
+}
+
+impl Acquire {
+    /// Takes `name` as well, in the same way: all or nothing. Settings are made before.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// let locks = tenure::Locker::new(tenure::MemoryStore::new());
+    /// let guards = locks.mutex("account/1").and("account/2").acquire().await?;
+    /// guards.run(async { /* move the money */ }).await?;
+    /// # drop(guards); Ok(()) }
+    /// ```
+    pub fn and(self, name: impl AsRef<str>) -> AcquireAll {
+        AcquireAll::from(self).and(name)
+    }
+}
+
+impl From<Acquire> for AcquireAll {
+    /// One name, to which others can be added.
+    fn from(settings: Acquire) -> Self {
+        let names = settings.name.as_ref().map(|name| BTreeSet::from([name.clone()])).map_err(Error::copy);
+        Self { settings, names }
+    }
+}
+
+impl AcquireAll {
+    /// Takes `name` as well. One that was said before is taken once.
+    pub fn and(mut self, name: impl AsRef<str>) -> Self {
+        self.names = self.names.and_then(|mut names| {
+            names.insert(Name::new(name)?);
+            Ok(names)
+        });
+        self
+    }
+
+    /// Checks the settings without taking anything.
+    ///
+    /// # Errors
+    /// As [`Acquire::check`]. A value that was [given](Acquire::token) is no owner of several names.
+    pub fn check(&self) -> Result<(), Error> {
+        self.settings.check()?;
+        let names = self.names.as_ref().map_err(Error::copy)?;
+        if names.len() > 1 && self.settings.token.is_some() {
+            let what = "a value that was given cannot own several names: taking and releasing them may have to be repeated";
+            return Err(Error::invalid(what).fix("leave the token out, or take the names one by one"));
+        }
+        names.iter().try_for_each(|name| self.settings.check_name(name))
+    }
+
+    /// Takes all of the names if nobody has any of them.
+    ///
+    /// Of those who try for the same names at once, one gets them: they are tried in order, one round trip each.
+    ///
+    /// # Errors
+    /// As [`Acquire::try_acquire`].
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves nothing behind: what it may have taken is released in the background.
+    pub async fn try_acquire(mut self) -> Result<Option<Guards>, Error> {
+        self.settings.wait = Some(Duration::ZERO);
+        match self.acquire().await {
+            Ok(guards) => Ok(Some(guards)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes all of the names, waiting for them as long as [`wait`](Acquire::wait) says in all.
+    ///
+    /// # Errors
+    /// As [`Acquire::acquire`], about the first name that was not to be had; nothing is held then.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves nothing behind: what it may have taken is released in the background.
+    ///
+    /// # Round trips
+    /// One where all are free, or one for each name when there is no time to wait.
+    pub async fn acquire(self) -> Result<Guards, Error> {
+        self.check()?;
+        let settings = &self.settings;
+        let core = &settings.core;
+        core.watchdog.tend();
+        let names = self.names.as_ref().map_err(Error::copy)?.iter().cloned().collect();
+        let taking = Taking { settings, shape: settings.shape()?, names, started: core.clock.now() };
+        let held = if taking.may_be_free() { taking.at_once().await? } else { Vec::new() };
+        let guards = if held.len() < taking.names.len() { taking.in_order(held).await? } else { held };
+        for guard in &guards {
+            guard.set_idle(false);
+        }
+        Ok(Guards { guards })
+    }
+}
+
+impl fmt::Debug for AcquireAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireAll").field("names", &self.names).field("settings", &self.settings).finish()
+    }
+}
+
+/// Several names on their way into one hand.
+struct Taking<'a> {
+    settings: &'a Acquire,
+    shape: Shape,
+    /// Sorted.
+    names: Vec<Name>,
+    started: BootTime,
+}
+
+impl Taking<'_> {
+    /// Whether to try all at once. Two who do so and have no time for more could each get one name, and neither of them all.
+    fn may_be_free(&self) -> bool {
+        let core = &self.settings.core;
+        let patient = self.settings.wait != Some(Duration::ZERO);
+        patient && self.names.len() > 1 && !self.names.iter().any(|name| core.rooms.is_contended(name, self.started))
+    }
+
+    /// One try of all. Those in front of the first that was not to be had are kept: whoever takes names in order would hold them.
+    async fn at_once(&self) -> Result<Vec<Guard>, Error> {
+        let outcomes = join_all(self.names.iter().map(|name| self.one(name, Some(Duration::ZERO)))).await;
+        let (mut held, mut rest, mut refusal) = (Vec::new(), Vec::new(), None);
+        let mut in_a_row = true;
+        for outcome in outcomes {
+            match outcome {
+                Ok(guard) if in_a_row => held.push(guard),
+                Ok(guard) => rest.push(guard),
+                Err(error) => {
+                    in_a_row = false;
+                    // Whatever may pass is waited for when it is this name's turn.
+                    if error.kind() != ErrorKind::TimedOut && !error.is_transient() {
+                        refusal.get_or_insert(error);
+                    }
+                }
+            }
+        }
+        if refusal.is_some() {
+            rest.append(&mut held);
+        }
+        give_up(rest).await;
+        refusal.map_or(Ok(held), Err)
+    }
+
+    /// The names after those that are `held`, one after another.
+    async fn in_order(&self, mut held: Vec<Guard>) -> Result<Vec<Guard>, Error> {
+        loop {
+            let Some(name) = self.names.get(held.len()) else {
+                self.prolong(&held).await;
+                if held.iter().all(|guard| guard.loss().is_none()) {
+                    return Ok(held);
+                }
+                give_up(std::mem::take(&mut held)).await;
+                continue;
+            };
+            tokio::select! {
+                biased;
+                () = self.ended(&held) => give_up(std::mem::take(&mut held)).await,
+                next = self.one(name, self.settings.wait) => match next {
+                    Ok(guard) => held.push(guard),
+                    Err(error) => {
+                        give_up(held).await;
+                        return Err(error);
+                    }
+                },
+            }
+        }
+    }
+
+    async fn one(&self, name: &Name, wait: Option<Duration>) -> Result<Guard, Error> {
+        let mut one = Wait::new(self.settings, name.clone(), self.shape.clone()).within(self.started, wait);
+        let guard = one.guard().await.map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => error,
+            _ if self.names.len() == 1 => error,
+            _ => error.context(format_args!("{name:?}")),
+        })?;
+        // A name that comes back unused is free at once.
+        guard.set_idle(true);
+        Ok(guard)
+    }
+
+    /// Resolves when one of `held` has ended. Until then they are kept, whether or not they renew themselves.
+    async fn ended(&self, held: &[Guard]) {
+        let clock = &self.settings.core.clock;
+        let mut lost = pin!(first_lost(held));
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut lost => return,
+                () = clock.nap_until(clock.now() + self.shape.terms.ttl / 3) => {}
+            }
+            tokio::select! {
+                biased;
+                _ = &mut lost => return,
+                () = self.prolong(held) => {}
+            }
+        }
+    }
+
+    /// Has fixed leases last for their ttl from now.
+    async fn prolong(&self, held: &[Guard]) {
+        if !self.shape.terms.renews && self.names.len() > 1 {
+            // Who could not be prolonged is lost by its own clock, and told so.
+            join_all(held.iter().map(|guard| guard.extend(self.shape.terms.ttl))).await;
+        }
+    }
+}
+
+/// Releases names that nothing was done with.
+async fn give_up(guards: Vec<Guard>) {
+    // What stays unknown is repeated in the background.
+    join_all(guards.into_iter().map(Guard::release)).await;
+}
+
+/// Resolves when the first of `guards` has ended.
+fn first_lost(guards: &[Guard]) -> impl Future<Output = (Name, Loss)> + Send + use<> {
+    let each = guards.iter().map(|guard| {
+        let (name, lost) = (guard.name(), guard.lost());
+        Box::pin(async move { (name, lost.await) })
+    });
+    let first = if guards.is_empty() { None } else { Some(select_all(each)) };
+    async move {
+        match first {
+            Some(first) => first.await.0,
+            None => pending().await,
+        }
+    }
+}
+
+/// Proof of several tenures, for as long as [`state`](Guards::state) does not say otherwise: a [`Guard`] for each name.
+///
+/// Work that needs all of the names ends with the first that is lost. Dropping it gives all up in the background.
+#[derive(Debug)]
+#[must_use = "guards that are dropped at once give the locks up at once"]
+pub struct Guards {
+    /// Sorted by name.
+    guards: Vec<Guard>,
+}
+
+impl Guards {
+    /// The guard of each name, sorted by name.
+    pub fn iter(&self) -> std::slice::Iter<'_, Guard> {
+        self.guards.iter()
+    }
+
+    /// The number to hand to each guarded resource, sorted by name; `None` where the store does not count.
+    pub fn fences(&self) -> impl Iterator<Item = (Name, Option<Fence>)> {
+        self.iter().map(|guard| (guard.name(), guard.fence()))
+    }
+
+    /// The state of the one that stands worst. No round trip.
+    pub fn state(&self) -> State {
+        self.iter().map(Guard::state).max().unwrap_or(State::Held)
+    }
+
+    /// Which one ended first in the order of names, and why; `None` while all stand.
+    pub fn loss(&self) -> Option<(Name, Loss)> {
+        self.iter().find_map(|guard| Some((guard.name(), guard.loss()?)))
+    }
+
+    /// Resolves when the first of them ends, with its name and the reason.
+    pub fn lost(&self) -> impl Future<Output = (Name, Loss)> + Send + use<> {
+        first_lost(&self.guards)
+    }
+
+    /// How long all of them can be believed from now if no renewal is answered.
+    pub fn remaining(&self) -> Duration {
+        self.iter().map(Guard::remaining).min().unwrap_or_default()
+    }
+
+    /// How long until the first lease ends at the store if no renewal is answered.
+    pub fn lease_remaining(&self) -> Duration {
+        self.iter().map(Guard::lease_remaining).min().unwrap_or_default()
+    }
+
+    /// Runs `work` for as long as all tenures stand.
+    ///
+    /// # Errors
+    /// [`Lost`](ErrorKind::Lost) the moment any of them ends; see [`Guard::run`]. The others go on until they are given up.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        run_until(self.lost(), || self.iter().try_for_each(Guard::check), work).await
+    }
+
+    /// Takes the guard of `name` out, to be given up on its own.
+    pub fn take(&mut self, name: &Name) -> Option<Guard> {
+        let at = self.iter().position(|guard| guard.name() == *name)?;
+        Some(self.guards.remove(at))
+    }
+
+    /// Gives all names up, at once, and says how each release went.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves the releases to the background.
+    pub async fn release(self) -> Vec<(Name, Result<Release, Error>)> {
+        join_all(self.guards.into_iter().map(|guard| async move { (guard.name(), guard.release().await) })).await
+    }
+}
+
+impl IntoIterator for Guards {
+    type Item = Guard;
+    type IntoIter = std::vec::IntoIter<Guard>;
+
+    /// The guards on their own.
+    fn into_iter(self) -> Self::IntoIter {
+        self.guards.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Guards {
+    type Item = &'a Guard;
+    type IntoIter = std::slice::Iter<'a, Guard>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

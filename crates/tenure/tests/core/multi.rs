@@ -1,0 +1,365 @@
+//! Several names at once, all or nothing.
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tenure::{AcquireAll, ErrorKind, Guards, Locker, Loss, Name, Release, State};
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use crate::fickle::{Fate, Fickle, SLOW};
+use crate::{LONG, SOON, lease_of, locker, ms, secs, settle, world};
+
+fn three(locks: &Locker) -> AcquireAll {
+    locks.mutex("c").ttl(LONG).and("a").and("b").and("c")
+}
+
+async fn waiter(acquire: AcquireAll) -> JoinHandle<Guards> {
+    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
+    settle().await;
+    assert!(!waiter.is_finished());
+    waiter
+}
+
+async fn taken(waiter: JoinHandle<Guards>) -> Guards {
+    timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap()
+}
+
+async fn held(locks: &Locker) -> Vec<String> {
+    let mut names: Vec<_> = locks.list().await.unwrap().into_iter().map(|entry| entry.name.to_string()).collect();
+    names.sort();
+    names
+}
+
+fn names(guards: &Guards) -> Vec<Name> {
+    guards.iter().map(tenure::Guard::name).collect()
+}
+
+fn expected(names: &[&str]) -> Vec<Name> {
+    names.iter().map(|name| Name::new(name).unwrap()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn free_names_are_taken_in_the_time_of_one() {
+    let (_machine, store, locks) = world();
+    store.fated(Fate::Slow);
+    let started = Instant::now();
+    let guards = three(&locks).acquire().await.unwrap();
+    assert_eq!((started.elapsed(), store.acquires().len()), (SLOW, 3), "{:?}", store.calls());
+    assert_eq!(names(&guards), expected(&["a", "b", "c"]));
+    assert!(guards.fences().all(|(_, fence)| fence.is_some()) && guards.fences().count() == 3);
+    assert_eq!((guards.state(), guards.loss()), (State::Held, None));
+    assert!(guards.remaining() > LONG / 2 && guards.remaining() < guards.lease_remaining());
+    let released = guards.release().await;
+    assert_eq!(released.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>(), expected(&["a", "b", "c"]));
+    assert!(released.iter().all(|(_, release)| matches!(release, Ok(Release::Released))), "{released:?}");
+    assert_eq!(started.elapsed(), SLOW * 2, "they were released one after another");
+    store.fated(Fate::Works);
+    assert!(held(&locks).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_held_leaves_all_others_free() {
+    let (machine, store, locks) = world();
+    for name in ["a", "b", "c"] {
+        let guard = locker(&machine, &store).mutex(name).ttl(LONG).acquire().await.unwrap();
+        assert!(three(&locks).try_acquire().await.unwrap().is_none());
+        assert_eq!(held(&locks).await, [name], "with {name} held");
+        let error = three_for(&locks, secs(3)).acquire().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::TimedOut && error.to_string().contains(name), "{error}");
+        assert_eq!(held(&locks).await, [name], "with {name} held");
+        // The place in the queue is given up in the background.
+        locks.settled().await;
+        let _ = guard.release().await.unwrap();
+    }
+    assert!(three(&locks).try_acquire().await.unwrap().is_some());
+}
+
+fn three_for(locks: &Locker, wait: Duration) -> AcquireAll {
+    locks.mutex("c").ttl(LONG).wait(wait).and("a").and("b")
+}
+
+/// The wait is one for all: what the first name took of it the second does not have.
+#[tokio::test(start_paused = true)]
+async fn one_deadline_for_all() {
+    let (machine, store, locks) = world();
+    let there = locker(&machine, &store);
+    let first = there.mutex("a").ttl(LONG).acquire().await.unwrap();
+    let _last = there.mutex("c").ttl(LONG).acquire().await.unwrap();
+    let started = Instant::now();
+    let waiter = tokio::spawn(three_for(&locks, secs(5)).acquire());
+    tokio::time::sleep(secs(3)).await;
+    let _ = first.release().await.unwrap();
+    let error = timeout(secs(10), waiter).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((error.kind(), started.elapsed()), (ErrorKind::TimedOut, secs(5)), "{error}");
+    assert_eq!(held(&locks).await, ["c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_one_to_be_freed_completes_them() {
+    let (machine, store, locks) = world();
+    let there = locker(&machine, &store);
+    let (first, last) = (there.mutex("a").acquire().await.unwrap(), there.mutex("b").acquire().await.unwrap());
+    let waiter = waiter(three(&locks)).await;
+    assert_eq!(held(&locks).await, ["a", "b"], "c is kept from others though nobody works under it");
+    let _ = first.release().await.unwrap();
+    settle().await;
+    assert_eq!(held(&locks).await, ["a", "b"]);
+    let _ = last.release().await.unwrap();
+    let guards = taken(waiter).await;
+    assert_eq!((names(&guards), guards.state()), (expected(&["a", "b", "c"]), State::Held));
+}
+
+/// Those who say the names in another order, in this process and another.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_in_a_circle() {
+    let (machine, store, here) = world();
+    let there = locker(&machine, &store);
+    let inside = Arc::new(Mutex::new(()));
+    let orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"], ["c", "a", "b"]];
+    let tasks = orders.into_iter().flat_map(|order| [(order, here.clone()), (order, there.clone())]);
+    let tasks: Vec<_> = tasks
+        .map(|(order, locks)| {
+            let inside = Arc::clone(&inside);
+            tokio::spawn(async move {
+                for _ in 0..25 {
+                    let guards = locks.mutex(order[0]).ttl(LONG).and(order[1]).and(order[2]).acquire().await.unwrap();
+                    let alone = inside.try_lock().expect("two hold the same names");
+                    tokio::time::sleep(ms(1)).await;
+                    drop(alone);
+                    assert!(guards.release().await.iter().all(|(_, release)| matches!(release, Ok(Release::Released))));
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        timeout(secs(120), task).await.expect("they wait for each other").unwrap();
+    }
+    assert!(held(&here).await.is_empty());
+}
+
+/// Of two who have no time to wait and begin at the same moment, one gets all.
+#[tokio::test(start_paused = true)]
+async fn tries_do_not_cost_each_other_everything() {
+    for lead in 0..40 {
+        let (machine, store, here) = world();
+        let there = locker(&machine, &store);
+        let second = async {
+            for _ in 0..lead {
+                tokio::task::yield_now().await;
+            }
+            there.mutex("b").ttl(LONG).and("a").and("c").try_acquire().await.unwrap()
+        };
+        store.fated(if lead % 2 == 0 { Fate::Slow } else { Fate::Works });
+        let (one, other) = tokio::join!(three(&here).try_acquire(), second);
+        assert!(one.unwrap().is_some() != other.is_some(), "lead {lead}");
+    }
+}
+
+/// A name that is lost while a later one is waited for is taken again, before anything is believed.
+#[tokio::test(start_paused = true)]
+async fn a_loss_on_the_way_begins_anew() {
+    let (machine, store, locks) = world();
+    let there = locker(&machine, &store);
+    let last = there.mutex("c").ttl(LONG).acquire().await.unwrap();
+    let waiter = waiter(three(&locks)).await;
+    let entry = locks.inspect("a").await.unwrap().unwrap();
+    let lost = tenure::Lease { owner: entry.holders[0].owner.clone(), name: entry.name, ..lease_of(&last) };
+    let _ = there.release(&lost).await.unwrap();
+    let thief = there.mutex("a").ttl(LONG).acquire().await.unwrap();
+    tokio::time::sleep(LONG).await;
+    assert_eq!(held(&locks).await, ["a", "c"], "b is kept though a is lost");
+    let _ = last.release().await.unwrap();
+    settle().await;
+    assert!(!waiter.is_finished(), "it believes in a, which another has");
+    let fence = thief.fence();
+    let _ = thief.release().await.unwrap();
+    let guards = taken(waiter).await;
+    for guard in &guards {
+        guard.verify().await.unwrap();
+    }
+    assert!(guards.fences().next().unwrap().1 > fence);
+}
+
+/// A fixed lease begins when all are held, however long that took.
+#[tokio::test(start_paused = true)]
+async fn fixed_leases_are_kept_until_all_are_held() {
+    let (machine, store, locks) = world();
+    let last = locker(&machine, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
+    let waiter = waiter(locks.mutex("a").ttl(secs(10)).fixed_lease().and("b").and("c")).await;
+    let owner = locks.inspect("a").await.unwrap().unwrap().holders[0].owner.clone();
+    tokio::time::sleep(secs(101)).await;
+    let _ = last.release().await.unwrap();
+    let guards = taken(waiter).await;
+    assert_eq!(guards.iter().next().unwrap().token(), owner, "it was lost on the way");
+    assert!(guards.remaining() > ms(8_800), "{:?}", guards.remaining());
+    assert_eq!(timeout(secs(20), guards.lost()).await.unwrap().1, Loss::Expired, "somebody renews them");
+}
+
+/// A pause after the work is not due where no work has begun.
+#[tokio::test(start_paused = true)]
+async fn names_that_come_back_unused_do_not_linger() {
+    let (machine, store, locks) = world();
+    let all = |locks: &Locker| locks.mutex("a").ttl(LONG).linger(LONG).min_hold(LONG).and("b").and("c");
+    let last = locker(&machine, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
+    assert!(all(&locks).try_acquire().await.unwrap().is_none());
+    assert_eq!(held(&locks).await, ["c"]);
+    let waiter = waiter(all(&locks)).await;
+    assert_eq!(held(&locks).await, ["a", "b", "c"]);
+    waiter.abort();
+    settle().await;
+    locks.settled().await;
+    assert_eq!(held(&locks).await, ["c"]);
+    let _ = last.release().await.unwrap();
+    let _ = all(&locks).acquire().await.unwrap().release().await;
+    assert_eq!(held(&locks).await, ["a", "b", "c"], "the pause after the work is due");
+}
+
+/// Dropped after any number of steps, nothing of it is left.
+#[tokio::test(start_paused = true)]
+async fn a_future_dropped_anywhere_leaves_nothing() {
+    for busy in [false, true] {
+        for steps in 0..40 {
+            let (machine, store, locks) = world();
+            let there = locker(&machine, &store);
+            let mut last = if busy { Some(there.mutex("b").ttl(LONG).acquire().await.unwrap()) } else { None };
+            store.fated(if steps % 2 == 0 { Fate::Slow } else { Fate::Works });
+            let mut acquiring = Box::pin(three(&locks).acquire());
+            for step in 0..steps {
+                if acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                    break;
+                }
+                tokio::time::sleep(SLOW / 2).await;
+                if step == 15 {
+                    last = None;
+                }
+            }
+            drop(acquiring);
+            drop(last);
+            store.fated(Fate::Works);
+            settle().await;
+            locks.settled().await;
+            there.settled().await;
+            assert!(held(&locks).await.is_empty(), "busy {busy}, {steps} steps: {:?}", store.calls());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_ends_with_the_first_that_is_lost() {
+    let (machine, store, locks) = world();
+    let guards = three(&locks).acquire().await.unwrap();
+    assert_eq!(guards.run(async { 7 }).await.unwrap(), 7);
+    let broken = lease_of(guards.iter().nth(1).unwrap());
+    let _ = locker(&machine, &store).release(&broken).await.unwrap();
+    let (name, loss) = {
+        let lost = guards.lost();
+        let error = timeout(LONG, guards.run(std::future::pending::<()>())).await.expect("it goes on").unwrap_err();
+        assert!(error.kind() == ErrorKind::Lost && error.to_string().contains("\"b\""), "{error}");
+        lost.await
+    };
+    assert_eq!((name.as_str(), loss, guards.state()), ("b", Loss::Gone, State::Lost));
+    assert_eq!((guards.loss(), guards.remaining()), (Some((name, loss)), Duration::ZERO));
+    assert_eq!(held(&locks).await, ["a", "c"], "those that stand cover the end of the work");
+    let released = guards.release().await;
+    let lost: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(Release::WasLost))).collect();
+    assert_eq!(lost, [false, true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_guards_free_all() {
+    let (_machine, _store, locks) = world();
+    drop(three(&locks).acquire().await.unwrap());
+    locks.settled().await;
+    assert!(held(&locks).await.is_empty());
+    let mut guards = three(&locks).acquire().await.unwrap().into_iter();
+    drop(guards.next());
+    locks.settled().await;
+    assert_eq!(held(&locks).await, ["b", "c"], "each guard stands for itself");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_waited_for() {
+    let (_machine, store, locks) = world();
+    drop(locks.mutex("z").acquire().await.unwrap());
+    locks.settled().await;
+    for fate in [Fate::Fails, Fate::Unheard] {
+        store.fated(fate);
+        assert!(three(&locks).try_acquire().await.unwrap_err().is_transient());
+        let waiter = waiter(three(&locks)).await;
+        tokio::time::sleep(secs(7)).await;
+        store.fated(Fate::Works);
+        drop(taken(waiter).await);
+        locks.settled().await;
+        assert!(held(&locks).await.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_one_is_the_answer_for_all() {
+    let (machine, store, locks) = world();
+    let _other_kind = locker(&machine, &store).read("b").ttl(LONG).acquire().await.unwrap();
+    let started = Instant::now();
+    for acquire in [three(&locks), three_for(&locks, LONG), three_for(&locks, Duration::ZERO)] {
+        assert_eq!(acquire.acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
+        assert_eq!((held(&locks).await, started.elapsed()), (vec!["b".to_owned()], Duration::ZERO));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_that_cannot_work_are_told_before_anything_is_sent() {
+    let (_machine, store, locks) = world();
+    let given = || "job-7".parse().unwrap();
+    for (bad, why) in [
+        (locks.mutex("a").and(""), "empty"),
+        (locks.mutex("").and("a"), "empty"),
+        (locks.mutex("a").and("b".repeat(10_000)), "bytes"),
+        (locks.mutex("a").ttl(Duration::ZERO).and("b"), "ttl"),
+        (locks.mutex("a").token(given()).and("b"), "given"),
+        (locks.permits("a", 3, 2).and("b"), "permits"),
+    ] {
+        let error = bad.acquire().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error}");
+    }
+    assert!(store.calls().is_empty(), "{:?}", store.calls());
+    let one = AcquireAll::from(locks.mutex("a").token(given())).and("a").acquire().await.unwrap();
+    assert_eq!(one.iter().next().unwrap().token(), given());
+}
+
+/// The template may be any kind of share.
+#[tokio::test(start_paused = true)]
+async fn several_shares_at_once() {
+    let (machine, store, here) = world();
+    let there = locker(&machine, &store);
+    let (one, other) = (here.read("a").and("b").acquire().await.unwrap(), there.read("b").and("a").acquire().await.unwrap());
+    assert!(here.write("a").and("z").try_acquire().await.unwrap().is_none());
+    let writer = waiter(here.write("a").ttl(LONG).and("b")).await;
+    drop((one, other));
+    let writer = taken(writer).await;
+    assert!(there.read("b").try_acquire().await.unwrap().is_none());
+    drop(writer);
+    let _permits = here.permits("s", 2, 3).and("t").acquire().await.unwrap();
+    assert!(there.permits("t", 2, 3).and("u").try_acquire().await.unwrap().is_none());
+    assert!(there.permits("t", 1, 3).and("u").try_acquire().await.unwrap().is_some());
+}
+
+#[test]
+fn several_names_without_a_runtime() {
+    let store = Fickle::with(tenure::BootClock, |_| ());
+    let locks = tenure::blocking::Locker::connect(async { Ok(Locker::new(store.clone())) }).unwrap();
+    let guards = locks.acquire_all(locks.mutex("b").ttl(LONG).and("a")).unwrap();
+    assert!(locks.try_acquire_all(locks.mutex("c").ttl(LONG).and("a")).unwrap().is_none());
+    assert_eq!((guards.state(), guards.fences().count()), (State::Held, 2));
+    assert!(guards.remaining() > LONG / 2);
+    assert!(format!("{guards:?}").contains("\"a\""), "{guards:?}");
+    assert!(guards.release().iter().all(|(_, release)| matches!(release, Ok(Release::Released))));
+    let guards = locks.try_acquire_all(locks.write("d").ttl(LONG).and("e")).unwrap().expect("they are free");
+    for guard in guards {
+        guard.downgrade(tenure::Share::READ).unwrap();
+        assert!(locks.try_acquire(locks.read(guard.name()).ttl(LONG)).unwrap().is_some());
+    }
+    let permits = locks.acquire(locks.permits("f", 1, 2).ttl(LONG)).unwrap();
+    assert!(matches!(permits.release().unwrap(), Release::Released));
+}
