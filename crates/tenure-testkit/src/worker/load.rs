@@ -54,13 +54,17 @@ impl Tally {
     /// This and another together.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
+        self.add(other);
+        self.waits.sort_unstable();
+        self
+    }
+
+    fn add(&mut self, other: Self) {
         self.visits += other.visits;
         self.through_store += other.through_store;
         self.given_up += other.given_up;
         self.lost += other.lost;
         self.waits.extend(other.waits);
-        self.waits.sort_unstable();
-        self
     }
 }
 
@@ -81,9 +85,11 @@ pub async fn carry(locks: &Locker, load: &Load) -> Tally {
     });
     let mut whole = Tally::default();
     for task in tasks.collect::<Vec<_>>() {
-        whole = whole.and(task.await.expect("a task of a load ends"));
+        whole.add(task.await.expect("a task of a load ends"));
     }
     locks.settled().await;
+    // At the end: until then others need the thread.
+    whole.waits.sort_unstable();
     whole
 }
 
