@@ -43,6 +43,10 @@ lab-page:
 soak time="30m":
     cargo run --release --locked -p tenure-cli -- lab explore --for {{time}}
 
+# Crowds in the lines of every store, of so many visits each
+crowds visits="1000000":
+    TENURE_SOAK={{visits}} cargo test --release --locked -p tenure-testkit --test redis_queue --test local_queue crowd -- --nocapture --test-threads 1
+
 # What `tenure run` costs beside `flock`, and what a held lock costs
 cost-of-run *args:
     cargo build --release --locked -p tenure-cli

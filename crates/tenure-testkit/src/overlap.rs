@@ -92,11 +92,8 @@ impl Counter {
     ///
     /// A visit that was never left (its process died) overlaps nobody.
     pub fn check(&self, expected: u64) -> Result<(), Damage> {
-        let log = std::fs::read_to_string(&self.log_path).expect("the log can be read");
-        let mut damage = overlaps(&log);
-        damage.extend(fences_out_of_order(&log));
-        let left = log.lines().filter(|line| line.starts_with("leave ")).count();
-        if u64::try_from(left) != Ok(expected) {
+        let (left, mut damage) = self.judge();
+        if left != expected {
             damage.push(format!("{left} visits were made, not {expected}"));
         }
         let total = self.value();
@@ -104,6 +101,26 @@ impl Counter {
             damage.push(format!("the counter is {total} after {expected} visits: updates were lost"));
         }
         if damage.is_empty() { Ok(()) } else { Err(Damage(damage)) }
+    }
+
+    /// As [`check`](Self::check), where any number of visits was made and `killed` processes died, each between any two steps of
+    /// its last one; how many visits were left.
+    pub fn check_with_killed(&self, killed: u64) -> Result<u64, Damage> {
+        let (left, mut damage) = self.judge();
+        let total = self.value();
+        if !(left..=left + killed).contains(&total) {
+            damage.push(format!("the counter is {total} after {left} visits and {killed} deaths: updates were lost"));
+        }
+        if damage.is_empty() { Ok(left) } else { Err(Damage(damage)) }
+    }
+
+    /// How many visits were left, and what is wrong with the order of all.
+    fn judge(&self) -> (u64, Vec<String>) {
+        let log = std::fs::read_to_string(&self.log_path).expect("the log can be read");
+        let mut damage = overlaps(&log);
+        damage.extend(fences_out_of_order(&log));
+        let left = log.lines().filter(|line| line.starts_with("leave ")).count();
+        (u64::try_from(left).expect("a usize fits"), damage)
     }
 
     fn write(&self, number: u64) {
@@ -180,6 +197,7 @@ mod tests {
         assert_eq!(counter.check(3), Ok(()));
         let wrong = counter.check(4).unwrap_err().to_string();
         assert!(wrong.contains("3 visits were made, not 4"), "{wrong}");
+        assert_eq!(counter.check_with_killed(0), Ok(3));
     }
 
     #[test]
@@ -192,6 +210,8 @@ mod tests {
         let damage = counter.check(2).unwrap_err().to_string();
         assert!(damage.contains("(line 2) while") && damage.contains("(until line 3)"), "{damage}");
         assert!(damage.contains("the counter is 1 after 2 visits"), "{damage}");
+        let damage = counter.check_with_killed(1).unwrap_err().to_string();
+        assert!(damage.contains("(line 2) while") && damage.contains("after 2 visits and 1 deaths"), "{damage}");
     }
 
     #[test]
@@ -210,6 +230,10 @@ mod tests {
         let _ = counter.enter(1);
         counter.visit(2, Duration::ZERO);
         assert_eq!(counter.check(1), Ok(()));
+        // One that wrote and did not come to say so.
+        counter.write(2);
+        assert!(counter.check(1).is_err() && counter.check_with_killed(0).is_err());
+        assert_eq!(counter.check_with_killed(1), Ok(1));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use state::{Fault, Loss, Shared, State};
+use state::{Fault, Loss, Pushes, Shared, State};
 
 /// Whether to listen, and where to say that it is done.
 type Listening = (bool, mpsc::Sender<()>);
@@ -172,6 +172,22 @@ impl Proxy {
         self.shared.change(|state| state.hold_replies = false);
     }
 
+    /// Keeps pushes until [`heal`](Self::heal) or [`release_pushes`](Self::release_pushes), and replies overtake them. One connection
+    /// cannot do that to its bytes; a second one for the pushes can, and so can a client that takes them in by two tasks.
+    pub fn hold_pushes(&self) {
+        self.shared.change(|state| state.pushes = Pushes::Wait);
+    }
+
+    /// Loses pushes from now on, and nothing else, as a server does that has nobody to push to.
+    pub fn lose_pushes(&self) {
+        self.shared.change(|state| state.pushes = Pushes::Vanish);
+    }
+
+    /// Delivers the pushes that are held, behind the replies that have overtaken them, and lets new ones flow.
+    pub fn release_pushes(&self) {
+        self.shared.change(|state| state.pushes = Pushes::Pass);
+    }
+
     /// Writes at most `bytes` at once, both ways, so that frames arrive in pieces.
     pub fn slice(&self, bytes: usize) {
         assert!(bytes > 0, "a slice has at least one byte");
@@ -203,6 +219,11 @@ impl Proxy {
     /// transaction counts with all its parts, and one for each channel of a subscription. Pushes do not count.
     pub fn replies(&self) -> u64 {
         self.shared.lock().replies
+    }
+
+    /// How many pushes came from the server, held and lost ones included.
+    pub fn pushes(&self) -> u64 {
+        self.shared.lock().pushed
     }
 
     /// How many client connections are open.

@@ -6,6 +6,7 @@
 mod claim;
 mod clock;
 mod far;
+mod load;
 mod near;
 mod probe;
 mod work;
@@ -14,11 +15,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::{Error, Lease, Locker, MemoryStore, parse_duration};
+use tenure::{Error, Lease, Locker, MemoryStore, Share, parse_duration};
 use tenure_redis::Options;
 
 use crate::history::{At, What};
 
+pub use self::load::{Load, Tally, carry};
 pub use self::near::Worker;
 pub use self::probe::{Call, Deed, Moment, Probe};
 
@@ -34,6 +36,7 @@ enum Order {
     To { claim: u32, order: ClaimOrder },
     ByHand { what: ByHand, name: String, token: String },
     Visits { name: String, dir: PathBuf, times: u64 },
+    Load(Load),
     Arm(Probe),
     Block { ms: u64 },
     Jump { ms: u64 },
@@ -82,6 +85,7 @@ enum Said {
     Lease(Lease),
     State(String),
     Answer(String),
+    Tally(Tally),
     Done,
 }
 
@@ -89,6 +93,7 @@ enum Said {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Terms {
     ttl: Duration,
+    share: Share,
     wait: Option<Duration>,
     recheck: Option<Duration>,
     fixed: bool,
@@ -98,9 +103,16 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// For `ttl`, renewed, waiting as long as it takes.
+    /// The mutex for `ttl`, renewed, waiting as long as it takes.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, wait: None, recheck: None, fixed: false, min_hold: Duration::ZERO, max_hold: None, token: None }
+        let (min_hold, share) = (Duration::ZERO, Share::MUTEX);
+        Self { ttl, share, wait: None, recheck: None, fixed: false, min_hold, max_hold: None, token: None }
+    }
+
+    /// Asks for another kind of lock.
+    #[must_use]
+    pub fn share(self, share: Share) -> Self {
+        Self { share, ..self }
     }
 
     /// Gives up after this long.

@@ -49,6 +49,11 @@ impl Actor {
         self.worker.borrow_mut().kill();
     }
 
+    /// Waits until it has done what it was told to drop.
+    pub(super) fn dropped(&self) {
+        self.worker.borrow_mut().finish();
+    }
+
     pub(super) fn arm(&self, probe: Probe) {
         self.worker.borrow_mut().arm(probe);
     }
@@ -124,6 +129,11 @@ impl Claim {
         let number = self.number;
         let about = |what: &What| matches!(what, What::Grant { claim, .. } | What::Failed { claim, .. } if *claim == number);
         self.actor.wait("grant", about)
+    }
+
+    /// Waits until it has an answer; whether that is the grant.
+    pub(super) fn is_granted_at_last(&self) -> bool {
+        matches!(self.answered().what, What::Grant { .. })
     }
 
     /// The value by which it holds, where that is its own.
@@ -221,6 +231,11 @@ impl Claim {
     /// Drops its guard, or the future that asks.
     pub(super) fn drops(&self) {
         self.actor.worker.borrow_mut().drop_claim(self.number);
+    }
+
+    /// As [`drops`](Self::drops), without waiting for it, in case it is stopped; [`Actor::dropped`] waits.
+    pub(super) fn begins_to_drop(&self) {
+        self.actor.worker.borrow_mut().begin_drop(self.number);
     }
 
     /// Works on the resource without a look at the guard, until it is refused.

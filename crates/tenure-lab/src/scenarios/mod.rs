@@ -7,8 +7,10 @@ mod actor;
 mod anywhere;
 mod disk;
 mod file;
+mod queue;
 mod redis;
 mod rigs;
+mod shares;
 mod stage;
 mod terms;
 
@@ -19,7 +21,8 @@ use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    [anywhere::items(), terms::items(), redis::items(), file::items(), disk::items()].into_iter().flatten().collect()
+    let stores = [redis::items(), file::items(), disk::items()];
+    [anywhere::items(), terms::items(), queue::items(), shares::items()].into_iter().chain(stores).flatten().collect()
 }
 
 /// A fault in which one holder at a time is promised.

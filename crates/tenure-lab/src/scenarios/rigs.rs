@@ -6,13 +6,14 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use tempfile::TempDir;
 use tenure::BootTime;
-use tenure_testkit::{Proxy, RedisServer, redis};
+use tenure_testkit::{Proxy, RedisServer, Reply, redis};
 
 use super::actor::Actor;
-use super::stage::{Look, Place, Stage};
+use super::stage::{Line, Look, Place, Stage};
 use crate::item::Run;
 use crate::{Lab, Shown};
 
@@ -69,8 +70,25 @@ impl Redis {
         Duration::from_millis(left.parse().expect("a name that is held and ends"))
     }
 
+    /// The key of those who wait for `name`, in their order.
+    pub(super) fn queue(&self, name: &str) -> Option<String> {
+        // A server that has just come back may say that it is loading.
+        let Reply::Array(keys) = self.server.command(&["KEYS", &format!("*:q:{name}")]) else { return None };
+        keys.first().map(Reply::text)
+    }
+
+    fn line(&self, name: &str) -> u64 {
+        let queue = self.queue(name);
+        queue.map_or(0, |queue| u64::try_from(self.server.command(&["ZCARD", &queue]).int()).expect("a count"))
+    }
+
     fn look(&self, name: &str) -> Option<(String, bool)> {
-        let holder = self.server.command(&["GET", name]);
+        // Shares are kept in a sorted set, by their ends.
+        let first = || self.server.command(&["ZRANGE", name, "0", "0"]);
+        let holder = match self.server.command(&["GET", name]) {
+            Reply::Error(_) => first(),
+            holder => holder,
+        };
         let forever = || self.server.command(&["PTTL", name]) == -1;
         (!holder.is_nil()).then(|| (holder.text(), forever()))
     }
@@ -95,9 +113,10 @@ pub(super) fn on_redis(
 
 pub(super) fn play_on_redis(lab: &Lab, id: &str, seed: u64, how: redis::Builder, row: impl Fn(&mut Stage<'_>, &Redis)) -> Shown {
     let redis = Arc::new(Redis::start(how));
-    let looked_at = Arc::clone(&redis);
+    let (looked_at, lined_up) = (Arc::clone(&redis), Arc::clone(&redis));
     let look: Look = Box::new(move |name| looked_at.look(name));
-    let place = Place { near: redis.near(), far: redis.far(), alone: false, look: Some(look) };
+    let line: Line = Box::new(move |name| lined_up.line(name));
+    let place = Place { near: redis.near(), far: redis.far(), alone: false, look: Some(look), line: Some(line) };
     let mut stage = Stage::new(lab, id, seed, place);
     row(&mut stage, &redis);
     stage.finish()
@@ -129,9 +148,11 @@ pub(super) fn on_file(row: impl Fn(&mut Stage<'_>, &File) + Copy + Send + Sync +
         let id = id.to_owned();
         Arc::new(move |lab, seed| {
             let file = File { dir: TempDir::with_prefix("tenure-lab-").expect("a temporary directory can be made") };
-            let (path, url) = (file.path(), format!("sqlite:{}?timeout=250ms", file.path().display()));
-            let place =
-                Place { near: url.clone(), far: url, alone: false, look: Some(Box::new(move |name| look_into(&path, name))) };
+            let url = format!("sqlite:{}?timeout=250ms", file.path().display());
+            let (path, lined_up) = (file.path(), file.path());
+            let look: Look = Box::new(move |name| look_into(&path, name));
+            let line: Line = Box::new(move |name| line_in(&lined_up, name));
+            let place = Place { near: url.clone(), far: url, alone: false, look: Some(look), line: Some(line) };
             let mut stage = Stage::new(lab, &id, seed, place);
             row(&mut stage, &file);
             stage.finish()
@@ -187,7 +208,8 @@ pub(super) fn on_mount(row: impl Fn(&mut Stage<'_>, &Mount) + Copy + Send + Sync
             let disk = dir.path().join("disk");
             std::fs::create_dir(&disk).expect("a directory of ours can be written");
             let url = format!("sqlite:{}?timeout=250ms", disk.join("locks.db").display());
-            let mut stage = Stage::new(lab, &id, seed, Place { near: url.clone(), far: url, alone: false, look: None });
+            let mut stage =
+                Stage::new(lab, &id, seed, Place { near: url.clone(), far: url, alone: false, look: None, line: None });
             let first = stage.near_with(|command| {
                 let mut unshare = Command::new("unshare");
                 let mount = r#"mount -t tmpfs -o size=300k tmpfs "$0"; exec "$@""#;
@@ -202,13 +224,21 @@ pub(super) fn on_mount(row: impl Fn(&mut Stage<'_>, &Mount) + Copy + Send + Sync
 
 /// Who holds a name in a lock file now, without the help of the store.
 fn look_into(path: &Path, name: &str) -> Option<(String, bool)> {
+    let owner: Option<Vec<u8>> = read_one(path, "SELECT owner FROM lock WHERE name = ?1 AND until > ?2", name);
+    owner.map(|owner| (String::from_utf8_lossy(&owner).into_owned(), false))
+}
+
+/// How many wait for a name in a lock file now.
+fn line_in(path: &Path, name: &str) -> u64 {
+    let count: Option<u32> = read_one(path, "SELECT count(*) FROM place WHERE name = ?1 AND until > ?2", name);
+    count.expect("a count").into()
+}
+
+fn read_one<T: FromSql>(path: &Path, sql: &str, name: &str) -> Option<T> {
     let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the lock file can be read");
     file.busy_timeout(Duration::from_secs(5)).expect("a timeout can be set");
     let now = i64::try_from(BootTime::now().since_boot().as_nanos()).expect("the machine is young");
-    let sql = "SELECT coalesce(owner, 'lingers') FROM lock WHERE name = ?1 AND until > ?2";
-    let owner: Option<Vec<u8>> =
-        file.query_row(sql, (name, now), |row| row.get(0)).optional().expect("the lock file can be read");
-    owner.map(|owner| (String::from_utf8_lossy(&owner).into_owned(), false))
+    file.query_row(sql, (name, now), |row| row.get(0)).optional().expect("the lock file can be read")
 }
 
 /// A scenario on the memory of one process.
@@ -216,7 +246,7 @@ pub(super) fn in_memory(row: fn(&mut Stage<'_>)) -> impl Fn(&str) -> Run {
     move |id| {
         let id = id.to_owned();
         Arc::new(move |lab, seed| {
-            let place = Place { near: "memory:".into(), far: "memory:".into(), alone: true, look: None };
+            let place = Place { near: "memory:".into(), far: "memory:".into(), alone: true, look: None, line: None };
             let mut stage = Stage::new(lab, &id, seed, place);
             row(&mut stage);
             stage.finish()

@@ -33,6 +33,8 @@ pub(super) const NEXT: Duration = Duration::from_millis(2_000 + 120 + 250);
 pub(super) const OPENING: Duration = Duration::from_secs(5);
 /// For how long a name is handed to one that waits: what it costs when that one is dead.
 pub(super) const CLAIM: Duration = Duration::from_millis(1_500);
+/// How long one with a place in a queue goes without a look at it.
+pub(super) const HEARTBEAT: Duration = Duration::from_millis(1_200);
 /// How soon another has what was taken away: one that waits looks after its place about once a second.
 pub(super) const SOON: Duration = Duration::from_millis(1_200 + 120 + 250 + 250);
 /// In milliseconds: long enough for a renewal to fail, and short enough for the next to be in time.
@@ -59,6 +61,9 @@ pub(super) fn terms() -> Terms {
 /// Who holds a name at the store, and whether nothing will ever end that.
 pub(super) type Look = Box<dyn Fn(&str) -> Option<(String, bool)>>;
 
+/// How many wait for a name at the store.
+pub(super) type Line = Box<dyn Fn(&str) -> u64>;
+
 /// Who takes what was taken away.
 #[derive(Clone, Copy)]
 pub(super) enum Heir {
@@ -78,6 +83,8 @@ pub(super) struct Place {
     pub(super) alone: bool,
     /// `None` where nobody but the holder's process can look.
     pub(super) look: Option<Look>,
+    /// As `look`.
+    pub(super) line: Option<Line>,
 }
 
 pub(super) struct Stage<'a> {
@@ -89,6 +96,8 @@ pub(super) struct Stage<'a> {
     pub(super) keeps: bool,
     /// Clocks of holders jump, so deadlines come sooner than was believed.
     pub(super) jumps: bool,
+    /// How much of the door there is.
+    pub(super) capacity: u32,
     place: Place,
     actors: Vec<Actor>,
     /// How long after a stopped holder went on it was told.
@@ -100,7 +109,8 @@ impl<'a> Stage<'a> {
         let recorder = Recorder::new(History::new(id, seed));
         crate::run::keep(&recorder);
         let (rng, register) = (fastrand::Rng::with_seed(mixed(seed, id)), Register::open(recorder.clone()));
-        Self { lab, rng, recorder, register, keeps: false, jumps: false, place, actors: Vec::new(), told: RefCell::default() }
+        let (actors, told) = (Vec::new(), RefCell::default());
+        Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, place, actors, told }
     }
 
     /// A process in the way of the fault.
@@ -222,6 +232,25 @@ impl<'a> Stage<'a> {
     pub(super) fn taken(&self, name: &str) {
         let look = self.place.look.as_ref().expect("a store that can be looked at");
         wait_until(PATIENCE, "the name to be taken", || look(name).is_some());
+    }
+
+    /// Waits until so many wait for the door at the store.
+    pub(super) fn lines_up(&self, many: u64) {
+        let line = self.place.line.as_ref().expect("a store that can be looked at");
+        wait_until(PATIENCE, &format!("{many} to wait"), || line(DOOR) == many);
+    }
+
+    /// Has one ask for the door, and get the last of so many places.
+    pub(super) fn queues(&self, actor: &Actor, terms: &Terms, place: u64) -> Claim {
+        let claim = actor.asks(DOOR, terms.clone());
+        self.lines_up(place);
+        claim
+    }
+
+    /// Waits until `claim` is granted, which has to be within this time since then.
+    pub(super) fn granted_since(&self, claim: &Claim, since: At, within: Duration) {
+        let after = Duration::from_nanos(claim.granted().saturating_sub(since));
+        self.holds_true(after <= within, &format!("granted after {after:?}, not within {within:?}"));
     }
 
     fn seen(&self, name: &str, seen: Option<(String, bool)>) {
@@ -354,7 +383,7 @@ impl<'a> Stage<'a> {
 
     pub(super) fn finish(self) -> Shown {
         let mut history = self.recorder.take_down();
-        history.keeps = self.keeps;
+        (history.keeps, history.capacity) = (self.keeps, self.capacity);
         let mut told_after = told_after(&history);
         told_after.append(&mut self.told.borrow_mut());
         let early = if self.jumps { None } else { told_early(&history) };

@@ -13,9 +13,13 @@
 local owner, ttl, weight = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local repeatable, from, place = ARGV[6] == '1', ARGV[7], ARGV[8]
 
-local refused = look() or check_queue()
+local refused = look()
 if refused then
   return refused
+end
+local first, their = waiter(0)
+if first and their.capacity ~= capacity then
+  return redis.error_reply('TENUREKIND it is waited for with a capacity of ' .. their.capacity)
 end
 
 local function granted(number)
@@ -29,33 +33,38 @@ local function busy()
   if mutex then
     return holder and { 0, mark(), ahead, holder, redis.call('PTTL', name), 1 } or { 0, mark(), ahead }
   end
-  local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')
-  if not first[1] then
+  local next_to_end = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')
+  if not next_to_end[1] then
     return { 0, mark(), ahead }
   end
-  return { 0, mark(), ahead, first[1], tonumber(first[2]) - now, weight_of(first[1]) }
+  return { 0, mark(), ahead, next_to_end[1], tonumber(next_to_end[2]) - now, (weight_of(next_to_end[1])) }
 end
 
--- Puts a share that is held in the asker's hands, for no shorter than it was. Nothing for one who waits changes, unless it shrinks.
-local function again(held_by, held)
+-- Puts a share that is held in the asker's hands. Nothing changes for those who wait, unless it shrinks.
+local function again(held_by, held, till)
   local number, unfit = next_counter()
   if not number then
     return unfit
   end
-  local ms = math.max(tonumber(ttl), left_of(held_by))
-  if held_by ~= owner then
+  local ms = tonumber(ttl)
+  if held_by == owner then
+    -- A repetition that runs late must not end what a renewal has prolonged.
+    ms = math.max(ms, mutex and redis.call('PTTL', name) or till - now)
+  else
     drop(held_by, held)
-    weight = held
+    weight, held = held, nil
   end
-  leave(owner)
-  hold(owner, weight, digits(ms))
-  if weight < held then
+  if first then
+    leave(owner)
+  end
+  hold(owner, weight, digits(ms), held)
+  if held and weight < held then
     serve()
   end
   return granted(number)
 end
 
-local held = weight_of(owner)
+local held, till = weight_of(owner)
 if held and place == 'yield' then
   drop(owner, held)
   place = 'none'
@@ -63,7 +72,7 @@ elseif held and repeatable then
   if weight > held then
     return redis.error_reply('TENUREMORE the owner holds less than it asks for')
   end
-  return again(owner, held)
+  return again(owner, held, till)
 end
 if from ~= '' then
   held = weight_of(from)
@@ -74,20 +83,22 @@ if from ~= '' then
 end
 
 local mine = place ~= 'none' and place_of(owner)
+if mine and mine.till <= now then
+  leave(owner)
+  mine = nil
+end
 if mine then
   mine.channel = ARGV[11]
   keep(owner, mine)
-elseif place == 'join' then
-  if redis.call('EXISTS', queue) == 1 or not fits(weight) then
-    join(owner, { claim = ARGV[10], keep = ARGV[9], weight = weight, channel = ARGV[11] })
-  end
+elseif place == 'join' and (first or not fits(weight)) then
+  join(owner, { claim = ARGV[10], keep = ARGV[9], weight = weight, capacity = capacity, channel = ARGV[11] })
 end
 local number, unfit = serve(owner, ttl)
 if number == nil then
   return unfit
 end
 -- A place that is gone is not made again, and its owner gets nothing: its release may have been sent.
-if not number and place ~= 'keep' and fits(weight) and redis.call('EXISTS', queue) == 0 then
+if not number and place ~= 'keep' and fits(weight) and not waiter(0) then
   number, unfit = next_counter()
   if not number then
     return unfit

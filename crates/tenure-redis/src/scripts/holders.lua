@@ -1,27 +1,23 @@
 -- Those who hold the name. Prefix of other scripts, after keys.lua and fence.lua.
 --
--- `look` reads what is there. Then `holder` is the value of a mutex, false where it is free.
+-- `look` reads what is there. Every call costs, so what is known of the name is kept in variables and not asked again.
 
 local mutex = capacity == '1'
+-- The value of a mutex, false where it is free.
 local holder = false
+-- Of shares: the capacity they were taken with, nil where nobody holds, and the weights of all together.
+local kind, total = nil, 0
 
-local function sum_of_weights()
-  return tonumber(redis.call('HGET', shares, '#') or '0')
-end
-
--- The weight that `owner` holds, nil for none.
+-- The weight that `owner` holds, nil for none, and the end of its lease where that is kept.
 local function weight_of(owner)
   if mutex then
     return holder == owner and 1 or nil
   end
-  return redis.call('ZSCORE', name, owner) and tonumber(redis.call('HGET', shares, owner) or '1') or nil
-end
-
-local function left_of(owner)
-  if mutex then
-    return redis.call('PTTL', name)
+  local till = kind and redis.call('ZSCORE', name, owner)
+  if not till then
+    return nil
   end
-  return tonumber(redis.call('ZSCORE', name, owner)) - now
+  return tonumber(redis.call('HGET', shares, owner) or '1'), tonumber(till)
 end
 
 -- Whether a share of `weight` fits beside those that are held.
@@ -29,26 +25,30 @@ local function fits(weight)
   if mutex then
     return not holder
   end
-  return sum_of_weights() + weight <= tonumber(capacity)
+  return total + weight <= tonumber(capacity)
 end
 
--- Makes a share the owner's for `ms` from now.
-local function hold(owner, weight, ms)
+-- Makes a share the owner's, who has `held` until now, for `ms` from now.
+local function hold(owner, weight, ms, held)
   if mutex then
     redis.call('SET', name, owner, 'PX', ms)
     holder = owner
     return
   end
-  redis.call('HINCRBY', shares, '#', digits(weight - (weight_of(owner) or 0)))
-  redis.call('ZADD', name, digits(now + tonumber(ms)), owner)
-  if weight == 1 then
-    redis.call('HDEL', shares, owner)
-  else
-    redis.call('HSET', shares, owner, digits(weight))
+  local more = weight - (held or 0)
+  total = total + more
+  redis.call('HINCRBY', shares, '#', digits(more))
+  if not kind then
+    kind = capacity
+    redis.call('HSET', shares, '##', capacity)
   end
-  redis.call('HSET', shares, '##', capacity)
-  outlive(name, ms)
-  outlive(shares, ms)
+  if weight ~= 1 then
+    redis.call('HSET', shares, owner, digits(weight))
+  elseif held then
+    redis.call('HDEL', shares, owner)
+  end
+  redis.call('ZADD', name, digits(now + tonumber(ms)), owner)
+  outlive(name, shares, ms)
 end
 
 local function drop(owner, weight)
@@ -58,11 +58,15 @@ local function drop(owner, weight)
     return
   end
   redis.call('ZREM', name, owner)
-  redis.call('HDEL', shares, owner)
-  if redis.call('EXISTS', name) == 1 then
-    redis.call('HINCRBY', shares, '#', digits(-weight))
-  else
+  total = total - weight
+  if total <= 0 then
     redis.call('DEL', shares)
+    kind, total = nil, 0
+  else
+    redis.call('HINCRBY', shares, '#', digits(-weight))
+    if weight ~= 1 then
+      redis.call('HDEL', shares, owner)
+    end
   end
 end
 
@@ -76,21 +80,28 @@ local function look()
     holder = value
     return nil
   end
-  local kind = redis.call('HGET', shares, '##')
-  if not kind then
-    -- A sorted set without the hash beside it is not ours to read.
-    return redis.call('EXISTS', name) == 1 and redis.error_reply('WRONGTYPE it is held as something else') or nil
+  local known = redis.call('HMGET', shares, '##', '#')
+  kind, total = known[1] or nil, tonumber(known[2] or '0')
+  for _ = 1, AT_ONCE do
+    local first = redis.pcall('ZRANGE', name, 0, 0, 'WITHSCORES')
+    if first.err then
+      return first
+    elseif not first[1] then
+      -- Nobody, or somebody deleted the name under those who held it.
+      if kind then
+        redis.call('DEL', shares)
+        kind, total = nil, 0
+      end
+      return nil
+    elseif not kind then
+      -- A sorted set without the hash beside it is not ours to read.
+      return redis.error_reply('WRONGTYPE it is held as something else')
+    elseif tonumber(first[2]) > now then
+      break
+    end
+    drop(first[1], (weight_of(first[1])))
   end
-  local ended = redis.pcall('ZRANGEBYSCORE', name, '-inf', digits(now), 'LIMIT', 0, AT_ONCE)
-  if ended.err then
-    return ended
-  end
-  for _, owner in ipairs(ended) do
-    drop(owner, weight_of(owner))
-  end
-  if redis.call('EXISTS', name) == 0 then
-    redis.call('DEL', shares)
-  elseif kind ~= capacity then
+  if kind and kind ~= capacity then
     return redis.error_reply('TENUREKIND it is held with a capacity of ' .. kind)
   end
 end

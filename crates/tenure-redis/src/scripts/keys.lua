@@ -2,7 +2,7 @@
 --
 -- KEYS[1] name      string: the owner of a mutex; or sorted set: owner -> end of the lease, ms of this server's clock
 -- KEYS[2] queue     sorted set: owner -> ticket, of those who wait; tickets rise
--- KEYS[3] places    hash: owner -> 'end claim keep weight channel', times in ms; '#': the last ticket, '##': the capacity
+-- KEYS[3] places    hash: owner -> 'end claim keep weight capacity channel', times in ms; '#': the last ticket
 -- KEYS[4] counter   string: the grant counter
 -- KEYS[5] shares    hash: owner -> weight where that is not 1; '#': all weights together, '##': the capacity. Not for a mutex.
 -- ARGV[1] capacity  how much of the name there is; 1: a mutex
@@ -17,9 +17,10 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 -- How many dead, and how many living waiters, one call sees to. The next call goes on.
 local AT_ONCE = 128
 
--- Has a key that is held for others live as long as the last of them.
-local function outlive(key, ms)
+-- Has two keys that are kept together live as long as the last of what is in them.
+local function outlive(key, other, ms)
   if redis.call('PTTL', key) < tonumber(ms) then
     redis.call('PEXPIRE', key, ms)
+    redis.call('PEXPIRE', other, ms)
   end
 end

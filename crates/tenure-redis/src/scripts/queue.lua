@@ -4,6 +4,7 @@
 -- A waiter that is served is told by PUBLISH <channel> '<counter>:<claim> <owner>'.
 
 local last_counter, messages = nil, {}
+local patience = AT_ONCE
 
 -- The counter of the next grant, which `settle` writes.
 local function next_counter()
@@ -38,47 +39,46 @@ local function place_of(owner)
   if not entry then
     return nil
   end
-  local till, claim, keep, weight, channel = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (.*)$')
-  return { till = tonumber(till), claim = claim, keep = keep, weight = tonumber(weight), channel = channel }
+  local till, claim, keep, weight, kept, channel = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  return { till = tonumber(till), claim = claim, keep = keep, weight = tonumber(weight), capacity = kept, channel = channel }
 end
 
 -- Makes a place last from now.
 local function keep(owner, place)
-  local entry = { digits(now + tonumber(place.keep)), place.claim, place.keep, digits(place.weight), place.channel }
+  local till = digits(now + tonumber(place.keep))
+  local entry = { till, place.claim, place.keep, digits(place.weight), place.capacity, place.channel }
   redis.call('HSET', places, owner, table.concat(entry, ' '))
-  outlive(places, place.keep)
-  outlive(queue, place.keep)
+  outlive(queue, places, place.keep)
 end
 
 local function join(owner, place)
-  if redis.call('EXISTS', queue) == 0 then
-    redis.call('DEL', places)
-    redis.call('HSET', places, '##', capacity)
-  end
   redis.call('ZADD', queue, redis.call('HINCRBY', places, '#', 1), owner)
   keep(owner, place)
 end
 
+-- What is left of an empty queue ends by itself.
 local function leave(owner)
-  if redis.call('ZREM', queue, owner) == 0 then
-    return false
-  end
   redis.call('HDEL', places, owner)
-  if redis.call('EXISTS', queue) == 0 then
-    redis.call('DEL', places)
-  end
-  return true
+  return redis.call('ZREM', queue, owner) == 1
 end
 
--- Refuses a name that is waited for as another kind of lock.
-local function check_queue()
-  local kind = redis.call('HGET', places, '##')
-  if kind and kind ~= capacity and redis.call('EXISTS', queue) == 1 then
-    return redis.error_reply('TENUREKIND it is waited for with a capacity of ' .. kind)
+-- The first who waits, `at` others left out.
+local function waiter(at)
+  while patience > 0 do
+    local owner = redis.call('ZRANGE', queue, at, at)[1]
+    if not owner then
+      return nil
+    end
+    local place = place_of(owner)
+    if place and place.till > now then
+      return owner, place
+    end
+    leave(owner)
+    patience = patience - 1
   end
 end
 
--- Whether a push reaches anybody. Where the user may not ask, it may.
+-- Whether a push reaches nobody. Where the user may not ask, it may.
 local function is_deaf(channel)
   if channel == '-' then
     return false
@@ -87,20 +87,17 @@ local function is_deaf(channel)
   return not listeners.err and listeners[2] == 0
 end
 
--- Serves the queue in order for as long as the shares fit, `me` for `my_ttl` and the others for their claims. One whose process
--- hears nothing any more is passed over and stays: its next heartbeat takes what is free. The counter of `me`, false if it was not
--- among them; nil and the reason where no grant can be counted.
+-- Serves the queue in order for as long as the shares fit, `me` for `my_ttl` and the others for their claims. Those who wait for
+-- another kind of lock are not given this one. One whose process hears nothing any more is passed over and stays: its next heartbeat
+-- takes what is free. The counter of `me`, false if it was not among them; nil and the reason where no grant can be counted.
 local function serve(me, my_ttl)
   local at, mine = 0, false
   for _ = 1, AT_ONCE do
-    local owner = redis.call('ZRANGE', queue, at, at)[1]
-    if not owner then
+    if mutex and holder then
       break
     end
-    local place = place_of(owner)
-    if not place or place.till <= now then
-      leave(owner)
-    elseif not fits(place.weight) then
+    local owner, place = waiter(at)
+    if not owner or place.capacity ~= capacity or not fits(place.weight) then
       break
     elseif owner ~= me and is_deaf(place.channel) then
       at = at + 1

@@ -11,7 +11,6 @@ local refused = look()
 if refused then
   return refused
 end
-local left = leave(owner)
 local held = weight_of(owner)
 if held and linger == '0' then
   drop(owner, held)
@@ -25,7 +24,7 @@ elseif held then
   hold(lingering, held, linger)
 elseif weight_of(lingering) then
   return 1
-elseif not left then
+elseif not leave(owner) then
   return 0
 end
 serve()

@@ -11,7 +11,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep_until};
 
 use super::ledger::Ledger;
-use super::state::{Fault, Loss, Shared, State};
+use super::state::{Fault, Loss, Pushes, Shared, State};
 use crate::resp;
 
 /// The most by which a throttled connection makes up for being late.
@@ -45,6 +45,8 @@ struct Frame {
     heals: u64,
     bytes: Vec<u8>,
     written: usize,
+    /// Nobody asked for it.
+    push: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,8 @@ struct Gate {
 /// What shall become of a frame.
 enum Fate {
     Pass(Duration),
+    Push,
+    Vanish,
     Lose(Loss),
 }
 
@@ -127,7 +131,7 @@ impl<'a> Pump<'a> {
             Way::Replies => state.hold_replies,
         };
         let open = !state.black_hole && !state.doomed.contains(&self.id);
-        let due = self.queue.front().map(|frame| self.due(frame, state)).filter(|_| open && !held);
+        let due = self.next(state).map(|at| self.due(&self.queue[at], state)).filter(|_| open && !held);
         let now = Instant::now();
         Gate {
             read: open && !self.ended,
@@ -135,6 +139,16 @@ impl<'a> Pump<'a> {
             wake: due.filter(|due| *due > now),
             sliced: state.slice.is_some(),
         }
+    }
+
+    /// Which frame goes next. Pushes that wait are overtaken, but not by the end of the stream.
+    fn next(&self, state: &State) -> Option<usize> {
+        if let Some(begun) = self.queue.iter().position(|frame| frame.written > 0) {
+            return Some(begun);
+        }
+        let waits = |frame: &Frame| frame.push && state.pushes == Pushes::Wait;
+        let at = self.queue.iter().position(|frame| !waits(frame))?;
+        (at == 0 || !self.queue[at].bytes.is_empty()).then_some(at)
     }
 
     fn due(&self, frame: &Frame, state: &State) -> Instant {
@@ -161,9 +175,9 @@ impl<'a> Pump<'a> {
                 self.ended = true;
                 let rest = std::mem::take(&mut self.unfinished);
                 if !rest.is_empty() {
-                    self.push(&state, rest, Duration::ZERO);
+                    self.push(&state, rest, Duration::ZERO, false);
                 }
-                self.push(&state, Vec::new(), Duration::ZERO);
+                self.push(&state, Vec::new(), Duration::ZERO, false);
             }
         }
         drop(state);
@@ -174,16 +188,15 @@ impl<'a> Pump<'a> {
         let shared = self.shared;
         let state = shared.lock();
         while self.gate(&state).write {
-            let Some(frame) = self.queue.front_mut() else {
-                return;
-            };
+            let Some(at) = self.next(&state) else { return };
+            let frame = &mut self.queue[at];
             let rest = &frame.bytes[frame.written..];
             match to.try_write(&rest[..rest.len().min(portion(&state))]) {
                 Ok(written) => {
                     frame.written += written;
                     let due = frame.due;
                     if frame.written == frame.bytes.len() {
-                        self.queue.pop_front();
+                        self.queue.remove(at);
                     }
                     self.pace(&state, due, written);
                 }
@@ -240,7 +253,7 @@ impl<'a> Pump<'a> {
         if !self.opaque {
             self.unfinished = rest.to_vec();
         } else if !rest.is_empty() {
-            self.push(state, rest.to_vec(), Duration::ZERO);
+            self.push(state, rest.to_vec(), Duration::ZERO, false);
         }
     }
 
@@ -250,7 +263,9 @@ impl<'a> Pump<'a> {
             Way::Replies => self.reply(state, frame),
         };
         match fate {
-            Fate::Pass(held) => self.push(state, frame.to_vec(), held),
+            Fate::Pass(held) => self.push(state, frame.to_vec(), held, false),
+            Fate::Push => self.push(state, frame.to_vec(), Duration::ZERO, true),
+            Fate::Vanish => {}
             Fate::Lose(loss) => {
                 state.maimed.insert(self.id);
                 if matches!(self.output, Output::Open | Output::Lost(Loss::Silence)) {
@@ -280,14 +295,18 @@ impl<'a> Pump<'a> {
 
     fn reply(&self, state: &mut State, frame: &[u8]) -> Fate {
         let mut ledger = self.lock_ledger();
-        state.replies += u64::from(ledger.is_answer(frame));
+        if !ledger.is_answer(frame) {
+            state.pushed += 1;
+            return if state.pushes == Pushes::Vanish { Fate::Vanish } else { Fate::Push };
+        }
+        state.replies += 1;
         ledger.received(frame).map_or(Fate::Pass(Duration::ZERO), Fate::Lose)
     }
 
-    fn push(&mut self, state: &State, bytes: Vec<u8>, held: Duration) {
+    fn push(&mut self, state: &State, bytes: Vec<u8>, held: Duration, push: bool) {
         if self.output == Output::Open {
             let due = Instant::now() + state.delay + held;
-            self.queue.push_back(Frame { due, heals: state.heals, bytes, written: 0 });
+            self.queue.push_back(Frame { due, heals: state.heals, bytes, written: 0, push });
         }
     }
 

@@ -24,11 +24,22 @@ pub(super) enum Fault {
     Hold(Duration),
 }
 
+/// What happens to what the server says without being asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pushes {
+    #[default]
+    Pass,
+    /// They wait, and replies overtake them.
+    Wait,
+    Vanish,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) black_hole: bool,
     pub(super) hold_requests: bool,
     pub(super) hold_replies: bool,
+    pub(super) pushes: Pushes,
     /// Connections whose requests are held.
     pub(super) held: BTreeSet<u64>,
     pub(super) delay: Duration,
@@ -44,6 +55,7 @@ pub(super) struct State {
     pub(super) faults: BTreeMap<u64, Fault>,
     pub(super) log: Vec<String>,
     pub(super) replies: u64,
+    pub(super) pushed: u64,
     pub(super) live: BTreeSet<u64>,
     /// Connections that lost something.
     pub(super) maimed: BTreeSet<u64>,
@@ -66,6 +78,7 @@ impl State {
         self.black_hole = false;
         self.hold_requests = false;
         self.hold_replies = false;
+        self.pushes = Pushes::Pass;
         self.held.clear();
         self.delay = Duration::ZERO;
         self.slice = None;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{Acquire, BootTime, Error, Fence, Guard, Lease, Locker, Loss, Owner, Release};
+use tenure::{Acquire, BootTime, Error, Fence, Guard, Kind, Lease, Locker, Loss, Owner, Release, Share};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::far::{failed, say, tell};
@@ -84,19 +84,20 @@ impl Claim {
 
     async fn ask(&self, asks: Asks) -> Result<Guard, Error> {
         let claim = self.number;
-        let name = match &asks {
-            Asks::For(name, _) => name.clone(),
-            Asks::Over(lease) => lease.name.to_string(),
+        let (name, share) = match &asks {
+            Asks::For(name, terms) => (name.clone(), terms.share),
+            Asks::Over(lease) => (lease.name.to_string(), lease.share),
         };
         tell(What::Ask { claim, name: name.clone() });
         let given = matches!(&asks, Asks::For(_, Terms { token: Some(_), .. }));
         let guard = match asks {
             Asks::Over(lease) => self.locks.adopt(&lease).await?,
-            Asks::For(name, terms) => on_terms(self.locks.mutex(name), terms).acquire().await?,
+            Asks::For(name, terms) => on_terms(lock(&self.locks, &name, terms.share), terms).acquire().await?,
         };
         // A value that was given need not be unique.
         let (token, fence) = ((!given).then(|| guard.token().to_string()), fence(&guard));
-        tell(What::Grant { claim, name, weight: 1, token, fence, until: Some(until(&guard)) });
+        let (weight, until) = (share.weight(), Some(until(&guard)));
+        tell(What::Grant { claim, name, weight, token, fence, until });
         self.doubts(&guard);
         Ok(guard)
     }
@@ -231,8 +232,17 @@ impl Claim {
     }
 }
 
+fn lock(locks: &Locker, name: &str, share: Share) -> Acquire {
+    match share.kind() {
+        Kind::Mutex => locks.mutex(name),
+        Kind::ReadWrite if share.is_exclusive() => locks.write(name),
+        Kind::ReadWrite => locks.read(name),
+        Kind::Semaphore(permits) => locks.permits(name, share.weight(), permits),
+    }
+}
+
 fn on_terms(mut acquire: Acquire, terms: Terms) -> Acquire {
-    let Terms { ttl, wait, recheck, fixed, min_hold, max_hold, token } = terms;
+    let Terms { ttl, share: _, wait, recheck, fixed, min_hold, max_hold, token } = terms;
     acquire = acquire.ttl(ttl).min_hold(min_hold);
     acquire = if let Some(wait) = wait { acquire.wait(wait) } else { acquire };
     acquire = if let Some(every) = recheck { acquire.recheck(every) } else { acquire };

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use super::claim::{Asks, Claim};
 use super::clock::Jumpy;
 use super::probe::Probes;
-use super::{ByHand, ClaimOrder, Order, Said};
+use super::{ByHand, ClaimOrder, Order, Said, load};
 use crate::Counter;
 use crate::history::{What, nanos};
 
@@ -53,6 +53,7 @@ impl Far {
                 visits(&self.locks, &name, &dir, times).await;
                 say(&Said::Done);
             }
+            Order::Load(load) => say(&Said::Tally(load::carry(&self.locks, &load).await)),
             Order::Arm(probe) => self.probes.arm(probe),
             // On purpose: whoever writes such a program blocks everybody in its thread.
             Order::Block { ms } => std::thread::sleep(Duration::from_millis(ms)),

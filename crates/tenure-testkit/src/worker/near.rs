@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tenure::{Fence, Lease};
 
-use super::{ByHand, ClaimOrder, Deed, Order, Probe, Said, Terms};
+use super::{ByHand, ClaimOrder, Deed, Load, Order, Probe, Said, Tally, Terms};
 use crate::history::{Event, History, What};
 use crate::{Recorder, Register, Signal, Spawned};
 
@@ -144,8 +144,13 @@ impl Worker {
 
     /// Drops the guard of `claim`, or the future that asks for it.
     pub fn drop_claim(&mut self, claim: u32) {
-        self.tell(&Order::To { claim, order: ClaimOrder::Drop });
+        self.begin_drop(claim);
         self.finish();
+    }
+
+    /// Begins to drop it; [`finish`](Self::finish) waits until it is dropped.
+    pub fn begin_drop(&mut self, claim: u32) {
+        self.tell(&Order::To { claim, order: ClaimOrder::Drop });
     }
 
     /// Has `claim` read and write the resource from now on, without a look at its guard, until it is refused.
@@ -206,6 +211,19 @@ impl Worker {
     /// Begins a number of visits to the [`Counter`](crate::Counter) in `dir`, each under the lock `name`.
     pub fn begin_visits(&mut self, name: &str, dir: &Path, times: u64) {
         self.tell(&Order::Visits { name: name.into(), dir: dir.into(), times });
+    }
+
+    /// Begins to carry a load; what came of it is told by [`tally`](Self::tally).
+    pub fn begin_load(&mut self, load: &Load) {
+        self.tell(&Order::Load(load.clone()));
+    }
+
+    /// Waits until the load was carried, for so long.
+    pub fn tally(&mut self, patience: Duration) -> Tally {
+        match self.answers.recv_timeout(patience).expect("the load is carried in time") {
+            Said::Tally(tally) => tally,
+            other => panic!("the worker said {other:?}"),
+        }
     }
 
     /// Waits until what was begun is done.

@@ -1,5 +1,8 @@
 //! What is held, let go, and counted.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use super::*;
 
 #[test]
@@ -120,4 +123,43 @@ async fn a_task_on_any_runtime_can_wait_for_replies() {
 fn clients_of(scene: &Scene) -> usize {
     // The one who asks comes over the socket, which has no port.
     scene.server.cli("CLIENT LIST").lines().filter(|line| line.contains(" addr=127.0.0.1:")).count()
+}
+
+/// What a RESP3 client hears until it has heard `end`.
+fn hears_to(stream: &mut TcpStream, end: &str) -> String {
+    let (mut heard, mut buffer) = (String::new(), [0; 1024]);
+    while !heard.ends_with(&format!("{end}\r\n")) {
+        let read = stream.read(&mut buffer).unwrap();
+        assert!(read > 0, "the connection has ended after {heard:?}");
+        heard.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    heard
+}
+
+#[test]
+fn pushes_are_held_or_lost_and_replies_are_not() {
+    let scene = Scene::new();
+    let mut stream = TcpStream::connect(scene.proxy.addr()).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.write_all(b"HELLO 3\r\nSUBSCRIBE channel\r\nECHO ready\r\n").unwrap();
+    hears_to(&mut stream, "ready");
+    let publish = |message: &str, pushes: u64| {
+        assert_eq!(scene.server.cli(&format!("PUBLISH channel {message}")), "1");
+        wait_until(SOON, "the push", || scene.proxy.pushes() == pushes);
+    };
+    scene.proxy.hold_pushes();
+    publish("late", 1);
+    publish("later", 2);
+    stream.write_all(b"ECHO overtakes\r\n").unwrap();
+    assert_eq!(hears_to(&mut stream, "overtakes"), "$9\r\novertakes\r\n");
+    scene.proxy.release_pushes();
+    assert!(hears_to(&mut stream, "later").contains("late\r\n"), "in their order");
+    scene.proxy.lose_pushes();
+    publish("lost", 3);
+    scene.proxy.heal();
+    publish("last", 4);
+    stream.write_all(b"ECHO end\r\n").unwrap();
+    let heard = hears_to(&mut stream, "end");
+    assert!(heard.contains("last") && !heard.contains("lost"), "{heard:?}");
+    assert_eq!(scene.proxy.connections(), 1, "nothing of it is a reason to reset the connection");
 }

@@ -1,0 +1,456 @@
+//! Faults of the line of those who wait at a server, and of what it tells them.
+
+use std::time::Duration;
+
+use tenure_testkit::wait_until;
+use tenure_testkit::worker::Terms;
+
+use super::{kept, plain};
+use crate::Item;
+use crate::item::Run;
+use crate::scenarios::actor::{Actor, Claim};
+use crate::scenarios::rigs::Redis;
+use crate::scenarios::stage::{DOOR, HEARTBEAT, OPERATION, PATIENCE, RENEWAL, SLACK, SOON, Stage, TTL, now, terms};
+use crate::scenarios::{fenced, holds};
+
+pub(super) fn items() -> Vec<Item> {
+    vec![
+        holds("redis/50-pushes-late", "what waiters are told comes late, behind replies that came after it", plain(pushes_late)),
+        holds("redis/50-pushes-lost", "what waiters are told is lost", plain(pushes_lost)),
+        holds(
+            "redis/50-cancelled-unheard",
+            "a waiter gives up that was served and has not heard of it",
+            plain(cancelled_unheard),
+        ),
+        holds("redis/51-pushes-repeated", "waiters are told again of grants that are over", plain(pushes_repeated)),
+        holds("redis/51-pushes-forged", "somebody tells waiters of grants to others, and nonsense", plain(pushes_forged)),
+        holds("redis/52-deaf-head", "the first in line cannot reach the server when it is its turn", plain(head_deaf)),
+        holds("redis/52-channels-forbidden", "a waiter may neither listen nor tell", as_app("resetchannels", deaf_waiter)),
+        holds("redis/52-publish-forbidden", "the holder may tell waiters nothing", as_app("-publish -pubsub", dumb_holder)),
+        holds(
+            "redis/52-publish-forbidden-alone",
+            "the holder may ask who listens, and tell nothing",
+            as_app("-publish", dumb_holder),
+        ),
+        fenced("redis/53-newcomer", "the name is deleted while others wait, and a newcomer is the first to ask", plain(newcomer)),
+        holds("redis/53-foreign-holder", "a client of another library takes turns with those in line", plain(foreign_holder)),
+        holds("redis/54-out-of-memory", "the server runs out of memory while a line waits, not for long", plain(out_of_memory)),
+        holds("redis/54-out-of-memory-for-long", "the server has no memory until the line is forgotten", plain(forgotten)),
+        holds("redis/54-scripts-flushed", "SCRIPT FLUSH before each hand-over", plain(scripts_flushed)),
+        holds("redis/54-restarted", "the server is killed and comes back with the line", kept(restarted)),
+        fenced("redis/54-restarted-empty", "the server is killed and comes back empty", plain(restarted_empty)),
+        holds("redis/54-churn", "the connections of all who wait are ended again and again", plain(churned)),
+    ]
+}
+
+/// From a release to the grant of one that hears nothing of it.
+const UNHEARD: Duration = Duration::from_millis(1_200 + 250 + 250);
+/// From a release to the grant of one that is told, a connection's renewal included.
+const TOLD: Duration = Duration::from_millis(250 + 250);
+
+/// On a server with a user that keeps these rules.
+fn as_app(rules: &'static str, row: fn(&mut Stage<'_>, &Redis, Actor)) -> impl Fn(&str) -> Run {
+    let row = move |stage: &mut Stage<'_>, redis: &Redis| {
+        redis.server.cli(&format!("ACL SETUSER app {rules}"));
+        let app = stage.actor(&redis.as_user("app:app"));
+        row(stage, redis, app);
+    };
+    super::on_redis(|how| how.acl("user default on nopass ~* &* +@all\nuser app on >app ~* &* +@all\n"), row)
+}
+
+/// Nothing of it ends in the time of a row.
+fn long() -> Terms {
+    Terms::new(Duration::from_secs(6))
+}
+
+/// One holds who is not in the way of the fault; then one waits who is, and then another who is not.
+struct Line {
+    held: Claim,
+    near: Actor,
+    first: Claim,
+    second: Claim,
+}
+
+fn lined_up(stage: &mut Stage<'_>, terms: &Terms) -> Line {
+    let (holder, near, far) = (stage.far(), stage.near(), stage.far());
+    let held = holder.asks(DOOR, terms.clone());
+    held.granted();
+    let (first, second) = (stage.queues(&near, terms, 1), stage.queues(&far, terms, 2));
+    Line { held, near, first, second }
+}
+
+/// It finds at its next heartbeat that it was served; what it is told then is old news.
+fn pushes_late(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, first, second, .. } = lined_up(stage, &long());
+    stage.keeps = true;
+    let pushes = redis.proxy.pushes();
+    redis.proxy.hold_pushes();
+    stage.fault("pushes are held");
+    let since = now();
+    stage.expect(&held.releases(), "Released");
+    stage.granted_since(&first, since, UNHEARD);
+    stage.holds_true(redis.proxy.pushes() > pushes, "nothing was pushed");
+    redis.proxy.release_pushes();
+    stage.fault("they arrive");
+    first.renewed(now());
+    stage.hand_over(&first, &second);
+    stage.is_left(&second);
+}
+
+fn pushes_lost(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, first, second, .. } = lined_up(stage, &long());
+    stage.keeps = true;
+    let pushes = redis.proxy.pushes();
+    redis.proxy.lose_pushes();
+    stage.fault("pushes are lost");
+    stage.a_moment();
+    let since = now();
+    stage.expect(&held.releases(), "Released");
+    stage.granted_since(&first, since, UNHEARD);
+    stage.holds_true(redis.proxy.pushes() > pushes, "nothing was pushed");
+    stage.hand_over(&first, &second);
+    stage.is_left(&second);
+}
+
+/// The name goes on to the next at once, and what arrives later is nobody's.
+fn cancelled_unheard(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, near, first, second } = lined_up(stage, &long());
+    stage.keeps = true;
+    let pushes = redis.proxy.pushes();
+    redis.proxy.hold_pushes();
+    stage.fault("pushes are held");
+    stage.expect(&held.releases(), "Released");
+    stage.taken(DOOR);
+    wait_until(PATIENCE, "the push", || redis.proxy.pushes() > pushes);
+    let since = stage.fault("the one that was served gives up");
+    first.drops();
+    stage.granted_since(&second, since, TOLD);
+    redis.proxy.release_pushes();
+    stage.fault("what it was told arrives");
+    near.settles();
+    second.renewed(now());
+    stage.is_left(&second);
+}
+
+/// Whom and what the first in line could be told now.
+struct Ear {
+    channel: String,
+    owner: String,
+    counter: u64,
+}
+
+impl Ear {
+    /// Of a waiter that is alone in line.
+    fn of_first(redis: &Redis) -> Self {
+        let queue = redis.queue(DOOR).expect("somebody waits");
+        let owner = redis.server.cli(&format!("ZRANGE {queue} 0 0"));
+        let place = redis.server.command(&["HGET", &queue.replacen(":q:", ":p:", 1), &owner]).text();
+        let channel = place.rsplit(' ').next().expect("a channel").to_owned();
+        Self { channel, owner, counter: redis.server.cli("GET tenure:fence").parse().expect("a counter") }
+    }
+
+    /// Tells it this, and waits until it has looked.
+    fn hears(&self, stage: &Stage<'_>, redis: &Redis, message: &str) {
+        let told = redis.server.command(&["PUBLISH", &self.channel, message]);
+        stage.holds_true(told == 1, &format!("{message:?} reached {told:?}"));
+    }
+}
+
+/// How often somebody has looked at the server.
+fn looks(redis: &Redis) -> u64 {
+    redis.calls("eval") + redis.calls("evalsha")
+}
+
+/// A grant is believed when its number is above all that the waiter has seen, and else it looks.
+fn pushes_repeated(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.far(), stage.near());
+    stage.keeps = true;
+    let mut held = a.takes(DOOR);
+    let mut past: Vec<(String, u64)> = Vec::new();
+    for _ in 0..3 {
+        let waiting = stage.queues(&b, &terms(), 1);
+        let ear = Ear::of_first(redis);
+        past.push((ear.owner.clone(), ear.counter));
+        let before = looks(redis);
+        for (owner, counter) in &past {
+            for counter in [*counter, counter - 1, 1] {
+                ear.hears(stage, redis, &format!("{counter}:1500 {owner}"));
+            }
+        }
+        stage.fault("it is told of grants that are over");
+        std::thread::sleep(SLACK);
+        stage.holds_true(!waiting.is_granted(), "it believes in what was over before it came");
+        stage.holds_true(looks(redis) > before, "it did not hear of it");
+        stage.hand_over(&held, &waiting);
+        let counter = redis.server.cli("GET tenure:fence");
+        ear.hears(stage, redis, &format!("{counter}:1500 {}", ear.owner));
+        stage.fault("it is told again that it was served");
+        past.push((ear.owner, counter.parse().expect("a counter")));
+        held = stage.queues(&a, &terms(), 1);
+        waiting.renewed(now());
+        stage.hand_over(&waiting, &held);
+    }
+    stage.is_left(&held);
+}
+
+/// What is for nobody here is not heard, and what makes no sense is at most a reason to look.
+fn pushes_forged(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.far(), stage.near());
+    stage.keeps = true;
+    let held = a.takes(DOOR);
+    let waiting = stage.queues(&b, &terms(), 1);
+    let ear = Ear::of_first(redis);
+    let (later, owner) = (ear.counter + 1_000, &ear.owner);
+    let other = format!("{}0", &owner[..owner.len() - 1]);
+    let other = if other == *owner { format!("{}1", &owner[..owner.len() - 1]) } else { other };
+    let before = looks(redis);
+    let nonsense = [
+        format!("{later}:1500 {other}"),
+        format!("{later}:1500 {}", held.token()),
+        format!("{later}:1500  {owner}"),
+        format!("{later}:1500"),
+        format!("{later}: {owner}"),
+        format!("{later} {owner}"),
+        format!(":1500 {owner}"),
+        format!("-1:1500 {owner}"),
+        format!("0:1500 {owner}"),
+        format!("18446744073709551616:1500 {owner}"),
+        format!("9007199254740992:1500 {owner}"),
+        format!("{later}:0 {owner}"),
+        format!("{later}:-5 {owner}"),
+        format!("{later}:99999999999999999999999 {owner}"),
+        format!(" {owner}"),
+        owner.clone(),
+        String::new(),
+    ];
+    for message in &nonsense {
+        ear.hears(stage, redis, message);
+    }
+    stage.fault("it is told of grants to others, and nonsense");
+    std::thread::sleep(SLACK);
+    stage.holds_true(!waiting.is_granted(), "it believes in nonsense");
+    stage.holds_true(looks(redis) > before, "it did not hear of it");
+    held.renewed(now());
+    stage.hand_over(&held, &waiting);
+    waiting.renewed(now());
+    stage.is_left(&waiting);
+}
+
+/// It is passed over at once, and keeps its place for when it is back.
+fn head_deaf(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, first, second, .. } = lined_up(stage, &long());
+    stage.keeps = true;
+    redis.proxy.refuse();
+    redis.proxy.cut();
+    stage.fault("the first in line is cut off");
+    std::thread::sleep(Duration::from_millis(20));
+    let since = now();
+    stage.expect(&held.releases(), "Released");
+    stage.granted_since(&second, since, TOLD);
+    redis.proxy.accept();
+    stage.fault("it can reach the server again");
+    std::thread::sleep(SLACK);
+    second.renewed(now());
+    stage.grant_due(UNHEARD + OPERATION);
+    stage.expect(&second.releases(), "Released");
+    first.granted();
+    stage.is_left(&first);
+}
+
+/// It looks often instead, and is served in its turn.
+fn deaf_waiter(stage: &mut Stage<'_>, redis: &Redis, app: Actor) {
+    let (a, c) = (stage.far(), stage.far());
+    let held = a.takes(DOOR);
+    let (first, second) = (stage.queues(&app, &terms(), 1), stage.queues(&c, &terms(), 2));
+    stage.keeps = true;
+    assert!(redis.server.command(&["ACL", "LOG"]).text().contains("channel"), "it did not come to listen");
+    stage.fault("the first in line may not listen");
+    stage.a_moment();
+    let since = now();
+    stage.expect(&held.releases(), "Released");
+    stage.granted_since(&first, since, TOLD);
+    first.renewed(now());
+    // Nor may it tell anybody.
+    let since = now();
+    stage.expect(&first.releases(), "Released");
+    stage.granted_since(&second, since, UNHEARD);
+    stage.is_left(&second);
+}
+
+/// It hands over without a word.
+fn dumb_holder(stage: &mut Stage<'_>, redis: &Redis, app: Actor) {
+    let (b, c) = (stage.far(), stage.far());
+    let held = app.takes(DOOR);
+    let (first, second) = (stage.queues(&b, &terms(), 1), stage.queues(&c, &terms(), 2));
+    stage.keeps = true;
+    stage.fault("the holder may not publish");
+    stage.a_moment();
+    let since = now();
+    stage.expect(&held.releases(), "Released");
+    assert!(redis.server.command(&["ACL", "LOG"]).text().contains("publish"), "it did not come to publish");
+    stage.granted_since(&first, since, UNHEARD);
+    stage.holds_true(!second.is_granted(), "out of order");
+    stage.hand_over(&first, &second);
+    stage.is_left(&second);
+}
+
+/// Whoever asks first gets what is free for those who wait, and hands it to the first of them (B5).
+fn newcomer(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, c) = (stage.near(), stage.far());
+    stage.warms_up(&c);
+    let held = a.takes(DOOR);
+    held.works(&stage.register);
+    held.renewed(now());
+    let b = stage.far();
+    let first = stage.queues(&b, &terms(), 1);
+    // It will look in a second.
+    let since = now();
+    redis.server.cli("DEL door");
+    stage.fault("the door is deleted");
+    stage.loss_due_since(since, RENEWAL);
+    c.asks(DOOR, terms().wait(Duration::ZERO)).failed("TimedOut");
+    stage.granted_since(&first, since, TOLD);
+    first.works(&stage.register);
+    held.refused();
+    held.lost();
+    first.renewed(now());
+    stage.is_left(&first);
+}
+
+/// It tells nobody when it is done, so it is looked at often.
+fn foreign_holder(stage: &mut Stage<'_>, redis: &Redis) {
+    const NOTICED: Duration = Duration::from_millis(200);
+    let (b, c) = (stage.far(), stage.near());
+    stage.keeps = true;
+    for _ in 0..4 {
+        let foreign = format!("{:032x}", stage.rng.u128(..));
+        let taken = redis.server.command(&["SET", DOOR, &foreign, "NX", "PX", "60000"]);
+        stage.holds_true(taken == "OK", "it is free");
+        stage.fault("a client of another library has the door");
+        let (first, second) = (stage.queues(&b, &terms(), 1), stage.queues(&c, &terms(), 2));
+        stage.a_moment();
+        let since = now();
+        stage.holds_true(redis.server.command(&["DEL", DOOR]) == 1, "it has it to the end");
+        stage.fault("it gives it up");
+        stage.granted_since(&first, since, NOTICED + SLACK / 5);
+        stage.hand_over(&first, &second);
+        stage.is_left(&second);
+    }
+}
+
+fn memory(redis: &Redis, most: &str) {
+    redis.server.cli("CONFIG SET maxmemory-policy noeviction");
+    redis.server.cli(&format!("CONFIG SET maxmemory {most}"));
+}
+
+/// A place that is still there is served, and the next as well.
+fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, first, second, .. } = lined_up(stage, &terms());
+    stage.keeps = true;
+    memory(redis, "1");
+    stage.fault("the server is out of memory");
+    stage.holds_true(redis.server.command(&["SET", "other", "x"]).text().starts_with("OOM"), "it has memory");
+    stage.hand_over(&held, &first);
+    stage.hand_over(&first, &second);
+    stage.expect(&second.releases(), "Released");
+    stage.free_due(DOOR, SLACK);
+    memory(redis, "0");
+}
+
+/// Places lapse, because nothing can be written to keep them: the order is lost, and nothing else.
+fn forgotten(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, first, second, .. } = lined_up(stage, &terms());
+    stage.keeps = true;
+    memory(redis, "1");
+    stage.fault("the server is out of memory");
+    std::thread::sleep(2 * TTL);
+    held.renewed(now());
+    stage.expect(&held.releases(), "Released");
+    stage.free_due(DOOR, SLACK);
+    stage.lines_up(0);
+    memory(redis, "0");
+    stage.fault("it has memory again");
+    stage.grant_due(SOON + OPERATION);
+    stage.serves_all(vec![first, second], SLACK);
+}
+
+fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, first, second, .. } = lined_up(stage, &terms());
+    stage.keeps = true;
+    for (from, to) in [(&held, &first), (&first, &second)] {
+        redis.server.cli("SCRIPT FLUSH");
+        let unknown = redis.errors("NOSCRIPT");
+        stage.fault("the server has forgotten its scripts");
+        stage.hand_over(from, to);
+        stage.holds_true(redis.errors("NOSCRIPT") > unknown, "the server still knows its scripts");
+    }
+    stage.is_left(&second);
+}
+
+/// In the order in which they came.
+fn restarted(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, first, second, .. } = lined_up(stage, &terms());
+    stage.keeps = true;
+    redis.server.kill();
+    redis.server.restart();
+    let since = stage.fault("the server was killed and is back");
+    stage.lines_up(2);
+    held.renewed(since);
+    // Until both have looked after their places, and can be told.
+    std::thread::sleep(HEARTBEAT + SLACK);
+    stage.hand_over(&held, &first);
+    stage.holds_true(!second.is_granted(), "out of order");
+    stage.hand_over(&first, &second);
+    stage.is_left(&second);
+}
+
+/// They queue again, and one of them has what was lost.
+fn restarted_empty(stage: &mut Stage<'_>, redis: &Redis) {
+    let Line { held, first, second, .. } = lined_up(stage, &terms());
+    held.works(&stage.register);
+    let since = now();
+    redis.server.restart_empty();
+    stage.fault("the server was killed and is back empty");
+    stage.loss_due_since(since, RENEWAL);
+    stage.grant_due_since(since, SOON);
+    let both = [&first, &second];
+    let granted = |event: &tenure_testkit::history::Event| both.iter().position(|claim| claim.is_granted_by(event));
+    let event = stage.recorder.wait(SOON, "a grant to one of those who wait", |event| granted(event).is_some());
+    let heir = granted(&event).expect("just found");
+    both[heir].works(&stage.register);
+    held.refused();
+    held.lost();
+    both[heir].renewed(now());
+    stage.hand_over(both[heir], both[1 - heir]);
+    stage.is_left(both[1 - heir]);
+}
+
+/// Each is told to look, comes again, and finds its place.
+fn churned(stage: &mut Stage<'_>, redis: &Redis) {
+    let (holder, a, b, c) = (stage.far(), stage.near(), stage.near(), stage.near());
+    stage.keeps = true;
+    let mut held = holder.takes(DOOR);
+    for _ in 0..3 {
+        let mut waiting: Vec<Claim> =
+            (1..).zip([&a, &b, &c]).map(|(place, actor)| stage.queues(actor, &terms(), place)).collect();
+        let connections = redis.proxy.accepted();
+        redis.proxy.churn(Duration::from_millis(50));
+        stage.fault("connections are reset every 50 ms");
+        stage.a_moment();
+        stage.grant_due(UNHEARD + OPERATION);
+        stage.expect(&held.releases(), "Released");
+        while !waiting.is_empty() {
+            let granted = |event: &tenure_testkit::history::Event| waiting.iter().position(|claim| claim.is_granted_by(event));
+            let event = stage.recorder.wait(2 * TTL, "a grant to one of those who wait", |event| granted(event).is_some());
+            let served = waiting.swap_remove(granted(&event).expect("just found"));
+            let how = served.releases();
+            stage.holds_true(how == "Released" || how == "Unknown", &how);
+        }
+        stage.holds_true(redis.proxy.accepted() > connections, "connections are not reset");
+        redis.proxy.heal();
+        [&a, &b, &c].into_iter().for_each(Actor::settles);
+        stage.free_due(DOOR, SLACK);
+        held = holder.takes(DOOR);
+    }
+    stage.is_left(&held);
+}
