@@ -88,11 +88,9 @@ fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: u64) -> Result<Option
     };
     let shares: HashMap<Vec<u8>, String> = read(shares)?;
     let places: HashMap<Vec<u8>, String> = read(places)?;
-    let lives = |(owner, place): &(&Vec<u8>, &String)| {
-        let until = place.split(' ').next().and_then(|until| until.parse::<u64>().ok());
-        !owner.starts_with(b"#") && until.is_some_and(|until| until > now)
-    };
-    let waiters = places.iter().filter(lives).count() as u64;
+    let lives =
+        |place: &&String| place.split(' ').next().and_then(|until| until.parse().ok()).is_some_and(|until: u64| until > now);
+    let waiters = places.values().filter(lives).count() as u64;
     let holders = match value.map_err(|e| translate(&e)) {
         Ok(Value::BulkString(value)) => match ttl.map_err(|e| translate(&e))? {
             Value::Int(ttl @ -1..) => vec![holder(&value, ttl, Share::MUTEX)],
@@ -112,7 +110,7 @@ fn share_holder(owner: &[u8], until: f64, shares: &HashMap<Vec<u8>, String>, now
     let number = |field: &[u8]| shares.get(field).and_then(|number| number.parse::<u32>().ok());
     #[allow(clippy::cast_possible_truncation, reason = "a time in ms is far below 2^53")]
     let left = until as i64 - i64::try_from(now).ok()?;
-    let share = Share::from_parts(number(owner).unwrap_or(1), number(b"##")?)?;
+    let share = Share::from_parts(number(&[b"=", owner].concat()).unwrap_or(1), number(b"##")?)?;
     (left > 0).then(|| holder(owner, left, share))
 }
 

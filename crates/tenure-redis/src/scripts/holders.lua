@@ -17,7 +17,7 @@ local function weight_of(owner)
   if not till then
     return nil
   end
-  return tonumber(redis.call('HGET', shares, owner) or '1'), tonumber(till)
+  return tonumber(redis.call('HGET', shares, '=' .. owner) or '1'), tonumber(till)
 end
 
 -- Whether a share of `weight` fits beside those that are held.
@@ -43,9 +43,9 @@ local function hold(owner, weight, ms, held)
     redis.call('HSET', shares, '##', capacity)
   end
   if weight ~= 1 then
-    redis.call('HSET', shares, owner, digits(weight))
+    redis.call('HSET', shares, '=' .. owner, digits(weight))
   elseif held then
-    redis.call('HDEL', shares, owner)
+    redis.call('HDEL', shares, '=' .. owner)
   end
   redis.call('ZADD', name, digits(now + tonumber(ms)), owner)
   outlive(name, shares, ms)
@@ -65,7 +65,7 @@ local function drop(owner, weight)
   else
     redis.call('HINCRBY', shares, '#', digits(-weight))
     if weight ~= 1 then
-      redis.call('HDEL', shares, owner)
+      redis.call('HDEL', shares, '=' .. owner)
     end
   end
 end

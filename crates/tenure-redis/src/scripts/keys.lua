@@ -2,9 +2,10 @@
 --
 -- KEYS[1] name      string: the owner of a mutex; or sorted set: owner -> end of the lease, ms of this server's clock
 -- KEYS[2] queue     sorted set: owner -> ticket, of those who wait; tickets rise
--- KEYS[3] places    hash: owner -> 'end claim keep weight capacity channel', times in ms; '#': the last ticket
+-- KEYS[3] places    hash: owner -> 'end claim keep weight capacity channel', times in ms
 -- KEYS[4] counter   string: the grant counter
--- KEYS[5] shares    hash: owner -> weight where that is not 1; '#': all weights together, '##': the capacity. Not for a mutex.
+-- KEYS[5] shares    hash: '=' and owner -> weight where that is not 1; '#': all weights together, '##': the capacity.
+--                   Not for a mutex.
 -- ARGV[1] capacity  how much of the name there is; 1: a mutex
 -- ARGV[2] the largest counter this client has seen here
 

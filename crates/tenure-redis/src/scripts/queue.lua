@@ -52,11 +52,11 @@ local function keep(owner, place)
 end
 
 local function join(owner, place)
-  redis.call('ZADD', queue, redis.call('HINCRBY', places, '#', 1), owner)
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
+  redis.call('ZADD', queue, digits(tonumber(last) + 1), owner)
   keep(owner, place)
 end
 
--- What is left of an empty queue ends by itself.
 local function leave(owner)
   redis.call('HDEL', places, owner)
   return redis.call('ZREM', queue, owner) == 1
