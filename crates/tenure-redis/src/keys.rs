@@ -39,14 +39,27 @@ impl Layout {
         Keys { prefix, name, tag: tag(slot(prefix, name)) }
     }
 
-    /// Refuses the one name that is not a lock.
+    /// Refuses names at whose keys something else is kept.
     pub(crate) fn check(&self, name: &Name) -> Result<(), Error> {
+        if is_beside(name.as_str().as_bytes()) {
+            let what = format!("{name:?} is where something is kept about another name");
+            return Err(Error::invalid(what).fix("use another name, or a prefix= of your own"));
+        }
         if self.counter.strip_prefix(&self.prefix) == Some(name.as_str()) {
             let what = format!("{name:?} is where the counter is kept that fences are made of");
             return Err(Error::invalid(what).fix("use another name, or a prefix= of your own"));
         }
         Ok(())
     }
+}
+
+/// Whether a name is like the key of what stands beside a name.
+fn is_beside(name: &[u8]) -> bool {
+    let what = name.strip_prefix(b"{").and_then(|rest| rest.split_at_checked(4));
+    what.is_some_and(|(tag, rest)| {
+        tag.iter().all(|byte| (b'@'..=b'O').contains(byte))
+            && [b"}:q:", b"}:p:", b"}:s:"].iter().any(|what| rest.starts_with(*what))
+    })
 }
 
 impl Keys<'_> {

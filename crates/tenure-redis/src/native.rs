@@ -181,6 +181,9 @@ impl RedisStore {
             return Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl }));
         }
         let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
+        if let Some(mark) = busy.mark {
+            self.connection.saw(mark);
+        }
         // A holder that is not one of ours tells nobody when it is done.
         let told = channel.is_some() && busy.ahead.is_some() && busy.holder.as_ref().is_none_or(|holder| holder.owner.is_ours());
         let recheck = if told { HEARTBEAT.max(self.recheck) } else { self.recheck };
@@ -199,8 +202,8 @@ impl RedisStore {
     ) -> Result<(Value, bool), Error> {
         let keys = self.layout.of(name);
         let keys = [keys.name(), keys.queue(), keys.places(), whole(self.layout.counter.as_bytes()), keys.shares()];
-        // A mutex has no use for the last.
-        let keys = if share == Share::MUTEX { &keys[..4] } else { &keys[..] };
+        // A mutex that is given up has no use for the last.
+        let keys = if share == Share::MUTEX && std::ptr::eq(script, &raw const *script::RELEASE) { &keys[..4] } else { &keys[..] };
         let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.connection.seen()));
         let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
         let call = |_: &Link, form| script::call(script, form, keys, &args);
@@ -355,10 +358,16 @@ impl Store for RedisStore {
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let listener = self.connection.listen(request.owner.clone(), self.limit(request.ttl)).await?;
-        let owner = request.owner.clone();
+        let (owner, connection) = (request.owner.clone(), Arc::clone(&self.connection));
         let told = move |heard| match heard {
             Heard::Look => Notice::Look,
-            Heard::Message(payload) => notice(&payload, &owner),
+            Heard::Message(payload) => {
+                let notice = notice(&payload, &owner);
+                if let Notice::Granted { fence, .. } = &notice {
+                    connection.saw(fence.counter());
+                }
+                notice
+            }
         };
         Ok(listener.map(told).boxed())
     }

@@ -111,7 +111,8 @@ impl Book {
 
     /// Gives what is held to the next task of this process, with the next fence. Its appointments stay.
     pub(crate) fn pass_on(&mut self, id: Id, now: BootTime) -> Option<Arc<Tenure>> {
-        let entry = self.held.get_mut(&id)?;
+        // Whatever was asked of the store for this one must not become the next one's.
+        let entry = self.held.get_mut(&id).filter(|entry| entry.extension.is_none() && !entry.in_flight)?;
         let next = Arc::new(entry.tenure.successor(now)?);
         entry.tenure = Arc::clone(&next);
         Some(next)
@@ -260,7 +261,9 @@ impl Book {
                 debug!(name = %lease.name, %error, "renewal failed");
                 if tenure.terms.renews {
                     tenure.doubt();
-                    self.schedule(id, now + backoff(lease.ttl));
+                    // What was only handed over has little time: more than one try must fit in it.
+                    let left = tenure.believed_until().since(now);
+                    self.schedule(id, now + backoff(lease.ttl).min(left / 4));
                 }
                 Err(error)
             }

@@ -171,12 +171,15 @@ impl Guard {
     pub async fn downgrade(&self, share: Share) -> Result<(), Error> {
         self.check()?;
         let Lease { name, owner, share: held, ttl, .. } = self.tenure.lease();
+        if !self.tenure.minted {
+            let what = format!("the owner of {name:?} was given, and another may hold by the same value");
+            return Err(Error::invalid(what).fix("release it, and take the smaller share"));
+        }
         if share.kind() != held.kind() || share.weight() > held.weight() {
             let what = format!("{share:?} of {name:?} is not a part of {held:?}");
             return Err(Error::invalid(what).fix("take a larger share with an acquisition of its own"));
         }
-        let (place, repeatable) = (Place::None, self.tenure.minted);
-        let request = Request { name, owner, share, ttl, place, repeatable, from: None };
+        let request = Request { name, owner, share, ttl, place: Place::None, repeatable: true, from: None };
         match self.core.attempt(&request).await? {
             Acquired::Granted(grant) => {
                 self.tenure.downgrade(share, grant.fence);

@@ -197,13 +197,14 @@ impl Rooms {
         (seat, drives)
     }
 
-    /// Goes back to the front of the queue, after what was given proved to be lost.
-    pub(crate) fn reenter(&self, seat: &Seat) {
+    /// Goes back to the front of the queue, after what was given proved to be lost. `false` where the room is gone meanwhile.
+    pub(crate) fn reenter(&self, seat: &Seat) -> bool {
         let mut inner = self.inner();
-        let Some(room) = inner.room(seat) else { return };
+        let Some(room) = inner.room(seat) else { return false };
         room.waiters.push_front(Arc::clone(&seat.slot));
         room.live += 1;
         seat.slot.inbox().stage = Stage::Waits;
+        true
     }
 
     /// Gives `guard` to the first of those who wait where `seat` is. It comes back where nobody does any more.

@@ -155,21 +155,22 @@ impl Tenure {
         }
     }
 
-    /// Until when the lease may pass from task to task without the store.
+    /// Until when the lease may pass from task to task without the store. No time at all, where it never may.
     pub(crate) fn turn_ends(&self) -> BootTime {
-        self.granted_at + TURN
+        let Terms { ttl, renews, min_hold, linger, .. } = self.terms;
+        let plain = renews && self.cap.load(Ordering::Acquire) == u64::MAX && min_hold.is_zero() && linger.is_zero();
+        let lease = self.lease();
+        let passes = self.minted && plain && lease.ttl == ttl && lease.share.is_exclusive();
+        if passes { self.granted_at + TURN } else { self.granted_at }
     }
 
     /// The same lease as the next task of the process has it, with the next fence. `None` where it has to go through the store:
     /// the turn is over, the fence leaves no room, or what was asked for it is not what the next one asks for.
     pub(crate) fn successor(&self, now: BootTime) -> Option<Self> {
-        let Terms { ttl, renews, min_hold, linger, .. } = self.terms;
-        let plain = renews && self.cap.load(Ordering::Acquire) == u64::MAX && min_hold.is_zero() && linger.is_zero();
-        let mut lease = self.lease();
-        let passes = self.minted && plain && lease.ttl == ttl && lease.share.is_exclusive();
-        if !passes || self.loss(now).is_some() || now > self.turn_ends() {
+        if self.loss(now).is_some() || now >= self.turn_ends() {
             return None;
         }
+        let mut lease = self.lease();
         lease.fence = Some(lease.fence?.next()?);
         let blank = Self::unbelieved(lease, self.terms, Arc::clone(&self.label), self.since);
         let next = Self { late: self.late, granted_at: self.granted_at, ..blank };

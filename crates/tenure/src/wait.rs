@@ -112,6 +112,11 @@ impl<'a> Wait<'a> {
                 }
             }
         }
+        let seat = self.enter();
+        self.in_room(seat).await
+    }
+
+    fn enter(&mut self) -> Seat {
         let (seat, drives) = self.core.rooms.enter(&self.name, &self.shape);
         self.seat = Some(seat.clone());
         self.drives = drives;
@@ -121,10 +126,10 @@ impl<'a> Wait<'a> {
             // Whoever drives stands for this task as well.
             self.standing = None;
         }
-        self.in_room(&seat).await
+        seat
     }
 
-    async fn in_room(&mut self, seat: &Seat) -> Result<Guard, Error> {
+    async fn in_room(&mut self, mut seat: Seat) -> Result<Guard, Error> {
         let core = self.core;
         let end = self.patience.map(|wait| core.clock.nap_until(self.started + wait));
         let mut end = end.map_or_else(|| Either::Left(pending()), Either::Right);
@@ -139,7 +144,11 @@ impl<'a> Wait<'a> {
             };
             match event {
                 Event::Turn(Turn::Guard(guard)) if guard.loss().is_none() => return Ok(guard),
-                Event::Turn(Turn::Guard(_)) => core.rooms.reenter(seat),
+                Event::Turn(Turn::Guard(_)) => {
+                    if !core.rooms.reenter(&seat) {
+                        seat = self.enter();
+                    }
+                }
                 Event::Turn(Turn::Drive(standing)) => (self.drives, self.standing) = (true, standing),
                 Event::Turn(Turn::Over) => {}
                 Event::Driven(guard) => {
@@ -147,7 +156,7 @@ impl<'a> Wait<'a> {
                     // This token is used up; the next task of the room needs another.
                     self.standing = None;
                     core.rooms.contend(&self.name, core.clock.now());
-                    drop(core.rooms.deliver(seat, guard));
+                    drop(core.rooms.deliver(&seat, guard));
                 }
                 Event::Over => return Err(self.timed_out()),
             }

@@ -33,7 +33,7 @@ local function busy()
   if mutex then
     return holder and { 0, mark(), ahead, holder, redis.call('PTTL', name), 1 } or { 0, mark(), ahead }
   end
-  local next_to_end = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')
+  local next_to_end = redis.call('ZRANGEBYSCORE', name, '(' .. digits(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if not next_to_end[1] then
     return { 0, mark(), ahead }
   end
@@ -73,6 +73,10 @@ elseif held and repeatable then
     return redis.error_reply('TENUREMORE the owner holds less than it asks for')
   end
   return again(owner, held, till)
+elseif held or (not mutex and kind and weight_of('linger:' .. owner)) then
+  -- A value that was given may be another's; and one that was given up is never taken again.
+  place = 'none'
+  return busy()
 end
 if from ~= '' then
   held = weight_of(from)
@@ -88,6 +92,8 @@ if mine and mine.till <= now then
   mine = nil
 end
 if mine then
+  -- A server out of memory refuses what follows as a script's first write, though nothing grows by it.
+  redis.call('ZREM', queue, '')
   mine.channel = ARGV[11]
   keep(owner, mine)
 elseif place == 'join' and (first or not fits(weight)) then

@@ -70,36 +70,59 @@ local function drop(owner, weight)
   end
 end
 
--- Drops leases that have ended, each at its own end, and refuses a name that is of another kind.
+-- Drops leases that have ended, each at its own end.
+local function reap()
+  local ended = redis.call('ZCOUNT', name, '-inf', digits(now))
+  if ended == 0 then
+    return
+  end
+  if redis.call('HLEN', shares) == 2 then
+    -- All weigh the same: however many they are, it is one command.
+    redis.call('ZREMRANGEBYSCORE', name, '-inf', digits(now))
+    total = total - ended
+    if total > 0 then
+      redis.call('HINCRBY', shares, '#', digits(-ended))
+    else
+      redis.call('DEL', shares)
+      kind, total = nil, 0
+    end
+    return
+  end
+  for _, owner in ipairs(redis.call('ZRANGEBYSCORE', name, '-inf', digits(now), 'LIMIT', 0, DEAD_AT_ONCE)) do
+    drop(owner, (weight_of(owner)))
+  end
+end
+
+-- Reads what is there, drops what has ended, and refuses a name that is of another kind.
 local function look()
+  local known = not mutex and redis.call('HMGET', shares, '##', '#')
   if mutex then
     local value = redis.pcall('GET', name)
-    if type(value) == 'table' then
+    if type(value) ~= 'table' then
+      holder = value
+      return nil
+    end
+    -- Other shares are in place, unless all of them have ended.
+    known = shares and redis.call('HMGET', shares, '##', '#') or {}
+    if not known[1] or redis.call('ZCOUNT', name, '(' .. digits(now), '+inf') > 0 then
       return value
     end
-    holder = value
+    redis.call('DEL', name, shares)
     return nil
   end
-  local known = redis.call('HMGET', shares, '##', '#')
   kind, total = known[1] or nil, tonumber(known[2] or '0')
-  for _ = 1, AT_ONCE do
-    local first = redis.pcall('ZRANGE', name, 0, 0, 'WITHSCORES')
-    if first.err then
-      return first
-    elseif not first[1] then
-      -- Nobody, or somebody deleted the name under those who held it.
-      if kind then
-        redis.call('DEL', shares)
-        kind, total = nil, 0
-      end
-      return nil
-    elseif not kind then
-      -- A sorted set without the hash beside it is not ours to read.
-      return redis.error_reply('WRONGTYPE it is held as something else')
-    elseif tonumber(first[2]) > now then
-      break
-    end
-    drop(first[1], (weight_of(first[1])))
+  local count = redis.pcall('ZCARD', name)
+  if type(count) == 'table' then
+    return count
+  elseif count == 0 and kind then
+    -- Somebody deleted the name under those who held it.
+    redis.call('DEL', shares)
+    kind, total = nil, 0
+  elseif count > 0 and not kind then
+    -- A sorted set without the hash beside it is not ours to read.
+    return redis.error_reply('WRONGTYPE it is held as something else')
+  elseif kind then
+    reap()
   end
   if kind and kind ~= capacity then
     return redis.error_reply('TENUREKIND it is held with a capacity of ' .. kind)

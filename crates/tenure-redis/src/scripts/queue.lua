@@ -4,7 +4,7 @@
 -- A waiter that is served is told by PUBLISH <channel> '<counter>:<claim> <owner>'.
 
 local last_counter, messages = nil, {}
-local patience = AT_ONCE
+local patience = DEAD_AT_ONCE
 
 -- The counter of the next grant, which `settle` writes.
 local function next_counter()
@@ -51,15 +51,25 @@ local function keep(owner, place)
   outlive(queue, places, place.keep)
 end
 
-local function join(owner, place)
-  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or '0'
-  redis.call('ZADD', queue, digits(tonumber(last) + 1), owner)
-  keep(owner, place)
-end
-
 local function leave(owner)
   redis.call('HDEL', places, owner)
   return redis.call('ZREM', queue, owner) == 1
+end
+
+-- Makes a place at the end. The dead that are met there are dropped: while a name is held, nobody comes by at the front.
+local function join(owner, place)
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+  while last[1] and patience > 0 do
+    local before = place_of(last[1])
+    if before and before.till > now then
+      break
+    end
+    leave(last[1])
+    patience = patience - 1
+    last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+  end
+  redis.call('ZADD', queue, digits(tonumber(last[2] or '0') + 1), owner)
+  keep(owner, place)
 end
 
 -- The first who waits, `at` others left out.

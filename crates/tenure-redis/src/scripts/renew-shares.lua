@@ -7,6 +7,8 @@
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local renewed, longest = {}, {}
+-- A server out of memory refuses ZADD as a script's first write, though nothing grows by it.
+redis.pcall('ZREM', KEYS[1], '')
 for i = 1, #KEYS, 2 do
   local name, owner, ttl = KEYS[i], ARGV[i], tonumber(ARGV[i + 1])
   local till = redis.pcall('ZSCORE', name, owner)
