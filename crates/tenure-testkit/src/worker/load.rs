@@ -113,12 +113,11 @@ impl Task {
             |left: &AtomicU64| left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
         while Instant::now() < end && take_one(left) {
             let at = self.rng.usize(..self.load.names.len());
-            match self.ask(at).await {
-                Some(guard) => self.visit(at, guard).await,
-                None => {
-                    self.tally.given_up += 1;
-                    left.fetch_add(1, Ordering::Relaxed);
-                }
+            if let Some(guard) = self.ask(at).await {
+                self.visit(at, guard).await;
+            } else {
+                self.tally.given_up += 1;
+                left.fetch_add(1, Ordering::Relaxed);
             }
         }
         self.tally

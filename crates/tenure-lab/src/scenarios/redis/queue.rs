@@ -49,11 +49,11 @@ const UNHEARD: Duration = Duration::from_millis(1_200 + 250 + 250);
 const TOLD: Duration = Duration::from_millis(250 + 250);
 
 /// On a server with a user that keeps these rules.
-fn as_app(rules: &'static str, row: fn(&mut Stage<'_>, &Redis, Actor)) -> impl Fn(&str) -> Run {
+fn as_app(rules: &'static str, row: fn(&mut Stage<'_>, &Redis, &Actor)) -> impl Fn(&str) -> Run {
     let row = move |stage: &mut Stage<'_>, redis: &Redis| {
         redis.server.cli(&format!("ACL SETUSER app {rules}"));
         let app = stage.actor(&redis.as_user("app:app"));
-        row(stage, redis, app);
+        row(stage, redis, &app);
     };
     super::on_redis(|how| how.acl("user default on nopass ~* &* +@all\nuser app on >app ~* &* +@all\n"), row)
 }
@@ -258,10 +258,10 @@ fn head_deaf(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 /// It looks often instead, and is served in its turn.
-fn deaf_waiter(stage: &mut Stage<'_>, redis: &Redis, app: Actor) {
+fn deaf_waiter(stage: &mut Stage<'_>, redis: &Redis, app: &Actor) {
     let (a, c) = (stage.far(), stage.far());
     let held = a.takes(DOOR);
-    let (first, second) = (stage.queues(&app, &terms(), 1), stage.queues(&c, &terms(), 2));
+    let (first, second) = (stage.queues(app, &terms(), 1), stage.queues(&c, &terms(), 2));
     stage.keeps = true;
     assert!(redis.server.command(&["ACL", "LOG"]).text().contains("channel"), "it did not come to listen");
     stage.fault("the first in line may not listen");
@@ -278,7 +278,7 @@ fn deaf_waiter(stage: &mut Stage<'_>, redis: &Redis, app: Actor) {
 }
 
 /// It hands over without a word.
-fn dumb_holder(stage: &mut Stage<'_>, redis: &Redis, app: Actor) {
+fn dumb_holder(stage: &mut Stage<'_>, redis: &Redis, app: &Actor) {
     let (b, c) = (stage.far(), stage.far());
     let held = app.takes(DOOR);
     let (first, second) = (stage.queues(&b, &terms(), 1), stage.queues(&c, &terms(), 2));
