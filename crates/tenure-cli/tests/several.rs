@@ -89,15 +89,17 @@ fn opposite_orders_have_their_turns_on_redis() {
 /// The job of a night runs once, on however many machines it starts in the same moment.
 #[test]
 fn of_those_who_do_not_wait_one_gets_all() {
-    let server = RedisServer::start();
-    let place = Place::new();
+    let (place, server) = (Place::new(), RedisServer::start());
     for round in 0..5 {
-        let (x, y) = (format!("x{round}"), format!("y{round}"));
-        let ran = |first: &str, second: &str| {
-            let args = ["run", "-n", "--store", &server.url(), "-a", first, second, "--", "sleep", "0.3"];
-            place.spawn(&args)
+        let (x, y, go) = (format!("x{round}"), format!("y{round}"), format!("go{round}"));
+        let job = format!("until [ -e {go} ]; do sleep 0.01; done");
+        let run = |first: &str, second: &str| {
+            place.spawn(&["run", "-n", "--store", &server.url(), "-a", first, second, "--", "sh", "-c", &job])
         };
-        let codes: Vec<i32> = [ran(&x, &y), ran(&y, &x), ran(&x, &y)].into_iter().map(|run| run.end().code).collect();
+        let mut jobs = [run(&x, &y), run(&y, &x), run(&x, &y)];
+        wait_for("two to give up", || jobs.iter_mut().filter_map(|job| job.0.try_wait().unwrap()).count() >= 2);
+        std::fs::write(place.path(&go), "").unwrap();
+        let codes = jobs.map(|job| job.end().code);
         assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1, "{codes:?}");
     }
 }

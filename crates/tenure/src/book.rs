@@ -117,6 +117,22 @@ impl Book {
         Some(next)
     }
 
+    /// Ends a tenure at `at` however well its renewals go; when that is looked at.
+    pub(crate) fn end_at(&mut self, id: Id, at: BootTime) -> Option<BootTime> {
+        self.held.get(&id)?.tenure.end_at(at);
+        self.follow(id)
+    }
+
+    /// Notes that the end of a belief has moved, and where to.
+    fn follow(&mut self, id: Id) -> Option<BootTime> {
+        let entry = self.held.get_mut(&id)?;
+        let deadline = entry.tenure.believed_until();
+        let old = std::mem::replace(&mut entry.deadline, deadline);
+        self.deadlines.remove(&(old, id));
+        self.deadlines.insert((deadline, id));
+        Some(deadline)
+    }
+
     pub(crate) fn remove_all(&mut self) -> Vec<Arc<Tenure>> {
         self.deadlines.clear();
         self.renewals.clear();
@@ -229,10 +245,7 @@ impl Book {
                     tenure.set_ttl(extension.ttl);
                 }
                 tenure.believe(sent_at, lease.ttl);
-                let deadline = tenure.believed_until();
-                let old = std::mem::replace(&mut entry.deadline, deadline);
-                self.deadlines.remove(&(old, id));
-                self.deadlines.insert((deadline, id));
+                self.follow(id);
                 if tenure.terms.renews {
                     self.schedule(id, sent_at + tenure.lease().ttl / 3);
                 }

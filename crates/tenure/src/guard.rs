@@ -218,9 +218,17 @@ impl Guard {
         self.tenure.lease()
     }
 
-    /// Whether it is only kept until its holder has all that its work needs; see [`Tenure::set_idle`].
-    pub(crate) fn set_idle(&self, idle: bool) {
-        self.tenure.set_idle(idle);
+    /// It is only kept until its holder has all that its work needs.
+    pub(crate) fn keep_idle(&self) {
+        self.tenure.set_idle(true);
+    }
+
+    /// Work begins under it, and is to end after `max_hold`.
+    pub(crate) fn begin(&self, max_hold: Option<Duration>) {
+        self.tenure.set_idle(false);
+        if let Some(max) = max_hold {
+            self.core.watchdog.end_at(self.id, self.core.clock.now() + max);
+        }
     }
 
     /// Until when it may be given to the next task of this process.

@@ -18,9 +18,9 @@ use crate::{Acquire, BootTime, Error, ErrorKind, Fence, Guard, Loss, Name, State
 /// It is one try of all names at once first. Where that does not get all, they are taken one after another in the order of their
 /// names: whoever waits for one holds smaller ones only, so nobody waits in a circle, in whatever order names were said.
 ///
-/// While a later name is waited for, those that are held are renewed, also under a [fixed lease](Acquire::fixed_lease), which begins
-/// when all are held. One that is lost meanwhile costs all that is held, and the wait begins anew. A
-/// [longest hold](Acquire::max_hold) counts for each name from its own grant.
+/// While a later name is waited for, those that are held are renewed: a [fixed lease](Acquire::fixed_lease) and a
+/// [longest hold](Acquire::max_hold) begin when all are held. One that is lost meanwhile costs all that is held, and the wait begins
+/// anew. A [shortest hold](Acquire::min_hold) counts for each name from its own request.
 #[must_use = "nothing is acquired before acquire() or try_acquire() is awaited"]
 pub struct AcquireAll {
     settings: Acquire,
@@ -107,12 +107,15 @@ impl AcquireAll {
         let settings = &self.settings;
         let core = &settings.core;
         core.watchdog.tend();
-        let names = self.names.as_ref().map_err(Error::copy)?.iter().cloned().collect();
-        let taking = Taking { settings, shape: settings.shape()?, names, started: core.clock.now() };
+        let names: Vec<Name> = self.names.as_ref().map_err(Error::copy)?.iter().cloned().collect();
+        let mut shape = settings.shape()?;
+        // The longest hold of several counts from when all are held.
+        let max_hold = if names.len() > 1 { shape.terms.max_hold.take() } else { None };
+        let taking = Taking { settings, shape, names, started: core.clock.now() };
         let held = if taking.may_be_free() { taking.at_once().await? } else { Vec::new() };
         let guards = if held.len() < taking.names.len() { taking.in_order(held).await? } else { held };
         for guard in &guards {
-            guard.set_idle(false);
+            guard.begin(max_hold);
         }
         Ok(Guards { guards })
     }
@@ -199,7 +202,7 @@ impl Taking<'_> {
             _ => error.context(format_args!("{name:?}")),
         })?;
         // A name that comes back unused is free at once.
-        guard.set_idle(true);
+        guard.keep_idle();
         Ok(guard)
     }
 

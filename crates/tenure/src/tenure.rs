@@ -99,6 +99,8 @@ pub(crate) struct Tenure {
     store_until: AtomicU64,
     /// Until when nobody else can have the name, whatever the clocks do: belief without the time to stop work, and without a cap.
     alone_until: AtomicU64,
+    /// When it ends however well renewals go; the largest number for never.
+    cap: AtomicU64,
     jeopardy: AtomicBool,
     pub(crate) ended: CancellationToken,
     loss: OnceLock<Loss>,
@@ -132,6 +134,7 @@ impl Tenure {
 
     fn unbelieved(lease: Lease, terms: Terms, label: Arc<str>, since: BootTime) -> Self {
         Self {
+            cap: AtomicU64::new(terms.max_hold.map_or(u64::MAX, |max| nanos(since + max))),
             terms,
             since,
             granted_at: since,
@@ -160,8 +163,8 @@ impl Tenure {
     /// The same lease as the next task of the process has it, with the next fence. `None` where it has to go through the store:
     /// the turn is over, the fence leaves no room, or what was asked for it is not what the next one asks for.
     pub(crate) fn successor(&self, now: BootTime) -> Option<Self> {
-        let Terms { ttl, renews, max_hold, min_hold, linger, .. } = self.terms;
-        let plain = renews && max_hold.is_none() && min_hold.is_zero() && linger.is_zero();
+        let Terms { ttl, renews, min_hold, linger, .. } = self.terms;
+        let plain = renews && self.cap.load(Ordering::Acquire) == u64::MAX && min_hold.is_zero() && linger.is_zero();
         let mut lease = self.lease();
         let passes = self.minted && plain && lease.ttl == ttl && lease.share.is_exclusive();
         if !passes || self.loss(now).is_some() || now > self.turn_ends() {
@@ -191,8 +194,7 @@ impl Tenure {
     }
 
     fn believe_by(&self, terms: &Terms, sent_at: BootTime, ttl: Duration) {
-        let cap = terms.max_hold.map_or(u64::MAX, |max| nanos(self.since + max));
-        let until = nanos(sent_at + terms.belief(ttl)).min(cap);
+        let until = nanos(sent_at + terms.belief(ttl)).min(self.cap.load(Ordering::Acquire));
         self.believed_until.fetch_max(until, Ordering::AcqRel);
         self.alone_until.fetch_max(nanos(sent_at + terms.certain(ttl)), Ordering::AcqRel);
         self.store_until.fetch_max(nanos(sent_at + ttl), Ordering::AcqRel);
@@ -234,6 +236,12 @@ impl Tenure {
         self.idle.store(idle, Ordering::Release);
     }
 
+    /// Ends it at `at` however well renewals go. Renewals must not be entered meanwhile.
+    pub(crate) fn end_at(&self, at: BootTime) {
+        self.cap.store(nanos(at), Ordering::Release);
+        self.believed_until.fetch_min(nanos(at), Ordering::AcqRel);
+    }
+
     /// From now on it is a smaller share, by another grant.
     pub(crate) fn downgrade(&self, share: Share, fence: Option<Fence>) {
         let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,10 +268,7 @@ impl Tenure {
 
     /// Why belief ends at its deadline.
     pub(crate) fn deadline_loss(&self) -> Loss {
-        match self.terms.max_hold {
-            Some(max) if self.believed_until() >= self.since + max => Loss::MaxHold,
-            _ => Loss::Expired,
-        }
+        if nanos(self.believed_until()) >= self.cap.load(Ordering::Acquire) { Loss::MaxHold } else { Loss::Expired }
     }
 
     /// Ends the tenure, once: the first reason stays.

@@ -80,6 +80,13 @@ impl Watchdog {
         self.0.book().pass_on(id, self.0.clock.now())
     }
 
+    /// Ends a tenure at `at` however well its renewals go.
+    pub(crate) fn end_at(&self, id: Id, at: BootTime) {
+        let mut book = self.0.book();
+        let first = book.end_at(id, at);
+        self.0.attend(book, first);
+    }
+
     /// Takes note that a tenure has ended.
     pub(crate) fn lose(&self, id: Id, loss: Loss) {
         // In a statement of its own, so that the book is free when those who wait are woken.

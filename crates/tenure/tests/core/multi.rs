@@ -9,8 +9,8 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::fickle::{Fate, Fickle, SLOW};
-use crate::{LONG, SOON, lease_of, locker, ms, secs, settle, world};
+use crate::fickle::{Call, Fate, Fickle, SLOW};
+use crate::{LONG, SOON, lease_of, locker, ms, secs, settle, world, world_with};
 
 fn three(locks: &Locker) -> AcquireAll {
     locks.mutex("c").ttl(LONG).and("a").and("b").and("c")
@@ -140,6 +140,33 @@ async fn nobody_waits_in_a_circle() {
     assert!(held(&here).await.is_empty());
 }
 
+/// Asking for all at once, two could each get what the other lacks.
+#[tokio::test(start_paused = true)]
+async fn who_has_no_time_asks_in_order_and_no_further_than_he_gets() {
+    let (machine, store, locks) = world();
+    let _held = locker(&machine, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
+    store.forget_calls();
+    assert!(three(&locks).try_acquire().await.unwrap().is_none());
+    assert_eq!(asked(&store), expected(&["a", "b"]));
+}
+
+/// The names that were asked for, in order.
+fn asked(store: &Fickle) -> Vec<Name> {
+    let name = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.name) } else { None };
+    store.calls().into_iter().filter_map(name).collect()
+}
+
+/// What is known to be busy is not tried, and the others are not taken in vain.
+#[tokio::test(start_paused = true)]
+async fn names_that_others_here_wait_for_are_waited_for_at_once() {
+    let (machine, store, locks) = world();
+    let _held = locker(&machine, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
+    let _first = waiter(locks.mutex("b").ttl(LONG).into()).await;
+    store.forget_calls();
+    let _second = waiter(three(&locks)).await;
+    assert_eq!(asked(&store), expected(&["a"]));
+}
+
 /// Of two who have no time to wait and begin at the same moment, one gets all.
 #[tokio::test(start_paused = true)]
 async fn tries_do_not_cost_each_other_everything() {
@@ -163,15 +190,15 @@ async fn tries_do_not_cost_each_other_everything() {
 async fn a_loss_on_the_way_begins_anew() {
     let (machine, store, locks) = world();
     let there = locker(&machine, &store);
-    let last = there.mutex("c").ttl(LONG).acquire().await.unwrap();
+    let blocker = there.mutex("c").ttl(LONG).acquire().await.unwrap();
     let waiter = waiter(three(&locks)).await;
     let entry = locks.inspect("a").await.unwrap().unwrap();
-    let lost = tenure::Lease { owner: entry.holders[0].owner.clone(), name: entry.name, ..lease_of(&last) };
+    let lost = tenure::Lease { owner: entry.holders[0].owner.clone(), name: entry.name, ..lease_of(&blocker) };
     let _ = there.release(&lost).await.unwrap();
     let thief = there.mutex("a").ttl(LONG).acquire().await.unwrap();
     tokio::time::sleep(LONG).await;
     assert_eq!(held(&locks).await, ["a", "c"], "b is kept though a is lost");
-    let _ = last.release().await.unwrap();
+    let _ = blocker.release().await.unwrap();
     settle().await;
     assert!(!waiter.is_finished(), "it believes in a, which another has");
     let fence = thief.fence();
@@ -181,6 +208,20 @@ async fn a_loss_on_the_way_begins_anew() {
         guard.verify().await.unwrap();
     }
     assert!(guards.fences().next().unwrap().1 > fence);
+}
+
+/// A process that stood still while it waited looks at the clock before it believes that it has all.
+#[tokio::test(start_paused = true)]
+async fn what_ended_unseen_is_taken_again() {
+    let (machine, store, locks) = world();
+    let blocker = locker(&machine, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
+    let waiter = waiter(three(&locks)).await;
+    machine.pause(LONG * 2);
+    drop(blocker);
+    let guards = taken(waiter).await;
+    for guard in &guards {
+        guard.verify().await.unwrap();
+    }
 }
 
 /// A fixed lease begins when all are held, however long that took.
@@ -196,6 +237,28 @@ async fn fixed_leases_are_kept_until_all_are_held() {
     assert_eq!(guards.iter().next().unwrap().token(), owner, "it was lost on the way");
     assert!(guards.remaining() > ms(8_800), "{:?}", guards.remaining());
     assert_eq!(timeout(secs(20), guards.lost()).await.unwrap().1, Loss::Expired, "somebody renews them");
+}
+
+/// So does a longest hold, and it is told without anybody's look.
+#[tokio::test(start_paused = true)]
+async fn a_longest_hold_begins_when_all_are_held() {
+    let (machine, store, locks) = world();
+    let last = locker(&machine, &store).mutex("c").ttl(LONG * 10).acquire().await.unwrap();
+    let waiter = waiter(locks.mutex("a").ttl(LONG).max_hold(secs(5)).and("b").and("c")).await;
+    tokio::time::sleep(secs(101)).await;
+    let _ = last.release().await.unwrap();
+    let guards = taken(waiter).await;
+    let begun = Instant::now();
+    assert!(guards.iter().next().unwrap().remaining() == secs(5), "{guards:?}");
+    let cancelled: Vec<_> = guards.iter().map(tenure::Guard::cancellation).collect();
+    for token in cancelled {
+        timeout(LONG, token.cancelled()).await.expect("nobody tells");
+    }
+    assert_eq!((begun.elapsed(), guards.loss().unwrap().1), (secs(5), Loss::MaxHold));
+    let at_once = locks.mutex("d").ttl(LONG).max_hold(LONG * 3).and("e").acquire().await.unwrap();
+    tokio::time::sleep(LONG * 3 - ms(1)).await;
+    assert_eq!(at_once.state(), State::Held, "renewals do not go on");
+    assert_eq!(timeout(ms(2), at_once.lost()).await.unwrap().1, Loss::MaxHold);
 }
 
 /// A pause after the work is not due where no work has begun.
@@ -264,8 +327,8 @@ async fn work_ends_with_the_first_that_is_lost() {
     assert_eq!((guards.loss(), guards.remaining()), (Some((name, loss)), Duration::ZERO));
     assert_eq!(held(&locks).await, ["a", "c"], "those that stand cover the end of the work");
     let released = guards.release().await;
-    let lost: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(Release::WasLost))).collect();
-    assert_eq!(lost, [false, true, false]);
+    let gone: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(Release::WasLost))).collect();
+    assert_eq!(gone, [false, true, false]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -306,16 +369,22 @@ async fn a_refusal_of_one_is_the_answer_for_all() {
         assert_eq!(acquire.acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
         assert_eq!((held(&locks).await, started.elapsed()), (vec!["b".to_owned()], Duration::ZERO));
     }
+    // Also where another name would be waited for.
+    let _busy = locker(&machine, &store).mutex("a").ttl(LONG).acquire().await.unwrap();
+    let error = three_for(&locks, LONG).acquire().await.unwrap_err();
+    assert_eq!((error.kind(), started.elapsed()), (ErrorKind::Mismatch, Duration::ZERO));
+    assert!(error.to_string().contains("\"b\""), "{error}");
+    assert_eq!(held(&locks).await, ["a", "b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn settings_that_cannot_work_are_told_before_anything_is_sent() {
-    let (_machine, store, locks) = world();
+    let (_machine, store, locks) = world_with(|features| features.max_name = 8);
     let given = || "job-7".parse().unwrap();
     for (bad, why) in [
         (locks.mutex("a").and(""), "empty"),
         (locks.mutex("").and("a"), "empty"),
-        (locks.mutex("a").and("b".repeat(10_000)), "bytes"),
+        (locks.mutex("a").and("b".repeat(9)), "bytes"),
         (locks.mutex("a").ttl(Duration::ZERO).and("b"), "ttl"),
         (locks.mutex("a").token(given()).and("b"), "given"),
         (locks.permits("a", 3, 2).and("b"), "permits"),
