@@ -330,7 +330,8 @@ async fn a_lock_in_a_hurry_costs_no_other() {
             drop(hurried);
         }
     }
-    assert_eq!(guards.iter().filter(|guard| guard.state() == State::Lost).count(), 0);
+    let lost: Vec<_> = guards.iter().filter_map(|guard| guard.loss().map(|loss| (guard.name(), loss))).collect();
+    assert!(lost.is_empty(), "{} were lost, {:?} first", lost.len(), lost[0]);
     let made = |stats: &str| -> u64 {
         let line = stats.lines().find_map(|line| line.trim().strip_prefix("total_connections_received:"));
         line.unwrap().parse().unwrap()

@@ -5,6 +5,7 @@ mod data;
 mod holes;
 mod link;
 mod outage;
+mod pushes;
 mod queue;
 mod tls;
 
@@ -16,7 +17,17 @@ use crate::item::Run;
 type Row = fn(&mut Stage<'_>, &Redis);
 
 pub(super) fn items() -> Vec<Item> {
-    [link::items(), outage::items(), queue::items(), data::items(), access::items(), tls::items(), holes::items()].concat()
+    [
+        link::items(),
+        outage::items(),
+        pushes::items(),
+        queue::items(),
+        data::items(),
+        access::items(),
+        tls::items(),
+        holes::items(),
+    ]
+    .concat()
 }
 
 /// On a server without persistence.

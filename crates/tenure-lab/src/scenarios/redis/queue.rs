@@ -1,8 +1,7 @@
-//! Faults of the line of those who wait at a server, and of what it tells them.
+//! Faults of the line of those who wait at a server.
 
 use std::time::Duration;
 
-use tenure_testkit::wait_until;
 use tenure_testkit::worker::Terms;
 
 use super::{kept, plain};
@@ -10,20 +9,11 @@ use crate::Item;
 use crate::item::Run;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::rigs::Redis;
-use crate::scenarios::stage::{DOOR, HEARTBEAT, OPERATION, PATIENCE, RENEWAL, SLACK, SOON, Stage, TTL, now, terms};
+use crate::scenarios::stage::{DOOR, HEARTBEAT, OPERATION, RENEWAL, SLACK, SOON, Stage, TTL, now, terms};
 use crate::scenarios::{fenced, holds};
 
 pub(super) fn items() -> Vec<Item> {
     vec![
-        holds("redis/50-pushes-late", "what waiters are told comes late, behind replies that came after it", plain(pushes_late)),
-        holds("redis/50-pushes-lost", "what waiters are told is lost", plain(pushes_lost)),
-        holds(
-            "redis/50-cancelled-unheard",
-            "a waiter gives up that was served and has not heard of it",
-            plain(cancelled_unheard),
-        ),
-        holds("redis/51-pushes-repeated", "waiters are told again of grants that are over", plain(pushes_repeated)),
-        holds("redis/51-pushes-forged", "somebody tells waiters of grants to others, and nonsense", plain(pushes_forged)),
         holds("redis/52-deaf-head", "the first in line cannot reach the server when it is its turn", plain(head_deaf)),
         holds("redis/52-channels-forbidden", "a waiter may neither listen nor tell", as_app("resetchannels", deaf_waiter)),
         holds("redis/52-publish-forbidden", "the holder may tell waiters nothing", as_app("-publish -pubsub", dumb_holder)),
@@ -44,196 +34,39 @@ pub(super) fn items() -> Vec<Item> {
 }
 
 /// From a release to the grant of one that hears nothing of it.
-const UNHEARD: Duration = Duration::from_millis(1_200 + 250 + 250);
+pub(super) const UNHEARD: Duration = Duration::from_millis(1_200 + 250 + 250);
 /// From a release to the grant of one that is told, a connection's renewal included.
-const TOLD: Duration = Duration::from_millis(250 + 250);
+pub(super) const TOLD: Duration = Duration::from_millis(250 + 250);
 
 /// On a server with a user that keeps these rules.
-fn as_app(rules: &'static str, row: fn(&mut Stage<'_>, &Redis, Actor)) -> impl Fn(&str) -> Run {
+fn as_app(rules: &'static str, row: fn(&mut Stage<'_>, &Redis, &Actor)) -> impl Fn(&str) -> Run {
     let row = move |stage: &mut Stage<'_>, redis: &Redis| {
         redis.server.cli(&format!("ACL SETUSER app {rules}"));
         let app = stage.actor(&redis.as_user("app:app"));
-        row(stage, redis, app);
+        row(stage, redis, &app);
     };
     super::on_redis(|how| how.acl("user default on nopass ~* &* +@all\nuser app on >app ~* &* +@all\n"), row)
 }
 
 /// Nothing of it ends in the time of a row.
-fn long() -> Terms {
+pub(super) fn long() -> Terms {
     Terms::new(Duration::from_secs(6))
 }
 
 /// One holds who is not in the way of the fault; then one waits who is, and then another who is not.
-struct Line {
-    held: Claim,
-    near: Actor,
-    first: Claim,
-    second: Claim,
+pub(super) struct Line {
+    pub(super) held: Claim,
+    pub(super) near: Actor,
+    pub(super) first: Claim,
+    pub(super) second: Claim,
 }
 
-fn lined_up(stage: &mut Stage<'_>, terms: &Terms) -> Line {
+pub(super) fn lined_up(stage: &mut Stage<'_>, terms: &Terms) -> Line {
     let (holder, near, far) = (stage.far(), stage.near(), stage.far());
     let held = holder.asks(DOOR, terms.clone());
     held.granted();
     let (first, second) = (stage.queues(&near, terms, 1), stage.queues(&far, terms, 2));
     Line { held, near, first, second }
-}
-
-/// It finds at its next heartbeat that it was served; what it is told then is old news.
-fn pushes_late(stage: &mut Stage<'_>, redis: &Redis) {
-    let Line { held, first, second, .. } = lined_up(stage, &long());
-    stage.keeps = true;
-    let pushes = redis.proxy.pushes();
-    redis.proxy.hold_pushes();
-    stage.fault("pushes are held");
-    let since = now();
-    stage.expect(&held.releases(), "Released");
-    stage.granted_since(&first, since, UNHEARD);
-    stage.holds_true(redis.proxy.pushes() > pushes, "nothing was pushed");
-    redis.proxy.release_pushes();
-    stage.fault("they arrive");
-    first.renewed(now());
-    stage.hand_over(&first, &second);
-    stage.is_left(&second);
-}
-
-fn pushes_lost(stage: &mut Stage<'_>, redis: &Redis) {
-    let Line { held, first, second, .. } = lined_up(stage, &long());
-    stage.keeps = true;
-    let pushes = redis.proxy.pushes();
-    redis.proxy.lose_pushes();
-    stage.fault("pushes are lost");
-    stage.a_moment();
-    let since = now();
-    stage.expect(&held.releases(), "Released");
-    stage.granted_since(&first, since, UNHEARD);
-    stage.holds_true(redis.proxy.pushes() > pushes, "nothing was pushed");
-    stage.hand_over(&first, &second);
-    stage.is_left(&second);
-}
-
-/// The name goes on to the next at once, and what arrives later is nobody's.
-fn cancelled_unheard(stage: &mut Stage<'_>, redis: &Redis) {
-    let Line { held, near, first, second } = lined_up(stage, &long());
-    stage.keeps = true;
-    let pushes = redis.proxy.pushes();
-    redis.proxy.hold_pushes();
-    stage.fault("pushes are held");
-    stage.expect(&held.releases(), "Released");
-    stage.taken(DOOR);
-    wait_until(PATIENCE, "the push", || redis.proxy.pushes() > pushes);
-    let since = stage.fault("the one that was served gives up");
-    first.drops();
-    stage.granted_since(&second, since, TOLD);
-    redis.proxy.release_pushes();
-    stage.fault("what it was told arrives");
-    near.settles();
-    second.renewed(now());
-    stage.is_left(&second);
-}
-
-/// Whom and what the first in line could be told now.
-struct Ear {
-    channel: String,
-    owner: String,
-    counter: u64,
-}
-
-impl Ear {
-    /// Of a waiter that is alone in line.
-    fn of_first(redis: &Redis) -> Self {
-        let queue = redis.queue(DOOR).expect("somebody waits");
-        let owner = redis.server.cli(&format!("ZRANGE {queue} 0 0"));
-        let place = redis.server.command(&["HGET", &queue.replacen(":q:", ":p:", 1), &owner]).text();
-        let channel = place.rsplit(' ').next().expect("a channel").to_owned();
-        Self { channel, owner, counter: redis.server.cli("GET tenure:fence").parse().expect("a counter") }
-    }
-
-    /// Tells it this, and waits until it has looked.
-    fn hears(&self, stage: &Stage<'_>, redis: &Redis, message: &str) {
-        let told = redis.server.command(&["PUBLISH", &self.channel, message]);
-        stage.holds_true(told == 1, &format!("{message:?} reached {told:?}"));
-    }
-}
-
-/// How often somebody has looked at the server.
-fn looks(redis: &Redis) -> u64 {
-    redis.calls("eval") + redis.calls("evalsha")
-}
-
-/// A grant is believed when its number is above all that the waiter has seen, and else it looks.
-fn pushes_repeated(stage: &mut Stage<'_>, redis: &Redis) {
-    let (a, b) = (stage.far(), stage.near());
-    stage.keeps = true;
-    let mut held = a.takes(DOOR);
-    let mut past: Vec<(String, u64)> = Vec::new();
-    for _ in 0..3 {
-        let waiting = stage.queues(&b, &terms(), 1);
-        let ear = Ear::of_first(redis);
-        past.push((ear.owner.clone(), ear.counter));
-        let before = looks(redis);
-        for (owner, counter) in &past {
-            for counter in [*counter, counter - 1, 1] {
-                ear.hears(stage, redis, &format!("{counter}:1500 {owner}"));
-            }
-        }
-        stage.fault("it is told of grants that are over");
-        std::thread::sleep(SLACK);
-        stage.holds_true(!waiting.is_granted(), "it believes in what was over before it came");
-        stage.holds_true(looks(redis) > before, "it did not hear of it");
-        stage.hand_over(&held, &waiting);
-        let counter = redis.server.cli("GET tenure:fence");
-        ear.hears(stage, redis, &format!("{counter}:1500 {}", ear.owner));
-        stage.fault("it is told again that it was served");
-        past.push((ear.owner, counter.parse().expect("a counter")));
-        held = stage.queues(&a, &terms(), 1);
-        waiting.renewed(now());
-        stage.hand_over(&waiting, &held);
-    }
-    stage.is_left(&held);
-}
-
-/// What is for nobody here is not heard, and what makes no sense is at most a reason to look.
-fn pushes_forged(stage: &mut Stage<'_>, redis: &Redis) {
-    let (a, b) = (stage.far(), stage.near());
-    stage.keeps = true;
-    let held = a.takes(DOOR);
-    let waiting = stage.queues(&b, &terms(), 1);
-    let ear = Ear::of_first(redis);
-    let (later, owner) = (ear.counter + 1_000, &ear.owner);
-    let other = format!("{}0", &owner[..owner.len() - 1]);
-    let other = if other == *owner { format!("{}1", &owner[..owner.len() - 1]) } else { other };
-    let before = looks(redis);
-    let nonsense = [
-        format!("{later}:1500 {other}"),
-        format!("{later}:1500 {}", held.token()),
-        format!("{later}:1500  {owner}"),
-        format!("{later}:1500"),
-        format!("{later}: {owner}"),
-        format!("{later} {owner}"),
-        format!(":1500 {owner}"),
-        format!("-1:1500 {owner}"),
-        format!("0:1500 {owner}"),
-        format!("18446744073709551616:1500 {owner}"),
-        format!("9007199254740992:1500 {owner}"),
-        format!("{later}:0 {owner}"),
-        format!("{later}:-5 {owner}"),
-        format!("{later}:99999999999999999999999 {owner}"),
-        format!(" {owner}"),
-        owner.clone(),
-        String::new(),
-    ];
-    for message in &nonsense {
-        ear.hears(stage, redis, message);
-    }
-    stage.fault("it is told of grants to others, and nonsense");
-    std::thread::sleep(SLACK);
-    stage.holds_true(!waiting.is_granted(), "it believes in nonsense");
-    stage.holds_true(looks(redis) > before, "it did not hear of it");
-    held.renewed(now());
-    stage.hand_over(&held, &waiting);
-    waiting.renewed(now());
-    stage.is_left(&waiting);
 }
 
 /// It is passed over at once, and keeps its place for when it is back.
@@ -258,10 +91,10 @@ fn head_deaf(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 /// It looks often instead, and is served in its turn.
-fn deaf_waiter(stage: &mut Stage<'_>, redis: &Redis, app: Actor) {
+fn deaf_waiter(stage: &mut Stage<'_>, redis: &Redis, app: &Actor) {
     let (a, c) = (stage.far(), stage.far());
     let held = a.takes(DOOR);
-    let (first, second) = (stage.queues(&app, &terms(), 1), stage.queues(&c, &terms(), 2));
+    let (first, second) = (stage.queues(app, &terms(), 1), stage.queues(&c, &terms(), 2));
     stage.keeps = true;
     assert!(redis.server.command(&["ACL", "LOG"]).text().contains("channel"), "it did not come to listen");
     stage.fault("the first in line may not listen");
@@ -278,7 +111,7 @@ fn deaf_waiter(stage: &mut Stage<'_>, redis: &Redis, app: Actor) {
 }
 
 /// It hands over without a word.
-fn dumb_holder(stage: &mut Stage<'_>, redis: &Redis, app: Actor) {
+fn dumb_holder(stage: &mut Stage<'_>, redis: &Redis, app: &Actor) {
     let (b, c) = (stage.far(), stage.far());
     let held = app.takes(DOOR);
     let (first, second) = (stage.queues(&b, &terms(), 1), stage.queues(&c, &terms(), 2));
