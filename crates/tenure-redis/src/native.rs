@@ -203,7 +203,8 @@ impl RedisStore {
         let keys = self.layout.of(name);
         let keys = [keys.name(), keys.queue(), keys.places(), whole(self.layout.counter.as_bytes()), keys.shares()];
         // A mutex that is given up has no use for the last.
-        let keys = if share == Share::MUTEX && std::ptr::eq(script, &raw const *script::RELEASE) { &keys[..4] } else { &keys[..] };
+        let keys =
+            if share == Share::MUTEX && std::ptr::eq(script, &raw const *script::RELEASE) { &keys[..4] } else { &keys[..] };
         let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.connection.seen()));
         let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
         let call = |_: &Link, form| script::call(script, form, keys, &args);

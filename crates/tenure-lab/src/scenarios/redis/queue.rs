@@ -25,7 +25,7 @@ pub(super) fn items() -> Vec<Item> {
         fenced("redis/53-newcomer", "the name is deleted while others wait, and a newcomer is the first to ask", plain(newcomer)),
         holds("redis/53-foreign-holder", "a client of another library takes turns with those in line", plain(foreign_holder)),
         holds("redis/54-out-of-memory", "the server runs out of memory while a line waits, not for long", plain(out_of_memory)),
-        holds("redis/54-out-of-memory-for-long", "the server has no memory until the line is forgotten", plain(forgotten)),
+        holds("redis/54-out-of-memory-for-long", "the server is out of memory for longer than a place lives", plain(out_of_memory_for_long)),
         holds("redis/54-scripts-flushed", "SCRIPT FLUSH before each hand-over", plain(scripts_flushed)),
         holds("redis/54-restarted", "the server is killed and comes back with the line", kept(restarted)),
         fenced("redis/54-restarted-empty", "the server is killed and comes back empty", plain(restarted_empty)),
@@ -176,35 +176,28 @@ fn memory(redis: &Redis, most: &str) {
     redis.server.cli(&format!("CONFIG SET maxmemory {most}"));
 }
 
-/// A place that is still there is served, and the next as well.
+/// Places are kept and served, whether memory comes back soon or not.
 fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
+    without_memory(stage, redis, Duration::ZERO);
+}
+
+fn out_of_memory_for_long(stage: &mut Stage<'_>, redis: &Redis) {
+    without_memory(stage, redis, 2 * TTL);
+}
+
+fn without_memory(stage: &mut Stage<'_>, redis: &Redis, span: Duration) {
     let Line { held, first, second, .. } = lined_up(stage, &terms());
     stage.keeps = true;
     memory(redis, "1");
     stage.fault("the server is out of memory");
     stage.holds_true(redis.server.command(&["SET", "other", "x"]).text().starts_with("OOM"), "it has memory");
+    std::thread::sleep(span);
+    stage.lines_up(2);
     stage.hand_over(&held, &first);
     stage.hand_over(&first, &second);
     stage.expect(&second.releases(), "Released");
     stage.free_due(DOOR, SLACK);
     memory(redis, "0");
-}
-
-/// Places lapse, because nothing can be written to keep them: the order is lost, and nothing else.
-fn forgotten(stage: &mut Stage<'_>, redis: &Redis) {
-    let Line { held, first, second, .. } = lined_up(stage, &terms());
-    stage.keeps = true;
-    memory(redis, "1");
-    stage.fault("the server is out of memory");
-    std::thread::sleep(2 * TTL);
-    held.renewed(now());
-    stage.expect(&held.releases(), "Released");
-    stage.free_due(DOOR, SLACK);
-    stage.lines_up(0);
-    memory(redis, "0");
-    stage.fault("it has memory again");
-    stage.grant_due(SOON + OPERATION);
-    stage.serves_all(vec![first, second], SLACK);
 }
 
 fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
