@@ -61,9 +61,9 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
     if !store.features().queue {
         return Err(NotApplicable("it has no queue"));
     }
-    let (held, head) = (request("door", LONG), joining(&request("door", LONG)));
+    let (held, first) = (request("door", LONG), joining(&request("door", LONG)));
     granted(&store, &held).await;
-    assert!(is_busy(&store, &head).await);
+    assert!(is_busy(&store, &first).await);
     let lapsing = Place::Join { keep: Duration::from_millis(50), claim: CLAIM };
     let dead: Vec<_> = (0..MANY).map(|_| tenure::Request { place: lapsing, ..request("door", LONG) }).collect();
     assert!(join_all(dead.iter().map(|dead| is_busy(&store, dead))).await.into_iter().all(|busy| busy));
@@ -77,7 +77,7 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
         }
     };
     timeout(PATIENCE, joined).await.expect("it never queued");
-    release(&store, &head).await;
+    release(&store, &first).await;
     release(&store, &held).await;
     let freed = BootTime::now();
     let guard = timeout(PATIENCE, living).await.expect("it was forgotten").unwrap().unwrap();
