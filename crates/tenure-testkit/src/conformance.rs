@@ -5,6 +5,7 @@
 //! [`Subject::exceptions`]; one that is declared and runs all the same fails, and so does one that cannot run undeclared.
 
 pub mod basics;
+pub mod dead;
 pub mod expiry;
 pub mod fences;
 pub mod foreign;
@@ -87,7 +88,7 @@ macro_rules! conformance {
                 a_guard_renews_itself, a_fixed_lease_ends_before_the_store_frees_it, a_broken_lock_is_told_at_the_next_renewal,
                 verify_asks_the_store, work_stops_when_the_tenure_is_lost, a_lease_is_extended, a_longest_hold_ends_it,
                 a_shortest_hold_keeps_the_name, a_lease_passes_to_another, everything_is_given_up_at_once, settings_that_cannot_work_are_refused,
-                guards_of_every_kind, several_names_are_all_or_nothing, opposite_orders_never_deadlock,
+                guards_of_every_kind, a_given_token_is_not_downgraded, several_names_are_all_or_nothing, opposite_orders_never_deadlock,
                 a_cancelled_wait_for_several_leaves_nothing,
             ]
             waiting: [
@@ -107,6 +108,11 @@ macro_rules! conformance {
                 two_kinds_at_a_name_are_a_mismatch, fences_rise_over_exclusive_grants,
                 many_shares_of_a_name_are_renewed_in_one_batch, a_lingering_share_is_nobodys_share,
                 a_share_is_adopted, every_holder_of_a_name_is_listed, a_share_is_given_up_once,
+                a_given_share_is_busy_for_its_second_user, odd_given_values_hold_shares,
+            ]
+            dead: [
+                dead_readers_keep_no_writer_out, dead_readers_leave_no_kind_behind, nobody_is_told_of_a_dead_holder,
+                dead_places_cost_the_living_little,
             ]
             queues: [
                 waiters_are_served_in_the_order_they_joined, a_try_neither_queues_nor_overtakes,
@@ -170,6 +176,7 @@ pub fn check_list(listed: &[&str]) {
         include_str!("conformance/waiting.rs"),
         include_str!("conformance/processes.rs"),
         include_str!("conformance/shares.rs"),
+        include_str!("conformance/dead.rs"),
         include_str!("conformance/queues.rs"),
         include_str!("conformance/foreign.rs"),
     ];

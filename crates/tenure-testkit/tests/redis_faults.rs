@@ -404,6 +404,32 @@ async fn out_of_memory_holders_go_on() {
     assert_eq!(server.cli("GET b"), format!("linger:{}", lingering.owner));
 }
 
+/// The same for shares.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn out_of_memory_shares_go_on() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let of = |name: &str, share| Request { share, ..request(name, LONG) };
+    let permits = |weight| of("pool", Share::permits(weight, 4).unwrap());
+    let held = [of("page", Share::READ), of("page", Share::READ), permits(1), permits(2)];
+    for request in &held {
+        fence(&store, request).await;
+    }
+    server.cli("CONFIG SET maxmemory 1");
+    assert_eq!(store.acquire(&permits(1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let longer: Vec<Lease> = held.iter().map(|request| Lease { ttl: 2 * LONG, ..lease(request) }).collect();
+    for answer in store.renew(&longer).await {
+        assert!(matches!(answer, Ok(Renewal::Renewed)), "{answer:?}");
+    }
+    for entry in store.inspect(None).await.unwrap() {
+        let left: Vec<_> = entry.holders.iter().map(|holder| holder.ttl.unwrap()).collect();
+        assert!(left.len() == 2 && left.iter().all(|left| *left > LONG), "{entry:?}");
+    }
+    for (request, linger) in held.iter().zip([Duration::ZERO, LONG].into_iter().cycle()) {
+        assert_eq!(store.release(&lease(request), linger).await.unwrap(), Released::Released);
+    }
+}
+
 /// A transaction of which one half failed grants nothing and leaves nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_transaction_is_cleared_up() {

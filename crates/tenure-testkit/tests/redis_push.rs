@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use tenure::{Name, Notice, Owner, Place, Request, Share, Store};
+use tenure::{Acquired, Fence, Lease, Name, Notice, Owner, Place, Request, Share, Store};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::time::timeout;
@@ -25,6 +25,13 @@ async fn store(url: &str) -> RedisStore {
 fn request(label: &str) -> Request {
     let (name, owner) = (Name::new("door").unwrap(), Owner::mint(label).unwrap());
     Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+}
+
+async fn granted(store: &RedisStore, request: &Request) -> Fence {
+    match store.acquire(request).await.unwrap() {
+        Acquired::Granted(grant) => grant.fence.unwrap(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The channels that somebody listens to.
@@ -151,6 +158,34 @@ async fn an_unanswered_subscription_is_made_on_another_link() {
     hush(&mut notices).await;
     publish(&server, &channels(&server)[0], &mine.owner);
     heard(&mut notices).await;
+}
+
+/// U6: a fence that was pushed has been seen, so that this process gets none below it when the counter is set back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fences_rise_over_a_pushed_one() {
+    let server = RedisServer::start();
+    let (theirs, ours) = (store(&server.url()).await, store(&server.url()).await);
+    let held = request("other");
+    granted(&theirs, &held).await;
+    let place = Place::Join { keep: LONG, claim: PATIENCE };
+    let waiting = Request { place, ..request("host") };
+    let mut notices = ours.watch(&waiting).await.unwrap();
+    assert!(matches!(ours.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
+    // A counter that was not looked after for a second is lifted, and that would hide it.
+    tokio::time::sleep(Duration::from_millis(1_050)).await;
+    let named = |name: &str| Request { name: Name::new(name).unwrap(), ..request("host") };
+    let seen = granted(&ours, &named("lift")).await.counter();
+    server.cli("INCRBY tenure:fence 900000");
+    let lease = Lease { name: held.name, owner: held.owner, share: held.share, ttl: LONG, fence: None };
+    theirs.release(&lease, Duration::ZERO).await.unwrap();
+    let pushed = loop {
+        if let Some(Notice::Granted { fence, .. }) = timeout(PATIENCE, notices.next()).await.expect("nothing was heard") {
+            break fence;
+        }
+    };
+    server.cli(&format!("SET tenure:fence {}", seen + 5));
+    let later = granted(&ours, &named("later")).await;
+    assert!(later > pushed, "{later} after {pushed}");
 }
 
 /// Without the right to the channel and without RESP3 locks work, and nothing is heard.

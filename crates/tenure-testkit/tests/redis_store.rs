@@ -282,6 +282,34 @@ async fn a_busy_name_tells_how_long_it_is_taken() {
 }
 
 /// A connection that the application has already, with everything that holds above it.
+/// Whoever took what stands beside a name as a lock would keep everybody from the name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stands_beside_a_name_is_no_lock() {
+    for prefix in ["", "app:"] {
+        let server = RedisServer::start();
+        let store = connect(&format!("{}?prefix={prefix}", server.url())).await.unwrap();
+        let place = Place::Join { keep: LONG, claim: PATIENCE };
+        let (writer, reader) =
+            (Request { share: Share::WRITE, ..request("door") }, Request { share: Share::READ, place, ..request("door") });
+        assert!(matches!(store.acquire(&writer).await.unwrap(), Acquired::Granted(_)));
+        assert!(matches!(store.acquire(&reader).await.unwrap(), Acquired::Busy(_)));
+        let beside = server.cli("KEYS *{*");
+        assert_eq!(beside.lines().count(), 3, "{beside}");
+        server.cli("FLUSHALL");
+        for key in beside.lines() {
+            let odd = request(key.strip_prefix(prefix).unwrap());
+            for share in [Share::MUTEX, Share::READ] {
+                let error = store.acquire(&Request { share, ..odd.clone() }).await.unwrap_err();
+                assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{key}: {error}");
+            }
+        }
+        // What has other braces is a name like any other.
+        for plain in ["{user}:q:door", "{CFEH}:x:door", "x{CFEH}:q:door"] {
+            assert!(matches!(store.acquire(&request(plain)).await.unwrap(), Acquired::Granted(_)), "{plain}");
+        }
+    }
+}
+
 #[cfg(feature = "redis-1")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_was_brought() {

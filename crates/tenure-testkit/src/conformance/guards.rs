@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{AcquireAll, BootTime, ErrorKind, Guards, Locker, Loss, Release, Released, Share, State};
+use tenure::{AcquireAll, BootTime, ErrorKind, Guards, Locker, Loss, Owner, Release, Released, Share, State};
 use tokio::time::timeout;
 
 use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, lease, locker, request};
@@ -206,6 +206,19 @@ pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
     }
     assert_free(subject, "page").await;
     assert_free(subject, "pool").await;
+    Ok(())
+}
+
+/// It asks for a smaller share by acquiring again, and an acquire by a given value is not repeated (U13).
+pub async fn a_given_token_is_not_downgraded(subject: &dyn Subject) -> Outcome {
+    let locks = locker(subject).await;
+    let writer = locks.write("page").ttl(LONG).token(Owner::from_bytes(&b"fixed"[..])).acquire().await.unwrap();
+    let error = writer.downgrade(Share::READ).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{error}");
+    assert_eq!((writer.state(), writer.loss()), (State::Held, None));
+    assert!(locks.read("page").try_acquire().await.unwrap().is_none());
+    assert!(matches!(writer.release().await.unwrap(), Release::Released));
+    assert_free(subject, "page").await;
     Ok(())
 }
 

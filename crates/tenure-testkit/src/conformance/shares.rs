@@ -9,19 +9,24 @@ use tenure::{Acquired, BootTime, ErrorKind, Lease, Owner, Released, Renewal, Req
 use tokio::task::JoinSet;
 
 use super::{
-    LONG, NotApplicable, Outcome, Subject, TTL, granted, granted_after, is_busy, joining, keeping, lease, name, request,
+    LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, name,
+    request,
 };
 
-fn share(share: Share, ttl: Duration) -> Request {
+pub(super) fn share(share: Share, ttl: Duration) -> Request {
     Request { share, ..request("door", ttl) }
 }
 
-fn reader() -> Request {
+pub(super) fn reader() -> Request {
     share(Share::READ, LONG)
 }
 
-fn writer() -> Request {
+pub(super) fn writer() -> Request {
     share(Share::WRITE, LONG)
+}
+
+fn given(value: &'static str, request: Request) -> Request {
+    Request { owner: Owner::from_bytes(value.as_bytes()), repeatable: false, ..request }
 }
 
 fn permits(weight: u32, capacity: u32) -> Request {
@@ -29,12 +34,12 @@ fn permits(weight: u32, capacity: u32) -> Request {
 }
 
 /// Two handles, as two processes have.
-async fn two(subject: &dyn Subject) -> Result<[Arc<dyn Store>; 2], NotApplicable> {
+pub(super) async fn two(subject: &dyn Subject) -> Result<[Arc<dyn Store>; 2], NotApplicable> {
     let stores = [subject.store().await, subject.store().await];
     if stores[0].features().shares { Ok(stores) } else { Err(NotApplicable("it keeps mutexes only")) }
 }
 
-async fn release(store: &dyn Store, request: &Request) {
+pub(super) async fn release(store: &dyn Store, request: &Request) {
     assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), Released::Released);
 }
 
@@ -330,5 +335,51 @@ pub async fn a_share_is_given_up_once(subject: &dyn Subject) -> Outcome {
     assert!(!renewed(&ours, &held).await);
     assert!(renewed(&theirs, &other).await);
     assert_eq!(holders(&ours).await.len(), 1);
+    Ok(())
+}
+
+/// Two users of one given value are two users (U13), whatever the second asks for: it would give up what is the first's.
+pub async fn a_given_share_is_busy_for_its_second_user(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    for (first, second) in
+        [(reader(), reader()), (permits(1, 3), permits(1, 3)), (permits(3, 4), permits(1, 4)), (permits(1, 4), permits(2, 4))]
+    {
+        let (first, second) = (given("fixed", first), given("fixed", second));
+        granted(&ours, &first).await;
+        assert!(is_busy(&theirs, &second).await, "{:?} beside {:?}", second.share, first.share);
+        assert_eq!(holders(&ours).await, BTreeMap::from([(first.owner.clone(), first.share)]));
+        assert_eq!(ours.release(&lease(&first), LONG).await.unwrap(), Released::Released);
+        assert!(is_busy(&theirs, &second).await, "{:?} while {:?} lingers", second.share, first.share);
+        let lingering = Request { owner: first.owner.lingering(), ..first };
+        release(&ours, &lingering).await;
+        granted(&theirs, &second).await;
+        release(&theirs, &second).await;
+    }
+    Ok(())
+}
+
+/// A given value that reads like something a store keeps for itself is a value like any other.
+pub async fn odd_given_values_hold_shares(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    for odd in ["#", "##", "=", "linger:x"] {
+        for weight in [1, 2] {
+            let (plain, odd) = (given("x", permits(1, 5)), given(odd, permits(weight, 5)));
+            granted(&theirs, &plain).await;
+            granted(&ours, &odd).await;
+            assert!(is_busy(&theirs, &permits(5 - weight, 5)).await, "{:?}: more than there is", odd.owner);
+            let both = BTreeMap::from([(plain.owner.clone(), plain.share), (odd.owner.clone(), odd.share)]);
+            assert_eq!(holders(&ours).await, both);
+            assert!(renewed(&ours, &odd).await && renewed(&theirs, &plain).await, "{:?}", odd.owner);
+            release(&ours, &odd).await;
+            let mutex = share(Share::MUTEX, LONG);
+            assert_eq!(ours.acquire(&mutex).await.unwrap_err().kind(), ErrorKind::Mismatch, "{:?}", odd.owner);
+            assert!(is_busy(&ours, &permits(5, 5)).await, "{:?} took another's share along", odd.owner);
+            let rest = permits(4, 5);
+            granted(&ours, &rest).await;
+            release(&ours, &rest).await;
+            release(&theirs, &plain).await;
+            assert_free(subject, "door").await;
+        }
+    }
     Ok(())
 }

@@ -278,3 +278,56 @@ async fn a_thousand_tasks_ask_as_often_as_one() {
     released(guard).await;
     released(timeout(SOON, waiters.pop().unwrap()).await.unwrap().unwrap().unwrap()).await;
 }
+
+/// Served while its process stood still, for longer than the lease, and the room was left by the others: it waits on.
+#[tokio::test(start_paused = true)]
+async fn whoever_slept_through_its_turn_has_another() {
+    let (machine, _store, locks) = world();
+    let mut context = Context::from_waker(Waker::noop());
+    let guard = door(&locks).acquire().await.unwrap();
+    let first = waiter(door(&locks)).await;
+    let mut stopped = Box::pin(door(&locks).acquire());
+    assert!(stopped.as_mut().poll(&mut context).is_pending());
+    let last = waiter(door(&locks)).await;
+    released(guard).await;
+    released(served(first).await).await;
+    settle().await;
+    last.abort();
+    settle().await;
+    machine.pause(LONG * 2);
+    // Whoever asks has the book looked at.
+    released(locks.mutex("elsewhere").acquire().await.unwrap()).await;
+    let guard = timeout(LONG, stopped).await.expect("the waiter was forgotten").unwrap();
+    assert_eq!(guard.state(), State::Held);
+}
+
+/// A longer lease was for the one that asked, who did not wait for the answer.
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_extension_is_not_passed_on() {
+    let (_machine, store, locks) = world();
+    let guard = door(&locks).acquire().await.unwrap();
+    let next = waiter(door(&locks)).await;
+    let mut extension = Box::pin(guard.extend(LONG * 60));
+    let _ = extension.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    drop(extension);
+    released(guard).await;
+    let next = served(next).await;
+    settle().await;
+    assert!(next.lease_remaining() <= LONG, "{:?}", next.lease_remaining());
+    store.forget_calls();
+    tokio::time::sleep(LONG / 2).await;
+    let renewals = store.renewals();
+    assert!(!renewals.is_empty() && renewals.iter().all(|(_, leases)| leases[0].ttl == LONG), "{renewals:?}");
+}
+
+/// Shares that fit beside each other need no turns.
+#[tokio::test(start_paused = true)]
+async fn readers_of_a_process_come_in_together() {
+    let (_machine, _store, locks) = world();
+    let writer = locks.write("page").ttl(LONG).acquire().await.unwrap();
+    let readers: Vec<_> = (0..200).map(|_| tokio::spawn(locks.read("page").ttl(LONG).acquire())).collect();
+    tokio::time::sleep(secs(1)).await;
+    released(writer).await;
+    let guards = timeout(ms(100), futures_util::future::join_all(readers)).await.expect("they come in one by one");
+    assert!(guards.into_iter().all(|guard| guard.unwrap().unwrap().state() == State::Held));
+}

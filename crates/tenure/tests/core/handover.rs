@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Acquire, Busy, Fence, Guard, Locker, Notice, Owner, Place, State};
+use tenure::{Acquire, Busy, ErrorKind, Fence, Guard, Locker, Notice, Owner, Place, State};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -156,6 +156,30 @@ async fn a_push_after_an_old_heartbeat_is_a_hint() {
     scene.store.fated(Fate::Works);
     assert!(scene.pushes(scene.mark() + 1, CLAIM).await >= 1, "it was believed");
     assert!(!scene.waiter.is_finished());
+}
+
+/// Its first renewal may fail once, at any age of the heartbeat.
+#[tokio::test(start_paused = true)]
+async fn a_believed_lease_survives_one_error() {
+    for age in [0, 500, 900, 990].into_iter().cycle().take(160) {
+        let scene = scene(|acquire| acquire).await;
+        tokio::time::sleep(ms(age)).await;
+        let (fence, owner) = (Fence::from_counter(scene.mark() + 1).unwrap(), last_owner(&scene.store));
+        let Scene { store, held, waiter, .. } = scene;
+        let _ = held.release().await.unwrap();
+        store.forget_calls();
+        store.push(&Notice::Granted { owner, fence, claim: CLAIM });
+        let guard = timeout(SOON, waiter).await.unwrap().unwrap();
+        // The last of these may be too old; what is asked for instead is granted for its full ttl.
+        assert!(store.acquires().is_empty() || age > 900, "a push after {age} ms was not believed");
+        store.fated(Fate::Says(ErrorKind::Unavailable));
+        while store.renewals().is_empty() {
+            tokio::time::sleep(ms(1)).await;
+        }
+        store.fated(Fate::Works);
+        tokio::time::sleep(secs(2)).await;
+        assert_eq!((guard.state(), guard.loss()), (State::Held, None), "after a heartbeat of {age} ms ago");
+    }
 }
 
 /// A heartbeat never makes a place: where the place is gone, its token is used up (U1, U4).

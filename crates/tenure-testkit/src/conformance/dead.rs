@@ -1,0 +1,88 @@
+//! Those whose leases and places have ended by themselves, many at a name: the living do not pay for them.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tenure::{Acquired, BootTime, Place, Share, Store};
+use tokio::time::timeout;
+
+use super::shares::{reader, release, share, two, writer};
+use super::{CLAIM, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, granted, is_busy, joining, locker, name, request};
+
+/// More than a store may see to in one step.
+const MANY: usize = 300;
+
+/// Readers that hold all at once, and whose leases have all ended when this returns.
+async fn dead_readers(store: &dyn Store) {
+    let dead: Vec<_> = (0..MANY).map(|_| share(Share::READ, TTL)).collect();
+    join_all(dead.iter().map(|reader| granted(store, reader))).await;
+    tokio::time::sleep(TTL + Duration::from_millis(50)).await;
+}
+
+/// The first try after the end of the last of them is granted.
+pub async fn dead_readers_keep_no_writer_out(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let alive = reader();
+    granted(&ours, &alive).await;
+    dead_readers(&ours).await;
+    release(&ours, &alive).await;
+    assert!(!is_busy(&theirs, &writer()).await, "the dead kept it out");
+    Ok(())
+}
+
+/// Nobody holds the name, so it is of no kind; not even where one had a longer lease and has given it up.
+pub async fn dead_readers_leave_no_kind_behind(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let (long, brief) = (reader(), share(Share::READ, TTL));
+    granted(&ours, &long).await;
+    granted(&theirs, &brief).await;
+    release(&ours, &long).await;
+    tokio::time::sleep(TTL + Duration::from_millis(50)).await;
+    granted(&theirs, &request("door", LONG)).await;
+    Ok(())
+}
+
+/// Whoever is told who holds is told of one that does.
+pub async fn nobody_is_told_of_a_dead_holder(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let alive = reader();
+    granted(&ours, &alive).await;
+    dead_readers(&ours).await;
+    for _ in 0..3 {
+        let Acquired::Busy(busy) = theirs.acquire(&writer()).await.unwrap() else { panic!("a writer beside a reader") };
+        assert!(busy.holder.as_ref().is_none_or(|holder| holder.owner == alive.owner), "{:?} has ended", busy.holder);
+    }
+    Ok(())
+}
+
+/// Places that lapsed behind a living one are met when that one leaves; whoever stands behind them has the free name soon.
+pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcome {
+    let store = subject.store().await;
+    if !store.features().queue {
+        return Err(NotApplicable("it has no queue"));
+    }
+    let (held, first) = (request("door", LONG), joining(&request("door", LONG)));
+    granted(&store, &held).await;
+    assert!(is_busy(&store, &first).await);
+    let lapsing = Place::Join { keep: Duration::from_millis(50), claim: CLAIM };
+    let dead: Vec<_> = (0..MANY).map(|_| tenure::Request { place: lapsing, ..request("door", LONG) }).collect();
+    assert!(join_all(dead.iter().map(|dead| is_busy(&store, dead))).await.into_iter().all(|busy| busy));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let waiters = async || store.inspect(Some(&name("door"))).await.unwrap()[0].waiters;
+    let before = waiters().await;
+    let living = tokio::spawn(locker(subject).await.mutex("door").ttl(LONG).acquire());
+    let joined = async {
+        while waiters().await <= before {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, joined).await.expect("it never queued");
+    release(&store, &first).await;
+    release(&store, &held).await;
+    let freed = BootTime::now();
+    let guard = timeout(PATIENCE, living).await.expect("it was forgotten").unwrap().unwrap();
+    let took = BootTime::now().since(freed);
+    assert!(took < Duration::from_secs(3), "{MANY} dead places cost {took:?}");
+    drop(guard);
+    Ok(())
+}
