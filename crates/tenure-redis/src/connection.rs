@@ -2,7 +2,7 @@
 //!
 //! The client library reports a timeout and keeps a dead connection; a stopped server or a black-holed link would fail every
 //! command until the kernel gives up, a quarter of an hour later. Here a command that has no reply after half its time is sent
-//! again on a second connection, which replaces the first if it answers. The second connection first has the server end the
+//! again on a second connection, which replaces the first. The second connection first has the server end the
 //! first, so nothing that was under way there runs later.
 
 use std::fmt;
@@ -10,22 +10,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::Client;
+use redis::{Client, RedisResult};
 use tenure::{Error, Owner};
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use crate::commands::Commands;
-use crate::failure::{is_noscript, translate};
+use crate::failure::{is_crowded, is_noscript, translate};
 use crate::handshake::{Identity, Met};
-use crate::link::{Answers, Link};
+use crate::link::{Answers, DEAD_AFTER, Link, now_ms};
 use crate::options::Options;
 use crate::push::{Listener, Pushes};
 use crate::script::Form;
 use crate::server::Server;
-
-/// How long a link may be silent, whatever the timeout of those who ask.
-const DEAD_AFTER: Duration = Duration::from_millis(100);
 
 /// How long the first contact may take.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
@@ -82,7 +79,7 @@ impl Connection {
     pub(crate) async fn open(options: &Options) -> Result<Self, Error> {
         let client = options.client()?;
         let connection = Self::new(Source::Client(Box::new(client)), None, Pushes::new(&options.prefix)?);
-        connection.replace(None, Instant::now() + FIRST_CONTACT).await.map_err(|e| e.context(format_args!("{options}")))?;
+        connection.replace(Instant::now() + FIRST_CONTACT).await.map_err(|e| e.context(format_args!("{options}")))?;
         Ok(connection)
     }
 
@@ -194,44 +191,58 @@ impl Connection {
         repeat: Repeat,
         pipeline: impl Fn(&Link) -> C + Sync,
     ) -> Result<Exchange, Error> {
-        let started = Instant::now();
-        let end = started + limit;
+        let end = Instant::now() + limit;
         let current = self.link();
         if let Some(link) = &current {
-            let patience = if repeat == Repeat::Never { end } else { patience(link, started, limit) };
-            let commands = pipeline(link).into();
-            match link.send(&commands, patience).await {
+            // Half the time, and longer where the link has not been silent for long: a caller in a hurry must not cost the others
+            // a connection that is only slow.
+            let patience = if repeat == Repeat::Never { Duration::MAX } else { limit / 2 };
+            match self.send(link, &pipeline(link).into(), limit, patience, end).await {
                 Ok(Some(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
-                Err(error) => {
-                    debug!(%error, "connection lost");
-                    self.drop_link(link);
-                    if repeat == Repeat::Never {
-                        return Err(translate(&error).maybe_applied());
-                    }
-                }
-                Ok(None) if patience >= end => return Err(no_reply(limit).maybe_applied()),
+                Err(error) if is_crowded(&error) => return Err(translate(&error)),
+                Err(error) if repeat == Repeat::Never => return Err(translate(&error).maybe_applied()),
+                Err(error) => debug!(%error, "connection lost"),
+                Ok(None) if repeat == Repeat::Never || Instant::now() >= end => return Err(no_reply(limit).maybe_applied()),
                 Ok(None) => debug!("no reply after half the operation timeout"),
             }
         }
         let repeated = current.is_some();
         let unanswered = |error: Error| if repeated { error.maybe_applied() } else { error };
-        let link = self.replace(current.as_ref(), end).await.map_err(unanswered)?;
+        let link = self.replace(end).await.map_err(unanswered)?;
         if repeated && repeat == Repeat::Settled && self.has_late_commands() {
             return Err(Error::unreachable("no reply, and what was sent may still run").maybe_applied());
         }
-        let commands = pipeline(&link).into();
-        match link.send(&commands, end).await {
+        match self.send(&link, &pipeline(&link).into(), limit, Duration::MAX, end).await {
             Ok(Some(answers)) => Ok(Exchange { link, answers, repeated }),
-            Err(error) => {
-                self.drop_link(&link);
-                Err(translate(&error).maybe_applied())
-            }
+            Err(error) if is_crowded(&error) => Err(unanswered(translate(&error))),
+            Err(error) => Err(translate(&error).maybe_applied()),
             Ok(None) => Err(no_reply(limit).maybe_applied()),
         }
     }
 
-    /// A link other than `failed`: somebody else's replacement, or a new one made before `end`.
-    async fn replace(&self, failed: Option<&Arc<Link>>, end: Instant) -> Result<Arc<Link>, Error> {
+    /// Sends commands over `link`, as [`Link::send`] does. A link that breaks, or is silent for too long, is used no more, even
+    /// where the caller goes away before it finds out.
+    async fn send(
+        &self,
+        link: &Arc<Link>,
+        commands: &Commands,
+        limit: Duration,
+        patience: Duration,
+        end: Instant,
+    ) -> RedisResult<Option<Answers>> {
+        let watch = Watch { connection: self, link, asked_at: now_ms(), bearable: (limit / 2).max(DEAD_AFTER) };
+        let outcome = link.send(commands, patience, end).await;
+        match &outcome {
+            // When we are late, the silence is ours.
+            Ok(Some(_)) => std::mem::forget(watch),
+            Err(error) if !is_crowded(error) => self.drop_link(link),
+            _ => {}
+        }
+        outcome
+    }
+
+    /// The link in use: somebody else's replacement, or a new one made before `end`.
+    async fn replace(&self, end: Instant) -> Result<Arc<Link>, Error> {
         #[allow(clippy::infallible_destructuring_match, reason = "there is a second source with a feature")]
         let client = match &self.source {
             Source::Client(client) => client,
@@ -239,22 +250,16 @@ impl Connection {
             Source::Brought => return self.link().ok_or_else(|| Error::unreachable("the connection that was brought is gone")),
         };
         let Ok(_one_at_a_time) = timeout_at(end, self.replacing.lock()).await else { return Err(no_connection()) };
-        if let Some(link) = self.link().filter(|link| failed.is_none_or(|failed| !Arc::ptr_eq(link, failed))) {
+        if let Some(link) = self.link() {
             return Ok(link);
         }
-        let mut predecessors = self.state().predecessors.clone();
-        if let Some(identity) = failed.and_then(|link| link.identity.clone())
-            && !predecessors.contains(&identity)
-        {
-            predecessors.push(identity);
-        }
-        let unnamed = failed.is_some_and(|link| link.identity.is_none());
+        let predecessors = self.state().predecessors.clone();
         let limit = end.saturating_duration_since(Instant::now());
         let Ok(met) = timeout_at(end, Link::establish(client, limit, &predecessors, &self.pushes)).await else {
             return Err(no_connection());
         };
         let Met { link, predecessors_ended } = met?;
-        if unnamed || !predecessors_ended {
+        if !predecessors_ended {
             self.loose.store(true, Ordering::Relaxed);
         }
         let link = Arc::new(link);
@@ -288,11 +293,21 @@ impl Connection {
     }
 }
 
-/// Until when a reply is waited for before the link is taken to be dead: half the time, and longer where the link has not been
-/// silent for long. A caller in a hurry must not cost the others a connection that is only slow.
-fn patience(link: &Link, started: Instant, limit: Duration) -> Instant {
-    let bearable = DEAD_AFTER.saturating_sub(link.silence());
-    (started + limit / 2).max(started + bearable).min(started + limit)
+/// Drops a link that turns out to be dead while an answer is waited for.
+struct Watch<'a> {
+    connection: &'a Connection,
+    link: &'a Arc<Link>,
+    asked_at: u64,
+    /// For how long the link may be silent.
+    bearable: Duration,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if self.link.silence(self.asked_at) >= self.bearable {
+            self.connection.drop_link(self.link);
+        }
+    }
 }
 
 fn no_reply(limit: Duration) -> Error {

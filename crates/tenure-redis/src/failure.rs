@@ -3,6 +3,9 @@
 use redis::RedisError;
 use tenure::{Error, ErrorKind};
 
+/// How the error starts that says that nothing more is taken in.
+const CROWDED: &str = "TENURECROWDED";
+
 /// What a server's error means.
 struct Meaning {
     /// How the error starts.
@@ -26,6 +29,7 @@ const MEANINGS: &[Meaning] = &[
     unavailable(&["MASTERDOWN"], "the server is a replica without its master", "point the store URL at the master"),
     unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),
     unavailable(&["TRYAGAIN"], "the slot of the lock is being moved", "wait until it has"),
+    unavailable(&[CROWDED], "too much waits to be sent to the server", "send less at once, or look at the link"),
     unavailable(&["BUSY"], "the server is busy with another client's script", "end it with SCRIPT KILL"),
     unavailable(&["OOM"], "the server is out of memory", "raise its maxmemory or free some"),
     unavailable(&["MISCONF"], "the server cannot save its data and takes no writes", "look at its log and its disk"),
@@ -90,6 +94,15 @@ pub(crate) fn unexpected(what: impl std::fmt::Display) -> Error {
     Error::refused(format!("the server gave an answer that makes no sense here: {what}"))
         .maybe_applied()
         .fix("make sure that it is a Redis or Valkey server")
+}
+
+/// Nothing was sent, because too much waits to be.
+pub(crate) fn crowded() -> RedisError {
+    redis::make_extension_error(CROWDED.to_owned(), None)
+}
+
+pub(crate) fn is_crowded(error: &RedisError) -> bool {
+    error.code() == Some(CROWDED)
 }
 
 pub(crate) fn is_noscript(error: &RedisError) -> bool {

@@ -10,7 +10,7 @@ use redis::{
 use tenure::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 use crate::dial::dial;
 use crate::failure::{translate, translate_answer};
@@ -82,8 +82,8 @@ impl Link {
         }
         // CLIENT may be forbidden; a command that every user of locks may send tells whether the server serves us at all.
         handshake.add_command(cmd("PING"));
-        let answers = wire.send(&handshake.into(), Instant::now() + limit).await?;
-        let mut answers = answers.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::TimedOut))?.into_iter();
+        let answers = timeout(limit, wire.send(&handshake.into())).await;
+        let mut answers = answers.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??.into_iter();
         let mut answer = || answers.next().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "too few replies").into()));
         for _ in 0..greetings {
             answer()?;
@@ -187,7 +187,7 @@ async fn parting_word(client: &Client, limit: Duration) -> Option<Error> {
         let length = stream.read(&mut said).await.ok()?;
         Some(String::from_utf8_lossy(&said[..length]).trim_end().strip_prefix('-')?.to_owned())
     };
-    let answer = tokio::time::timeout(limit.min(AT_ONCE), said).await.ok()??;
+    let answer = timeout(limit.min(AT_ONCE), said).await.ok()??;
     Some(translate_answer(&answer))
 }
 

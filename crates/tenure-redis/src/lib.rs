@@ -26,6 +26,7 @@ mod multiplex;
 mod native;
 mod options;
 mod push;
+mod renew;
 mod reply;
 mod script;
 mod server;

@@ -1,7 +1,8 @@
 //! One physical connection, from its handshake to its end.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +17,9 @@ use crate::handshake::Identity;
 use crate::multiplex::Multiplexed;
 use crate::script::Form;
 use crate::server::Server;
+
+/// How long a link may be silent, whatever the timeout of those who ask.
+pub(crate) const DEAD_AFTER: Duration = Duration::from_millis(100);
 
 /// The answers to commands, one for each.
 pub(crate) type Answers = Vec<RedisResult<Value>>;
@@ -40,12 +44,44 @@ impl<C: ConnectionLike + Clone + Send + Sync> Carries for C {
 }
 
 impl Wire {
-    /// Sends commands and waits for their answers, none where they have not come by `until`.
-    pub(crate) async fn send(&self, commands: &Commands, until: Instant) -> RedisResult<Option<Answers>> {
+    /// Sends commands and waits for their answers.
+    pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
         match self {
-            Self::Ours(wire) => wire.send(commands, until).await,
-            Self::Theirs(wire) => timeout_at(until, wire.send(commands)).await.ok().transpose(),
+            Self::Ours(wire) => wire.send(commands).await,
+            Self::Theirs(wire) => wire.send(commands).await,
         }
+    }
+}
+
+/// When something was asked and heard; ms since boot.
+#[derive(Default)]
+pub(crate) struct Contact {
+    /// When the first command was sent since something was heard.
+    asked_at: AtomicU64,
+    heard_at: AtomicU64,
+}
+
+impl Contact {
+    fn asked(&self) {
+        if self.asked_at.load(Ordering::Relaxed) <= self.heard_at.load(Ordering::Relaxed) {
+            self.asked_at.store(now_ms(), Ordering::Relaxed);
+        }
+    }
+
+    /// Some of an answer has come.
+    pub(crate) fn heard(&self) {
+        self.heard_at.store(now_ms(), Ordering::Relaxed);
+    }
+
+    /// For how long nothing was heard of what was asked at `asked_at` and has no answer.
+    fn quiet(&self, asked_at: u64) -> Duration {
+        Duration::from_millis(now_ms().saturating_sub(asked_at.max(self.heard_at.load(Ordering::Relaxed))))
+    }
+
+    /// As [`quiet`](Contact::quiet), for what others have asked as well.
+    fn silence(&self, asked_at: u64) -> Duration {
+        let (first, heard) = (self.asked_at.load(Ordering::Relaxed), self.heard_at.load(Ordering::Relaxed));
+        self.quiet(if first > heard { first.min(asked_at) } else { asked_at })
     }
 }
 
@@ -57,9 +93,7 @@ pub(crate) struct Link {
     /// Whether pushes come through here; not set while nobody has asked for any.
     hears: OnceLock<bool>,
     lift: Mutex<Lift>,
-    /// When the first command was sent since the last reply, and when that came; ms since boot.
-    asked_at: AtomicU64,
-    heard_at: AtomicU64,
+    contact: Arc<Contact>,
 }
 
 /// What this connection has seen of the grant counter.
@@ -87,8 +121,11 @@ impl Link {
 
     pub(crate) fn new(wire: Wire, identity: Option<Identity>, server: Server) -> Self {
         let (hears, lift) = (OnceLock::new(), Mutex::default());
-        let (asked_at, heard_at) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { wire, identity, server, hears, lift, asked_at, heard_at }
+        let contact = match &wire {
+            Wire::Ours(wire) => Arc::clone(wire.contact()),
+            Wire::Theirs(_) => Arc::default(),
+        };
+        Self { wire, identity, server, hears, lift, contact }
     }
 
     /// Whether pushes come through here, if that is known.
@@ -101,13 +138,27 @@ impl Link {
         let _ = self.hears.set(hears);
     }
 
-    /// Sends commands and waits for their answers, none where they have not come by `until`.
-    pub(crate) async fn send(&self, commands: &Commands, until: Instant) -> RedisResult<Option<Answers>> {
-        if self.asked_at.load(Ordering::Relaxed) <= self.heard_at.load(Ordering::Relaxed) {
-            self.asked_at.store(now_ms(), Ordering::Relaxed);
+    /// Sends commands and waits for their answers; none where they have not come by `end`, or where nothing was heard for
+    /// `patience`, and by nobody for [`DEAD_AFTER`].
+    pub(crate) async fn send(&self, commands: &Commands, patience: Duration, end: Instant) -> RedisResult<Option<Answers>> {
+        self.contact.asked();
+        let asked_at = now_ms();
+        let mut sending = pin!(self.wire.send(commands));
+        let answers = loop {
+            let more = patience.saturating_sub(self.contact.quiet(asked_at));
+            let more = more.max(DEAD_AFTER.saturating_sub(self.silence(asked_at)));
+            let now = Instant::now();
+            let until = now.checked_add(more).map_or(end, |until| until.min(end));
+            // The timer is ours and not the wire's: that one's runtime may be gone.
+            match timeout_at(until, sending.as_mut()).await {
+                Ok(answers) => break answers,
+                Err(_) if more.is_zero() || until >= end => return Ok(None),
+                Err(_) => {}
+            }
+        };
+        if matches!(self.wire, Wire::Theirs(_)) {
+            self.contact.heard();
         }
-        let Some(answers) = self.wire.send(commands, until).await.transpose() else { return Ok(None) };
-        self.heard_at.store(now_ms(), Ordering::Relaxed);
         // A brought connection that failed may come back as a connection to another server.
         let doubtful =
             answers.as_ref().map_or(true, |answers| answers.iter().filter_map(|a| a.as_ref().err()).any(doubts_counter));
@@ -119,10 +170,9 @@ impl Link {
         answers.map(Some)
     }
 
-    /// For how long something was asked and nothing heard.
-    pub(crate) fn silence(&self) -> Duration {
-        let (asked, heard) = (self.asked_at.load(Ordering::Relaxed), self.heard_at.load(Ordering::Relaxed));
-        if asked <= heard { Duration::ZERO } else { Duration::from_millis(now_ms().saturating_sub(asked)) }
+    /// For how long nothing was heard of what was asked at `asked_at` by us, and before by others, and has no answer.
+    pub(crate) fn silence(&self, asked_at: u64) -> Duration {
+        self.contact.silence(asked_at)
     }
 
     /// The call of the lifting script that has to go before a grant now, if one has to.

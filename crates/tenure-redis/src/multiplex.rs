@@ -17,11 +17,11 @@ use std::task::{Context, Poll, Waker, ready};
 use redis::{PushInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::commands::Commands;
+use crate::failure::crowded;
 use crate::frame::{self, Scanner};
-use crate::link::Answers;
+use crate::link::{Answers, Contact};
 use crate::push::Pushes;
 
 /// Callers under way from which on it pays to wait for more.
@@ -30,9 +30,13 @@ const FEW: usize = 3;
 /// Bytes read at once.
 const READ: usize = 32 << 10;
 
+/// Bytes that may wait to be written, and that may be in writing: with so many, nothing more is taken in.
+const UNSENT: usize = 16 << 20;
+
 /// One connection, shared; it ends when this is dropped.
 pub(crate) struct Multiplexed {
     desk: Arc<Desk>,
+    contact: Arc<Contact>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -54,28 +58,18 @@ struct Handed {
 struct Asked {
     missing: usize,
     answers: Answers,
-    /// None once it waits no more.
-    caller: Option<oneshot::Sender<RedisResult<Option<Answers>>>>,
-    until: Instant,
-}
-
-impl Asked {
-    fn tell(&mut self, outcome: RedisResult<Option<Answers>>) {
-        if let Some(caller) = self.caller.take() {
-            // It may have gone away.
-            let _ = caller.send(outcome);
-        }
-    }
+    caller: oneshot::Sender<RedisResult<Answers>>,
 }
 
 impl Multiplexed {
     /// Carries commands over `stream`, and what the server pushes to `pushes`.
     pub(crate) fn start(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, pushes: Arc<Pushes>) -> Self {
-        let desk = Arc::new(Desk::default());
+        let (desk, contact) = (Arc::new(Desk::default()), Arc::new(Contact::default()));
         let carrier = Carrier {
             stream,
             pushes,
             desk: Arc::clone(&desk),
+            contact: Arc::clone(&contact),
             input: vec![0; READ],
             filled: 0,
             scanner: Scanner::default(),
@@ -85,29 +79,36 @@ impl Multiplexed {
             under_way: VecDeque::new(),
             answered: 0,
             gave_way: false,
-            alarm: Box::pin(sleep_until(Instant::now())),
-            set: false,
         };
-        Self { desk, task: tokio::spawn(carrier.run()) }
+        Self { desk, contact, task: tokio::spawn(carrier.run()) }
     }
 
-    /// Sends commands and waits for their answers, none where they have not come by `until`. After that, and when the future is
-    /// dropped, the commands go on.
-    pub(crate) async fn send(&self, commands: &Commands, until: Instant) -> RedisResult<Option<Answers>> {
+    /// When something came last.
+    pub(crate) fn contact(&self) -> &Arc<Contact> {
+        &self.contact
+    }
+
+    /// Sends commands and waits for their answers. When the future is dropped, the commands go on.
+    ///
+    /// The task may never get to run again: whoever waits has to have an end of its own.
+    pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
         let (caller, answer) = oneshot::channel();
         {
             let mut handed = self.desk.open();
             if let Some(error) = &handed.closed {
                 return Err(error.clone());
             }
+            if handed.bytes.len() >= UNSENT {
+                return Err(crowded());
+            }
             handed.bytes.extend_from_slice(commands.as_bytes());
             let missing = commands.count();
-            handed.asked.push(Asked { missing, answers: Vec::with_capacity(missing), caller: Some(caller), until });
+            handed.asked.push(Asked { missing, answers: Vec::with_capacity(missing), caller });
             if let Some(writer) = handed.writer.take() {
                 writer.wake();
             }
         }
-        answer.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::BrokenPipe).into()))
+        answer.await.unwrap_or_else(|_| Err(ended()))
     }
 }
 
@@ -118,16 +119,6 @@ impl Drop for Multiplexed {
 }
 
 impl Desk {
-    /// Has the writing task woken when there is something for it.
-    fn call(&self, cx: &Context<'_>) {
-        let mut handed = self.open();
-        if handed.asked.is_empty() {
-            handed.writer = Some(cx.waker().clone());
-        } else {
-            cx.waker().wake_by_ref();
-        }
-    }
-
     fn open(&self) -> MutexGuard<'_, Handed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,6 +129,7 @@ struct Carrier<S> {
     stream: S,
     pushes: Arc<Pushes>,
     desk: Arc<Desk>,
+    contact: Arc<Contact>,
     /// What was read and not handed out: the first `filled` bytes.
     input: Vec<u8>,
     filled: usize,
@@ -149,9 +141,6 @@ struct Carrier<S> {
     /// Callers answered since the last write.
     answered: usize,
     gave_way: bool,
-    /// When the first of those who wait has waited long enough, or before.
-    alarm: Pin<Box<Sleep>>,
-    set: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
@@ -167,23 +156,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
             if let Poll::Ready(error) = self.read(cx) {
                 return Poll::Ready(error);
             }
-            let more = self.take_over(cx);
             match self.write(cx) {
-                Poll::Ready(Ok(())) if more => {}
+                // Not before the last has been written: so what is unsent has bounds.
+                Poll::Ready(Ok(())) if self.take_over(cx) => {}
                 Poll::Ready(Err(error)) => {
                     let _ = self.read(cx);
                     return Poll::Ready(error.into());
                 }
-                Poll::Ready(Ok(())) => {
-                    self.ring(cx);
-                    return Poll::Pending;
-                }
-                Poll::Pending => {
-                    // The alarm minds those too who hand in while nothing can be written.
-                    self.desk.call(cx);
-                    self.ring(cx);
-                    return Poll::Pending;
-                }
+                Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
             }
         }
     }
@@ -202,38 +182,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
             return false;
         }
         (self.gave_way, self.answered) = (false, 0);
-        if self.output.is_empty() {
-            std::mem::swap(&mut handed.bytes, &mut self.output);
-        } else {
-            self.output.append(&mut handed.bytes);
-        }
-        let soonest = handed.asked.iter().map(|asked| asked.until).min();
+        std::mem::swap(&mut handed.bytes, &mut self.output);
         self.under_way.extend(handed.asked.drain(..));
-        drop(handed);
-        self.set(soonest);
         true
-    }
-
-    /// Sets the alarm, if it would ring later.
-    fn set(&mut self, soonest: Option<Instant>) {
-        if let Some(soonest) = soonest
-            && (!self.set || self.alarm.deadline() > soonest)
-        {
-            self.alarm.as_mut().reset(soonest);
-            self.set = true;
-        }
-    }
-
-    /// Tells those who have waited long enough. One alarm serves all: it rings once for as many callers as come in a timeout.
-    fn ring(&mut self, cx: &mut Context<'_>) {
-        while self.set && self.alarm.as_mut().poll(cx).is_ready() {
-            let now = Instant::now();
-            for asked in self.under_way.iter_mut().filter(|asked| asked.until <= now) {
-                asked.tell(Ok(None));
-            }
-            self.set = false;
-            self.set(self.under_way.iter().filter(|asked| asked.caller.is_some()).map(|asked| asked.until).min());
-        }
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -274,13 +225,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
 
     fn hand_out(&mut self) -> RedisResult<()> {
         let mut at = 0;
+        let mut replied = false;
         while let Some((value, length)) = frame::read(&self.input[at..self.filled], &mut self.scanner)? {
             at += length;
-            match value {
-                Value::Push { kind, data } if !is_reply(&kind) => self.pushes.take_in(PushInfo { kind, data }),
-                Value::ServerError(error) => self.answer(Err(error.into()))?,
-                value => self.answer(Ok(value))?,
-            }
+            let answer = match value {
+                Value::Push { kind, data } if !is_reply(&kind) => {
+                    self.pushes.take_in(PushInfo { kind, data });
+                    continue;
+                }
+                Value::ServerError(error) => Err(error.into()),
+                value => Ok(value),
+            };
+            replied = true;
+            self.answer(answer)?;
+        }
+        // A push says nothing about the way there. What is not complete may be a long reply.
+        if replied || at < self.filled {
+            self.contact.heard();
         }
         self.input.copy_within(at..self.filled, 0);
         self.filled -= at;
@@ -295,25 +256,42 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
         first.answers.push(answer);
         first.missing -= 1;
         if first.missing == 0
-            && let Some(mut asked) = self.under_way.pop_front()
+            && let Some(Asked { answers, caller, .. }) = self.under_way.pop_front()
         {
             self.answered += 1;
-            let answers = std::mem::take(&mut asked.answers);
-            asked.tell(Ok(Some(answers)));
+            // It may have gone away.
+            let _ = caller.send(Ok(answers));
         }
         Ok(())
     }
+}
 
+impl<S> Carrier<S> {
     /// Tells all who wait that there is nothing more to wait for.
     fn close(&mut self, error: RedisError) {
         let mut handed = self.desk.open();
-        for mut asked in self.under_way.drain(..).chain(handed.asked.drain(..)) {
-            asked.tell(Err(error.clone()));
+        if handed.closed.is_some() {
+            return;
         }
+        for Asked { caller, .. } in self.under_way.drain(..).chain(handed.asked.drain(..)) {
+            let _ = caller.send(Err(error.clone()));
+        }
+        handed.bytes = Vec::new();
         handed.closed = Some(error);
         drop(handed);
         self.pushes.missed();
     }
+}
+
+impl<S> Drop for Carrier<S> {
+    /// Its runtime has ended, or it has panicked, or nobody needs it any more.
+    fn drop(&mut self) {
+        self.close(ended());
+    }
+}
+
+fn ended() -> RedisError {
+    io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
 /// Whether a push answers a command.

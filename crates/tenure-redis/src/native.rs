@@ -20,17 +20,17 @@ use tokio::time::Instant;
 use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{is_noscript, translate, unexpected};
-use crate::keys::{Key, Keys, Layout, whole};
+use crate::keys::{Layout, whole};
 use crate::link::{Link, now_ms};
 use crate::options::Options;
 use crate::push::Heard;
-use crate::reply::{busy, counter, fence, notice, only, renewals, transaction};
+use crate::reply::{busy, counter, fence, notice, only, transaction};
 use crate::script::{self, Form, Script};
 
 /// Locks on one Redis or Valkey server. Clones share one connection.
 ///
 /// # Round trips
-/// Acquire 1, and 1 more when a mutex is busy; renew 1 for any number of leases; release 1, which hands over as well; inspect 1, or
+/// Acquire 1, and 1 more when a mutex is busy; renew 1 for each 1,000 leases, three of them at a time; release 1, which hands over as well; inspect 1, or
 /// as many as a `SCAN` of the whole database takes.
 #[derive(Clone)]
 pub struct RedisStore {
@@ -40,9 +40,6 @@ pub struct RedisStore {
     timeout: Option<Duration>,
     recheck: Duration,
 }
-
-/// Leases to a renewal script: more would block the server for longer, fewer would cost it more for each.
-const BATCH: usize = 100;
 
 /// How often to look where the holder says when it is done and we can hear it: in case what it said was lost.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -211,46 +208,6 @@ impl RedisStore {
         let Exchange { answers, repeated, .. } = self.connection.call(limit, repeat, call).await?;
         Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
     }
-
-    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], form: Form) {
-        let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
-        let script = if of_shares { &script::RENEW_SHARES } else { &script::RENEW };
-        let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
-        let keys: Vec<Key<'_>> = if of_shares {
-            of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()
-        } else {
-            of_each.iter().map(Keys::name).collect()
-        };
-        let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
-        let args: Vec<&[u8]> =
-            leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]).collect();
-        script::add_call(commands, script, form, &keys, &args);
-    }
-
-    /// Renews batches in one pipeline. Batches that were refused as a whole come back with the refusal.
-    async fn renew_batches<'a>(
-        &self,
-        limit: Duration,
-        batches: Vec<Vec<&'a Lease>>,
-    ) -> Vec<(Vec<&'a Lease>, Result<Vec<Renewal>, Error>)> {
-        let pipeline = |_: &Link, form| {
-            let mut commands = Commands::new();
-            for batch in &batches {
-                self.add_renewal(&mut commands, batch, form);
-            }
-            commands
-        };
-        match self.connection.call(limit, Repeat::Freely, pipeline).await {
-            Ok(Exchange { answers, .. }) => {
-                let outcome = |(batch, answer): (Vec<&'a Lease>, _)| {
-                    let outcome = renewals(answer, batch.len());
-                    (batch, outcome)
-                };
-                batches.into_iter().zip(answers).map(outcome).collect()
-            }
-            Err(error) => batches.into_iter().map(|batch| (batch, Err(error.copy()))).collect(),
-        }
-    }
 }
 
 enum Taken {
@@ -313,31 +270,7 @@ impl Store for RedisStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
-        let limit = self.limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
-        let end = Instant::now() + limit;
-        let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
-        let batches = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
-        let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
-        for (batch, outcome) in self.renew_batches(limit, batches).await {
-            match outcome {
-                Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),
-                // One lease that the server refuses fails its whole batch. All in turn, in one more round trip.
-                Err(error) if batch.len() > 1 && !error.is_transient() => {
-                    refused.extend(batch.into_iter().map(|alone| vec![alone]));
-                }
-                Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.copy())))),
-            }
-        }
-        if !refused.is_empty() {
-            // Somewhat less than is left, so that the answers there are reach the caller before it gives up.
-            let left = end.saturating_duration_since(Instant::now()).mul_f64(0.9);
-            for (alone, outcome) in self.renew_batches(left, refused).await {
-                answers.extend(alone.into_iter().zip([outcome.map(|renewals| renewals[0])]));
-            }
-        }
-        // The caller's order is that of the addresses in its slice.
-        answers.sort_by_key(|(lease, _)| std::ptr::from_ref::<Lease>(lease));
-        answers.into_iter().map(|(_, answer)| answer).collect()
+        self.renew_all(leases).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
@@ -393,7 +326,7 @@ fn may_have_set(executed: &Result<[Value; 3], Error>) -> bool {
 }
 
 /// Whole milliseconds, at least one: a ttl or linger of zero means something else to Redis.
-fn millis(span: Duration) -> u64 {
+pub(crate) fn millis(span: Duration) -> u64 {
     let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     if span.is_zero() { 0 } else { millis.max(1) }
 }

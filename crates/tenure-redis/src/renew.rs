@@ -1,0 +1,109 @@
+//! Renewals: many leases to a script, and many scripts to an exchange.
+
+use std::sync::OnceLock;
+
+use futures_util::stream::{self, StreamExt};
+use tenure::{Error, Lease, Renewal, Share};
+use tokio::time::Instant;
+
+use crate::commands::{Commands, Digits};
+use crate::connection::{Exchange, Repeat};
+use crate::keys::{Key, Keys};
+use crate::link::Link;
+use crate::native::{RedisStore, millis};
+use crate::reply::renewals;
+use crate::script::{self, Form};
+
+/// Leases to a renewal script: more would block the server for longer, fewer would cost it more for each.
+const BATCH: usize = 100;
+
+/// Leases to an exchange, and exchanges under way: what has been answered counts, whatever becomes of the rest, and the commands of
+/// others get in between.
+const TOGETHER: usize = 1_000;
+const UNDER_WAY: usize = 3;
+
+impl RedisStore {
+    pub(crate) async fn renew_all(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        let limit = self.limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
+        // Somewhat less than the limit, so that the answers there are reach the caller before it gives up.
+        let end = Instant::now() + limit.mul_f64(0.9);
+        let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
+        let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
+        let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
+        let outcomes = self.renew_batches(end, BATCH, &batches).await;
+        for (batch, outcome) in batches.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),
+                // One lease that the server refuses fails its whole batch. All in turn, each on its own.
+                Err(error) if batch.len() > 1 && !error.is_transient() => {
+                    refused.extend(batch.into_iter().map(|alone| vec![alone]));
+                }
+                Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.copy())))),
+            }
+        }
+        let outcomes = self.renew_batches(end, 1, &refused).await;
+        for (alone, outcome) in refused.into_iter().zip(outcomes) {
+            answers.extend(alone.into_iter().zip([outcome.map(|renewals| renewals[0])]));
+        }
+        // The caller's order is that of the addresses in its slice.
+        answers.sort_by_key(|(lease, _)| std::ptr::from_ref::<Lease>(lease));
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], form: Form) {
+        let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
+        let script = if of_shares { &script::RENEW_SHARES } else { &script::RENEW };
+        let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
+        let keys: Vec<Key<'_>> = if of_shares {
+            of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()
+        } else {
+            of_each.iter().map(Keys::name).collect()
+        };
+        let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
+        let args: Vec<&[u8]> =
+            leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]).collect();
+        script::add_call(commands, script, form, &keys, &args);
+    }
+
+    /// Renews batches of at most `size`, a number of leases in each exchange; what each batch answers, or why it was refused. What
+    /// has not been sent by `end` never is.
+    async fn renew_batches(&self, end: Instant, size: usize, batches: &[Vec<&Lease>]) -> Vec<Result<Vec<Renewal>, Error>> {
+        let failed = OnceLock::new();
+        let exchanges: Vec<_> =
+            batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, &failed)).collect();
+        stream::iter(exchanges).buffered(UNDER_WAY).concat().await
+    }
+
+    /// Renews batches in one exchange, unless an earlier one has `failed`.
+    async fn renew_together(
+        &self,
+        end: Instant,
+        batches: &[Vec<&Lease>],
+        failed: &OnceLock<Error>,
+    ) -> Vec<Result<Vec<Renewal>, Error>> {
+        let pipeline = |_: &Link, form| {
+            let mut commands = Commands::new();
+            for batch in batches {
+                self.add_renewal(&mut commands, batch, form);
+            }
+            commands
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        let outcome = match failed.get() {
+            Some(error) => Err(error.copy()),
+            None if left.is_zero() => Err(Error::unreachable("the time for renewals was over before this one was sent")),
+            None => self.connection.call(left, Repeat::Freely, pipeline).await,
+        };
+        match outcome {
+            Ok(Exchange { answers, .. }) => {
+                batches.iter().zip(answers).map(|(batch, answer)| renewals(answer, batch.len())).collect()
+            }
+            Err(error) => {
+                let every = batches.iter().map(|_| Err(error.copy())).collect();
+                // The first is as good as any.
+                let _ = failed.set(error);
+                every
+            }
+        }
+    }
+}
