@@ -25,7 +25,11 @@ pub(super) fn items() -> Vec<Item> {
         fenced("redis/53-newcomer", "the name is deleted while others wait, and a newcomer is the first to ask", plain(newcomer)),
         holds("redis/53-foreign-holder", "a client of another library takes turns with those in line", plain(foreign_holder)),
         holds("redis/54-out-of-memory", "the server runs out of memory while a line waits, not for long", plain(out_of_memory)),
-        holds("redis/54-out-of-memory-for-long", "the server is out of memory for longer than a place lives", plain(out_of_memory_for_long)),
+        holds(
+            "redis/54-out-of-memory-for-long",
+            "the server is out of memory for longer than a place lives",
+            plain(out_of_memory_for_long),
+        ),
         holds("redis/54-scripts-flushed", "SCRIPT FLUSH before each hand-over", plain(scripts_flushed)),
         holds("redis/54-restarted", "the server is killed and comes back with the line", kept(restarted)),
         fenced("redis/54-restarted-empty", "the server is killed and comes back empty", plain(restarted_empty)),
