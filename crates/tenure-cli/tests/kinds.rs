@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,12 +39,13 @@ fn readers_never_see_what_a_writer_has_half_done() {
     on_both(|place, store| {
         std::fs::write(place.path("a"), "0\n").unwrap();
         std::fs::write(place.path("b"), "0\n").unwrap();
-        let (writing, read) = (AtomicUsize::new(10), AtomicUsize::new(0));
+        let (writing, read, failed) = (AtomicUsize::new(10), AtomicUsize::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
             for _ in 0..10 {
                 scope.spawn(|| {
                     for _ in 0..25 {
                         let ended = place.output(&args("run", store, &["--write", "page", "--", "sh", "-c", WRITE]));
+                        failed.fetch_or(ended.code != 0, Ordering::Relaxed);
                         assert_eq!(ended.code, 0, "{ended:?}");
                     }
                     writing.fetch_sub(1, Ordering::Relaxed);
@@ -52,7 +53,7 @@ fn readers_never_see_what_a_writer_has_half_done() {
             }
             for _ in 0..3 {
                 scope.spawn(|| {
-                    while writing.load(Ordering::Relaxed) > 0 {
+                    while writing.load(Ordering::Relaxed) > 0 && !failed.load(Ordering::Relaxed) {
                         let ended = place.output(&args("run", store, &["--shared", "page", "--", "cmp", "a", "b"]));
                         assert_eq!(ended.code, 0, "a reader saw a torn page: {ended:?}");
                         read.fetch_add(1, Ordering::Relaxed);

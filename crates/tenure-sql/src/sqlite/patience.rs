@@ -32,12 +32,19 @@ pub(super) fn wait(times: i32) -> bool {
     true
 }
 
+/// How often a file that cannot be opened is tried: a companion beside it may come or go just then with another process.
+const TRIES: i32 = 12;
+
+fn is_passing(failure: &Failure, times: i32) -> bool {
+    failure.is_busy() || (failure.is_cannot_open() && times < TRIES)
+}
+
 /// Repeats what SQLite gives up on without asking the busy handler.
 pub(super) fn persist<T>(mut work: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let mut times = 0;
     loop {
         match work() {
-            Err(failure) if failure.is_busy() && wait(times) => times += 1,
+            Err(failure) if is_passing(&failure, times) && wait(times) => times += 1,
             done => return done,
         }
     }
