@@ -16,13 +16,12 @@ use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use crate::commands::Commands;
-use crate::failure::{is_crowded, is_noscript, translate};
+use crate::failure::{is_crowded, is_out_of_memory, translate};
 use crate::handshake::{Identity, Met};
-use crate::link::{Answers, DEAD_AFTER, Link, now_ms};
+use crate::link::{Answers, DEAD_AFTER, Link, Moment};
 use crate::options::Options;
 use crate::push::{Listener, Pushes};
 use crate::script::Form;
-use crate::server::Server;
 
 /// How long the first contact may take.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
@@ -130,15 +129,14 @@ impl Connection {
     ///
     /// # Round trips
     /// None once anybody has listened on the link, else 1.
-    pub(crate) async fn listen(&self, owner: Owner, limit: Duration) -> Result<Listener, Error> {
+    pub(crate) async fn listen(&self, owner: Owner, end: Instant) -> Result<Listener, Error> {
         // Before the subscription: a link that is made from now on subscribes by itself.
         let listener = self.pushes.register(owner);
-        let end = Instant::now() + limit;
         let known = || self.link().is_some_and(|link| link.hears().is_some());
         if known() {
             return Ok(listener);
         }
-        let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_reply(limit)) };
+        let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
         if known() {
             return Ok(listener);
         }
@@ -148,8 +146,7 @@ impl Connection {
             pipeline.add_command(if link.hears() == Some(false) { redis::cmd("PING") } else { self.pushes.subscribe() });
             pipeline
         };
-        let left = end.saturating_duration_since(Instant::now());
-        let Exchange { link, answers, .. } = self.exchange(left, Repeat::Freely, ask).await?;
+        let Exchange { link, answers, .. } = self.exchange(end, Repeat::Freely, ask).await?;
         link.set_hears(answers.iter().all(Result::is_ok));
         Ok(listener)
     }
@@ -160,44 +157,50 @@ impl Connection {
         self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
     }
 
-    /// What the server can do, as far as it is known.
-    pub(crate) fn server(&self) -> Server {
-        self.link().map(|link| link.server.clone()).unwrap_or_default()
-    }
-
-    /// Sends a pipeline of scripts within `limit`.
+    /// Sends a pipeline of scripts, and waits for its answers until `end`.
     ///
     /// `pipeline` is told the link it is for and the form in which scripts are called.
     pub(crate) async fn call<C: Into<Commands>>(
         &self,
-        limit: Duration,
+        end: Instant,
         repeat: Repeat,
         pipeline: impl Fn(&Link, Form) -> C + Sync,
     ) -> Result<Exchange, Error> {
-        let end = Instant::now() + limit;
-        let exchange = self.exchange(limit, repeat, |link| pipeline(link, Form::Digest)).await?;
-        if exchange.answers.iter().filter_map(|answer| answer.as_ref().err()).any(is_noscript) {
-            let left = end.saturating_duration_since(Instant::now());
-            let text = self.exchange(left, repeat, |link| pipeline(link, Form::Text)).await?;
-            return Ok(Exchange { repeated: exchange.repeated || text.repeated, ..text });
+        let (mut form, mut repeated) = (self.link().map_or(Form::Digest, |link| link.form()), false);
+        loop {
+            let exchange = self.exchange(end, repeat, |link| pipeline(link, form)).await?;
+            let Exchange { link, mut answers, repeated: again } = exchange;
+            repeated |= again;
+            if form == Form::Loaded {
+                // Whether it could be loaded is told by the call.
+                answers.drain(..answers.len().min(1));
+            }
+            let refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
+            let Some((error, other)) = refusals.filter_map(|error| Some((error, form.instead(error)?))).next() else {
+                return Ok(Exchange { link, answers, repeated });
+            };
+            if other == Form::Digest && !is_out_of_memory(error) {
+                link.lost_functions();
+            }
+            form = other;
         }
-        Ok(exchange)
     }
 
     /// As [`call`](Connection::call), for a pipeline that minds a forgotten script itself.
     pub(crate) async fn exchange<C: Into<Commands>>(
         &self,
-        limit: Duration,
+        end: Instant,
         repeat: Repeat,
         pipeline: impl Fn(&Link) -> C + Sync,
     ) -> Result<Exchange, Error> {
-        let end = Instant::now() + limit;
+        let now = Moment::now();
+        let limit = end.saturating_duration_since(now.instant);
         let current = self.link();
         if let Some(link) = &current {
             // Half the time, and longer where the link has not been silent for long: a caller in a hurry must not cost the others
             // a connection that is only slow.
             let patience = if repeat == Repeat::Never { Duration::MAX } else { limit / 2 };
-            match self.send(link, &pipeline(link).into(), limit, patience, end).await {
+            match self.send(link, &pipeline(link).into(), now, patience, end).await {
                 Ok(Some(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
                 Err(error) if is_crowded(&error) => return Err(translate(&error)),
                 Err(error) if repeat == Repeat::Never => return Err(translate(&error).maybe_applied()),
@@ -208,11 +211,12 @@ impl Connection {
         }
         let repeated = current.is_some();
         let unanswered = |error: Error| if repeated { error.maybe_applied() } else { error };
-        let link = self.replace(end).await.map_err(unanswered)?;
+        // Rare and large: in a place of its own, so that the usual case is not moved about with it.
+        let link = Box::pin(self.replace(end)).await.map_err(unanswered)?;
         if repeated && repeat == Repeat::Settled && self.has_late_commands() {
             return Err(Error::unreachable("no reply, and what was sent may still run").maybe_applied());
         }
-        match self.send(&link, &pipeline(&link).into(), limit, Duration::MAX, end).await {
+        match self.send(&link, &pipeline(&link).into(), Moment::now(), Duration::MAX, end).await {
             Ok(Some(answers)) => Ok(Exchange { link, answers, repeated }),
             Err(error) if is_crowded(&error) => Err(unanswered(translate(&error))),
             Err(error) => Err(translate(&error).maybe_applied()),
@@ -226,12 +230,13 @@ impl Connection {
         &self,
         link: &Arc<Link>,
         commands: &Commands,
-        limit: Duration,
+        asked: Moment,
         patience: Duration,
         end: Instant,
     ) -> RedisResult<Option<Answers>> {
-        let watch = Watch { connection: self, link, asked_at: now_ms(), bearable: (limit / 2).max(DEAD_AFTER) };
-        let outcome = link.send(commands, patience, end).await;
+        let bearable = (end.saturating_duration_since(asked.instant) / 2).max(DEAD_AFTER);
+        let watch = Watch { connection: self, link, asked_at: asked.ms, bearable };
+        let outcome = link.send(commands, asked, patience, end).await;
         match &outcome {
             // When we are late, the silence is ours.
             Ok(Some(_)) => std::mem::forget(watch),
@@ -321,7 +326,7 @@ fn no_connection() -> Error {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Connection");
-        shown.field("connected", &self.link().is_some()).field("server", &self.server()).field("channel", &self.channel());
+        shown.field("connected", &self.link().is_some()).field("channel", &self.channel());
         shown.finish_non_exhaustive()
     }
 }

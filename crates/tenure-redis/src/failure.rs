@@ -109,6 +109,21 @@ pub(crate) fn is_noscript(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
+/// Whether a call of a function says that there is none of that name.
+pub(crate) fn is_unknown_function(error: &RedisError) -> bool {
+    text_of(error).starts_with("ERR Function not found")
+}
+
+/// Whether a call says that functions are not to be had: not from this server, or not by this user, or none as long as the server is
+/// out of memory, when it lets a script do whatever makes nothing grow.
+pub(crate) fn is_no_function(error: &RedisError) -> bool {
+    is_unknown_function(error) || is_out_of_memory(error) || text_of(error).to_lowercase().contains("fcall")
+}
+
+pub(crate) fn is_out_of_memory(error: &RedisError) -> bool {
+    error.code() == Some("OOM")
+}
+
 /// Whether the server is, or was, another than the one whose grant counter we know.
 pub(crate) fn doubts_counter(error: &RedisError) -> bool {
     let text = text_of(error);

@@ -1,4 +1,4 @@
-//! How a connection begins: who is there, what it can do, and that nothing of its predecessors runs later.
+//! How a connection begins: with a login, and so that nothing of its predecessors runs later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,6 @@ use crate::failure::{translate, translate_answer};
 use crate::link::{Link, Wire};
 use crate::multiplex::Multiplexed;
 use crate::push::Pushes;
-use crate::server::Server;
 
 /// How a server names one of its connections, so that another can end it. The address guards against a server that has restarted
 /// and given the number to somebody else.
@@ -35,7 +34,7 @@ pub(crate) struct Met {
 }
 
 impl Link {
-    /// Connects, logs in, ends the predecessors, learns who is there, and hears pushes if any are wanted: in one round trip, two more
+    /// Connects, logs in, ends the predecessors, and hears pushes if any are wanted: in one round trip, two more
     /// with TLS, and once more where the server does not speak RESP3.
     ///
     /// What a predecessor still had under way has run before this returns, or never will.
@@ -73,9 +72,6 @@ impl Link {
         for Identity { id, addr } in predecessors {
             handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
         }
-        for question in Server::questions() {
-            handshake.add_command(question);
-        }
         handshake.cmd("CLIENT").arg("INFO");
         if subscribe {
             handshake.add_command(pushes.subscribe());
@@ -90,11 +86,10 @@ impl Link {
         }
         // Each kill answers how many it ended: none is as good, the predecessor was gone.
         let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
-        let server = Server::from_answers([answer(), answer()]);
         let identity = answer().ok().and_then(|info| identity(&info));
         let hears = subscribe.then(|| answer().is_ok());
         answer()?;
-        let link = Self::new(wire, identity, server);
+        let link = Self::new(wire, identity);
         if let Some(hears) = hears.or((!resp3).then_some(false)) {
             link.set_hears(hears);
         }

@@ -30,8 +30,7 @@ impl RedisStore {
         loop {
             let mut step = pipe();
             step.cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg(kind);
-            let limit = self.limit(Duration::MAX);
-            let answers = self.connection.call(limit, Repeat::Freely, |_, _| step.clone()).await?.answers;
+            let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| step.clone()).await?.answers;
             let answer = only(answers)?.map_err(|e| translate(&e))?;
             let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(unexpected)?;
             let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
@@ -69,8 +68,7 @@ impl RedisStore {
             questions.cmd("HGETALL").arg(&shares).cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES");
             questions.cmd("HGETALL").arg(&places);
         }
-        let limit = self.limit(Duration::MAX);
-        let answers = self.connection.call(limit, Repeat::Freely, |_, _| questions.clone()).await?.answers;
+        let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| questions.clone()).await?.answers;
         let mut answers = answers.into_iter();
         let now = now_of(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
         let mut entries = Vec::with_capacity(names.len());

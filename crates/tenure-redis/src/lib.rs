@@ -29,7 +29,6 @@ mod push;
 mod renew;
 mod reply;
 mod script;
-mod server;
 
 #[cfg(feature = "redis-1")]
 mod brought;

@@ -1,7 +1,7 @@
 //! One physical connection, from its handshake to its end.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use crate::failure::doubts_counter;
 use crate::handshake::Identity;
 use crate::multiplex::Multiplexed;
 use crate::script::Form;
-use crate::server::Server;
 
 /// How long a link may be silent, whatever the timeout of those who ask.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_millis(100);
@@ -62,9 +61,9 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    fn asked(&self) {
+    fn asked(&self, at: u64) {
         if self.asked_at.load(Ordering::Relaxed) <= self.heard_at.load(Ordering::Relaxed) {
-            self.asked_at.store(now_ms(), Ordering::Relaxed);
+            self.asked_at.store(at, Ordering::Relaxed);
         }
     }
 
@@ -73,15 +72,29 @@ impl Contact {
         self.heard_at.store(now_ms(), Ordering::Relaxed);
     }
 
-    /// For how long nothing was heard of what was asked at `asked_at` and has no answer.
-    fn quiet(&self, asked_at: u64) -> Duration {
-        Duration::from_millis(now_ms().saturating_sub(asked_at.max(self.heard_at.load(Ordering::Relaxed))))
+    /// For how long, at `now`, nothing was heard of what was asked at `asked_at` and has no answer.
+    fn quiet(&self, asked_at: u64, now: u64) -> Duration {
+        Duration::from_millis(now.saturating_sub(asked_at.max(self.heard_at.load(Ordering::Relaxed))))
     }
 
     /// As [`quiet`](Contact::quiet), for what others have asked as well.
-    fn silence(&self, asked_at: u64) -> Duration {
+    fn silence(&self, asked_at: u64, now: u64) -> Duration {
         let (first, heard) = (self.asked_at.load(Ordering::Relaxed), self.heard_at.load(Ordering::Relaxed));
-        self.quiet(if first > heard { first.min(asked_at) } else { asked_at })
+        self.quiet(if first > heard { first.min(asked_at) } else { asked_at }, now)
+    }
+}
+
+/// A moment by both clocks: what is believed hangs on the one, timers run by the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Moment {
+    /// Ms since boot.
+    pub(crate) ms: u64,
+    pub(crate) instant: Instant,
+}
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Self { ms: now_ms(), instant: Instant::now() }
     }
 }
 
@@ -89,7 +102,8 @@ impl Contact {
 pub(crate) struct Link {
     wire: Wire,
     pub(crate) identity: Option<Identity>,
-    pub(crate) server: Server,
+    /// As far as is known, functions are to be had.
+    functions: AtomicBool,
     /// Whether pushes come through here; not set while nobody has asked for any.
     hears: OnceLock<bool>,
     lift: Mutex<Lift>,
@@ -114,18 +128,18 @@ impl Link {
     /// A connection that the application made.
     #[cfg(feature = "redis-1")]
     pub(crate) fn brought(wire: impl Carries + 'static) -> Self {
-        let link = Self::new(Wire::Theirs(Box::new(wire)), None, Server::default());
+        let link = Self::new(Wire::Theirs(Box::new(wire)), None);
         link.set_hears(false);
         link
     }
 
-    pub(crate) fn new(wire: Wire, identity: Option<Identity>, server: Server) -> Self {
+    pub(crate) fn new(wire: Wire, identity: Option<Identity>) -> Self {
         let (hears, lift) = (OnceLock::new(), Mutex::default());
         let contact = match &wire {
             Wire::Ours(wire) => Arc::clone(wire.contact()),
             Wire::Theirs(_) => Arc::default(),
         };
-        Self { wire, identity, server, hears, lift, contact }
+        Self { wire, identity, functions: AtomicBool::new(true), hears, lift, contact }
     }
 
     /// Whether pushes come through here, if that is known.
@@ -138,22 +152,36 @@ impl Link {
         let _ = self.hears.set(hears);
     }
 
+    /// How scripts are called here.
+    pub(crate) fn form(&self) -> Form {
+        if self.functions.load(Ordering::Relaxed) { Form::Function } else { Form::Digest }
+    }
+
+    pub(crate) fn lost_functions(&self) {
+        self.functions.store(false, Ordering::Relaxed);
+    }
+
     /// Sends commands and waits for their answers; none where they have not come by `end`, or where nothing was heard for
     /// `patience`, and by nobody for [`DEAD_AFTER`].
-    pub(crate) async fn send(&self, commands: &Commands, patience: Duration, end: Instant) -> RedisResult<Option<Answers>> {
-        self.contact.asked();
-        let asked_at = now_ms();
+    pub(crate) async fn send(
+        &self,
+        commands: &Commands,
+        asked: Moment,
+        patience: Duration,
+        end: Instant,
+    ) -> RedisResult<Option<Answers>> {
+        self.contact.asked(asked.ms);
         let mut sending = pin!(self.wire.send(commands));
+        let mut now = asked;
         let answers = loop {
-            let more = patience.saturating_sub(self.contact.quiet(asked_at));
-            let more = more.max(DEAD_AFTER.saturating_sub(self.silence(asked_at)));
-            let now = Instant::now();
-            let until = now.checked_add(more).map_or(end, |until| until.min(end));
+            let more = patience.saturating_sub(self.contact.quiet(asked.ms, now.ms));
+            let more = more.max(DEAD_AFTER.saturating_sub(self.contact.silence(asked.ms, now.ms)));
+            let until = now.instant.checked_add(more).map_or(end, |until| until.min(end));
             // The timer is ours and not the wire's: that one's runtime may be gone.
             match timeout_at(until, sending.as_mut()).await {
                 Ok(answers) => break answers,
                 Err(_) if more.is_zero() || until >= end => return Ok(None),
-                Err(_) => {}
+                Err(_) => now = Moment::now(),
             }
         };
         if matches!(self.wire, Wire::Theirs(_)) {
@@ -172,13 +200,13 @@ impl Link {
 
     /// For how long nothing was heard of what was asked at `asked_at` by us, and before by others, and has no answer.
     pub(crate) fn silence(&self, asked_at: u64) -> Duration {
-        self.contact.silence(asked_at)
+        self.contact.silence(asked_at, now_ms())
     }
 
-    /// The call of the lifting script that has to go before a grant now, if one has to.
-    pub(crate) fn due_lift(&self) -> Option<Form> {
+    /// The call of the lifting script that has to go before a grant at `now`, if one has to.
+    pub(crate) fn due_lift(&self, now: u64) -> Option<Form> {
         let Lift { at, known, .. } = *self.lift();
-        let fresh = at.is_some_and(|at| now_ms().saturating_sub(at) < LIFT_EVERY_MS);
+        let fresh = at.is_some_and(|at| now.saturating_sub(at) < LIFT_EVERY_MS);
         (!fresh).then_some(if known { Form::Digest } else { Form::Text })
     }
 

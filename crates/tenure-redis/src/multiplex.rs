@@ -6,7 +6,8 @@
 //! commands themselves.
 //!
 //! The task writes at once while little is under way. Else it lets the others on its thread run first: whoever has just been
-//! answered is about to ask again, and many commands in one write cost both ends a fraction of as many writes.
+//! answered is about to ask again, and many commands in one write cost both ends a fraction of as many writes. It answers so many
+//! at a time that the server has work while they ask again: else the two ends would wait for each other in turn.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,6 +27,10 @@ use crate::push::Pushes;
 
 /// Callers under way from which on it pays to wait for more.
 const FEW: usize = 3;
+
+/// Callers that are answered at least before others are let run, and the part of those under way.
+const BATCH: usize = 16;
+const PART: usize = 16;
 
 /// Bytes read at once.
 const READ: usize = 32 << 10;
@@ -71,6 +76,7 @@ impl Multiplexed {
             desk: Arc::clone(&desk),
             contact: Arc::clone(&contact),
             input: vec![0; READ],
+            taken: 0,
             filled: 0,
             scanner: Scanner::default(),
             output: Vec::new(),
@@ -130,8 +136,9 @@ struct Carrier<S> {
     pushes: Arc<Pushes>,
     desk: Arc<Desk>,
     contact: Arc<Contact>,
-    /// What was read and not handed out: the first `filled` bytes.
+    /// What was read: the bytes up to `filled`. Those before `taken` were handed out.
     input: Vec<u8>,
+    taken: usize,
     filled: usize,
     scanner: Scanner,
     output: Vec<u8>,
@@ -152,18 +159,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
     /// Reads and writes what can be read and written now; ready when the connection has ended.
     fn step(&mut self, cx: &mut Context<'_>) -> Poll<RedisError> {
         loop {
-            // Reading goes first and on: a server that cannot get rid of its replies reads no commands.
-            if let Poll::Ready(error) = self.read(cx) {
-                return Poll::Ready(error);
-            }
             match self.write(cx) {
                 // Not before the last has been written: so what is unsent has bounds.
-                Poll::Ready(Ok(())) if self.take_over(cx) => {}
+                Poll::Ready(Ok(())) if self.take_over(cx) => continue,
                 Poll::Ready(Err(error)) => {
-                    let _ = self.read(cx);
+                    while matches!(self.read(cx), Poll::Ready(Ok(()))) {}
                     return Poll::Ready(error.into());
                 }
-                Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
+                // Reading goes on: a server that cannot get rid of its replies reads no commands.
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+            match self.read(cx) {
+                Poll::Ready(Ok(())) => {
+                    self.gave_way = true;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(error),
+                Poll::Pending => return Poll::Pending,
             }
         }
     }
@@ -205,29 +218,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads and hands out until nothing comes; ready when the connection has ended.
-    fn read(&mut self, cx: &mut Context<'_>) -> Poll<RedisError> {
+    /// Reads and hands out until a batch has been answered, or nothing comes, or the connection has ended.
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
         loop {
+            if self.hand_out()? {
+                return Poll::Ready(Ok(()));
+            }
+            self.input.copy_within(self.taken..self.filled, 0);
+            (self.taken, self.filled) = (0, self.filled - self.taken);
             if self.filled == self.input.len() {
                 self.input.resize(2 * self.filled, 0);
             }
             let mut buffer = ReadBuf::new(&mut self.input[self.filled..]);
-            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
-                Err(error) => return Poll::Ready(error.into()),
-                Ok(()) if buffer.filled().is_empty() => return Poll::Ready(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(()) => self.filled += buffer.filled().len(),
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
             }
-            if let Err(error) = self.hand_out() {
-                return Poll::Ready(error);
-            }
+            self.filled += buffer.filled().len();
         }
     }
 
-    fn hand_out(&mut self) -> RedisResult<()> {
-        let mut at = 0;
+    /// Whether it has answered a batch; else nothing more of what was read is complete.
+    fn hand_out(&mut self) -> RedisResult<bool> {
         let mut replied = false;
-        while let Some((value, length)) = frame::read(&self.input[at..self.filled], &mut self.scanner)? {
-            at += length;
+        let rest = self.under_way.len().saturating_sub(BATCH.max(self.under_way.len() / PART));
+        let full = loop {
+            if rest > 0 && self.under_way.len() <= rest {
+                break true;
+            }
+            let Some((value, length)) = frame::read(&self.input[self.taken..self.filled], &mut self.scanner)? else {
+                break false;
+            };
+            self.taken += length;
             let answer = match value {
                 Value::Push { kind, data } if !is_reply(&kind) => {
                     self.pushes.take_in(PushInfo { kind, data });
@@ -238,14 +260,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
             };
             replied = true;
             self.answer(answer)?;
-        }
+        };
         // A push says nothing about the way there. What is not complete may be a long reply.
-        if replied || at < self.filled {
+        if replied || self.taken < self.filled {
             self.contact.heard();
         }
-        self.input.copy_within(at..self.filled, 0);
-        self.filled -= at;
-        Ok(())
+        Ok(full)
     }
 
     fn answer(&mut self, answer: RedisResult<Value>) -> RedisResult<()> {

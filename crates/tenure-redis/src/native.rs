@@ -70,27 +70,28 @@ impl RedisStore {
         Self { connection: Arc::new(connection), layout, shown: shown.into(), timeout, recheck }
     }
 
-    pub(crate) fn limit(&self, ttl: Duration) -> Duration {
-        self.features().limit(ttl)
+    /// When a call about a lease of `ttl` that begins now has to be over.
+    pub(crate) fn end(&self, ttl: Duration) -> Instant {
+        Instant::now() + self.features().limit(ttl)
     }
 
     /// Lifts the counter through a connection that never did, and so learns whether scripts may be run at all, before anything is
     /// taken that a script would have to give up.
-    async fn prepare(&self, limit: Duration) -> Result<(), Error> {
+    async fn prepare(&self, end: Instant) -> Result<(), Error> {
         if !self.connection.is_new() {
             return Ok(());
         }
         let (seen, sent_at) = (self.connection.seen(), now_ms());
         let (counter_key, seen) = (whole(self.layout.counter.as_bytes()), Digits::of(seen));
         let lift = |_: &Link| script::call(&script::LIFT, Form::Text, &[counter_key], &[seen.as_bytes()]);
-        let Exchange { link, answers, .. } = self.connection.exchange(limit, Repeat::Freely, lift).await?;
+        let Exchange { link, answers, .. } = self.connection.exchange(end, Repeat::Freely, lift).await?;
         self.connection.saw(counter(&only(answers)?.map_err(|e| translate(&e))?)?);
         link.lifted(sent_at, 0);
         Ok(())
     }
 
     /// Takes a free mutex without a script: a script costs the server almost twice as much.
-    async fn take(&self, request: &Request, limit: Duration) -> Result<Taken, Error> {
+    async fn take(&self, request: &Request, end: Instant) -> Result<Taken, Error> {
         let keys = self.layout.of(&request.name);
         let (counter_key, ttl) = (self.layout.counter.as_bytes(), Digits::of(millis(request.ttl)));
         // Everything seen before the request leaves was granted before it; what other tasks see meanwhile says nothing.
@@ -100,7 +101,7 @@ impl RedisStore {
         let pipeline = |link: &Link| {
             let mut commands = Commands::new();
             doubts.store(link.doubts(), Ordering::Relaxed);
-            if let Some(form) = link.due_lift() {
+            if let Some(form) = link.due_lift(sent_at) {
                 script::add_call(&mut commands, &script::LIFT, form, &[whole(counter_key)], &[Digits::of(seen).as_bytes()]);
             }
             commands.add(&[b"MULTI"]);
@@ -117,7 +118,7 @@ impl RedisStore {
             commands.add(&[b"EXEC"]);
             commands
         };
-        let Exchange { link, mut answers, repeated } = self.connection.exchange(limit, Repeat::Settled, pipeline).await?;
+        let Exchange { link, mut answers, repeated } = self.connection.exchange(end, Repeat::Settled, pipeline).await?;
         let lift = (answers.len() == 6).then(|| answers.remove(0));
         let executed = transaction(answers);
         let floor = match lift {
@@ -149,7 +150,7 @@ impl RedisStore {
     }
 
     /// Asks by script, which settles everything: who holds, whether it is us, who is next, and a place in the queue.
-    async fn ask(&self, request: &Request, mine_counts: bool, place: &str, limit: Duration) -> Result<Acquired, Error> {
+    async fn ask(&self, request: &Request, mine_counts: bool, place: &str, end: Instant) -> Result<Acquired, Error> {
         let Request { owner, ttl, share, from, .. } = request;
         let (keep, claim) = match request.place {
             Place::Join { keep, claim } => (keep, claim),
@@ -169,7 +170,7 @@ impl RedisStore {
             claim.as_bytes(),
             channel.unwrap_or("-").as_bytes(),
         ];
-        let (answer, _) = self.run(&script::ACQUIRE, &request.name, *share, &args, Repeat::Settled, limit).await?;
+        let (answer, _) = self.run(&script::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end).await?;
         if let Value::Array(parts) = &answer
             && let [Value::Int(1), number] = &parts[..]
         {
@@ -195,7 +196,7 @@ impl RedisStore {
         share: Share,
         args: &[&[u8]],
         repeat: Repeat,
-        limit: Duration,
+        end: Instant,
     ) -> Result<(Value, bool), Error> {
         let keys = self.layout.of(name);
         let keys = [keys.name(), keys.queue(), keys.places(), whole(self.layout.counter.as_bytes()), keys.shares()];
@@ -205,7 +206,7 @@ impl RedisStore {
         let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.connection.seen()));
         let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
         let call = |_: &Link, form| script::call(script, form, keys, &args);
-        let Exchange { answers, repeated, .. } = self.connection.call(limit, repeat, call).await?;
+        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, call).await?;
         Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
     }
 }
@@ -241,23 +242,21 @@ impl Store for RedisStore {
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         self.layout.check(&request.name)?;
-        let limit = self.limit(request.ttl);
-        let end = Instant::now() + limit;
-        let left = || end.saturating_duration_since(Instant::now());
+        let end = self.end(request.ttl);
         if request.from.as_ref().is_some_and(|from| from.as_bytes().is_empty()) {
             return Err(Error::invalid("the owner to take over from is empty"));
         }
-        self.prepare(limit).await?;
+        self.prepare(end).await?;
         if request.share != Share::MUTEX || request.place != Place::None || request.from.is_some() {
-            return self.ask(request, request.repeatable, place_word(request), left()).await;
+            return self.ask(request, request.repeatable, place_word(request), end).await;
         }
-        match self.take(request, left()).await? {
+        match self.take(request, end).await? {
             Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl })),
             // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
-            Taken::Unfenced => self.ask(request, true, "none", left()).await.map_err(Error::maybe_applied),
-            Taken::Overtaking => self.ask(request, true, "yield", left()).await.map_err(Error::maybe_applied),
+            Taken::Unfenced => self.ask(request, true, "none", end).await.map_err(Error::maybe_applied),
+            Taken::Overtaking => self.ask(request, true, "yield", end).await.map_err(Error::maybe_applied),
             Taken::Busy { repeated } => {
-                let answer = self.ask(request, request.repeatable, "none", left()).await?;
+                let answer = self.ask(request, request.repeatable, "none", end).await?;
                 let held_by_it =
                     matches!(&answer, Acquired::Busy(Busy { holder: Some(holder), .. }) if holder.owner == request.owner);
                 if repeated && held_by_it {
@@ -279,7 +278,7 @@ impl Store for RedisStore {
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
         // Between two runs of the release of a given value another may have taken the name with the same.
         let repeat = if lease.owner.is_ours() { Repeat::Freely } else { Repeat::Never };
-        match self.run(&script::RELEASE, &lease.name, lease.share, &args, repeat, self.limit(lease.ttl)).await? {
+        match self.run(&script::RELEASE, &lease.name, lease.share, &args, repeat, self.end(lease.ttl)).await? {
             (Value::Int(1), _) => Ok(Released::Released),
             (Value::Int(0), false) => Ok(Released::NotHeld),
             // The first of the two may have given it up, or it was lost before: nobody knows.
@@ -291,7 +290,7 @@ impl Store for RedisStore {
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        let listener = self.connection.listen(request.owner.clone(), self.limit(request.ttl)).await?;
+        let listener = self.connection.listen(request.owner.clone(), self.end(request.ttl)).await?;
         let (owner, connection) = (request.owner.clone(), Arc::clone(&self.connection));
         let told = move |heard| match heard {
             Heard::Look => Notice::Look,

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use futures_util::stream::{self, StreamExt};
-use tenure::{Error, Lease, Renewal, Share};
+use tenure::{Error, Lease, Renewal, Share, Store};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
@@ -24,7 +24,7 @@ const UNDER_WAY: usize = 3;
 
 impl RedisStore {
     pub(crate) async fn renew_all(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
-        let limit = self.limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
+        let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
         // Somewhat less than the limit, so that the answers there are reach the caller before it gives up.
         let end = Instant::now() + limit.mul_f64(0.9);
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
@@ -88,11 +88,10 @@ impl RedisStore {
             }
             commands
         };
-        let left = end.saturating_duration_since(Instant::now());
         let outcome = match failed.get() {
             Some(error) => Err(error.copy()),
-            None if left.is_zero() => Err(Error::unreachable("the time for renewals was over before this one was sent")),
-            None => self.connection.call(left, Repeat::Freely, pipeline).await,
+            None if Instant::now() >= end => Err(Error::unreachable("the time for renewals was over before this one was sent")),
+            None => self.connection.call(end, Repeat::Freely, pipeline).await,
         };
         match outcome {
             Ok(Exchange { answers, .. }) => {

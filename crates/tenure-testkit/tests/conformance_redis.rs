@@ -1,4 +1,5 @@
-//! Conformance of the Redis store, in its native layout, on a real server behind a proxy that can fall silent.
+//! Conformance of the Redis store, in its native layout, on a real server behind a proxy that can fall silent; with functions and,
+//! where the user may not load any, with scripts alone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
 
@@ -56,3 +57,15 @@ fn subject() -> Redis {
 }
 
 tenure_testkit::conformance!(subject);
+
+mod by_script {
+    use super::*;
+
+    fn subject() -> Redis {
+        let subject = super::subject();
+        subject.server.cli("ACL SETUSER default -function");
+        subject
+    }
+
+    tenure_testkit::conformance!(subject);
+}

@@ -191,7 +191,7 @@ async fn fences_rise_over_a_pushed_one() {
 /// Without the right to the channel and without RESP3 locks work, and nothing is heard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_nothing_can_be_heard_locks_work() {
-    for (rule, hello) in [("resetchannels", true), ("-subscribe", true), ("+@all", false), ("-command", false)] {
+    for (rule, hello) in [("resetchannels", true), ("-subscribe", true), ("+@all", false)] {
         let renamed = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&renamed, if hello { "" } else { "rename-command HELLO GREET\n" }).unwrap();
         let server = RedisServer::builder().arg("include", renamed.path().to_str().unwrap()).start();
@@ -201,8 +201,6 @@ async fn where_nothing_can_be_heard_locks_work() {
         let mine = request("host");
         let mut notices = store.watch(&mine).await.unwrap();
         let shown = format!("{store:?}");
-        assert_eq!(shown.contains("version: Some("), hello, "{rule}: {shown}");
-        assert_eq!(shown.contains("functions: true"), rule != "-command", "{rule}: {shown}");
         assert!(shown.contains("channel: None"), "{rule}: {shown}");
         let asked = proxy.log().iter().filter(|name| *name == "SUBSCRIBE").count();
         assert_eq!(asked, usize::from(hello), "{rule}: in RESP2 a subscriber can send nothing else");

@@ -324,3 +324,43 @@ async fn a_connection_that_was_brought() {
     assert!(matches!(guard.release().await.unwrap(), Release::Released));
     assert_eq!(server.cli("EXISTS mine:door"), "0");
 }
+
+/// A mutex that is taken and released; how often the server was asked for a function meanwhile.
+async fn functions_in_a_cycle(server: &RedisServer, locks: &Locker, while_held: &str) -> u64 {
+    let guard = locks.mutex("door").acquire().await.unwrap();
+    server.cli("CONFIG RESETSTAT");
+    server.cli(while_held);
+    assert!(matches!(guard.release().await.unwrap(), Release::Released), "{while_held}");
+    let stats = server.cli("INFO commandstats");
+    let line = stats.lines().find_map(|line| line.trim().strip_prefix("cmdstat_fcall:"));
+    let number = |field| line?.split(',').find_map(|part| part.strip_prefix(field))?.parse::<u64>().ok();
+    number("calls=").unwrap_or(0) + number("rejected_calls=").unwrap_or(0)
+}
+
+/// What hands over is a function where the server has such for this user, and a script where not. Locks go on when that changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn functions_come_and_go() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* &* +@all");
+    let url = format!("redis://app:pw@{}", server.addr());
+    let locks = Locker::new(connect(&url).await.unwrap());
+    for (while_held, asked) in [
+        ("PING", 2),
+        ("PING", 1),
+        ("FUNCTION FLUSH", 2),
+        ("SCRIPT FLUSH", 1),
+        ("CONFIG SET maxmemory 1", 1),
+        ("CONFIG SET maxmemory 0", 1),
+        ("PING", 1),
+    ] {
+        server.cli("CONFIG SET maxmemory 0");
+        assert_eq!(functions_in_a_cycle(&server, &locks, while_held).await, asked, "{while_held}");
+    }
+    for (forbidden, asked) in [("-function", 2), ("-fcall", 1)] {
+        server.cli("FUNCTION FLUSH");
+        server.cli(&format!("ACL SETUSER app +@all {forbidden}"));
+        let locks = Locker::new(connect(&url).await.unwrap());
+        assert_eq!(functions_in_a_cycle(&server, &locks, "PING").await, asked, "{forbidden}");
+        assert_eq!(functions_in_a_cycle(&server, &locks, "PING").await, 0, "{forbidden}: not asked for again");
+    }
+}

@@ -1,4 +1,5 @@
 -- Asks for a share: whatever the fast path of a free mutex could not settle. After keys, fence, holders and queue.
+-- Called as `acquire(KEYS, ARGV)`.
 --
 -- ARGV[3] owner     ARGV[4] ttl, ms     ARGV[5] weight
 -- ARGV[6] '1' when finding the owner in place is success
@@ -10,24 +11,15 @@
 --         {0, mark, ahead}                              nobody's, and not the asker's turn, or to be taken over
 --         ahead is -1 for an asker without a place; mark and counter are strings
 
-local owner, ttl, weight = ARGV[3], ARGV[4], tonumber(ARGV[5])
-local repeatable, from, place = ARGV[6] == '1', ARGV[7], ARGV[8]
-
-local refused = look()
-if refused then
-  return refused
-end
-local first, their = waiter(0)
-if first and their.capacity ~= capacity then
-  return redis.error_reply('TENUREKIND it is waited for with a capacity of ' .. their.capacity)
-end
+-- What is asked for.
+local owner, ttl, weight
 
 local function granted(number)
   settle()
   return { 1, digits(number) }
 end
 
-local function busy()
+local function busy(place)
   settle()
   local ahead = place ~= 'none' and redis.call('ZRANK', queue, owner) or -1
   if mutex then
@@ -54,9 +46,7 @@ local function again(held_by, held, till)
     drop(held_by, held)
     weight, held = held, nil
   end
-  if first then
-    leave(owner)
-  end
+  leave(owner)
   hold(owner, weight, digits(ms), held)
   if held and weight < held then
     serve()
@@ -64,51 +54,61 @@ local function again(held_by, held, till)
   return granted(number)
 end
 
-local held, till = weight_of(owner)
-if held and place == 'yield' then
-  drop(owner, held)
-  place = 'none'
-elseif held and repeatable then
-  if weight > held then
-    return redis.error_reply('TENUREMORE the owner holds less than it asks for')
+local function acquire(keys, args)
+  local refused = begin(keys, args)
+  if refused then
+    return refused
   end
-  return again(owner, held, till)
-elseif held or (not mutex and kind and weight_of('linger:' .. owner)) then
-  -- A value that was given may be another's; and one that was given up is never taken again.
-  place = 'none'
-  return busy()
-end
-if from ~= '' then
-  held = weight_of(from)
-  if held then
-    return again(from, held)
+  owner, ttl, weight = args[3], args[4], tonumber(args[5])
+  local repeatable, from, place = args[6] == '1', args[7], args[8]
+  local first, their = waiter(0)
+  if first and their.capacity ~= capacity then
+    return redis.error_reply('TENUREKIND it is waited for with a capacity of ' .. their.capacity)
   end
-  return busy()
-end
 
-local mine = place ~= 'none' and place_of(owner)
-if mine and mine.till <= now then
-  leave(owner)
-  mine = nil
-end
-if mine then
-  -- A server out of memory refuses what follows as a script's first write, though nothing grows by it.
-  redis.call('ZREM', queue, '')
-  mine.channel = ARGV[11]
-  keep(owner, mine)
-elseif place == 'join' and (first or not fits(weight)) then
-  join(owner, { claim = ARGV[10], keep = ARGV[9], weight = weight, capacity = capacity, channel = ARGV[11] })
-end
-local number, unfit = serve(owner, ttl)
-if number == nil then
-  return unfit
-end
--- A place that is gone is not made again, and its owner gets nothing: its release may have been sent.
-if not number and place ~= 'keep' and fits(weight) and not waiter(0) then
-  number, unfit = next_counter()
-  if not number then
+  local held, till = weight_of(owner)
+  if held and place == 'yield' then
+    drop(owner, held)
+    place = 'none'
+  elseif held and repeatable then
+    if weight > held then
+      return redis.error_reply('TENUREMORE the owner holds less than it asks for')
+    end
+    return again(owner, held, till)
+  elseif held or (not mutex and kind and weight_of('linger:' .. owner)) then
+    -- A value that was given may be another's; and one that was given up is never taken again.
+    return busy('none')
+  end
+  if from ~= '' then
+    held = weight_of(from)
+    return held and again(from, held) or busy(place)
+  end
+
+  local queued = first or patience < DEAD_AT_ONCE
+  local mine = queued and place ~= 'none' and place_of(owner)
+  if mine and mine.till <= now then
+    leave(owner)
+    mine = nil
+  end
+  if mine then
+    -- A server out of memory refuses what follows as a script's first write, though nothing grows by it.
+    redis.call('ZREM', queue, '')
+    mine.channel = args[11]
+    keep(owner, mine)
+  elseif place == 'join' and (first or not fits(weight)) then
+    join(owner, { claim = args[10], keep = args[9], weight = weight, capacity = capacity, channel = args[11] }, queued)
+  end
+  local number, unfit = serve(owner, ttl)
+  if number == nil then
     return unfit
   end
-  hold(owner, weight, ttl)
+  -- A place that is gone is not made again, and its owner gets nothing: its release may have been sent.
+  if not number and place ~= 'keep' and fits(weight) and not waiter(0) then
+    number, unfit = next_counter()
+    if not number then
+      return unfit
+    end
+    hold(owner, weight, ttl)
+  end
+  return number and granted(number) or busy(place)
 end
-return number and granted(number) or busy()

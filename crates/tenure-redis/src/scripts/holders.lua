@@ -2,11 +2,11 @@
 --
 -- `look` reads what is there. Every call costs, so what is known of the name is kept in variables and not asked again.
 
-local mutex = capacity == '1'
+local mutex
 -- The value of a mutex, false where it is free.
-local holder = false
+local holder
 -- Of shares: the capacity they were taken with, nil where nobody holds, and the weights of all together.
-local kind, total = nil, 0
+local kind, total
 
 -- The weight that `owner` holds, nil for none, and the end of its lease where that is kept.
 local function weight_of(owner)
@@ -48,7 +48,7 @@ local function hold(owner, weight, ms, held)
     redis.call('HDEL', shares, '=' .. owner)
   end
   redis.call('ZADD', name, digits(now + tonumber(ms)), owner)
-  outlive(name, shares, ms)
+  outlive(name, shares, ms, ms)
 end
 
 local function drop(owner, weight)
@@ -95,6 +95,7 @@ end
 
 -- Reads what is there, drops what has ended, and refuses a name that is of another kind.
 local function look()
+  mutex, holder, kind, total = capacity == '1', false, nil, 0
   local known = not mutex and redis.call('HMGET', shares, '##', '#')
   if mutex then
     local value = redis.pcall('GET', name)

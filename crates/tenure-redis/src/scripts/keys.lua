@@ -1,4 +1,4 @@
--- What the scripts about one name are called with. Prefix of other scripts.
+-- What the scripts about names are called with. Prefix of other scripts.
 --
 -- KEYS[1] name      string: the owner of a mutex; or sorted set: owner -> end of the lease, ms of this server's clock
 -- KEYS[2] queue     sorted set: owner -> ticket, of those who wait; tickets rise
@@ -9,19 +9,26 @@
 -- ARGV[1] capacity  how much of the name there is; 1: a mutex
 -- ARGV[2] the largest counter this client has seen here
 
-local name, queue, places, counter, shares = unpack(KEYS)
-local capacity, seen = ARGV[1], ARGV[2]
 
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- All state is set by each call anew: where this is a library of functions, what one call leaves there the next one finds.
+local name, queue, places, counter, shares
+local capacity, seen
+local time, now
 
 -- How many living, and how many dead, one call sees to. The next call goes on.
 local AT_ONCE, DEAD_AT_ONCE = 128, 1000
 
--- Has two keys that are kept together live as long as the last of what is in them.
-local function outlive(key, other, ms)
+local function address(keys, args)
+  name, queue, places, counter, shares = unpack(keys)
+  capacity, seen = args[1], args[2]
+  time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- Has two keys that are kept together live for `ms` from now at least: where they do not, for `span`.
+local function outlive(key, other, ms, span)
   if redis.call('PTTL', key) < tonumber(ms) then
-    redis.call('PEXPIRE', key, ms)
-    redis.call('PEXPIRE', other, ms)
+    redis.call('PEXPIRE', key, span)
+    redis.call('PEXPIRE', other, span)
   end
 end

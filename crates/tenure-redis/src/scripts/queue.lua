@@ -3,8 +3,15 @@
 -- A place lapses unless it is looked after; whoever meets a lapsed one drops it. The channel is '-' for one who hears nothing.
 -- A waiter that is served is told by PUBLISH <channel> '<counter>:<claim> <owner>'.
 
-local last_counter, messages = nil, {}
-local patience = DEAD_AT_ONCE
+local last_counter, messages
+local patience
+
+-- Begins a call: reads what is there, and refuses a name that is of another kind.
+local function begin(keys, args)
+  last_counter, messages, patience = nil, {}, DEAD_AT_ONCE
+  address(keys, args)
+  return look()
+end
 
 -- The counter of the next grant, which `settle` writes.
 local function next_counter()
@@ -48,7 +55,8 @@ local function keep(owner, place)
   local till = digits(now + tonumber(place.keep))
   local entry = { till, place.claim, place.keep, digits(place.weight), place.capacity, place.channel }
   redis.call('HSET', places, owner, table.concat(entry, ' '))
-  outlive(queue, places, place.keep)
+  -- Longer than the place, so that this is not due with every heartbeat.
+  outlive(queue, places, place.keep, 2 * place.keep)
 end
 
 local function leave(owner)
@@ -56,9 +64,10 @@ local function leave(owner)
   return redis.call('ZREM', queue, owner) == 1
 end
 
--- Makes a place at the end. The dead that are met there are dropped: while a name is held, nobody comes by at the front.
-local function join(owner, place)
-  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+-- Makes a place at the end, where others may be `queued`. The dead that are met there are dropped: while a name is held, nobody
+-- comes by at the front.
+local function join(owner, place, queued)
+  local last = queued and redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES') or {}
   while last[1] and patience > 0 do
     local before = place_of(last[1])
     if before and before.till > now then
