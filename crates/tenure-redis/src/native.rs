@@ -4,6 +4,7 @@
 //! are kept at the same key as a sorted set, so that the kinds meet there. What stands beside the keys is in `keys.rs`.
 
 use std::fmt;
+use std::iter::once;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,11 +21,11 @@ use tokio::time::Instant;
 use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{is_noscript, translate, unexpected};
-use crate::keys::{Layout, whole};
+use crate::keys::{Key, Keys, Layout, whole};
 use crate::link::{Link, now_ms};
 use crate::options::Options;
 use crate::push::Heard;
-use crate::reply::{busy, counter, fence, notice, only, transaction};
+use crate::reply::{busy, counter, counters, fence, notice, only, transaction};
 use crate::script::{self, Form, Script};
 
 /// Locks on one Redis or Valkey server. Clones share one connection.
@@ -266,6 +267,27 @@ impl Store for RedisStore {
                 Ok(answer)
             }
         }
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        let Some(Request { share, ttl, .. }) = requests.first() else { return Ok(Some(Vec::new())) };
+        requests.iter().try_for_each(|request| self.layout.check(&request.name))?;
+        let end = self.end(*ttl);
+        self.prepare(end).await?;
+        let of_each: Vec<Keys<'_>> = requests.iter().map(|request| self.layout.of(&request.name)).collect();
+        let beside = of_each.iter().flat_map(|keys| [keys.name(), keys.queue(), keys.places(), keys.shares()]);
+        let keys: Vec<Key<'_>> = once(whole(self.layout.counter.as_bytes())).chain(beside).collect();
+        let numbers = [u64::from(share.capacity()), self.connection.seen(), millis(*ttl), u64::from(share.weight())];
+        let numbers = numbers.map(Digits::of);
+        let owners = requests.iter().map(|request| request.owner.as_bytes());
+        let args: Vec<&[u8]> = numbers.iter().map(Digits::as_bytes).chain(owners).collect();
+        let call = |_: &Link, form| script::call(&script::ACQUIRE_ALL, form, &keys, &args);
+        let Exchange { answers, .. } = self.connection.call(end, Repeat::Settled, call).await?;
+        let counters = counters(only(answers)?, requests.len())?;
+        counters.iter().for_each(|counter| self.connection.saw(*counter));
+        let grant = |counter| Ok(Grant { fence: Some(fence(counter)?), ttl: *ttl });
+        let grants: Vec<Grant> = counters.into_iter().map(grant).collect::<Result<_, Error>>()?;
+        Ok((!grants.is_empty()).then_some(grants))
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

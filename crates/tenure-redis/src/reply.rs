@@ -46,6 +46,16 @@ pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<R
     }
 }
 
+/// What `acquire-all.lua` says: a counter for each that was asked for, or none.
+pub(crate) fn counters(answer: RedisResult<Value>, asked: usize) -> Result<Vec<u64>, Error> {
+    match answer.map_err(|e| translate(&e))? {
+        Value::Array(values) if values.is_empty() || values.len() == asked => {
+            values.iter().map(counter).collect::<Result<_, _>>().map_err(Error::maybe_applied)
+        }
+        other => Err(unexpected(format_args!("{other:?} to {asked} acquisitions at once"))),
+    }
+}
+
 pub(crate) fn only(answers: Vec<RedisResult<Value>>) -> Result<RedisResult<Value>, Error> {
     answers.into_iter().next().ok_or_else(|| unexpected("no reply"))
 }

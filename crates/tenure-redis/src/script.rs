@@ -45,17 +45,21 @@ pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!
 pub(crate) static RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew-shares.lua")]));
 pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[about_a_name(), text!("acquire.lua"), "return acquire(KEYS, ARGV)"]).or_function("acquire"));
+pub(crate) static ACQUIRE_ALL: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&[about_a_name(), text!("acquire-all.lua"), "return acquire_all(KEYS, ARGV)"]).or_function("acquire_all")
+});
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     let free = [text!("release-free.lua"), "local done = release_free(KEYS, ARGV)\nif done then return done end\n"];
     Script::new(&[free[0], free[1], about_a_name(), text!("release.lua"), "return release(KEYS, ARGV)"]).or_function("release")
 });
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    let parts = [text!("release-free.lua"), about_a_name(), text!("acquire.lua", "release.lua", "functions.lua")];
+    let parts =
+        [text!("release-free.lua"), about_a_name(), text!("acquire.lua", "acquire-all.lua", "release.lua", "functions.lua")];
     Library::new(&parts.concat())
 });
 
-/// What the scripts about one name have in common.
+/// What the scripts about names have in common.
 fn about_a_name() -> &'static str {
     text!("keys.lua", "fence.lua", "holders.lua", "queue.lua")
 }

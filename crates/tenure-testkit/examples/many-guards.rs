@@ -61,7 +61,7 @@ impl Usage {
         let cpu = server.cli("INFO cpu");
         let second = |key: &str| cpu.lines().find_map(|line| line.trim().strip_prefix(key)?.parse::<f64>().ok()).unwrap_or(0.0);
         Self {
-            scripts: calls("evalsha") + calls("eval"),
+            scripts: calls("fcall") + calls("evalsha") + calls("eval"),
             renewals: calls("pexpire"),
             server_cpu: second("used_cpu_user:") + second("used_cpu_sys:"),
             client_cpu: own_cpu(),

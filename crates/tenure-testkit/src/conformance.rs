@@ -13,6 +13,7 @@ pub mod guards;
 pub mod processes;
 pub mod queues;
 pub mod repeats;
+pub mod several;
 pub mod shares;
 pub mod waiting;
 
@@ -110,6 +111,10 @@ macro_rules! conformance {
                 a_share_is_adopted, every_holder_of_a_name_is_listed, a_share_is_given_up_once,
                 a_given_share_is_busy_for_its_second_user, odd_given_values_hold_shares,
             ]
+            several: [
+                all_are_taken_in_one_step_or_none, all_are_taken_once_however_often_it_is_asked, all_are_taken_when_the_last_has_ended,
+                all_does_not_overtake_who_waits, all_shares_of_a_kind_are_taken_together,
+            ]
             dead: [
                 dead_readers_keep_no_writer_out, dead_readers_leave_no_kind_behind, nobody_is_told_of_a_dead_holder,
                 dead_places_cost_the_living_little,
@@ -176,6 +181,7 @@ pub fn check_list(listed: &[&str]) {
         include_str!("conformance/waiting.rs"),
         include_str!("conformance/processes.rs"),
         include_str!("conformance/shares.rs"),
+        include_str!("conformance/several.rs"),
         include_str!("conformance/dead.rs"),
         include_str!("conformance/queues.rs"),
         include_str!("conformance/foreign.rs"),

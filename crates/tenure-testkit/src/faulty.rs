@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{Acquired, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{Acquired, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::watch;
 
 /// The calls of a store that a fate may meet.
@@ -217,6 +217,11 @@ impl<S: Store> Store for Faulty<S> {
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         let (store, request) = (Arc::clone(&self.store), request.clone());
         self.meet(Operation::Acquire, async move { store.acquire(&request).await }).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        let (store, requests) = (Arc::clone(&self.store), requests.to_vec());
+        self.meet(Operation::Acquire, async move { store.acquire_all(&requests).await }).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::book::Orphan;
 use crate::locker::Core;
+use crate::room::Shape;
 use crate::tenure::{Tenure, Terms};
 use crate::wait::LONGEST_PLACE;
-use crate::{Acquired, BootTime, Error, Fence, Grant, Guard, Lease, Place, Request};
+use crate::{Acquire, Acquired, BootTime, Error, Fence, Grant, Guard, Lease, Name, Place, Request};
 
 /// One owner token on its way to the store. What it may have left there is cleared up when it is dropped unfinished.
 #[derive(Debug)]
@@ -25,19 +26,52 @@ impl Attempt {
         Self { core: Arc::clone(core), request, dirty: false, unheard: false }
     }
 
+    /// Of a token that was never sent, as a try that leaves no place.
+    pub(crate) fn first(settings: &Acquire, name: &Name, shape: &Shape) -> Result<Self, Error> {
+        // The first lease covers the shortest hold even if the holder crashes at once.
+        let ttl = shape.terms.ttl.max(shape.terms.min_hold);
+        let (name, owner, repeatable) = (name.clone(), settings.owner()?, shape.token.is_none());
+        let request = Request { name, owner, share: shape.share, ttl, place: Place::None, repeatable, from: None };
+        Ok(Self::new(&settings.core, request))
+    }
+
     pub(crate) async fn send(&mut self) -> Result<Acquired, Error> {
-        let was_unheard = std::mem::replace(&mut self.unheard, true);
-        let was_dirty = std::mem::replace(&mut self.dirty, true);
+        let before = self.leaves();
         let answer = self.core.attempt(&self.request).await;
-        self.unheard = was_unheard || matches!(&answer, Err(error) if error.may_have_been_applied());
-        self.dirty = match &answer {
-            Ok(Acquired::Granted(_)) => true,
-            Ok(Acquired::Busy(busy)) if busy.ahead.is_some() => true,
-            // Busy says that the token is not there, unless an unheard try may still come.
-            Ok(_) => self.unheard && self.core.store.features().late_commands,
+        let there = answer.as_ref().map(|answer| match answer {
+            Acquired::Granted(_) => true,
+            Acquired::Busy(busy) => busy.ahead.is_some(),
+            Acquired::Refused { .. } => false,
+        });
+        self.heard(before, there);
+        answer
+    }
+
+    /// Sends all at once. None is granted unless all are.
+    pub(crate) async fn send_all(attempts: &mut [Self]) -> Result<Option<Vec<Grant>>, Error> {
+        let Some(first) = attempts.first() else { return Ok(Some(Vec::new())) };
+        let (core, requests) = (Arc::clone(&first.core), attempts.iter().map(|one| one.request.clone()).collect::<Vec<_>>());
+        let before: Vec<_> = attempts.iter_mut().map(Self::leaves).collect();
+        let answer = core.attempt_all(&requests).await;
+        for (attempt, before) in attempts.iter_mut().zip(before) {
+            attempt.heard(before, answer.as_ref().map(Option::is_some));
+        }
+        answer
+    }
+
+    /// From here on the token may be anywhere, also where nobody waits for the answer any more. What was known before.
+    fn leaves(&mut self) -> (bool, bool) {
+        (std::mem::replace(&mut self.dirty, true), std::mem::replace(&mut self.unheard, true))
+    }
+
+    /// The answer says whether the token is there.
+    fn heard(&mut self, (was_dirty, was_unheard): (bool, bool), there: Result<bool, &Error>) {
+        self.unheard = was_unheard || matches!(there, Err(error) if error.may_have_been_applied());
+        self.dirty = match there {
+            // That it is not is said of now: an unheard try may still come.
+            Ok(there) => there || (self.unheard && self.core.store.features().late_commands),
             Err(error) => was_dirty || error.may_have_been_applied(),
         };
-        answer
     }
 
     /// The guard of a grant; `None` where it came too late to be believed.

@@ -14,8 +14,8 @@ use crate::room::Rooms;
 use crate::tenure::Tenure;
 use crate::watchdog::{Watchdog, gone, no_answer};
 use crate::{
-    Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Guard, Lease, Loss, Name, Released, Renewal, Request, Share,
-    Store,
+    Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request,
+    Share, Store,
 };
 
 /// Takes locks in one store. Cheap to clone; clones share one watchdog.
@@ -246,6 +246,12 @@ impl Core {
     /// One attempt at the store.
     pub(crate) async fn attempt(&self, request: &Request) -> Result<Acquired, Error> {
         self.limited(request.ttl, self.store.acquire(request)).await
+    }
+
+    /// One attempt at several names.
+    pub(crate) async fn attempt_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        let ttl = requests.iter().map(|request| request.ttl).min().unwrap_or_default();
+        self.limited(ttl, self.store.acquire_all(requests)).await
     }
 }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
 use crate::record::{Listeners, Record, Turn};
-use crate::{Acquired, BootClock, Clock, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
+use crate::{Acquired, BootClock, Clock, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
 
 /// Those who wait are told, so a look is for a place's heartbeat and for leases that end by themselves.
 const RECHECK: Duration = Duration::from_secs(1);
@@ -87,6 +87,30 @@ impl Held {
         done
     }
 
+    /// Grants all requests or none.
+    fn all(&mut self, requests: &[Request], now: Duration) -> Result<Option<Vec<Turn<Grant>>>, Error> {
+        let (counter, names) = (self.counter, requests.iter().map(|request| &request.name));
+        let before: Vec<(Name, Option<Record>)> = names.map(|name| (name.clone(), self.names.get(name).cloned())).collect();
+        let one = |request: &Request| {
+            let turn = self.with(&request.name, |record, next| record.acquire(request, "", now, next));
+            turn.map(Turn::granted).map_err(|error| error.context(format_args!("{:?}", request.name)))
+        };
+        // All are looked at, also when one is known to be busy: one of another kind is an error.
+        let turns: Result<Vec<Option<_>>, Error> = requests.iter().map(one).collect();
+        let turns = turns.map(|turns| turns.into_iter().collect());
+        if !matches!(turns, Ok(Some(_))) {
+            // Those who were served on the way are served again when somebody looks.
+            for (name, record) in before {
+                match record {
+                    Some(record) => self.names.insert(name, record),
+                    None => self.names.remove(&name),
+                };
+            }
+            self.counter = counter;
+        }
+        turns
+    }
+
     /// Names that nobody asks for again are dropped all at once, when they may be half of all.
     fn sweep(&mut self, now: Duration) {
         if self.names.len() < self.many.max(FEW) {
@@ -126,6 +150,14 @@ impl Store for MemoryStore {
             (turn, held.counter)
         };
         Ok(self.tell(&request.name, turn).acquired(RECHECK, Some(mark)))
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        let now = self.now();
+        let turns = self.held().all(requests, now)?;
+        let grants =
+            turns.map(|turns| requests.iter().zip(turns).map(|(request, turn)| self.tell(&request.name, turn)).collect());
+        Ok(grants)
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

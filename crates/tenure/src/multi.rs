@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
+use crate::attempt::Attempt;
 use crate::guard::{Release, run_until};
 use crate::room::Shape;
 use crate::wait::Wait;
@@ -15,8 +16,9 @@ use crate::{Acquire, BootTime, Error, ErrorKind, Fence, Guard, Loss, Name, State
 
 /// An acquisition of several names, all or nothing; see [`Acquire::and`].
 ///
-/// It is one try of all names at once first. Where that does not get all, they are taken one after another in the order of their
-/// names: whoever waits for one holds smaller ones only, so nobody waits in a circle, in whatever order names were said.
+/// First it asks for all names at once, which the store grants all or none in one step. Where it does not, or cannot, they are taken one
+/// after another in the order of their names: whoever waits for one holds smaller ones only, so nobody waits in a circle, in whatever
+/// order names were said.
 ///
 /// While a later name is waited for, those that are held are renewed: a [fixed lease](Acquire::fixed_lease) and a
 /// [longest hold](Acquire::max_hold) begin when all are held. One that is lost meanwhile costs all that is held, and the wait begins
@@ -76,7 +78,7 @@ impl AcquireAll {
 
     /// Takes all of the names if nobody has any of them.
     ///
-    /// Of those who try for the same names at once, one gets them: they are tried in order, one round trip each.
+    /// Of those who try for the same names at once, one gets them.
     ///
     /// # Errors
     /// As [`Acquire::try_acquire`].
@@ -101,7 +103,7 @@ impl AcquireAll {
     /// A dropped future leaves nothing behind: what it may have taken is released in the background.
     ///
     /// # Round trips
-    /// One where all are free, or one for each name when there is no time to wait.
+    /// One where all are free. Else one more for each name that is free when its turn comes.
     pub async fn acquire(self) -> Result<Guards, Error> {
         self.check()?;
         let settings = &self.settings;
@@ -112,8 +114,10 @@ impl AcquireAll {
         // The longest hold of several counts from when all are held.
         let max_hold = if names.len() > 1 { shape.terms.max_hold.take() } else { None };
         let taking = Taking { settings, shape, names, started: core.clock.now() };
-        let held = if taking.may_be_free() { taking.at_once().await? } else { Vec::new() };
-        let guards = if held.len() < taking.names.len() { taking.in_order(held).await? } else { held };
+        let guards = match taking.at_once().await? {
+            Some(guards) => guards,
+            None => taking.in_order().await?,
+        };
         for guard in &guards {
             guard.begin(max_hold);
         }
@@ -137,40 +141,38 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    /// Whether to try all at once. Two who do so and have no time for more could each get one name, and neither of them all.
-    fn may_be_free(&self) -> bool {
-        let core = &self.settings.core;
-        let patient = self.settings.wait != Some(Duration::ZERO);
-        patient && self.names.len() > 1 && !self.names.iter().any(|name| core.rooms.is_contended(name, self.started))
+    /// All in one step. None where there is nothing to gain by that, or where it did not get them: then they are taken in order.
+    async fn at_once(&self) -> Result<Option<Vec<Guard>>, Error> {
+        let Self { settings, shape, names, .. } = self;
+        let core = &settings.core;
+        if names.len() < 2 || names.iter().any(|name| core.rooms.is_contended(name, self.started)) {
+            return Ok(None);
+        }
+        let attempts = names.iter().map(|name| Attempt::first(settings, name, shape));
+        let mut attempts = attempts.collect::<Result<Vec<_>, _>>()?;
+        let sent_at = core.clock.now();
+        let grants = match Attempt::send_all(&mut attempts).await {
+            Ok(Some(grants)) => grants,
+            Err(error) if !error.is_transient() => return Err(error),
+            // Whatever may pass is waited for when it is a name's turn.
+            Ok(None) | Err(_) => return Ok(None),
+        };
+        let guards: Vec<Guard> = attempts
+            .iter_mut()
+            .zip(grants)
+            .filter_map(|(attempt, grant)| attempt.won(shape.terms, &shape.label, sent_at, &grant))
+            .collect();
+        if guards.len() < names.len() {
+            give_up(guards).await;
+            return Ok(None);
+        }
+        guards.iter().for_each(Guard::keep_idle);
+        Ok(Some(guards))
     }
 
-    /// One try of all. Those in front of the first that was not to be had are kept: whoever takes names in order would hold them.
-    async fn at_once(&self) -> Result<Vec<Guard>, Error> {
-        let outcomes = join_all(self.names.iter().map(|name| self.one(name, Some(Duration::ZERO)))).await;
-        let (mut held, mut rest, mut refusal) = (Vec::new(), Vec::new(), None);
-        let mut in_a_row = true;
-        for outcome in outcomes {
-            match outcome {
-                Ok(guard) if in_a_row => held.push(guard),
-                Ok(guard) => rest.push(guard),
-                Err(error) => {
-                    in_a_row = false;
-                    // Whatever may pass is waited for when it is this name's turn.
-                    if error.kind() != ErrorKind::TimedOut && !error.is_transient() {
-                        refusal.get_or_insert(error);
-                    }
-                }
-            }
-        }
-        if refusal.is_some() {
-            rest.append(&mut held);
-        }
-        give_up(rest).await;
-        refusal.map_or(Ok(held), Err)
-    }
-
-    /// The names after those that are `held`, one after another.
-    async fn in_order(&self, mut held: Vec<Guard>) -> Result<Vec<Guard>, Error> {
+    /// One after another.
+    async fn in_order(&self) -> Result<Vec<Guard>, Error> {
+        let mut held: Vec<Guard> = Vec::with_capacity(self.names.len());
         loop {
             let Some(name) = self.names.get(held.len()) else {
                 self.prolong(&held).await;
@@ -183,7 +185,7 @@ impl Taking<'_> {
             tokio::select! {
                 biased;
                 () = self.ended(&held) => give_up(std::mem::take(&mut held)).await,
-                next = self.one(name, self.settings.wait) => match next {
+                next = self.one(name) => match next {
                     Ok(guard) => held.push(guard),
                     Err(error) => {
                         give_up(held).await;
@@ -194,8 +196,8 @@ impl Taking<'_> {
         }
     }
 
-    async fn one(&self, name: &Name, wait: Option<Duration>) -> Result<Guard, Error> {
-        let mut one = Wait::new(self.settings, name.clone(), self.shape.clone()).within(self.started, wait);
+    async fn one(&self, name: &Name) -> Result<Guard, Error> {
+        let mut one = Wait::new(self.settings, name.clone(), self.shape.clone()).since(self.started);
         let guard = one.guard().await.map_err(|error| match error.kind() {
             ErrorKind::TimedOut => error,
             _ if self.names.len() == 1 => error,

@@ -65,6 +65,14 @@ pub struct Turn<T> {
     pub freed: bool,
 }
 
+impl Turn<Answer> {
+    /// The turn of a request that was granted; `None` for another.
+    pub fn granted(self) -> Option<Turn<Grant>> {
+        let Answer::Granted(answer) = self.answer else { return None };
+        Some(Turn { answer, served: self.served, freed: self.freed })
+    }
+}
+
 /// A waiter that was handed its share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {

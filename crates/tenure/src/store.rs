@@ -37,6 +37,16 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// [`Mismatch`](crate::ErrorKind::Mismatch) when the name is held or waited for as another kind of lock.
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error>;
 
+    /// Asks for shares of several names, all or none, in one atomic step; the grants in the order of the requests.
+    ///
+    /// None where one of them was not to be had, or where the store cannot take several in one step: then nothing was taken, and
+    /// the caller takes one after another. The requests are alike but for name and owner, for different names, repeatable, and
+    /// leave no place and no one to take over from.
+    ///
+    /// # Errors
+    /// As [`acquire`](Store::acquire), with the name it is about. A mismatch comes before a name that is busy.
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error>;
+
     /// Makes each lease that is still its owner's last at least its ttl from the moment the store executes it.
     ///
     /// A renewal never shortens a lease: one that runs late, or is for a shorter ttl, must not end what its holder believes. The
@@ -67,6 +77,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         (**self).acquire(request).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        (**self).acquire_all(requests).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

@@ -96,8 +96,8 @@ impl<'a> Wait<'a> {
     }
 
     /// A part of a longer wait that has begun before.
-    pub(crate) fn within(mut self, started: BootTime, patience: Option<Duration>) -> Self {
-        (self.started, self.patience) = (started, patience);
+    pub(crate) fn since(mut self, started: BootTime) -> Self {
+        self.started = started;
         self
     }
 
@@ -173,12 +173,7 @@ impl<'a> Wait<'a> {
     }
 
     fn attempt(&self) -> Result<Attempt, Error> {
-        let (owner, repeatable) = (self.settings.owner()?, self.shape.token.is_none());
-        // The first lease covers the shortest hold even if the holder crashes at once.
-        let ttl = self.shape.terms.ttl.max(self.shape.terms.min_hold);
-        let (name, share) = (self.name.clone(), self.shape.share);
-        let request = Request { name, owner, share, ttl, place: Place::None, repeatable, from: None };
-        Ok(Attempt::new(self.core, request))
+        Attempt::first(self.settings, &self.name, &self.shape)
     }
 
     async fn drive(&mut self) -> Result<Guard, Error> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{Acquired, BootTime, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{Acquired, BootTime, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
 
 use crate::bench::meter::Latencies;
 
@@ -57,6 +57,10 @@ impl Store for Probe {
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         self.note(self.store.acquire(request)).await.0
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        self.note(self.store.acquire_all(requests)).await.0
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

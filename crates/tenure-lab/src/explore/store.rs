@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tenure::{Acquired, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{Acquired, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::mpsc;
 
 use super::clock::SimClock;
@@ -67,6 +67,12 @@ impl Store for SimStore {
             }
             _ => unreachable!("it answers what it is asked"),
         }
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        // Each name is asked for on its own: what is explored is one name.
+        let _ = requests;
+        Ok(None)
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

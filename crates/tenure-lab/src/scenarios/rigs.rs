@@ -59,6 +59,11 @@ impl Redis {
         number(&self.server.cli("INFO commandstats"), &format!("cmdstat_{command}:calls="))
     }
 
+    /// How often the server has seen a call of a script or a function.
+    pub(super) fn script_calls(&self) -> u64 {
+        ["eval", "evalsha", "fcall"].map(|command| self.calls(command)).iter().sum()
+    }
+
     /// How often the server has answered with this error.
     pub(super) fn errors(&self, error: &str) -> u64 {
         number(&self.server.cli("INFO errorstats"), &format!("errorstat_{error}:count="))

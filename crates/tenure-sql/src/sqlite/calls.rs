@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::Transaction;
 use tenure::record::{Answer, Record, Turn};
-use tenure::{Acquired, BootTime, Entry, Error, Fence, Lease, Name, Place, Released, Renewal, Request};
+use tenure::{Acquired, BootTime, Entry, Error, Fence, Grant, Lease, Name, Place, Released, Renewal, Request};
 
 use super::failure::{Failure, damaged};
 use super::file::LockFile;
@@ -38,6 +38,40 @@ impl LockFile {
         Ok(turn.answer.acquired(if told { TOLD } else { recheck }, Some(mark)))
     }
 
+    pub(super) fn acquire_all(&mut self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        self.follow()?;
+        let all = |tx: &Transaction<'_>, file: &Found| {
+            let (mut counter, now) = (file.counter, BootTime::now().since_boot());
+            let mut next = || {
+                counter = file.next_counter(counter);
+                counter
+            };
+            let mut changed = Vec::with_capacity(requests.len());
+            for request in requests {
+                let found = self.find(tx, request.name.as_str())?;
+                let mut record = found.record();
+                let turn = record.acquire(request, "", now, &mut next);
+                let turn = turn.map_err(|error| error.context(format_args!("{:?}", request.name)))?.granted();
+                changed.extend(turn.map(|turn| (request, found, record, turn)));
+            }
+            // All were looked at, because one of another kind is an error, and nothing was written.
+            if changed.len() < requests.len() {
+                return Ok(None);
+            }
+            self.count(tx, counter, now)?;
+            for (request, found, record, _) in &changed {
+                found.write(tx, request.name.as_str(), record)?;
+            }
+            Ok(Some(changed.into_iter().map(|(request, _, _, turn)| (request, turn)).collect::<Vec<_>>()))
+        };
+        let Some(turns) = self.write(all, "")? else { return Ok(None) };
+        let told = |(request, turn): (&Request, Turn<Grant>)| {
+            self.wake.tell(&request.name, &turn);
+            turn.answer
+        };
+        Ok(Some(turns.into_iter().map(told).collect()))
+    }
+
     /// Answers without a lock on the file where nothing would change: those who are not told look often, and must not stand in the
     /// way of those who write.
     fn look(&mut self, request: &Request) -> Result<Option<(Answer, u64)>, Error> {
@@ -56,7 +90,7 @@ impl LockFile {
         if request.place == Place::Keep && !found.is_fresh(&request.owner, now) {
             return Ok(None);
         }
-        let turn = found.record().acquire(request, "", now, &mut || found.next_counter())?;
+        let turn = found.record().acquire(request, "", now, &mut || found.next_counter(found.counter))?;
         let nothing_changes = matches!(turn.answer, Answer::Busy { .. }) && turn.served.is_empty();
         Ok(nothing_changes.then_some((turn.answer, found.counter)))
     }
@@ -71,7 +105,7 @@ impl LockFile {
         let call = |tx: &Transaction<'_>, found: &Found| {
             let (mut record, mut counter, now) = (found.record(), found.counter, BootTime::now().since_boot());
             let mut next = || {
-                counter = if counter == found.counter { found.next_counter() } else { counter + 1 };
+                counter = found.next_counter(counter);
                 counter
             };
             let turn = work(&mut record, now, &mut next)?;

@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::record::Listeners;
-use tenure::{Acquired, Entry, Error, Features, Lease, Locker, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{Acquired, Entry, Error, Features, Grant, Lease, Locker, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::oneshot;
 
 use self::thread::{Worker, ended};
@@ -124,6 +124,12 @@ impl Store for SqliteStore {
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         let (request, recheck) = (request.clone(), self.recheck);
         self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, recheck)).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        let Some(ttl) = requests.iter().map(|request| request.ttl).min() else { return Ok(Some(Vec::new())) };
+        let requests = requests.to_vec();
+        self.worker.call(self.limit(ttl), true, move |file| file.acquire_all(&requests)).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

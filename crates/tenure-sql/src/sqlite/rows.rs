@@ -83,11 +83,14 @@ impl Found {
         Ok(())
     }
 
-    /// The counter of the next grant: the next number, or the time where that is ahead.
+    /// The counter of the grant after `last`: the next number, and for the first of a call the time where that is ahead.
     ///
     /// The time keeps fences from falling back when the file was deleted or an older one put in its place. A clock that is wrong
     /// beyond the year 2168 is not followed: it would leave no numbers for later.
-    pub(super) fn next_counter(&self) -> u64 {
+    pub(super) fn next_counter(&self, last: u64) -> u64 {
+        if last != self.counter {
+            return last + 1;
+        }
         const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
         const SANE: u64 = 1 << 52;
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

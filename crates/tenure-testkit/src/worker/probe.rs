@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
-use tenure::{Acquired, BootTime, Entry, Error, Features, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{Acquired, BootTime, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::watch;
 
 /// What a worker is to do to itself at one step.
@@ -169,6 +169,11 @@ impl Store for Probed {
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         self.probes.asks();
         self.probes.pass(Call::Acquire, self.store.acquire(request)).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        self.probes.asks();
+        self.probes.pass(Call::Acquire, self.store.acquire_all(requests)).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

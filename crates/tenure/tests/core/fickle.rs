@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tenure::{
-    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Lease, MemoryStore, Name, Notice, Owner, Released, Renewal,
-    Request, Store,
+    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Grant, Lease, MemoryStore, Name, Notice, Owner, Released,
+    Renewal, Request, Store,
 };
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -220,6 +220,11 @@ impl Store for Fickle {
             Some(answer) => Ok(answer),
             None => self.meets(self.0.inner.acquire(request)).await,
         }
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        requests.iter().for_each(|request| self.note(Call::Acquire(request.clone())));
+        self.meets(self.0.inner.acquire_all(requests)).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

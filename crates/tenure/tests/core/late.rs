@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::{
-    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Guard, Lease, Locker, MemoryStore, Name, Notice, Released,
-    Renewal, Request, Store,
+    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Grant, Guard, Lease, Locker, MemoryStore, Name, Notice,
+    Released, Renewal, Request, Store,
 };
 
 use crate::machine::Machine;
@@ -57,6 +57,10 @@ impl Store for Late {
             return Err(Error::new(ErrorKind::Unreachable, "no answer").maybe_applied());
         }
         self.inner.acquire(request).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        self.inner.acquire_all(requests).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::{
-    Acquired, Clock, Entry, Error, Features, Lease, Locker, MemoryStore, Name, Notice, Released, Renewal, Request, State, Store,
+    Acquired, Clock, Entry, Error, Features, Grant, Lease, Locker, MemoryStore, Name, Notice, Released, Renewal, Request, State,
+    Store,
 };
 use tokio::time::timeout;
 
@@ -171,6 +172,10 @@ impl Store for SlowByLease {
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         self.0.acquire(request).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        self.0.acquire_all(requests).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {

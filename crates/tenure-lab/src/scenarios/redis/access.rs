@@ -75,14 +75,14 @@ fn command_forbidden(stage: &mut Stage<'_>, redis: &Redis, rules: &str) {
 }
 
 fn scripts_forbidden(stage: &mut Stage<'_>, redis: &Redis) {
-    command_forbidden(stage, redis, "-eval -evalsha");
+    command_forbidden(stage, redis, "-eval -evalsha -fcall");
 }
 
 /// Within a second of the last grant, the next needs no script. It can be neither renewed nor released.
 fn scripts_forbidden_at_once(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.actor(&redis.as_user("app:app")), stage.far());
     stage.warms_up(&a);
-    redis.server.cli("ACL SETUSER app -eval -evalsha");
+    redis.server.cli("ACL SETUSER app -eval -evalsha -fcall");
     stage.fault("A may run no scripts");
     let first = a.takes(DOOR);
     first.runs(&stage.register);

@@ -154,7 +154,8 @@ fn late_repetition(stage: &mut Stage<'_>, redis: &Redis) {
     let rehearsal = takes_in_tries(redis, &a, "rehearsal", None);
     let log = redis.proxy.log().split_off(before);
     let second = log.iter().enumerate().filter(|(_, name)| *name == "EXEC").nth(1).expect("a second try").0;
-    let claim = log.iter().skip(second).position(|name| name.starts_with("EVAL")).expect("a claim") + second + 1;
+    let claim =
+        log.iter().skip(second).position(|name| name.starts_with("EVAL") || *name == "FCALL").expect("a claim") + second + 1;
     stage.expect(&rehearsal.releases(), "Released");
     redis.proxy.heal();
     // Else its clean-up is counted.
@@ -162,11 +163,10 @@ fn late_repetition(stage: &mut Stage<'_>, redis: &Redis) {
     stage.fault(format!("the reply to the first acquire is lost, and command {claim} is held, which claims it"));
     let first = takes_in_tries(redis, &a, DOOR, Some(claim));
     first.extends(LONG);
-    let calls = || redis.calls("eval") + redis.calls("evalsha");
-    let before = calls();
+    let before = redis.script_calls();
     redis.proxy.heal();
     stage.fault("it arrives");
-    wait_until(PATIENCE, "the claim to be executed", || calls() > before);
+    wait_until(PATIENCE, "the claim to be executed", || redis.script_calls() > before);
     let left = redis.left(DOOR);
     stage.holds_true(left > LONG / 2, &format!("{left:?} are left of {LONG:?}"));
     stage.is_left(&first);
@@ -187,12 +187,12 @@ fn renewal_is_held(stage: &Stage<'_>, redis: &Redis, a: &Actor) {
 /// A renewal neither revives what was released nor touches the lease of the next holder.
 fn renewal_comes_late(stage: &mut Stage<'_>, redis: &Redis, a: &Actor, arrives: bool) {
     let lets_pass = |stage: &Stage<'_>| {
-        let calls = redis.calls("evalsha");
+        let calls = redis.script_calls();
         redis.proxy.release_requests();
         stage.fault("the first renewal arrives");
         // Nobody hears of it when it does.
         std::thread::sleep(Duration::from_millis(100));
-        stage.holds_true((redis.calls("evalsha") > calls) == arrives, "its connection was ended when it was not to be, or not");
+        stage.holds_true((redis.script_calls() > calls) == arrives, "its connection was ended when it was not to be, or not");
     };
     stage.keeps = true;
     renewal_is_held(stage, redis, a);

@@ -30,7 +30,8 @@ pub(super) fn items() -> Vec<Item> {
             "the server is out of memory for longer than a place lives",
             plain(out_of_memory_for_long),
         ),
-        holds("redis/54-scripts-flushed", "SCRIPT FLUSH before each hand-over", plain(scripts_flushed)),
+        holds("redis/54-scripts-flushed", "SCRIPT FLUSH before each hand-over, and no functions", plain(scripts_flushed)),
+        holds("redis/54-functions-flushed", "FUNCTION FLUSH before each hand-over", plain(functions_flushed)),
         holds("redis/54-restarted", "the server is killed and comes back with the line", kept(restarted)),
         fenced("redis/54-restarted-empty", "the server is killed and comes back empty", plain(restarted_empty)),
         holds("redis/54-churn", "the connections of all who wait are ended again and again", plain(churned)),
@@ -205,14 +206,24 @@ fn without_memory(stage: &mut Stage<'_>, redis: &Redis, span: Duration) {
 }
 
 fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
+    redis.server.cli("ACL SETUSER default -fcall");
+    forgotten(stage, redis, "SCRIPT FLUSH", || redis.errors("NOSCRIPT"));
+}
+
+fn functions_flushed(stage: &mut Stage<'_>, redis: &Redis) {
+    forgotten(stage, redis, "FUNCTION FLUSH", || redis.calls("function|load"));
+}
+
+/// Hand-overs by what the server has just forgotten; `met` counts how often that was noticed.
+fn forgotten(stage: &mut Stage<'_>, redis: &Redis, flush: &str, met: impl Fn() -> u64) {
     let Line { held, first, second, .. } = lined_up(stage, &terms());
     stage.keeps = true;
     for (from, to) in [(&held, &first), (&first, &second)] {
-        redis.server.cli("SCRIPT FLUSH");
-        let unknown = redis.errors("NOSCRIPT");
-        stage.fault("the server has forgotten its scripts");
+        redis.server.cli(flush);
+        let before = met();
+        stage.fault(flush.to_owned());
         stage.hand_over(from, to);
-        stage.holds_true(redis.errors("NOSCRIPT") > unknown, "the server still knows its scripts");
+        stage.holds_true(met() > before, "the server still knows them");
     }
     stage.is_left(&second);
 }

@@ -1,0 +1,43 @@
+-- Asks for shares of several names, all or none. After keys, fence, holders and queue. Called as `acquire_all(KEYS, ARGV)`.
+--
+-- KEYS[1] counter; then name, queue, places and shares of each name in turn, as in keys.lua
+-- ARGV[1] and [2] as there  ARGV[3] ttl, ms  ARGV[4] weight; then the owner of each name in turn
+-- reply   the counter of each grant, as a string; none where one of the names was not to be had: then none was taken
+--         an error ends with the name that it is about
+
+local function acquire_all(keys, args)
+  local ttl, weight = tonumber(args[3]), tonumber(args[4])
+  local function open(i)
+    local at = 4 * i - 2
+    return begin({ keys[at], keys[at + 1], keys[at + 2], keys[1], keys[at + 3] }, args), args[i + 4]
+  end
+
+  -- All are looked at, also when one is known to be busy: one of another kind is an error.
+  local free = true
+  for i = 1, #args - 4 do
+    local refused, owner = open(i)
+    if refused then
+      return redis.error_reply(refused.err .. ' at ' .. name)
+    end
+    local held = weight_of(owner)
+    free = free and (held == weight or not held and fits(weight) and not waiter(0))
+  end
+  if not free then
+    return {}
+  end
+  local counters = {}
+  for i = 1, #args - 4 do
+    local _, owner = open(i)
+    local number, unfit = next_counter()
+    if not number then
+      return unfit
+    end
+    local held, till = weight_of(owner)
+    -- A repetition that runs late must not end what a renewal has prolonged.
+    local left = held and (mutex and redis.call('PTTL', name) or till - now) or 0
+    hold(owner, weight, digits(math.max(ttl, left)), held)
+    settle()
+    counters[i] = digits(number)
+  end
+  return counters
+end

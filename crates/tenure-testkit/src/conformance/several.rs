@@ -1,0 +1,170 @@
+//! Several names in one step of the store: all or none.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::{Acquired, BootTime, ErrorKind, Fence, Released, Renewal, Request, Share, Store};
+
+use super::{
+    LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, request,
+};
+
+const NAMES: [&str; 3] = ["door", "attic", "cellar"];
+
+fn each(ttl: Duration) -> Vec<Request> {
+    NAMES.map(|name| request(name, ttl)).to_vec()
+}
+
+/// The fences of requests of which none was to be had by others before.
+async fn taken(store: &dyn Store, requests: &[Request]) -> Vec<Option<Fence>> {
+    let grants = store.acquire_all(requests).await.unwrap().expect("all are free");
+    assert_eq!(grants.len(), requests.len());
+    grants.into_iter().map(|grant| grant.fence).collect()
+}
+
+async fn is_refused(store: &dyn Store, requests: &[Request]) -> bool {
+    store.acquire_all(requests).await.unwrap().is_none()
+}
+
+async fn release(store: &dyn Store, requests: &[Request]) {
+    for request in requests {
+        assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), Released::Released);
+    }
+}
+
+/// Two handles, as two processes have, on a store that takes several names in one step.
+async fn two(subject: &dyn Subject) -> Result<[Arc<dyn Store>; 2], NotApplicable> {
+    let stores = [subject.store().await, subject.store().await];
+    let probe = [request("probe", LONG), request("other probe", LONG)];
+    if is_refused(&stores[0], &probe).await {
+        return Err(NotApplicable("it takes one name after another"));
+    }
+    release(&stores[0], &probe).await;
+    Ok(stores)
+}
+
+/// Whoever gets them has leases and fences like any other; whoever does not has nothing.
+pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let mut highest = None;
+    for held in NAMES {
+        let alone = request(held, LONG);
+        highest = highest.max(granted(&theirs, &alone).await.fence);
+        let requests = each(LONG);
+        assert!(is_refused(&ours, &requests).await, "{held} is another's");
+        for free in NAMES.into_iter().filter(|name| *name != held) {
+            assert_free(subject, free).await;
+        }
+        assert_eq!(theirs.renew(&[lease(&alone)]).await[0].as_ref().unwrap(), &Renewal::Renewed);
+        release(&theirs, &[alone]).await;
+    }
+    let requests = each(LONG);
+    let fences = taken(&ours, &requests).await;
+    assert_eq!(fences.iter().collect::<BTreeSet<_>>().len(), NAMES.len(), "{fences:?}");
+    assert!(!ours.features().fence || fences.iter().all(|fence| *fence > highest), "{fences:?} after {highest:?}");
+    for name in NAMES {
+        assert!(is_busy(&theirs, &request(name, LONG)).await, "{name}");
+    }
+    let leases: Vec<_> = requests.iter().map(lease).collect();
+    assert!(ours.renew(&leases).await.iter().all(|answer| matches!(answer, Ok(Renewal::Renewed))));
+    release(&ours, &requests).await;
+    for name in NAMES {
+        assert_free(subject, name).await;
+    }
+    assert!(taken(&theirs, &each(LONG)).await > fences);
+    Ok(())
+}
+
+/// As a request whose reply was lost is repeated; and one that runs late ends nothing that a renewal has prolonged.
+pub async fn all_are_taken_once_however_often_it_is_asked(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let brief = each(TTL);
+    let first = taken(&ours, &brief).await;
+    let longer: Vec<_> = brief.iter().map(|request| lease(&Request { ttl: LONG, ..request.clone() })).collect();
+    assert!(ours.renew(&longer).await.iter().all(|answer| matches!(answer, Ok(Renewal::Renewed))));
+    let second = taken(&theirs, &brief).await;
+    assert!(!ours.features().fence || second.iter().zip(&first).all(|(second, first)| second >= first));
+    tokio::time::sleep(TTL * 3 / 2).await;
+    assert!(is_refused(&theirs, &each(LONG)).await, "the repetition shortened the leases");
+    release(&ours, &brief).await;
+    let others = each(LONG);
+    taken(&theirs, &others).await;
+    assert!(is_refused(&ours, &each(LONG)).await);
+    release(&theirs, &others).await;
+    Ok(())
+}
+
+/// Leases end one by one, and the last decides.
+pub async fn all_are_taken_when_the_last_has_ended(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let since = BootTime::now();
+    for (i, name) in (1..).zip(NAMES) {
+        granted(&theirs, &request(name, TTL * i / 3)).await;
+    }
+    let requests = each(LONG);
+    while is_refused(&ours, &requests).await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(BootTime::now().since(since) >= TTL, "a lease was cut short");
+    release(&ours, &requests).await;
+    Ok(())
+}
+
+/// What is free and waited for goes to the one who waits, also where the others were to be had or not.
+pub async fn all_does_not_overtake_who_waits(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    if !ours.features().queue {
+        return Ok(());
+    }
+    for cellar_is_free in [true, false] {
+        let cellar = request("cellar", LONG);
+        if !cellar_is_free {
+            granted(&theirs, &cellar).await;
+        }
+        let dying = request("door", TTL / 2);
+        granted(&theirs, &dying).await;
+        let waiting = joining(&request("door", LONG));
+        assert!(matches!(theirs.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
+        tokio::time::sleep(TTL).await;
+        assert!(is_refused(&ours, &each(LONG)).await, "it overtook who waits");
+        assert!(is_refused(&ours, &each(LONG)).await, "it overtook who was served");
+        assert_free(subject, "attic").await;
+        granted_after(&theirs, &keeping(&waiting), BootTime::now()).await;
+        release(&theirs, &[waiting]).await;
+        if !cellar_is_free {
+            release(&theirs, &[cellar]).await;
+        }
+        let requests = each(LONG);
+        taken(&ours, &requests).await;
+        release(&ours, &requests).await;
+    }
+    Ok(())
+}
+
+/// Shares of any kind, and two kinds at a name are refused.
+pub async fn all_shares_of_a_kind_are_taken_together(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    if !ours.features().shares {
+        return Ok(());
+    }
+    let shares = |share: Share| each(LONG).into_iter().map(|request| Request { share, ..request }).collect::<Vec<_>>();
+    let (first, second, writers) = (shares(Share::READ), shares(Share::READ), shares(Share::WRITE));
+    taken(&ours, &first).await;
+    taken(&theirs, &second).await;
+    assert!(is_refused(&ours, &writers).await);
+    release(&ours, &first).await;
+    assert!(is_refused(&ours, &writers).await, "the other readers are still there");
+    let error = ours.acquire_all(&each(LONG)).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
+    assert!(error.to_string().contains("door"), "it names none: {error}");
+    release(&theirs, &second).await;
+    taken(&ours, &writers).await;
+    assert!(is_refused(&theirs, &shares(Share::READ)).await);
+    release(&ours, &writers).await;
+    let permits = shares(Share::permits(2, 3).unwrap());
+    taken(&ours, &permits).await;
+    assert!(is_refused(&theirs, &shares(Share::permits(2, 3).unwrap())).await);
+    taken(&theirs, &shares(Share::permits(1, 3).unwrap())).await;
+    Ok(())
+}
