@@ -175,8 +175,8 @@ impl Connection {
                 // Whether it could be loaded is told by the call.
                 answers.drain(..answers.len().min(1));
             }
-            let refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
-            let Some((error, other)) = refusals.filter_map(|error| Some((error, form.instead(error)?))).next() else {
+            let mut refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
+            let Some((error, other)) = refusals.find_map(|error| Some((error, form.instead(error)?))) else {
                 return Ok(Exchange { link, answers, repeated });
             };
             if other == Form::Digest && !is_out_of_memory(error) {

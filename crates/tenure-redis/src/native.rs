@@ -284,7 +284,7 @@ impl Store for RedisStore {
         let call = |_: &Link, form| script::call(&script::ACQUIRE_ALL, form, &keys, &args);
         let Exchange { answers, .. } = self.connection.call(end, Repeat::Settled, call).await?;
         let counters = counters(only(answers)?, requests.len())?;
-        counters.iter().for_each(|counter| self.connection.saw(*counter));
+        self.connection.saw(counters.last().copied().unwrap_or_default());
         let grant = |counter| Ok(Grant { fence: Some(fence(counter)?), ttl: *ttl });
         let grants: Vec<Grant> = counters.into_iter().map(grant).collect::<Result<_, Error>>()?;
         Ok((!grants.is_empty()).then_some(grants))

@@ -88,11 +88,11 @@ impl Found {
     /// The time keeps fences from falling back when the file was deleted or an older one put in its place. A clock that is wrong
     /// beyond the year 2168 is not followed: it would leave no numbers for later.
     pub(super) fn next_counter(&self, last: u64) -> u64 {
+        const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
+        const SANE: u64 = 1 << 52;
         if last != self.counter {
             return last + 1;
         }
-        const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
-        const SANE: u64 = 1 << 52;
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let micros = u64::try_from(since_1970.saturating_sub(START).as_micros()).unwrap_or(0);
         let floor = if micros < SANE { micros } else { 0 };

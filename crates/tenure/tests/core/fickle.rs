@@ -223,7 +223,9 @@ impl Store for Fickle {
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        requests.iter().for_each(|request| self.note(Call::Acquire(request.clone())));
+        for request in requests {
+            self.note(Call::Acquire(request.clone()));
+        }
         self.meets(self.0.inner.acquire_all(requests)).await
     }
 
