@@ -30,7 +30,7 @@ def chart(results, peers):
 def panel(top, title, kinds, rows):
     found = [rate for _, rates in rows for rate in rates if rate]
     if not found:
-        return []
+        return
     low, high = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
     space = WIDTH - LABELS - 90
     x = lambda rate: LABELS + space * (math.log10(max(rate, 10**low)) - low) / max(1, high - low)

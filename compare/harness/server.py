@@ -33,13 +33,19 @@ class Server:
         command = [*pinned(0), program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         # Our own, whoever else has taken the port meanwhile: it answers on a socket in our own folder.
         command += ["--dir", str(where), "--unixsocket", str(where / "s")]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=open(where / "log", "w"), stderr=subprocess.STDOUT)
-        until = time.monotonic() + 10
-        while not (where / "s").exists():
-            if self.process.poll() is not None or time.monotonic() > until:
-                raise Failure(f"redis-server did not start: {(where / 'log').read_text()[-300:]}")
-            time.sleep(0.01)
-        self.version = self.ask("INFO server").split("redis_version:")[1].split()[0]
+        with open(where / "log", "w") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            until = time.monotonic() + 10
+            while not (where / "s").exists():
+                if self.process.poll() is not None or time.monotonic() > until:
+                    raise Failure(f"redis-server did not start: {(where / 'log').read_text()[-300:]}")
+                time.sleep(0.01)
+            self.version = self.ask("INFO server").split("redis_version:")[1].split()[0]
+        except BaseException:
+            # Whoever is not let in is not let out either.
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -59,5 +65,8 @@ class Server:
             client.sendall(f"{line}\r\nECHO end-of-answer\r\n".encode())
             answer = b""
             while b"end-of-answer" not in answer:
-                answer += client.recv(65536)
+                more = client.recv(65536)
+                if not more:
+                    raise Failure(f"redis-server hung up when it was asked {line!r}")
+                answer += more
         return answer.decode()

@@ -135,17 +135,15 @@ fn pushes(task: &Task) -> Result<Value, Failure> {
         ends.push((listener, Socket::connect(&task.url)?));
     }
     let sheet = Arc::new(Mutex::new((Sheet::new(task.time), Instant::now())));
-    let (mut threads, mut first) = (Vec::new(), true);
+    let mut threads = Vec::new();
     for (number, (mut listener, mut speaker)) in ends.into_iter().enumerate() {
         let sheet = Arc::clone(&sheet);
-        let begins = std::mem::take(&mut first);
         threads.push(std::thread::spawn(move || -> Result<(), Failure> {
-            let mut heard = !begins;
+            let mut begins = number == 0;
             loop {
-                if heard {
+                if !std::mem::take(&mut begins) {
                     shape(&mut listener, 1)?;
                 }
-                heard = true;
                 let (began, now) = {
                     let mut sheet = sheet.lock().unwrap_or_else(PoisonError::into_inner);
                     let now = Instant::now();

@@ -31,7 +31,7 @@ pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
     let Some(locker) = open(&settings, args.ttl).await? else { return Err(not_held(&name)) };
     let ttl = args.ttl.or(settings.ttl).unwrap_or(TTL);
     let lease = lease(&locker, name.clone(), owner, ttl).await?;
-    locker.renew(&lease).await.map_err(|error| about(format_args!("{name:?}"), error))?;
+    locker.renew(&lease).await.map_err(named(&name))?;
     settings.voice.detail(format_args!("{name:?} is renewed"));
     Ok(0)
 }
@@ -45,7 +45,7 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
         None => match open(&settings, None).await? {
             Some(locker) => {
                 let lease = lease(&locker, name.clone(), owner, TTL).await?;
-                locker.release(&lease).await.map_err(|error| about(format_args!("{name:?}"), error))?
+                locker.release(&lease).await.map_err(named(&name))?
             }
             None => Released::NotHeld,
         },
@@ -57,6 +57,11 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
         }
         Released::NotHeld => Err(not_held(&name)),
     }
+}
+
+/// Makes an error one that names the lock.
+fn named(name: &Name) -> impl Fn(Error) -> Failure + '_ {
+    move |error| about(format_args!("{name:?}"), error)
 }
 
 fn not_held(name: &Name) -> Failure {
@@ -81,12 +86,12 @@ pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
 
 /// Takes the name from all who are shown to hold it; whether there were any.
 async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<bool, Failure> {
-    let entry = locker.inspect(name).await.map_err(|error| about(format_args!("{name:?}"), error))?;
+    let entry = locker.inspect(name).await.map_err(named(name))?;
     let mut broken = false;
     for holder in entry.map(|entry| entry.holders).unwrap_or_default() {
         let owner = holder.owner.clone();
         let lease = Lease { name: name.clone(), owner, share: holder.share, ttl: TTL, fence: holder.fence };
-        match locker.release(&lease).await.map_err(|error| about(format_args!("{name:?}"), error))? {
+        match locker.release(&lease).await.map_err(named(name))? {
             Released::Released => {
                 say(format_args!("{name:?} is broken; it was held by {holder}; that holder learns it at its next renewal"));
                 broken = true;
@@ -109,7 +114,7 @@ fn claim(name: &OsStr, token: &str) -> Result<(Name, Owner), Failure> {
 
 /// The lease of a token. Its kind is what is found at the name, so that it need not be said again.
 async fn lease(locker: &Locker, name: Name, owner: Owner, ttl: Duration) -> Result<Lease, Failure> {
-    let entry = locker.inspect(&name).await.map_err(|error| about(format_args!("{name:?}"), error))?;
+    let entry = locker.inspect(&name).await.map_err(named(&name))?;
     let holders = entry.map(|entry| entry.holders).unwrap_or_default();
     let holder = holders.iter().find(|holder| holder.owner == owner).or(holders.first());
     let share = holder.map_or(Share::MUTEX, |holder| holder.share);

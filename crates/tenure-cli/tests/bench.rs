@@ -83,6 +83,16 @@ fn a_file_has_no_server_that_counts() {
     assert!(figure(&one, "operations") > 0.0, "{one}");
 }
 
+/// Those who cannot be told look all the time, and never come to rest.
+#[test]
+fn waiters_that_look_all_the_time_are_measured_as_they_are() {
+    let place = Place::new();
+    std::fs::write(place.path("locks.db-wake"), "in the way").unwrap();
+    let args = ["bench", "waiters", "--tasks", "2", "--seconds", "0.5", "--store", "SQLITE:locks.db", "-o", "json"];
+    let one = found(&place.output(&args));
+    assert!(figure(&one, "operations") > 5.0, "{one}");
+}
+
 #[test]
 fn a_store_that_was_named_is_left_as_it_was() {
     let server = RedisServer::builder().password("s3cret").start();

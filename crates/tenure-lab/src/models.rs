@@ -12,6 +12,7 @@ mod promise;
 mod queue;
 mod search;
 mod story;
+mod traffic;
 
 use std::fmt;
 

@@ -19,14 +19,14 @@ const STATES: [(&str, usize); 19] = [
     ("given", 50_177),
     ("adoption", 197_222),
     ("adoption-late", 39_244),
-    ("queue", 184_958),
-    ("queue-again", 213_788),
+    ("queue", 183_366),
+    ("queue-again", 213_457),
     ("queue-repeated", 228_155),
     ("queue-late", 120_300),
     ("queue-served", 41_938),
     ("queue-unmarked", 45_041),
-    ("cohort", 185_538),
-    ("cohort-again", 100_891),
+    ("cohort", 18_445),
+    ("cohort-again", 43_640),
 ];
 
 /// Searches a model, prints what came of it, and sees that this is what must come of it.

@@ -160,7 +160,7 @@ async fn an_unanswered_subscription_is_made_on_another_link() {
     heard(&mut notices).await;
 }
 
-/// U6: a fence that was pushed has been seen, so that this process gets none below it when the counter is set back.
+/// A fence that was pushed has been seen, so that this process gets none below it when the counter is set back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fences_rise_over_a_pushed_one() {
     let server = RedisServer::start();

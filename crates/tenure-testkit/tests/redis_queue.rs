@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{Acquired, ErrorKind, Name, Owner, Place, Released, Request, Share, Store};
+use tenure::{Acquired, ErrorKind, Lease, Name, Owner, Place, Released, Request, Share, Store};
 use tenure_redis::Options;
 use tenure_testkit::worker::Load;
 use tenure_testkit::{RedisServer, wait_until};
@@ -112,8 +112,8 @@ async fn the_free_name_of_another_kind_of_line_is_not_taken() {
     let other = request("other", Share::MUTEX, Place::None);
     let error = store.acquire(&other).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, true), "{error}");
-    let tenure::Request { name, owner, share, ttl, .. } = other;
-    let released = store.release(&tenure::Lease { name, owner, share, ttl, fence: None }, Duration::ZERO).await.unwrap();
+    let Request { name, owner, share, ttl, .. } = other;
+    let released = store.release(&Lease { name, owner, share, ttl, fence: None }, Duration::ZERO).await.unwrap();
     assert_eq!(released, Released::Released);
     assert_eq!(server.cli("TYPE door"), "none", "a reader was made the holder of a mutex");
     let granted = store.acquire(&Request { place: Place::Keep, ..reader }).await.unwrap();

@@ -11,7 +11,7 @@ use tracing::debug;
 
 use crate::tenure::{Loss, Tenure};
 use crate::watchdog::{backoff, gone};
-use crate::{BootTime, Error, Lease, Renewal};
+use crate::{BootTime, Error, Lease, Renewal, operation_timeout};
 
 pub(crate) type Id = u64;
 
@@ -263,7 +263,7 @@ impl Book {
                     tenure.doubt();
                     // What was only handed over has little time: more than one try must fit in it.
                     let left = tenure.believed_until().since(now);
-                    self.schedule(id, now + backoff(lease.ttl).min(left / 4));
+                    self.schedule(id, now + backoff(operation_timeout(lease.ttl)).min(left / 4));
                 }
                 Err(error)
             }

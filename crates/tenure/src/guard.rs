@@ -246,7 +246,7 @@ impl Guard {
 
     /// Gives the lease to a task of this process that waits for the like of it.
     fn hand_on(&self) -> bool {
-        let Core { rooms, watchdog, .. } = &*self.core;
+        let Core { store, rooms, watchdog, .. } = &*self.core;
         if rooms.are_empty() {
             return false;
         }
@@ -254,14 +254,10 @@ impl Guard {
         let like =
             |shape: &Shape| shape.share == lease.share && shape.terms == *terms && shape.label == *label && shape.token.is_none();
         let next = || {
-            let tenure = watchdog.pass_on(self.id)?;
+            let tenure = if store.features().cohort { watchdog.pass_on(self.id)? } else { return None };
             Some(Self { core: Arc::clone(&self.core), tenure, id: self.id, others: None })
         };
-        let passed = self.core.store.features().cohort && rooms.pass(&lease.name, like, next);
-        if !passed {
-            rooms.end_turn(&lease.name);
-        }
-        passed
+        rooms.pass(&lease.name, like, next)
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! Who holds: the token that names one claim.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Owner {
         head[..label.len()].copy_from_slice(label.as_bytes());
         head[label.len()] = b'.';
         for (digits, byte) in hex.chunks_exact_mut(2).zip(random) {
-            digits.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            digits.copy_from_slice(&hex_digits(byte));
         }
         Ok(Self(bytes[..length].into()))
     }
@@ -99,10 +99,11 @@ pub(crate) fn check_label(label: &str) -> Result<(), Error> {
 
 /// Appends bytes as lower-case hex digits.
 pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
+    text.extend(bytes.iter().copied().flat_map(hex_digits).map(char::from));
+}
+
+fn hex_digits(byte: u8) -> [u8; 2] {
+    [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]
 }
 
 impl fmt::Display for Owner {

@@ -46,7 +46,8 @@ const SERVED_AT_ONCE: usize = 128;
 
 /// Who holds one name and who waits for it.
 ///
-/// A call costs the logarithm of the number of holders and waiters, and what it drops and serves.
+/// A call costs the logarithm of the number of holders and waiters, and what it drops and serves; to drop a place in the middle of the
+/// queue moves up to half of those who wait.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     holders: Holders,
@@ -278,7 +279,7 @@ impl Record {
         Answer::Busy { ahead, holder: self.holders.first().map(|held| held.holder(now)) }
     }
 
-    /// A heartbeat gets nothing but what its place was handed: without a place its token is used up (U1).
+    /// A heartbeat gets nothing but what its place was handed: without a place its token is used up.
     fn is_free_for(&self, request: &Request) -> bool {
         let asks = request.from.is_none() && request.place != Place::Keep;
         asks && self.queue.is_empty() && self.holders.fits(request.share) && self.is_new(&request.owner)

@@ -148,20 +148,6 @@ impl Rooms {
         self.inner().contended.get(name)?.turn
     }
 
-    /// The name is given back to the store: whoever wants it asks there.
-    pub(crate) fn end_turn(&self, name: &Name) {
-        if self.are_empty() {
-            return;
-        }
-        let mut inner = self.inner();
-        if inner.contended.get_mut(name).and_then(|known| known.turn.take()).is_some() {
-            for driver in inner.rooms.get(name).into_iter().flatten().filter_map(|room| room.driver.as_ref()) {
-                driver.inbox().turn_over = true;
-                driver.waker.wake();
-            }
-        }
-    }
-
     /// The name is busy at the store.
     pub(crate) fn contend(&self, name: &Name, now: BootTime) {
         let mut inner = self.inner();
@@ -218,16 +204,15 @@ impl Rooms {
         guard
     }
 
-    /// Gives what `lease` makes to the first of those who wait for the like of it. Whether anybody took it.
+    /// Gives what `lease` makes to the first of those who wait for the like of it. Whether anybody took it: else the name goes back
+    /// to the store, and whoever wants it asks there.
     pub(crate) fn pass(&self, name: &Name, like: impl Fn(&Shape) -> bool, lease: impl FnOnce() -> Option<Guard>) -> bool {
-        if self.are_empty() {
-            return false;
-        }
         let mut inner = self.inner();
         let room = inner.rooms.get_mut(name).and_then(|rooms| rooms.iter_mut().find(|room| like(&room.shape)));
         let turn = room.and_then(|room| room.serve(lease));
-        if let Some(turn) = turn {
-            inner.begin_turn(name, turn);
+        match turn {
+            Some(turn) => inner.begin_turn(name, turn),
+            None => inner.end_turn(name),
         }
         turn.is_some()
     }
@@ -286,6 +271,16 @@ impl Inner {
     fn begin_turn(&mut self, name: &Name, turn: BootTime) {
         if let Some(known) = self.contended.get_mut(name) {
             known.turn = Some(turn);
+        }
+    }
+
+    /// Nobody in this process has the name any more. Those who sat that out go to the store.
+    fn end_turn(&mut self, name: &Name) {
+        if self.contended.get_mut(name).and_then(|known| known.turn.take()).is_some() {
+            for driver in self.rooms.get(name).into_iter().flatten().filter_map(|room| room.driver.as_ref()) {
+                driver.inbox().turn_over = true;
+                driver.waker.wake();
+            }
         }
     }
 

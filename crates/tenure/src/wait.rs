@@ -15,6 +15,7 @@ use crate::acquire::{Acquire, Waiting};
 use crate::attempt::Attempt;
 use crate::locker::{Core, FIRST_CONTACT};
 use crate::room::{News, Seat, Shape, Turn};
+use crate::watchdog::backoff;
 use crate::{Acquired, BootTime, Busy, Error, ErrorKind, Guard, Holder, Name, Notice, Owner, Place, Request};
 
 /// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
@@ -330,8 +331,8 @@ impl<'a> Wait<'a> {
             self.settings.observe(Waiting::Outage(&error));
             self.tell_room(Some(&error));
         }
-        let pause = (self.core.operation_timeout(self.shape.terms.ttl) / 4).min(Duration::from_millis(250));
-        self.again(pause.mul_f64(0.75 + fastrand::f64() / 2.0), |_| error)
+        let pause = backoff(self.core.operation_timeout(self.shape.terms.ttl));
+        self.again(pause, |_| error)
     }
 
     fn recovered(&mut self) {

@@ -226,7 +226,7 @@ impl Shared {
             if once || sent_at >= until {
                 break;
             }
-            tokio::time::sleep(backoff(lease.ttl)).await;
+            tokio::time::sleep(backoff(operation_timeout(lease.ttl))).await;
         }
         Done::Cleared(id)
     }
@@ -256,9 +256,10 @@ impl Shared {
     }
 }
 
-/// A pause between tries, long enough not to burden a store in trouble, with jitter so that clients do not march in step.
-pub(crate) fn backoff(ttl: Duration) -> Duration {
-    let base = (operation_timeout(ttl) / 4).clamp(Duration::from_millis(5), Duration::from_millis(250));
+/// A pause between tries that may take `limit` each, long enough not to burden a store in trouble, with jitter so that clients do
+/// not march in step.
+pub(crate) fn backoff(limit: Duration) -> Duration {
+    let base = (limit / 4).clamp(Duration::from_millis(5), Duration::from_millis(250));
     base.mul_f64(0.75 + fastrand::f64() / 2.0)
 }
 
@@ -383,11 +384,11 @@ mod tests {
     fn a_pause_between_tries_is_measured_and_out_of_step() {
         let secs = Duration::from_secs_f64;
         // A quarter of the operation timeout, within bounds.
-        for (ttl, base) in [(secs(0.06), 0.005), (secs(1.2), 0.05), (secs(3.0), 0.125), (secs(60.0), 0.25)] {
-            let pauses: Vec<Duration> = (0..200).map(|_| backoff(ttl)).collect();
+        for (limit, base) in [(secs(0.01), 0.005), (secs(0.2), 0.05), (secs(0.5), 0.125), (secs(10.0), 0.25)] {
+            let pauses: Vec<Duration> = (0..200).map(|_| backoff(limit)).collect();
             let (least, most) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
-            assert!(*least >= secs(base * 0.75) && *most <= secs(base * 1.25), "{ttl:?}: {least:?} to {most:?}");
-            assert!(most.saturating_sub(*least) > secs(base * 0.2), "{ttl:?}: clients march in step");
+            assert!(*least >= secs(base * 0.75) && *most <= secs(base * 1.25), "{limit:?}: {least:?} to {most:?}");
+            assert!(most.saturating_sub(*least) > secs(base * 0.2), "{limit:?}: clients march in step");
         }
     }
 }

@@ -52,7 +52,12 @@ pub(super) async fn cycles(asks: impl Fn() -> Acquire, until: BootTime) -> Resul
 
 /// Releases a guard that nothing can have happened to.
 pub(super) async fn release(guard: Guard) -> Result<(), Error> {
-    match guard.release().await? {
+    released(guard.release().await?)
+}
+
+/// How the release of such a guard went.
+pub(super) fn released(release: Release) -> Result<(), Error> {
+    match release {
         Release::Released => Ok(()),
         Release::StillHeld(_) | Release::WasLost => Err(lost()),
         Release::Unknown { error, .. } => Err(error),

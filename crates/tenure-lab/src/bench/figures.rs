@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::bench::meter::{Latencies, Run};
+use crate::bench::meter::Run;
 use crate::bench::{Case, Plan};
 
 /// What was found of one case.
@@ -44,8 +44,8 @@ impl Figures {
             time: plan.time,
             operations: latencies.count() as u64,
             per_second: rounded(number(latencies.count() as u64) / plan.time.as_secs_f64(), 10.0),
-            p50_us: Latencies::percentile(&mut latencies, 0.5),
-            p99_us: Latencies::percentile(&mut latencies, 0.99),
+            p50_us: latencies.percentile(0.5),
+            p99_us: latencies.percentile(0.99),
             commands_per_operation: commands.and_then(|(commands, operations)| part(number(commands), operations)),
             client_cpu_us_per_operation: each(client_cpu),
             server_cpu_us_per_operation: server_cpu.and_then(each),

@@ -106,8 +106,6 @@ impl fmt::Display for Case {
     }
 }
 
-/// The ttl of what is held all the while and not renewed.
-const HELD: Duration = Duration::from_secs(4 * 3_600);
 /// How many acquisitions are under way while much is taken.
 const AT_A_TIME: usize = 64;
 
@@ -144,6 +142,12 @@ impl Plan {
     /// Of what.
     pub fn case(&self) -> Case {
         self.case
+    }
+
+    /// The ttl of what is held all the while and not renewed: a run that is killed leaves it behind.
+    fn held(&self) -> Duration {
+        const AROUND_IT: Duration = Duration::from_secs(600);
+        self.time + AROUND_IT
     }
 }
 
@@ -191,7 +195,7 @@ pub async fn run(lab: &Lab, place: &Place, plan: Plan, tell: Tell<'_>) -> Result
         Case::LocalHandover => job.measure(&mut local::Tasks::prepare(place, plan.tasks).await?).await,
         Case::Renew => renew::measure(&job).await,
         Case::Waiters => waiters::measure(&job).await,
-        Case::Readers => job.measure(&mut readers::Readers::prepare(place, plan.tasks).await?).await,
+        Case::Readers => job.measure(&mut readers::Readers::prepare(place, plan).await?).await,
     }
 }
 

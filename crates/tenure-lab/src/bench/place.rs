@@ -24,9 +24,7 @@ pub struct Address {
 impl Address {
     /// Opens the store once more, with a connection of its own.
     pub(super) async fn open(&self) -> Result<Arc<dyn Store>, Error> {
-        if let Some(path) = self.url.strip_prefix("sqlite:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            let path = path.split('?').next().unwrap_or(path);
+        if let Some(path) = self.file() {
             return Ok(Arc::new(tenure_sql::sqlite::open(path)?));
         }
         let mut options = tenure_redis::Options::parse(&self.url)?;
@@ -39,6 +37,12 @@ impl Address {
         Ok(Arc::new(options.connect().await?))
     }
 
+    /// The lock file, where it is one.
+    fn file(&self) -> Option<&str> {
+        let (_, rest) = self.url.split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("sqlite"))?;
+        rest.strip_prefix("//").unwrap_or(rest).split('?').next()
+    }
+
     /// A locker over the store, which shares nothing with any other.
     pub(super) async fn locker(&self) -> Result<Locker, Error> {
         Locker::builder(self.open().await?).build()
@@ -46,7 +50,7 @@ impl Address {
 
     /// A plain connection to the server, to ask it about itself; `None` where the store has no server that counts.
     fn connect(&self) -> Result<Option<Connection>, Error> {
-        if self.url.starts_with("sqlite:") {
+        if self.file().is_some() {
             return Ok(None);
         }
         let unseen = |error: redis::RedisError| Error::unreachable("the server cannot be asked what it executes").source(error);

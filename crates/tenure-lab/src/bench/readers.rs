@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tenure::{BootTime, Error, Guard, Locker};
 
-use crate::bench::cycle::{all, cycles};
+use crate::bench::cycle::{all, cycles, released};
 use crate::bench::meter::Run;
-use crate::bench::{AT_A_TIME, HELD, Load, Place};
+use crate::bench::{AT_A_TIME, Load, Place, Plan};
 
 /// How many come and go: the same however many hold, so that what they find can be compared.
 const COMING: usize = 10;
@@ -21,9 +21,9 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) async fn prepare(place: &Place, tasks: usize) -> Result<Self, Error> {
-        let (locks, name, coming) = (place.address.locker().await?, place.name("readers"), tasks.min(COMING));
-        let holding = (coming..tasks).map(|_| locks.read(&name).ttl(HELD).fixed_lease().acquire());
+    pub(super) async fn prepare(place: &Place, plan: Plan) -> Result<Self, Error> {
+        let (locks, name, coming) = (place.address.locker().await?, place.name("readers"), plan.tasks.min(COMING));
+        let holding = (coming..plan.tasks).map(|_| locks.read(&name).ttl(plan.held()).fixed_lease().acquire());
         let held = stream::iter(holding).buffer_unordered(AT_A_TIME).try_collect().await?;
         Ok(Self { locks, name, coming, held })
     }
@@ -43,7 +43,7 @@ impl Load for Readers {
 
     async fn end(&mut self) -> Result<(), Error> {
         for (_, ended) in self.locks.release_all().await {
-            let _all_of_it = ended?;
+            released(ended?)?;
         }
         self.held.clear();
         Ok(())

@@ -1,7 +1,7 @@
 //! Tasks that wait for names while nothing happens.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use tenure::{Error, Locker, Waiting};
@@ -10,27 +10,31 @@ use tokio::task::JoinSet;
 
 use crate::bench::meter::{Run, Usage};
 use crate::bench::probe::Probe;
-use crate::bench::{Figures, HELD, Job, Stage};
+use crate::bench::{Figures, Job, Stage};
 
 const WAITERS_OF_A_NAME: usize = 100;
-/// How long waiters that have heard that a name is taken need to come to rest.
+/// Over so long it is seen whether the waiters have come to rest.
 const REST: Duration = Duration::from_millis(500);
+/// After this long they are measured as they are.
+const LONGEST_UNREST: Duration = Duration::from_secs(10);
 
 pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     let tasks = job.plan.tasks;
     let names: Vec<String> = (0..tasks.div_ceil(WAITERS_OF_A_NAME)).map(|name| job.name(&format!("waiters-{name}"))).collect();
     let holder = job.place.address.locker().await?;
-    let held = try_join_all(names.iter().map(|name| holder.mutex(name).ttl(HELD).fixed_lease().acquire())).await?;
+    let held = try_join_all(names.iter().map(|name| holder.mutex(name).ttl(job.plan.held()).fixed_lease().acquire())).await?;
 
     let probe = Probe::new(job.place.address.open().await?);
     let locks = Locker::new(probe.clone());
     let before = resident();
     let waiting = wait(&locks, &names, tasks).await?;
-    // So many tasks try for a while, each for itself: the time begins when no more is asked than by those who keep a place.
+    // So many tasks try for a while, each for itself: the time begins when no more is asked than by those who keep a place. Where they
+    // cannot be told they go on looking, and that is what they cost.
+    let began = Instant::now();
     loop {
         probe.take();
-        job.watched(tokio::time::sleep(REST)).await;
-        if probe.take().calls.count() <= names.len() {
+        tokio::time::sleep(REST).await;
+        if probe.take().calls.count() <= names.len() || began.elapsed() > LONGEST_UNREST {
             break;
         }
     }
@@ -55,7 +59,7 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     Ok(Figures::of_run(&job.plan, Run { done, latencies, client_cpu: used.client }, commands, used.server, told))
 }
 
-/// Starts the tasks; they wait when this returns.
+/// Starts the tasks, and waits until each name is known to be taken.
 async fn wait(locks: &Locker, names: &[String], tasks: usize) -> Result<JoinSet<Result<(), Error>>, Error> {
     let heard = Arc::new(Semaphore::new(0));
     let mut waiting = JoinSet::new();
@@ -75,13 +79,11 @@ async fn wait(locks: &Locker, names: &[String], tasks: usize) -> Result<JoinSet<
     tokio::select! {
         biased;
         ended = waiting.join_next() => match ended {
-            Some(Ok(Err(error))) => return Err(error),
-            _ => return Err(Error::unavailable("a name that is held was granted")),
+            Some(Ok(Err(error))) => Err(error),
+            _ => Err(Error::unavailable("a name that is held was granted")),
         },
-        _ = heard.acquire_many(told) => {}
+        _ = heard.acquire_many(told) => Ok(waiting),
     }
-    tokio::time::sleep(REST).await;
-    Ok(waiting)
 }
 
 /// The memory that this process has in use, where the system tells.

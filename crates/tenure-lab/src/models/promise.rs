@@ -2,10 +2,12 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::ops::Range;
 
 use stateright::{Model, Property};
 
-use super::story::Story;
+use super::story::{Story, client_name};
+use super::traffic::Id;
 
 /// What the protocol promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +40,7 @@ impl Promise {
             Self::LossIsFinal => "a tenure that has ended is not believed again",
             Self::NoFalseLoss => "no lease is lost that nothing has taken away",
             Self::InOrder => "nobody who waits is passed over",
-            Self::InTurn => "a process passes a name on among its tasks only so often while another waits",
+            Self::InTurn => "a process passes a name on among its tasks for no longer than a turn while another waits",
             Self::Served => "one of those who wait is served in time, though every push is lost",
         }
     }
@@ -86,8 +88,6 @@ pub enum Sight {
     Ignored,
     /// A task holds by the lease of another.
     Passed,
-    /// A process holds under a new counter.
-    Recounted,
 }
 
 impl Sight {
@@ -106,7 +106,6 @@ impl Sight {
             Self::Pushed => "a push is believed",
             Self::Ignored => "a push is too old",
             Self::Passed => "passed from task to task",
-            Self::Recounted => "counted anew",
         }
     }
 
@@ -124,7 +123,6 @@ impl Sight {
             Self::Pushed => |m: &P, s: &P::State| m.sees(s, Self::Pushed),
             Self::Ignored => |m: &P, s: &P::State| m.sees(s, Self::Ignored),
             Self::Passed => |m: &P, s: &P::State| m.sees(s, Self::Passed),
-            Self::Recounted => |m: &P, s: &P::State| m.sees(s, Self::Recounted),
         };
         Property::sometimes(self.words(), condition)
     }
@@ -138,6 +136,33 @@ pub(crate) trait Subject:
     + Sync
     + 'static
 {
+    /// What a step is that lets a tick pass.
+    const TICK: Self::Action;
+
+    /// How many clients there are, and how many claims each makes. Claims are numbered through, client by client.
+    fn claimants(&self) -> (u8, u8);
+
+    fn client_of(&self, id: Id) -> usize {
+        usize::from(id / self.claimants().1)
+    }
+
+    fn claims_of(&self, client: usize) -> Range<Id> {
+        let (_, claims) = self.claimants();
+        let first = u8::try_from(client).expect("clients are few") * claims;
+        first..first + claims
+    }
+
+    fn all_claims(&self) -> Id {
+        let (clients, claims) = self.claimants();
+        clients * claims
+    }
+
+    /// `A`, and `A2` for its second claim.
+    fn name_of(&self, id: Id) -> String {
+        let (client, nth) = (client_name(self.client_of(id)), id % self.claimants().1);
+        if nth == 0 { client } else { format!("{client}{}", nth + 1) }
+    }
+
     /// What must hold in every state that is reached.
     fn promises(&self) -> &[Promise];
 

@@ -1,7 +1,44 @@
 //! What is common to all counterexamples in words.
 
+use super::promise::{Promise, Subject};
+
 /// What happened, a line for each step, in order.
 pub type Story = Vec<String>;
+
+/// Puts the steps of a protocol into words.
+pub(crate) trait Narrator<P: Subject> {
+    /// Ticks since the beginning.
+    fn now(&mut self) -> &mut u32;
+
+    /// What is so before anything has happened; nothing where that need not be said.
+    fn begin(&self, state: &P::State) -> Story;
+
+    /// A line for each thing that a step does.
+    fn step(&mut self, before: &P::State, action: P::Action, after: &P::State) -> Story;
+
+    /// How the promise is broken in the end.
+    fn end(&self, state: &P::State, promise: Promise) -> String;
+}
+
+/// Tells `actions`, which end in a broken `promise`.
+pub(crate) fn told<P: Subject>(protocol: &P, mut narrator: impl Narrator<P>, actions: &[P::Action], promise: Promise) -> Story {
+    let mut state = protocol.init_states().remove(0);
+    let at = |now: &u32, lines: Story| lines.into_iter().map(move |line| format!("t={now}  {line}")).collect::<Story>();
+    let first = narrator.begin(&state);
+    let mut story = at(narrator.now(), first);
+    for action in actions {
+        let Some(next) = protocol.next_state(&state, *action) else { continue };
+        if *action == P::TICK {
+            *narrator.now() += 1;
+        }
+        let lines = narrator.step(&state, *action, &next);
+        story.extend(at(narrator.now(), lines));
+        state = next;
+    }
+    let last = narrator.end(&state, promise);
+    story.extend(at(narrator.now(), vec![last]));
+    story
+}
 
 /// What is under way, and since when.
 pub(crate) struct UnderWay<R>(Vec<(R, u32)>);
@@ -34,10 +71,4 @@ impl<R: Copy + PartialEq> UnderWay<R> {
 /// A, B, C.
 pub(crate) fn client_name(client: usize) -> String {
     ["A", "B", "C"][client].to_owned()
-}
-
-/// `A`, and `A2` for its second claim.
-pub(crate) fn claim_name(client: usize, nth: u8) -> String {
-    let client = client_name(client);
-    if nth == 0 { client } else { format!("{client}{}", nth + 1) }
 }

@@ -7,23 +7,17 @@ use tenure_testkit::worker::{Call, Deed, Moment, Probe};
 use tenure_testkit::{Register, ShiftedClock};
 
 use super::actor::Claim;
-use super::rigs::{File, Redis, in_memory, on_file, on_redis};
+use super::rigs::{Played, Row, in_memory, on_both};
 use super::stage::{BELIEF, CLAIM, DOOR, NEXT, OPERATION, POLL, SLACK, Stage, TTL, terms};
 use super::{broken, fenced, holds, spared};
 use crate::Item;
-use crate::item::Run;
-
-type Row = fn(&mut Stage<'_>);
 
 pub(super) fn items() -> Vec<Item> {
-    let redis = |row: Row| on_redis(|how| how, move |stage, _: &Redis| row(stage));
-    let file = |row: Row| on_file(move |stage, _: &File| row(stage));
-    [both("redis", redis), both("sqlite", file), memory()].concat()
+    [on_both(shared), memory()].concat()
 }
 
 /// The rows of a store that processes share.
-fn both<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
-    let id = |row: &str| format!("{store}/{row}");
+fn shared(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         fenced(&id("01-holder-paused"), "the holder is stopped for longer than its lease and goes on writing", on(paused)),
         broken(

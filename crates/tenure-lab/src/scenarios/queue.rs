@@ -5,22 +5,16 @@ use std::time::Duration;
 use tenure_testkit::worker::{Call, Deed, Moment, Probe, Terms};
 
 use super::actor::{Actor, Claim};
-use super::rigs::{File, Redis, on_file, on_redis};
+use super::rigs::{Played, Row, on_both};
 use super::stage::{CLAIM, DOOR, NEXT, OPERATION, SLACK, Stage, now, terms};
 use super::{fenced, holds};
 use crate::Item;
-use crate::item::Run;
-
-type Row = fn(&mut Stage<'_>);
 
 pub(super) fn items() -> Vec<Item> {
-    let redis = |row: Row| on_redis(|how| how, move |stage, _: &Redis| row(stage));
-    let file = |row: Row| on_file(move |stage, _: &File| row(stage));
-    [rows("redis", redis), rows("sqlite", file)].concat()
+    on_both(rows)
 }
 
-fn rows<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
-    let id = |row: &str| format!("{store}/{row}");
+fn rows(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         holds(&id("44-dead-head"), "the first in line is killed before it is served", on(head_killed)),
         holds(&id("44-stopped-head"), "the first in line is stopped before it is served, and goes on later", on(head_stopped)),

@@ -15,7 +15,7 @@ use tenure_testkit::{Proxy, RedisServer, Reply, redis};
 use super::actor::Actor;
 use super::stage::{Line, Look, Place, Stage};
 use crate::item::Run;
-use crate::{Lab, Shown};
+use crate::{Item, Lab, Shown};
 
 /// A Redis behind a proxy. Those who are near reach it through the proxy.
 pub(super) struct Redis {
@@ -97,6 +97,27 @@ impl Redis {
         let forever = || self.server.command(&["PTTL", name]) == -1;
         (!holder.is_nil()).then(|| (holder.text(), forever()))
     }
+}
+
+/// A scenario that needs nothing but a stage.
+pub(super) type Row = fn(&mut Stage<'_>);
+
+/// What a row becomes on one store.
+pub(super) type Played = Box<dyn Fn(&str) -> Run>;
+
+/// A table of rows: given how an id begins, and how a row is played.
+type Table = fn(&dyn Fn(&str) -> String, &dyn Fn(Row) -> Played) -> Vec<Item>;
+
+/// The rows of a table on each of the stores that processes share.
+pub(super) fn on_both(rows: Table) -> Vec<Item> {
+    let redis = |row: Row| -> Played { Box::new(on_redis(|how| how, move |stage, _| row(stage))) };
+    let file = |row: Row| -> Played { Box::new(on_file(move |stage, _| row(stage))) };
+    [rows(&|id| format!("redis/{id}"), &redis), rows(&|id| format!("sqlite/{id}"), &file)].concat()
+}
+
+/// The rows of a table on the store that one process has to itself.
+pub(super) fn alone(rows: Table) -> Vec<Item> {
+    rows(&|id| format!("memory/{id}"), &|row| Box::new(in_memory(row)))
 }
 
 /// The number behind `key`; none of them yet is 0.
@@ -247,7 +268,7 @@ fn read_one<T: FromSql>(path: &Path, sql: &str, name: &str) -> Option<T> {
 }
 
 /// A scenario on the memory of one process.
-pub(super) fn in_memory(row: fn(&mut Stage<'_>)) -> impl Fn(&str) -> Run {
+pub(super) fn in_memory(row: Row) -> impl Fn(&str) -> Run {
     move |id| {
         let id = id.to_owned();
         Arc::new(move |lab, seed| {

@@ -7,21 +7,15 @@ use tenure_testkit::worker::Terms;
 
 use super::actor::Claim;
 use super::holds;
-use super::rigs::{File, Redis, on_file, on_redis};
+use super::rigs::{Played, Row, on_both};
 use super::stage::{DOOR, NEXT, OPERATION, SLACK, Stage, TTL, now, terms};
 use crate::Item;
-use crate::item::Run;
-
-type Row = fn(&mut Stage<'_>);
 
 pub(super) fn items() -> Vec<Item> {
-    let redis = |row: Row| on_redis(|how| how, move |stage, _: &Redis| row(stage));
-    let file = |row: Row| on_file(move |stage, _: &File| row(stage));
-    [rows("redis", redis), rows("sqlite", file)].concat()
+    on_both(rows)
 }
 
-fn rows<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
-    let id = |row: &str| format!("{store}/{row}");
+fn rows(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         holds(&id("48-reader-killed"), "one of two readers is killed while a writer waits", on(reader_killed)),
         holds(&id("48-stream-of-readers"), "readers come all the time while a writer waits", on(stream_of_readers)),

@@ -5,24 +5,17 @@ use std::time::Duration;
 use tenure_testkit::history::{At, nanos};
 use tenure_testkit::worker::ByHand;
 
-use super::rigs::{File, Redis, in_memory, on_file, on_redis};
+use super::rigs::{Played, Row, alone, on_both};
 use super::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
 use super::{fenced, holds};
 use crate::Item;
-use crate::item::Run;
-
-type Row = fn(&mut Stage<'_>);
 
 pub(super) fn items() -> Vec<Item> {
-    let redis = |row: Row| on_redis(|how| how, move |stage, _: &Redis| row(stage));
-    let file = |row: Row| on_file(move |stage, _: &File| row(stage));
-    [every("redis", redis), shared("redis", redis), every("sqlite", file), shared("sqlite", file), every("memory", in_memory)]
-        .concat()
+    [on_both(|id, on| [every(id, on), shared(id, on)].concat()), alone(every)].concat()
 }
 
 /// The rows of every store.
-fn every<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
-    let id = |row: &str| format!("{store}/{row}");
+fn every(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         holds(&id("39-given-twice"), "two ask with one value that was given to both", on(given_twice)),
         fenced(&id("39-given-and-released"), "somebody releases by the value that two were given", on(given_and_released)),
@@ -44,9 +37,9 @@ fn every<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
 }
 
 /// The row of a store that outlives the holder.
-fn shared<R: Fn(&str) -> Run>(store: &str, on: impl Fn(Row) -> R) -> Vec<Item> {
+fn shared(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     let fault = "a holder with a shortest hold is killed, some before their first renewal and some after it";
-    vec![holds(&format!("{store}/40-killed"), fault, on(killed_early))]
+    vec![holds(&id("40-killed"), fault, on(killed_early))]
 }
 
 /// The shortest hold, longer than the ttl.

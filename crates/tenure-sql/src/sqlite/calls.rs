@@ -9,7 +9,7 @@ use tenure::{Acquired, BootTime, Entry, Error, Fence, Grant, Lease, Name, Place,
 
 use super::failure::{Failure, damaged};
 use super::file::LockFile;
-use super::rows::{Found, held, nanos};
+use super::rows::{Found, held, nanos, signed};
 use super::statements::{COUNT, LIST, LIST_WAITERS, MOVE_HAND, NEXT_HAND, RENEW, SWEEP};
 
 /// One grant in so many looks at the next so many names and drops what has ended there. That is four for each that comes in, so the
@@ -122,7 +122,7 @@ impl LockFile {
         if Fence::from_counter(counter).is_none() {
             return Err(damaged(&self.path, "its fences are used up", "give another path, and tell the guarded resources").into());
         }
-        tx.prepare_cached(COUNT)?.execute([i64::try_from(counter).unwrap_or(i64::MAX)])?;
+        tx.prepare_cached(COUNT)?.execute([signed(counter)])?;
         if counter.is_multiple_of(SWEEP_EVERY) {
             sweep(tx, now)?;
         }

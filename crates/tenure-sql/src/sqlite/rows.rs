@@ -171,7 +171,7 @@ fn span(nanos: i64) -> Duration {
     Duration::from_nanos(unsigned(nanos))
 }
 
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

@@ -19,7 +19,7 @@ pub(super) const VERSION: i32 = 2;
 
 /// Run on every connection.
 ///
-/// A commit is not synced: after a crash of the machine no lease stands anyway. The log is checkpointed at 200 pages, not at 1000,
+/// A commit is not synced: after a crash of the machine no lease stands anyway. The log is checkpointed at 64 pages, not at 1000,
 /// because the first process that opens the file after the last has closed it reads the log through.
 pub(super) const SETTINGS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 64";
 

@@ -169,10 +169,17 @@ fn bind(dir: &Path, name: &str) -> io::Result<UnixDatagram> {
 
 fn hear(socket: &UnixDatagram, ended: &AtomicBool, listeners: &Listeners) {
     let mut letter = vec![0; LARGEST];
-    while let Ok(length) = socket.recv(&mut letter) {
+    loop {
+        let received = socket.recv(&mut letter);
         if ended.load(Ordering::Acquire) {
             return;
         }
+        let length = match received {
+            Ok(length) => length,
+            // A signal of the program we are part of.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
         let notice = letter.get(..length).and_then(|letter| std::str::from_utf8(letter).ok()).and_then(read);
         if let Some((name, owner, notice)) = notice {
             listeners.notify(&name, Some(&owner), &notice);

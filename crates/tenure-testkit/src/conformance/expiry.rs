@@ -89,7 +89,7 @@ pub async fn a_late_owner_harms_nobody(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// While a name lingers it is taken, and no renewal, release or acquisition of the old owner matches it (U10).
+/// While a name lingers it is taken, and no renewal, release or acquisition of the old owner matches it.
 pub async fn a_lingering_name_is_nobodys(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);

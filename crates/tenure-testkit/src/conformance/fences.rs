@@ -49,7 +49,7 @@ pub async fn fences_rise_under_contention(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// The lease that was passed on is finished, and the new one has a larger number (B14).
+/// The lease that was passed on is finished, and the new one has a larger number.
 pub async fn adoption_swaps_owner_and_fence(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);

@@ -209,7 +209,7 @@ pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// It asks for a smaller share by acquiring again, and an acquire by a given value is not repeated (U13).
+/// It asks for a smaller share by acquiring again, and an acquire by a given value is not repeated.
 pub async fn a_given_token_is_not_downgraded(subject: &dyn Subject) -> Outcome {
     let locks = locker(subject).await;
     let writer = locks.write("page").ttl(LONG).token(Owner::from_bytes(&b"fixed"[..])).acquire().await.unwrap();

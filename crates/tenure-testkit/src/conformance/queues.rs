@@ -7,6 +7,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tenure::{Acquired, BootTime, Busy, Notice, Owner, Place, Released, Renewal, Request, Share, Store};
 use tokio::time::timeout;
 
+use super::shares::release;
 use super::{
     CLAIM, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, assert_free, granted, is_busy, joining, keeping, lease, name,
     request,
@@ -44,10 +45,6 @@ async fn busy(store: &dyn Store, request: &Request) -> Busy {
 
 async fn ahead(store: &dyn Store, request: &Request) -> Option<u32> {
     busy(store, request).await.ahead
-}
-
-async fn release(store: &dyn Store, request: &Request) {
-    assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), Released::Released);
 }
 
 async fn waiters(store: &dyn Store) -> u64 {
@@ -95,7 +92,7 @@ pub async fn a_try_neither_queues_nor_overtakes(subject: &dyn Subject) -> Outcom
     Ok(())
 }
 
-/// Two that were given one value would have one place and one lease: such a value waits without a place (U13).
+/// Two that were given one value would have one place and one lease: such a value waits without a place.
 pub async fn a_given_value_never_queues(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
@@ -135,7 +132,7 @@ pub async fn a_place_without_heartbeat_lapses(subject: &dyn Subject) -> Outcome 
     Ok(())
 }
 
-/// Neither before it joined, nor after its place lapsed, nor after it was served and gave up (U1).
+/// Neither before it joined, nor after its place lapsed, nor after it was served and gave up.
 pub async fn a_heartbeat_never_makes_a_place(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let (held, lapsed, served) = (holder(&ours).await, brief(KEEP), brief(LONG));
@@ -172,7 +169,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// A dead head costs the claim of its own place, and no more (B12).
+/// A dead head costs the claim of its own place, and no more.
 pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let claim = Duration::from_secs(1);
@@ -229,7 +226,7 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     Ok(())
 }
 
-/// To whom, with a number above all that it was told, and for how long (U1, U2).
+/// To whom, with a number above all that it was told, and for how long.
 pub async fn a_hand_over_is_pushed_to_the_one_that_is_served(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     if !theirs.features().push {

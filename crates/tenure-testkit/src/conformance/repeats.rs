@@ -30,7 +30,7 @@ pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome
     Ok(())
 }
 
-/// Two users of one given value are two users (U13).
+/// Two users of one given value are two users.
 pub async fn a_given_token_is_busy_for_its_second_user(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..request("door", LONG) };
@@ -66,7 +66,7 @@ pub async fn a_repeated_release_frees_once(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// A release with a linger that runs twice is answered alike, and does not start the linger again (U10).
+/// A release with a linger that runs twice is answered alike, and does not start the linger again.
 pub async fn a_repeated_linger_is_released(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);

@@ -175,9 +175,9 @@ impl<'a> Pump<'a> {
                 self.ended = true;
                 let rest = std::mem::take(&mut self.unfinished);
                 if !rest.is_empty() {
-                    self.push(&state, rest, Duration::ZERO, false);
+                    self.enqueue(&state, rest, Duration::ZERO, false);
                 }
-                self.push(&state, Vec::new(), Duration::ZERO, false);
+                self.enqueue(&state, Vec::new(), Duration::ZERO, false);
             }
         }
         drop(state);
@@ -253,7 +253,7 @@ impl<'a> Pump<'a> {
         if !self.opaque {
             self.unfinished = rest.to_vec();
         } else if !rest.is_empty() {
-            self.push(state, rest.to_vec(), Duration::ZERO, false);
+            self.enqueue(state, rest.to_vec(), Duration::ZERO, false);
         }
     }
 
@@ -263,8 +263,8 @@ impl<'a> Pump<'a> {
             Way::Replies => self.reply(state, frame),
         };
         match fate {
-            Fate::Pass(held) => self.push(state, frame.to_vec(), held, false),
-            Fate::Push => self.push(state, frame.to_vec(), Duration::ZERO, true),
+            Fate::Pass(held) => self.enqueue(state, frame.to_vec(), held, false),
+            Fate::Push => self.enqueue(state, frame.to_vec(), Duration::ZERO, true),
             Fate::Vanish => {}
             Fate::Lose(loss) => {
                 state.maimed.insert(self.id);
@@ -303,7 +303,7 @@ impl<'a> Pump<'a> {
         ledger.received(frame).map_or(Fate::Pass(Duration::ZERO), Fate::Lose)
     }
 
-    fn push(&mut self, state: &State, bytes: Vec<u8>, held: Duration, push: bool) {
+    fn enqueue(&mut self, state: &State, bytes: Vec<u8>, held: Duration, push: bool) {
         if self.output == Output::Open {
             let due = Instant::now() + state.delay + held;
             self.queue.push_back(Frame { due, heals: state.heals, bytes, written: 0, push });

@@ -76,7 +76,7 @@ enum Whim {
     IsDropped(Duration),
 }
 
-/// Carries `load` with `locks`; panics when anything comes that is not an order of things.
+/// Carries `load` with `locks`; panics at any error but that the time of an ask was up.
 pub async fn carry(locks: &Locker, load: &Load) -> Tally {
     let (end, left) = (Instant::now() + load.time, std::sync::Arc::new(AtomicU64::new(load.visits)));
     let tasks = (0..load.tasks).map(|number| {

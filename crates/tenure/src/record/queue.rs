@@ -16,7 +16,7 @@ pub struct Waiter {
     pub share: Share,
     /// How long the place lives from each heartbeat.
     pub keep: Duration,
-    /// The ttl of a lease handed to it: the waiter's own number, whoever serves it (U2).
+    /// The ttl of a lease handed to it: the waiter's own number, whoever serves it.
     pub claim: Duration,
     /// When the place lapses.
     pub until: Duration,

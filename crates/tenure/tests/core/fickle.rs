@@ -212,7 +212,7 @@ impl Store for Fickle {
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         assert!(
             !request.repeatable || !self.released().contains(&request.owner),
-            "a token was used again after its release was sent (U4)"
+            "a token was used again after its release was sent"
         );
         self.note(Call::Acquire(request.clone()));
         let answer = self.0.answers.lock().unwrap().pop_front();

@@ -1,4 +1,4 @@
-//! A hand-over that is pushed: when it is believed, for how long, and when it is only a hint (U1 to U3).
+//! A hand-over that is pushed: when it is believed, for how long, and when it is only a hint.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ async fn a_push_is_believed_without_asking_and_renewed_soon() {
     assert_eq!(renewals[0].1[0].ttl, LONG, "it is renewed for its ttl");
 }
 
-/// A grant that is not above what was heard is an old one (U1).
+/// A grant that is not above what was heard is an old one.
 #[tokio::test(start_paused = true)]
 async fn an_old_push_is_a_hint() {
     let scene = scene(|acquire| acquire).await;
@@ -97,7 +97,7 @@ async fn a_push_for_another_owner_is_a_hint() {
     assert!(!scene.waiter.is_finished());
 }
 
-/// The claim is the waiter's own number, whatever others say (U2).
+/// The claim is the waiter's own number, whatever others say.
 #[tokio::test(start_paused = true)]
 async fn nobody_else_makes_a_claim_longer() {
     for (told, believed) in [(CLAIM * 10, ms(1_333)), (secs(1), ms(888))] {
@@ -108,7 +108,7 @@ async fn nobody_else_makes_a_claim_longer() {
     }
 }
 
-/// Whoever needs more than a claim has, asks (U3).
+/// Whoever needs more than a claim has, asks.
 #[tokio::test(start_paused = true)]
 async fn terms_that_a_claim_cannot_keep_make_it_a_hint() {
     let demanding: [fn(Acquire) -> Acquire; 3] =
@@ -182,7 +182,7 @@ async fn a_believed_lease_survives_one_error() {
     }
 }
 
-/// A heartbeat never makes a place: where the place is gone, its token is used up (U1, U4).
+/// A heartbeat never makes a place: where the place is gone, its token is used up.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_gone_is_taken_anew_with_another_token() {
     let scene = scene(|acquire| acquire).await;

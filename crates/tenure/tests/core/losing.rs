@@ -134,7 +134,7 @@ async fn work_does_not_go_on_after_a_pause() {
     }
 }
 
-/// A clock that jumps, as one does that went on while the machine slept, and no timer of the runtime notices (U12).
+/// A clock that jumps, as one does that went on while the machine slept, and no timer of the runtime notices.
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_slept_finds_its_locks_lost() {
     let (machine, _store, locks) = world();

@@ -19,7 +19,7 @@ impl Machine {
         Self { started: Instant::now(), jumped: watch::Sender::new(Duration::from_secs(1_000)) }
     }
 
-    /// The machine sleeps: the clock has gone on, and its timers ring when it wakes (U12).
+    /// The machine sleeps: the clock has gone on, and its timers ring when it wakes.
     pub(crate) fn sleep(&self, span: Duration) {
         self.jumped.send_modify(|jumped| *jumped += span);
     }

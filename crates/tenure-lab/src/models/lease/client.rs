@@ -1,8 +1,10 @@
 //! What a client sends, and what it makes of the answers.
 
 use super::protocol::Protocol;
-use super::rules::{Counting, Wire};
-use super::state::{Answer, Claim, Client, Id, Op, Phase, Reply, Request, State};
+use super::rules::Counting;
+use super::state::{Answer, Claim, Client, Id, Op, Phase, Reply, State};
+use crate::models::promise::Subject as _;
+use crate::models::traffic::Wire;
 
 impl Protocol {
     fn send(&self, state: &mut State, id: Id, op: Op) {
@@ -12,7 +14,7 @@ impl Protocol {
         }
         let claim = &mut state.claims[usize::from(id)];
         (claim.awaits, claim.age) = (true, 0);
-        state.requests.push(Request { claim: id, link, op, awaited: true, age: 0 });
+        state.traffic.send(id, link, op);
     }
 
     /// The command that a claim is asked for with.
@@ -107,7 +109,7 @@ impl Protocol {
         state.clients[client].link += 1;
         state.clients[client].lifted = false;
         if self.rules.kills_predecessor {
-            state.requests.retain(|request| self.client_of(request.claim) != client);
+            state.traffic.requests.retain(|request| self.client_of(request.claim) != client);
         }
     }
 

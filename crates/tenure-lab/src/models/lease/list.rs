@@ -1,8 +1,9 @@
 //! Which models there are.
 
 use super::protocol::Protocol;
-use super::rules::{Bounds, Counting, Rules, Wire};
+use super::rules::{Bounds, Counting, Rules};
 use crate::models::promise::{Promise, Sight};
+use crate::models::traffic::Wire;
 use crate::models::{Expected, Model};
 
 const TIER_1: &[Promise] = &[Promise::OneHolder, Promise::NoOrphan, Promise::LossIsFinal, Promise::NoFalseLoss];

@@ -2,10 +2,12 @@
 
 use stateright::Property;
 
-use super::rules::{Bounds, Counting, Rules, Wire};
+use super::rules::{Bounds, Counting, Rules};
 use super::state::{Claim, Id, MOST, Phase, State};
+use super::story::Narrator;
 use crate::models::promise::{Promise, Sight, Subject};
-use crate::models::story::Story;
+use crate::models::story::{Story, told};
+use crate::models::traffic::Wire;
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,19 +43,6 @@ pub(crate) struct Protocol {
 impl Protocol {
     /// Far above what the counter can come to without the clock.
     const EPOCH: u8 = 32;
-
-    pub(crate) fn client_of(&self, id: Id) -> usize {
-        usize::from(id / self.bounds.claims)
-    }
-
-    pub(crate) fn claims_of(&self, client: usize) -> std::ops::Range<Id> {
-        let first = u8::try_from(client).expect("clients are few") * self.bounds.claims;
-        first..first + self.bounds.claims
-    }
-
-    pub(crate) fn all_claims(&self) -> Id {
-        self.bounds.clients * self.bounds.claims
-    }
 
     pub(crate) fn counts(&self) -> bool {
         self.bounds.counting != Counting::No
@@ -122,34 +111,10 @@ impl Protocol {
         }
     }
 
-    /// The requests that may be the next to arrive.
-    fn arriving(&self, state: &State) -> Vec<usize> {
-        let lane = |at: usize| (self.client_of(state.requests[at].claim), state.requests[at].link);
-        let all = 0..state.requests.len();
-        match self.bounds.wire {
-            Wire::Unordered => all.filter(|&at| !state.requests[..at].contains(&state.requests[at])).collect(),
-            Wire::Connections => all.filter(|&at| !(0..at).any(|before| lane(before) == lane(at))).collect(),
-        }
-    }
-
     fn tick(&self, state: &mut State) {
         state.server.tick();
         self.tick_claims(state);
-        if let Some(latest) = self.bounds.latest {
-            for request in &mut state.requests {
-                request.age += 1;
-            }
-            state.requests.retain(|request| request.age <= latest);
-        }
-    }
-
-    /// Makes one of states that differ in nothing that matters.
-    fn tidy(&self, state: &mut State) {
-        match self.bounds.wire {
-            Wire::Unordered => state.requests.sort_unstable(),
-            Wire::Connections => state.requests.sort_by_key(|request| (self.client_of(request.claim), request.link)),
-        }
-        state.replies.sort_unstable();
+        state.traffic.tick(self.bounds.latest);
     }
 }
 
@@ -167,8 +132,9 @@ impl stateright::Model for Protocol {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        actions.extend(self.arriving(state).into_iter().map(Action::Execute));
-        actions.extend((0..state.replies.len()).map(Action::Hear));
+        let arriving = state.traffic.arriving(self.bounds.wire, |id| self.client_of(id));
+        actions.extend(arriving.into_iter().map(Action::Execute));
+        actions.extend((0..state.traffic.replies.len()).map(Action::Hear));
         for client in 0..usize::from(self.bounds.clients) {
             self.of_client(state, client, actions);
         }
@@ -182,14 +148,12 @@ impl stateright::Model for Protocol {
         let mut state = last.clone();
         match action {
             Action::Execute(at) => {
-                let request = state.requests.remove(at);
+                let request = state.traffic.requests.remove(at);
                 let answer = self.execute(&mut state.server, request);
-                if request.awaited {
-                    state.replies.push(super::state::Reply { claim: request.claim, answer });
-                }
+                state.traffic.answer(request, answer);
             }
             Action::Hear(at) => {
-                let reply = state.replies.remove(at);
+                let reply = state.traffic.replies.remove(at);
                 self.hear(&mut state, reply);
             }
             Action::Ask(id) => self.ask(&mut state, id),
@@ -209,12 +173,12 @@ impl stateright::Model for Protocol {
             }
             Action::Tick => self.tick(&mut state),
         }
-        self.tidy(&mut state);
+        state.traffic.tidy(self.bounds.wire, |id| self.client_of(id));
         Some(state)
     }
 
     fn within_boundary(&self, state: &State) -> bool {
-        self.bounds.under_way.is_none_or(|most| state.requests.len() + state.replies.len() <= most)
+        self.bounds.under_way.is_none_or(|most| state.traffic.len() <= most)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -223,6 +187,12 @@ impl stateright::Model for Protocol {
 }
 
 impl Subject for Protocol {
+    const TICK: Action = Action::Tick;
+
+    fn claimants(&self) -> (u8, u8) {
+        (self.bounds.clients, self.bounds.claims)
+    }
+
     fn promises(&self) -> &[Promise] {
         &self.promises
     }
@@ -262,6 +232,6 @@ impl Subject for Protocol {
     }
 
     fn told(&self, actions: &[Action], promise: Promise) -> Story {
-        super::story::told(self, actions, promise)
+        told(self, Narrator::new(self), actions, promise)
     }
 }

@@ -1,6 +1,7 @@
 //! What the protocol does, rule by rule, and how far a search goes.
 
 use crate::models::counted;
+use crate::models::traffic::Wire;
 
 /// What tenure does. Each rule is one that can be left out, to see what it is there for.
 #[allow(clippy::struct_excessive_bools, reason = "a list of independent rules")]
@@ -72,15 +73,6 @@ impl Rules {
         lifts: true,
         rechecks: true,
     };
-}
-
-/// What carries commands to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wire {
-    /// Connections: in order on each; a client may replace its own by another.
-    Connections,
-    /// Anything: commands overtake each other.
-    Unordered,
 }
 
 /// How fences are made.

@@ -1,19 +1,20 @@
 //! One moment of the protocol. Times are ticks left, so that what differs only in when it happens is one state.
 
+pub(crate) use crate::models::traffic::Id;
+use crate::models::traffic::{self, Traffic};
+
 /// A client may have this many claims, all clients together.
 pub(crate) const MOST: usize = 6;
 
-/// The index of a claim; its client is found from it.
-pub(crate) type Id = u8;
+pub(crate) type Request = traffic::Request<Op>;
+pub(crate) type Reply = traffic::Reply<Answer>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct State {
     pub(crate) server: Server,
     pub(crate) clients: [Client; 3],
     pub(crate) claims: [Claim; MOST],
-    /// In order for each connection.
-    pub(crate) requests: Vec<Request>,
-    pub(crate) replies: Vec<Reply>,
+    pub(crate) traffic: Traffic<Op, Answer>,
     /// The lease that was passed on, for whoever adopts it.
     pub(crate) passed: Option<Id>,
     pub(crate) passes: u8,
@@ -98,17 +99,6 @@ impl Claim {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Request {
-    pub(crate) claim: Id,
-    pub(crate) link: u8,
-    pub(crate) op: Op,
-    /// Somebody still waits for the answer.
-    pub(crate) awaited: bool,
-    /// Ticks since it was sent, where that matters.
-    pub(crate) age: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Op {
     /// Takes a free name, and counts; `lift`s the counter before.
     Take {
@@ -126,12 +116,6 @@ pub(crate) enum Op {
         short: bool,
     },
     Release,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Reply {
-    pub(crate) claim: Id,
-    pub(crate) answer: Answer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -162,10 +146,7 @@ impl State {
     pub(crate) fn abandon(&mut self, id: Id) {
         self.claims[usize::from(id)].awaits = false;
         self.claims[usize::from(id)].age = 0;
-        for request in self.requests.iter_mut().filter(|request| request.claim == id) {
-            request.awaited = false;
-        }
-        self.replies.retain(|reply| reply.claim != id);
+        self.traffic.abandon(id);
     }
 
     /// A claim comes to a phase in which nothing is awaited.

@@ -1,42 +1,37 @@
 //! A counterexample in words.
 
-use stateright::Model as _;
-
 use super::protocol::{Action, Protocol};
 use super::state::{Answer, Claim, Id, Op, Phase, Reply, Request, State};
-use crate::models::promise::Promise;
-use crate::models::story::{Story, UnderWay, claim_name, client_name};
+use crate::models::promise::{Promise, Subject as _};
+use crate::models::story::{self, Story, UnderWay, client_name};
 
-/// Tells `actions`, which end in a broken `promise`.
-pub(crate) fn told(protocol: &Protocol, actions: &[Action], promise: Promise) -> Story {
-    let mut state = protocol.init_states().remove(0);
-    let mut narrator = Narrator { protocol, now: 0, sent: UnderWay::nothing() };
-    let mut story = Story::new();
-    for action in actions {
-        let Some(next) = protocol.next_state(&state, *action) else { continue };
-        if *action == Action::Tick {
-            narrator.now += 1;
-        }
-        let lines = narrator.step(&state, *action, &next);
-        story.extend(lines.into_iter().map(|line| format!("t={}  {line}", narrator.now)));
-        state = next;
-    }
-    story.push(format!("t={}  {}", narrator.now, narrator.end(&state, promise)));
-    story
-}
-
-struct Narrator<'a> {
+/// Tells a story as it goes on.
+pub(super) struct Narrator<'a> {
     protocol: &'a Protocol,
     now: u32,
     sent: UnderWay<Request>,
 }
 
-impl Narrator<'_> {
-    fn step(&mut self, before: &State, action: Action, after: &State) -> Vec<String> {
+impl<'a> Narrator<'a> {
+    pub(super) fn new(protocol: &'a Protocol) -> Self {
+        Self { protocol, now: 0, sent: UnderWay::nothing() }
+    }
+}
+
+impl story::Narrator<Protocol> for Narrator<'_> {
+    fn now(&mut self) -> &mut u32 {
+        &mut self.now
+    }
+
+    fn begin(&self, _: &State) -> Story {
+        Story::new()
+    }
+
+    fn step(&mut self, before: &State, action: Action, after: &State) -> Story {
         let mut lines = Vec::new();
         match action {
-            Action::Execute(at) => lines.push(self.arrives(before, before.requests[at], after)),
-            Action::Hear(at) => lines.push(self.hears(before, before.replies[at], after)),
+            Action::Execute(at) => lines.push(self.arrives(before, before.traffic.requests[at], after)),
+            Action::Hear(at) => lines.push(self.hears(before, before.traffic.replies[at], after)),
             Action::Ask(id) => lines.push(self.asks(before, id)),
             Action::Renew(id, short) => {
                 let how = if short { "for one tick" } else { "for the full ttl" };
@@ -59,12 +54,34 @@ impl Narrator<'_> {
         lines
     }
 
+    fn end(&self, state: &State, promise: Promise) -> String {
+        let believers: Vec<String> = (0..self.protocol.all_claims())
+            .filter(|id| state.claims[usize::from(*id)].believed > 0)
+            .map(|id| self.name(id))
+            .collect();
+        let owner = state.server.owner.map_or_else(|| "nobody".to_owned(), |owner| self.name(owner));
+        let until = self.now + u32::from(state.server.left);
+        match promise {
+            Promise::OneHolder => format!("BROKEN: {} both believe to hold the name", believers.join(" and ")),
+            Promise::FencesRise => "BROKEN: this fence is not above one that was heard before".to_owned(),
+            Promise::NoOrphan if state.server.left > state.server.asked_for => {
+                format!("BROKEN: the name is taken for {owner} until t={until}, and none of its own commands asked for that")
+            }
+            Promise::NoOrphan => format!("BROKEN: the name is taken until t={until} for {owner}, which is done with it"),
+            Promise::LossIsFinal => format!("BROKEN: {} had lost the name and believes again", believers.join(" and ")),
+            Promise::NoFalseLoss => "BROKEN: its lease had to stand, and nobody had released it".to_owned(),
+            other => format!("BROKEN: {}", other.words()),
+        }
+    }
+}
+
+impl Narrator<'_> {
     /// Keeps account of what is under way.
     fn follow(&mut self, before: &State, action: Action, after: &State) {
         if let Action::Execute(at) = action {
-            self.sent.arrives(plain(before.requests[at]));
+            self.sent.arrives(plain(before.traffic.requests[at]));
         }
-        self.sent.is(after.requests.iter().copied().map(plain).collect(), self.now);
+        self.sent.is(after.traffic.requests.iter().copied().map(plain).collect(), self.now);
     }
 
     fn asks(&self, before: &State, id: Id) -> String {
@@ -184,28 +201,8 @@ impl Narrator<'_> {
         lines
     }
 
-    fn end(&self, state: &State, promise: Promise) -> String {
-        let believers: Vec<String> = (0..self.protocol.all_claims())
-            .filter(|id| state.claims[usize::from(*id)].believed > 0)
-            .map(|id| self.name(id))
-            .collect();
-        let owner = state.server.owner.map_or_else(|| "nobody".to_owned(), |owner| self.name(owner));
-        let until = self.now + u32::from(state.server.left);
-        match promise {
-            Promise::OneHolder => format!("BROKEN: {} both believe to hold the name", believers.join(" and ")),
-            Promise::FencesRise => "BROKEN: this fence is not above one that was heard before".to_owned(),
-            Promise::NoOrphan if state.server.left > state.server.asked_for => {
-                format!("BROKEN: the name is taken for {owner} until t={until}, and none of its own commands asked for that")
-            }
-            Promise::NoOrphan => format!("BROKEN: the name is taken until t={until} for {owner}, which is done with it"),
-            Promise::LossIsFinal => format!("BROKEN: {} had lost the name and believes again", believers.join(" and ")),
-            Promise::NoFalseLoss => "BROKEN: its lease had to stand, and nobody had released it".to_owned(),
-            other => format!("BROKEN: {}", other.words()),
-        }
-    }
-
     fn name(&self, id: Id) -> String {
-        claim_name(self.protocol.client_of(id), id % self.protocol.bounds.claims)
+        self.protocol.name_of(id)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::protocol::Protocol;
 use super::state::{Answer, Claim, Id, Op, Phase, Push, Reply, State};
+use crate::models::promise::Subject as _;
 
 impl Protocol {
     /// Gives up waiting.
@@ -25,15 +26,13 @@ impl Protocol {
             (claim.phase, claim.believed, claim.awaits) = (Phase::Holding, claim.spent, false);
         }
         claim.spent = 0;
-        (claim.turn, claim.since_sent) = (claim.turn + 1, claim.since_sent + 1);
         if !self.rules.deadline_stands {
             claim.believed = ttl;
         }
         let index = claim.fence.1 + 1;
         claim.fence.1 = if index == tasks { 0 } else { index };
-        for place in &mut state.server.queue {
-            place.passed += 1;
-        }
+        let turn = self.bounds.turn;
+        state.overlong |= state.server.queue.iter().any(|place| place.waited >= turn);
         Self::believes(state, id);
     }
 
@@ -47,13 +46,13 @@ impl Protocol {
 
     /// The connection of a client is lost, and the server has ended it.
     pub(crate) fn cut(&self, state: &mut State, client: usize) {
-        state.requests.retain(|request| self.client_of(request.claim) != client);
+        state.traffic.requests.retain(|request| self.client_of(request.claim) != client);
         state.cuts += 1;
     }
 
     pub(crate) fn hear(&self, state: &mut State, Reply { claim: id, answer }: Reply) {
         let claim = state.claim(id);
-        (claim.awaits, claim.turn) = (false, if self.rules.turn_from_send { claim.since_sent } else { 0 });
+        claim.awaits = false;
         let age = std::mem::take(&mut claim.age);
         match (claim.phase, answer) {
             (Phase::Taking, Answer::Granted { waiting: true, .. }) if self.rules.yields => {
@@ -68,26 +67,28 @@ impl Protocol {
             }
             (Phase::Waiting, Answer::NoPlace) if self.rules.served_once => state.end(id, Phase::Over),
             (Phase::Taking, Answer::NotFree) | (Phase::Waiting, Answer::NoPlace) => state.begin(id, Phase::Joining, Op::Join),
-            (Phase::Taking | Phase::Joining | Phase::Waiting | Phase::Recounting, Answer::Granted { counter, waiting }) => {
-                self.granted(state, id, age, counter, waiting);
+            (Phase::Taking | Phase::Joining | Phase::Waiting, Answer::Granted { counter, .. }) => {
+                self.granted(state, id, age, counter);
             }
-            (Phase::Holding, Answer::Granted { waiting, .. } | Answer::Renewed { waiting }) => {
+            (Phase::Holding, Answer::Granted { .. } | Answer::Renewed) => {
                 claim.believed = claim.believed.max(self.bounds.ttl.saturating_sub(age));
-                (claim.pushed, claim.wanted) = (false, claim.wanted || (waiting && self.bounds.tasks > 1));
+                claim.pushed = false;
+                if !self.rules.one_turn_a_grant {
+                    claim.turn = self.bounds.turn;
+                }
             }
             (Phase::Holding, Answer::Gone | Answer::NoPlace) => state.end(id, Phase::Lost),
-            (Phase::Recounting, Answer::Gone) | (Phase::Clearing, Answer::Released) => state.end(id, Phase::Over),
+            (Phase::Clearing, Answer::Released) => state.end(id, Phase::Over),
             _ => {}
         }
     }
 
-    fn granted(&self, state: &mut State, id: Id, age: u8, counter: u8, waiting: bool) {
+    fn granted(&self, state: &mut State, id: Id, age: u8, counter: u8) {
         let believed = self.bounds.ttl.saturating_sub(age);
-        let asks_for_others = state.phase(id) == Phase::Recounting && self.rules.takes_turns;
-        if believed == 0 || (waiting && asks_for_others) {
+        if believed == 0 {
             return self.clear(state, id);
         }
-        let turn = state.claim(id).turn;
+        let turn = if self.rules.turn_from_send { self.bounds.turn.saturating_sub(age) } else { self.bounds.turn };
         *state.claim(id) = Claim { believed, turn, fence: (counter, 0), ..Claim::at(Phase::Holding) };
         Self::believes(state, id);
     }
@@ -105,8 +106,8 @@ impl Protocol {
         let is_new = counter > claim.mark || !self.rules.compares_marks;
         let believed = if self.rules.believes_from_heartbeat { claim.covered } else { self.bounds.claim };
         if claim.phase == Phase::Waiting && believed > 0 && is_new {
-            let Claim { awaits, age, .. } = *claim;
-            *claim = Claim { awaits, age, believed, pushed: true, fence: (counter, 0), ..Claim::at(Phase::Holding) };
+            let (Claim { awaits, age, .. }, turn) = (*claim, self.bounds.turn);
+            *claim = Claim { awaits, age, believed, turn, pushed: true, fence: (counter, 0), ..Claim::at(Phase::Holding) };
             Self::believes(state, id);
         }
     }
@@ -119,6 +120,7 @@ impl Protocol {
                 claim.age = (claim.age + 1).min(self.bounds.ttl);
             }
             claim.covered = claim.covered.saturating_sub(1);
+            claim.turn = claim.turn.saturating_sub(1);
             claim.spent = claim.spent.saturating_sub(1);
             let ends = claim.believed == 1;
             claim.believed = claim.believed.saturating_sub(1);

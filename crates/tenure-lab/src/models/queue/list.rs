@@ -29,7 +29,7 @@ fn holds_under(rules: Rules, id: &str, of: &str, bounds: Bounds, promises: &[Pro
 
 /// The protocol as it stands.
 pub(crate) fn standing() -> Vec<Model> {
-    use Sight::{AfterCrash, Ignored, Passed, Pushed, Recounted};
+    use Sight::{AfterCrash, Ignored, Passed, Pushed};
     let fair = [SAFE, &[Promise::InOrder]].concat();
     let served = [&fair[..], &[Promise::Served]].concat();
     let in_turn = [SAFE, &[Promise::InTurn]].concat();
@@ -48,32 +48,26 @@ pub(crate) fn standing() -> Vec<Model> {
             SAFE,
             &[Pushed],
         ),
-        holds("cohort", "a lease that is passed from task to task", TASKS, &in_turn, &[Passed, Recounted]),
+        holds("cohort", "a lease that is passed from task to task", TASKS, &in_turn, &[Passed]),
         holds(
             "cohort-again",
             "the same, each process more than once",
             Bounds { claims: 2, ttl: 2, under_way: 1, ..TASKS },
             &in_turn,
-            &[Passed, Recounted],
+            &[Passed],
         ),
     ]
 }
 
 /// The same with more of everything.
 pub(crate) fn larger() -> Vec<Model> {
-    use Sight::{Ignored, Passed, Pushed, Recounted};
+    use Sight::{Ignored, Passed, Pushed};
     let in_turn = [SAFE, &[Promise::InTurn]].concat();
     let cut = Bounds { cuts: 1, ttl: 2, cancels: false, ..AGAIN };
     vec![
         holds("queue-larger", "a queue whose pushes are believed", Bounds { asks: 2, ..QUEUE }, SAFE, &[Pushed, Ignored]),
         holds("queue-cut", "the same, with connections that are lost", cut, SAFE, &[Pushed]),
-        holds(
-            "cohort-larger",
-            "a lease that is passed from task to task",
-            Bounds { claims: 2, ..TASKS },
-            &in_turn,
-            &[Passed, Recounted],
-        ),
+        holds("cohort-larger", "a lease that is passed from task to task", Bounds { claims: 2, ..TASKS }, &in_turn, &[Passed]),
     ]
 }
 
@@ -129,18 +123,21 @@ fn of_queue() -> Vec<Model> {
 }
 
 fn of_cohort() -> Vec<Model> {
-    let wraps = Rules { counts_anew: false, ..Rules::TENURE };
+    let wraps = Rules { index_ends: false, ..Rules::TENURE };
     let after = Rules { release_is_last: false, ..Rules::TENURE };
     let renewed = Rules { deadline_stands: false, ..Rules::TENURE };
     let endless = Rules { takes_turns: false, ..Rules::TENURE };
     let from_answer = Rules { turn_from_send: false, ..Rules::TENURE };
+    let from_renewal = Rules { one_turn_a_grant: false, ..Rules::TENURE };
     let short = Bounds { ttl: 2, ..TASKS };
+    let three = Bounds { clients: 3, tasks: 2, renewals: 0, ..TASKS };
     vec![
         without_rule("index-again", "the index begins again under the same counter", wraps, TASKS, Promise::FencesRise),
         without_rule("passed-after-release", "a lease is passed on after its release was sent", after, TASKS, Promise::OneHolder),
         without_rule("passed-for-a-ttl", "whoever is passed a lease believes for a ttl", renewed, short, Promise::OneHolder),
         without_rule("no-turns", "a process passes a lease on as long as it likes", endless, TASKS, Promise::InTurn),
-        without_rule("turn-from-answer", "a turn counts from the answer", from_answer, TASKS, Promise::InTurn),
+        without_rule("turn-from-answer", "a turn counts from the answer", from_answer, three, Promise::InTurn),
+        without_rule("turn-from-renewal", "each renewal begins another turn", from_renewal, TASKS, Promise::InTurn),
     ]
 }
 

@@ -3,9 +3,11 @@
 use stateright::Property;
 
 use super::rules::{Bounds, Rules};
-use super::state::{Claim, Id, MOST, Op, Phase, Reply, State};
+use super::state::{Claim, Id, MOST, Op, Phase, State};
+use super::story::Narrator;
 use crate::models::promise::{Promise, Sight, Subject};
-use crate::models::story::Story;
+use crate::models::story::{Story, told};
+use crate::models::traffic::{Traffic, Wire};
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +22,6 @@ pub(crate) enum Action {
     Beat(Id),
     Renew(Id),
     PassOn(Id),
-    Recount(Id),
     Release(Id),
     GiveUp(Id),
     ClearAgain(Id),
@@ -41,19 +42,6 @@ pub(crate) struct Protocol {
 }
 
 impl Protocol {
-    pub(crate) fn client_of(&self, id: Id) -> usize {
-        usize::from(id / self.bounds.claims)
-    }
-
-    pub(crate) fn claims_of(&self, client: usize) -> std::ops::Range<Id> {
-        let first = u8::try_from(client).expect("clients are few") * self.bounds.claims;
-        first..first + self.bounds.claims
-    }
-
-    pub(crate) fn all_claims(&self) -> Id {
-        self.bounds.clients * self.bounds.claims
-    }
-
     fn of_client(&self, state: &State, client: usize, actions: &mut Vec<Action>) {
         if state.crashed[client] {
             return;
@@ -71,7 +59,7 @@ impl Protocol {
             self.of_claim(id, state.claims[usize::from(id)], actions);
         }
         let under_way = |id: Id| self.client_of(id) == client;
-        if state.cuts < self.bounds.cuts && state.requests.iter().any(|request| under_way(request.claim)) {
+        if state.cuts < self.bounds.cuts && state.traffic.requests.iter().any(|request| under_way(request.claim)) {
             actions.push(Action::Cut(client));
         }
         if began && state.crashes < self.bounds.crashes {
@@ -93,9 +81,8 @@ impl Protocol {
             Phase::Holding => {
                 actions.extend((claim.sent < renewals).then_some(Action::Renew(id)));
                 actions.push(Action::Release(id));
-                self.of_tasks(id, claim, actions);
+                actions.extend(self.may_pass(claim).then_some(Action::PassOn(id)));
             }
-            Phase::Recounting => actions.extend((claim.sent < asks).then_some(Action::Recount(id))),
             Phase::Lost => actions.push(Action::Release(id)),
             Phase::Clearing => {
                 actions.extend((claim.sent < releases).then_some(Action::ClearAgain(id)));
@@ -106,51 +93,26 @@ impl Protocol {
         }
     }
 
-    /// A task is done and another of its process waits.
-    fn of_tasks(&self, id: Id, claim: Claim, actions: &mut Vec<Action>) {
-        let Bounds { tasks, turn, .. } = self.bounds;
-        if tasks == 1 {
-            return;
-        }
-        let counts = claim.fence.1 + 1 < tasks || !self.rules.counts_anew;
-        let in_turn = (claim.turn < turn && !claim.wanted) || !self.rules.takes_turns;
-        if counts && in_turn {
-            actions.push(Action::PassOn(id));
-        } else if !claim.wanted {
-            actions.push(Action::Recount(id));
-        }
+    /// Whether another task of the process may have the lease of one that is done.
+    fn may_pass(&self, claim: Claim) -> bool {
+        let tasks = self.bounds.tasks;
+        let has_room = claim.fence.1 + 1 < tasks || !self.rules.index_ends;
+        tasks > 1 && has_room && (claim.turn > 0 || !self.rules.takes_turns)
     }
 
-    /// The requests that may be the next to arrive.
-    fn arriving(&self, state: &State) -> Vec<usize> {
-        let client = |at: usize| self.client_of(state.requests[at].claim);
-        let all = 0..state.requests.len();
-        if self.bounds.unordered.is_some() {
-            all.filter(|&at| !state.requests[..at].contains(&state.requests[at])).collect()
-        } else {
-            all.filter(|&at| !(0..at).any(|before| client(before) == client(at))).collect()
-        }
+    fn wire(&self) -> Wire {
+        if self.bounds.unordered.is_some() { Wire::Unordered } else { Wire::Connections }
     }
 
     fn tick(&self, state: &mut State) {
-        state.server.tick();
+        state.server.tick(self.bounds.turn);
         self.tick_claims(state);
-        if let Some(latest) = self.bounds.unordered {
-            for request in &mut state.requests {
-                request.age += 1;
-            }
-            state.requests.retain(|request| request.age <= latest);
-        }
+        state.traffic.tick(self.bounds.unordered);
     }
 
     /// Makes one of states that differ in nothing that matters.
     fn tidy(&self, state: &mut State) {
-        if self.bounds.unordered.is_some() {
-            state.requests.sort_unstable();
-        } else {
-            state.requests.sort_by_key(|request| self.client_of(request.claim));
-        }
-        state.replies.sort_unstable();
+        state.traffic.tidy(self.wire(), |id| self.client_of(id));
         // Whoever waits no more hears none.
         let State { pushes, claims, .. } = state;
         pushes.retain(|push| matches!(claims[usize::from(push.claim)].phase, Phase::Joining | Phase::Waiting));
@@ -159,11 +121,9 @@ impl Protocol {
     }
 
     fn receive(&self, state: &mut State, at: usize) {
-        let request = state.requests.remove(at);
+        let request = state.traffic.requests.remove(at);
         let answer = self.execute(state, request.claim, request.op);
-        if request.awaited {
-            state.replies.push(Reply { claim: request.claim, answer });
-        }
+        state.traffic.answer(request, answer);
     }
 
     /// Whether one of those who wait is served in time, if from now on everybody who lives does at once what it can, and all that is on
@@ -172,7 +132,7 @@ impl Protocol {
         let waits = |state: &State, id: Id| matches!(state.phase(id), Phase::Taking | Phase::Joining | Phase::Waiting);
         let waiting: Vec<Id> = (0..self.all_claims()).filter(|id| waits(state, *id)).collect();
         let mut state = state.clone();
-        (state.requests, state.replies) = <_>::default();
+        state.traffic = Traffic::default();
         let is_served = |state: &State| waiting.iter().any(|id| state.phase(*id) == Phase::Holding);
         for _ in 0..=self.bounds.served_within {
             for id in 0..self.all_claims() {
@@ -194,12 +154,12 @@ impl Protocol {
         match state.phase(id) {
             Phase::Taking | Phase::Joining | Phase::Over => state.ask(id),
             Phase::Waiting => state.send(id, Op::Keep),
-            Phase::Holding | Phase::Lost | Phase::Recounting | Phase::Clearing => self.clear(state, id),
+            Phase::Holding | Phase::Lost | Phase::Clearing => self.clear(state, id),
             Phase::Unused | Phase::Dead => return,
         }
-        while !state.requests.is_empty() {
+        while !state.traffic.requests.is_empty() {
             self.receive(state, 0);
-            while let Some(reply) = state.replies.pop() {
+            while let Some(reply) = state.traffic.replies.pop() {
                 self.hear(state, reply);
             }
         }
@@ -213,16 +173,17 @@ impl stateright::Model for Protocol {
 
     fn init_states(&self) -> Vec<State> {
         assert!(usize::from(self.all_claims()) <= MOST, "more claims than a state has room for");
-        let (ttl, fence) = (self.bounds.ttl, (1, 0));
+        let (Bounds { ttl, turn, .. }, fence) = (self.bounds, (1, 0));
         let mut state = State { highest: fence, ..State::default() };
-        state.claims[0] = Claim { believed: ttl, fence, ..Claim::at(Phase::Holding) };
+        state.claims[0] = Claim { believed: ttl, fence, turn, ..Claim::at(Phase::Holding) };
         (state.server.owner, state.server.left, state.server.counter) = (Some(0), ttl, 1);
         vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        actions.extend(self.arriving(state).into_iter().map(Action::Execute));
-        actions.extend((0..state.replies.len()).map(Action::Hear));
+        let arriving = state.traffic.arriving(self.wire(), |id| self.client_of(id));
+        actions.extend(arriving.into_iter().map(Action::Execute));
+        actions.extend((0..state.traffic.replies.len()).map(Action::Hear));
         actions.extend((0..state.pushes.len()).map(Action::HearPush));
         for client in 0..usize::from(self.bounds.clients) {
             self.of_client(state, client, actions);
@@ -235,7 +196,7 @@ impl stateright::Model for Protocol {
         match action {
             Action::Execute(at) => self.receive(&mut state, at),
             Action::Hear(at) => {
-                let reply = state.replies.remove(at);
+                let reply = state.traffic.replies.remove(at);
                 self.hear(&mut state, reply);
             }
             Action::HearPush(at) => self.hear_push(&mut state, last.pushes[at]),
@@ -243,7 +204,6 @@ impl stateright::Model for Protocol {
             Action::Beat(id) => state.send(id, Op::Keep),
             Action::Renew(id) => state.send(id, Op::Renew),
             Action::PassOn(id) => self.pass_on(&mut state, id),
-            Action::Recount(id) => state.recount(id),
             Action::Release(id) => self.clear(&mut state, id),
             Action::GiveUp(id) => self.give_up(&mut state, id),
             Action::ClearAgain(id) => state.send(id, Op::Release),
@@ -257,7 +217,7 @@ impl stateright::Model for Protocol {
 
     fn within_boundary(&self, state: &State) -> bool {
         let Bounds { under_way, grants, .. } = self.bounds;
-        state.requests.len() + state.replies.len() <= under_way && state.server.counter <= grants
+        state.traffic.len() <= under_way && state.server.counter <= grants
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -266,6 +226,12 @@ impl stateright::Model for Protocol {
 }
 
 impl Subject for Protocol {
+    const TICK: Action = Action::Tick;
+
+    fn claimants(&self) -> (u8, u8) {
+        (self.bounds.clients, self.bounds.claims)
+    }
+
     fn promises(&self) -> &[Promise] {
         &self.promises
     }
@@ -283,7 +249,7 @@ impl Subject for Protocol {
                 !state.server.owner.is_some_and(is_over) && !state.server.queue.iter().any(|place| is_over(place.claim))
             }
             Promise::InOrder => !state.overtaken,
-            Promise::InTurn => state.server.queue.iter().all(|place| place.passed <= self.bounds.turn),
+            Promise::InTurn => !state.overlong,
             Promise::Served => self.serves_in_time(state),
             Promise::LossIsFinal | Promise::NoFalseLoss => true,
         }
@@ -302,7 +268,6 @@ impl Subject for Protocol {
                 claim.phase == Phase::Waiting && claim.covered > 0 && claim.mark >= push.counter
             }),
             Sight::Passed => state.believers().any(|id| state.claims[id].fence.1 > 0),
-            Sight::Recounted => state.claims[0].phase == Phase::Holding && state.claims[0].fence.0 > 1,
             Sight::Over => any(Phase::Over),
             Sight::AfterCrash => any(Phase::Dead) && others_hold,
             Sight::Lost => any(Phase::Lost),
@@ -311,6 +276,6 @@ impl Subject for Protocol {
     }
 
     fn told(&self, actions: &[Action], promise: Promise) -> Story {
-        super::story::told(self, actions, promise)
+        told(self, Narrator::new(self), actions, promise)
     }
 }

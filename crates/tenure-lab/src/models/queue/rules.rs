@@ -26,16 +26,18 @@ pub(crate) struct Rules {
     pub(crate) yields: bool,
     /// A heartbeat serves a name that is free, and tells its own owner that it was served.
     pub(crate) rechecks: bool,
-    /// When the index of hand-overs is used up, a round trip gives a new counter.
-    pub(crate) counts_anew: bool,
+    /// When the index of hand-overs is used up, the lease goes back to the server.
+    pub(crate) index_ends: bool,
     /// A lease whose release was sent is passed to nobody.
     pub(crate) release_is_last: bool,
     /// Whoever is passed a lease believes until the deadline that stood, not for a ttl from then on.
     pub(crate) deadline_stands: bool,
-    /// After so many hand-overs of its own a process asks the server whether others wait, and then gives the name to them.
+    /// When its turn is over, the lease goes back to the server.
     pub(crate) takes_turns: bool,
-    /// Those are counted from the send of the last answered question, not from its answer.
+    /// A turn counts from the send of what was granted, not from the answer.
     pub(crate) turn_from_send: bool,
+    /// A renewal begins no other turn.
+    pub(crate) one_turn_a_grant: bool,
 }
 
 impl Rules {
@@ -51,11 +53,12 @@ impl Rules {
         clears_up: true,
         yields: true,
         rechecks: true,
-        counts_anew: true,
+        index_ends: true,
         release_is_last: true,
         deadline_stands: true,
         takes_turns: true,
         turn_from_send: true,
+        one_turn_a_grant: true,
     };
 }
 
@@ -94,7 +97,7 @@ pub(crate) struct Bounds {
     pub(crate) under_way: usize,
     /// How many tasks may have one lease under one counter.
     pub(crate) tasks: u8,
-    /// Hand-overs between tasks without a word from the server.
+    /// For how many ticks they may pass it on.
     pub(crate) turn: u8,
     /// Grants by the server.
     pub(crate) grants: u8,
@@ -146,11 +149,7 @@ impl Bounds {
             words.push("each push at any time, more than once or never".to_owned());
         }
         if self.tasks > 1 {
-            words.push(format!(
-                "{} tasks under one counter, {} without a round trip",
-                self.tasks,
-                counted(self.turn, "hand-over")
-            ));
+            words.push(format!("{} tasks under one counter, a turn of {}", self.tasks, counted(self.turn, "tick")));
         }
         for (count, what) in [(self.crashes, "crash"), (self.cuts, "connection lost with all that is on it")] {
             if count > 0 {

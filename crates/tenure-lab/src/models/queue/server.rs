@@ -16,13 +16,6 @@ impl Protocol {
             }
             Op::Keep => self.keep(state, id),
             Op::Renew => self.renew(state, id),
-            Op::Recount => {
-                if state.server.owner == Some(id) {
-                    self.grant(state, id)
-                } else {
-                    Answer::Gone
-                }
-            }
             Op::Release => self.release(state, id),
         }
     }
@@ -33,7 +26,7 @@ impl Protocol {
         server.jumped &= !server.queue.is_empty();
         server.owner = Some(id);
         server.left = server.left.max(self.bounds.ttl);
-        server.counter += 1;
+        server.count();
         Answer::Granted { counter: server.counter, waiting: !server.queue.is_empty() }
     }
 
@@ -52,7 +45,7 @@ impl Protocol {
             return;
         }
         let claim = server.queue.remove(0).claim;
-        server.counter += 1;
+        server.count();
         server.owner = Some(claim);
         server.left = if self.rules.own_claim { self.bounds.claim } else { 1 };
         if self.bounds.pushes {
@@ -73,7 +66,7 @@ impl Protocol {
         let left = self.bounds.keep;
         match state.server.place(id) {
             Some(place) => place.left = left,
-            None => state.server.queue.push(Place { claim: id, left, passed: 0 }),
+            None => state.server.queue.push(Place { claim: id, left, waited: 0 }),
         }
         Answer::Queued { mark: state.server.counter }
     }
@@ -97,7 +90,7 @@ impl Protocol {
             return Answer::Gone;
         }
         server.left = server.left.max(self.bounds.ttl);
-        Answer::Renewed { waiting: !server.queue.is_empty() }
+        Answer::Renewed
     }
 
     fn release(&self, state: &mut State, id: Id) -> Answer {
@@ -115,18 +108,27 @@ impl super::state::Server {
         self.queue.iter_mut().find(|place| place.claim == id)
     }
 
+    /// One more grant, and for those who wait another turn.
+    fn count(&mut self) {
+        self.counter += 1;
+        for place in &mut self.queue {
+            place.waited = 0;
+        }
+    }
+
     fn free(&mut self) {
         (self.owner, self.left, self.jumped) = (None, 0, false);
     }
 
-    /// A lease that ends serves nobody.
-    pub(crate) fn tick(&mut self) {
+    /// A lease that ends serves nobody. How long a place has waited matters up to a `turn`.
+    pub(crate) fn tick(&mut self, turn: u8) {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {
             self.free();
         }
         self.queue.retain_mut(|place| {
             place.left -= 1;
+            place.waited = (place.waited + 1).min(turn);
             place.left > 0
         });
     }

@@ -1,10 +1,13 @@
 //! One moment of the protocol. Times are ticks left, so that what differs only in when it happens is one state.
 
+pub(crate) use crate::models::traffic::Id;
+use crate::models::traffic::{self, Traffic};
+
 /// All clients together may have this many claims.
 pub(crate) const MOST: usize = 6;
 
-/// The index of a claim; its client is found from it.
-pub(crate) type Id = u8;
+pub(crate) type Request = traffic::Request<Op>;
+pub(crate) type Reply = traffic::Reply<Answer>;
 
 /// A counter of grants, and the index of a hand-over.
 pub(crate) type Fence = (u8, u8);
@@ -14,9 +17,7 @@ pub(crate) struct State {
     pub(crate) server: Server,
     pub(crate) crashed: [bool; 3],
     pub(crate) claims: [Claim; MOST],
-    /// In order for each client.
-    pub(crate) requests: Vec<Request>,
-    pub(crate) replies: Vec<Reply>,
+    pub(crate) traffic: Traffic<Op, Answer>,
     /// What was published; whoever it is for may hear it at any time, and again.
     pub(crate) pushes: Vec<Push>,
     pub(crate) crashes: u8,
@@ -27,6 +28,8 @@ pub(crate) struct State {
     pub(crate) fell: bool,
     /// Somebody believes by a grant for which another, who waited, was passed over.
     pub(crate) overtaken: bool,
+    /// A lease was passed on within a process after its turn, while another waited.
+    pub(crate) overlong: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -44,8 +47,8 @@ pub(crate) struct Server {
 pub(crate) struct Place {
     pub(crate) claim: Id,
     pub(crate) left: u8,
-    /// How often the process that holds has passed its lease on while this one waits.
-    pub(crate) passed: u8,
+    /// Ticks since it was made and the name was last granted, up to a turn.
+    pub(crate) waited: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -60,8 +63,6 @@ pub(crate) enum Phase {
     /// Has a place, as it was told.
     Waiting,
     Holding,
-    /// A task is done, and the next asks for a new counter.
-    Recounting,
     /// Its deadline has passed, or it was told that it is gone.
     Lost,
     /// A release was sent.
@@ -93,11 +94,8 @@ pub(crate) struct Claim {
     /// Sent so far, in this phase.
     pub(crate) sent: u8,
     pub(crate) fence: Fence,
-    /// Hand-overs since the send of the last answered round trip, and since the last send.
+    /// Ticks for which its process may still pass it on.
     pub(crate) turn: u8,
-    pub(crate) since_sent: u8,
-    /// Others wait, as it was told.
-    pub(crate) wanted: bool,
     /// What would be left of the belief that a release has ended, where somebody would believe on.
     pub(crate) spent: u8,
 }
@@ -106,16 +104,6 @@ impl Claim {
     pub(crate) fn at(phase: Phase) -> Self {
         Self { phase, ..Self::default() }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Request {
-    pub(crate) claim: Id,
-    pub(crate) op: Op,
-    /// Somebody still waits for the answer.
-    pub(crate) awaited: bool,
-    /// Ticks since it was sent, where that matters.
-    pub(crate) age: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -129,15 +117,7 @@ pub(crate) enum Op {
     /// The heartbeat of a place.
     Keep,
     Renew,
-    /// Takes the name over from itself, with a new counter.
-    Recount,
     Release,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Reply {
-    pub(crate) claim: Id,
-    pub(crate) answer: Answer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -154,9 +134,7 @@ pub(crate) enum Answer {
     },
     /// To `Keep`: it has no place, and was served none that it still has.
     NoPlace,
-    Renewed {
-        waiting: bool,
-    },
+    Renewed,
     Gone,
     Released,
 }
@@ -180,9 +158,9 @@ impl State {
     pub(crate) fn send(&mut self, id: Id, op: Op) {
         self.abandon(id);
         let claim = self.claim(id);
-        (claim.awaits, claim.since_sent) = (true, 0);
+        claim.awaits = true;
         claim.sent += 1;
-        self.requests.push(Request { claim: id, op, awaited: true, age: 0 });
+        self.traffic.send(id, 0, op);
     }
 
     /// The first command of a phase.
@@ -202,23 +180,11 @@ impl State {
         }
     }
 
-    /// A task is done; the next has to wait for a new counter.
-    pub(crate) fn recount(&mut self, id: Id) {
-        if self.phase(id) == Phase::Recounting {
-            return self.send(id, Op::Recount);
-        }
-        self.claim(id).believed = 0;
-        self.begin(id, Phase::Recounting, Op::Recount);
-    }
-
     /// Nobody waits for what was sent of this claim any more.
     pub(crate) fn abandon(&mut self, id: Id) {
         let claim = self.claim(id);
         (claim.awaits, claim.age) = (false, 0);
-        for request in self.requests.iter_mut().filter(|request| request.claim == id) {
-            request.awaited = false;
-        }
-        self.replies.retain(|reply| reply.claim != id);
+        self.traffic.abandon(id);
     }
 
     /// A claim comes to a phase in which nothing is awaited.

@@ -1,42 +1,37 @@
 //! A counterexample in words.
 
-use stateright::Model as _;
-
 use super::protocol::{Action, Protocol};
 use super::state::{Answer, Claim, Id, Op, Phase, Request, State};
-use crate::models::promise::Promise;
-use crate::models::story::{Story, UnderWay, claim_name, client_name};
+use crate::models::promise::{Promise, Subject as _};
+use crate::models::story::{self, Story, UnderWay, client_name};
 
-/// Tells `actions`, which end in a broken `promise`.
-pub(crate) fn told(protocol: &Protocol, actions: &[Action], promise: Promise) -> Story {
-    let mut state = protocol.init_states().remove(0);
-    let mut narrator = Narrator { protocol, now: 0, sent: UnderWay::nothing() };
-    let mut story = vec![format!("t=0  A holds until t={}, fence {}", protocol.bounds.ttl, narrator.fence(&state.claims[0]))];
-    for action in actions {
-        let Some(next) = protocol.next_state(&state, *action) else { continue };
-        if *action == Action::Tick {
-            narrator.now += 1;
-        }
-        let lines = narrator.step(&state, *action, &next);
-        story.extend(lines.into_iter().map(|line| format!("t={}  {line}", narrator.now)));
-        state = next;
-    }
-    story.push(format!("t={}  {}", narrator.now, narrator.end(&state, promise)));
-    story
-}
-
-struct Narrator<'a> {
+/// Tells a story as it goes on.
+pub(super) struct Narrator<'a> {
     protocol: &'a Protocol,
     now: u32,
     sent: UnderWay<(Id, Op)>,
 }
 
-impl Narrator<'_> {
-    fn step(&mut self, before: &State, action: Action, after: &State) -> Vec<String> {
+impl<'a> Narrator<'a> {
+    pub(super) fn new(protocol: &'a Protocol) -> Self {
+        Self { protocol, now: 0, sent: UnderWay::nothing() }
+    }
+}
+
+impl story::Narrator<Protocol> for Narrator<'_> {
+    fn now(&mut self) -> &mut u32 {
+        &mut self.now
+    }
+
+    fn begin(&self, state: &State) -> Story {
+        vec![format!("A holds until t={}, fence {}", self.protocol.bounds.ttl, self.fence(&state.claims[0]))]
+    }
+
+    fn step(&mut self, before: &State, action: Action, after: &State) -> Story {
         let what = |request: &Request| (request.claim, request.op);
         let line = match action {
-            Action::Execute(at) => self.arrives(before, before.requests[at]),
-            Action::Hear(at) => self.hears(before.replies[at].claim, before.replies[at].answer, before, after),
+            Action::Execute(at) => self.arrives(before, before.traffic.requests[at]),
+            Action::Hear(at) => self.hears(before.traffic.replies[at].claim, before.traffic.replies[at].answer, before, after),
             Action::HearPush(at) => self.hears_push(before, at, after),
             Action::Ask(id) => self.asks(before, id, after),
             Action::Beat(id) => format!("{} sends a heartbeat", self.name(id)),
@@ -46,7 +41,6 @@ impl Narrator<'_> {
                 let until = self.now + u32::from(after.claims[usize::from(id)].believed);
                 format!("a task of {name} passes the lease to the next, which believes until t={until}, fence {fence}")
             }
-            Action::Recount(id) => format!("a task of {} is done, and the next asks for a new counter", self.name(id)),
             Action::Release(id) => format!("{} sends a release", self.name(id)),
             Action::GiveUp(id) if after.phase(id) == Phase::Over => {
                 format!("{} gives up waiting and sends nothing", self.name(id))
@@ -58,15 +52,33 @@ impl Narrator<'_> {
             Action::Tick => String::new(),
         };
         if let Action::Execute(at) = action {
-            self.sent.arrives(what(&before.requests[at]));
+            self.sent.arrives(what(&before.traffic.requests[at]));
         }
-        self.sent.is(after.requests.iter().map(what).collect(), self.now);
+        self.sent.is(after.traffic.requests.iter().map(what).collect(), self.now);
         if action == Action::Tick { self.passes(before, after) } else { vec![line] }
     }
 
+    fn end(&self, state: &State, promise: Promise) -> String {
+        let believers: Vec<String> = state.believers().map(|id| self.name(u8::try_from(id).unwrap_or(0))).collect();
+        match promise {
+            Promise::OneHolder => format!("BROKEN: {} both believe to hold the name", believers.join(" and ")),
+            Promise::FencesRise => "BROKEN: this fence is not above the one before".to_owned(),
+            Promise::NoOrphan => "BROKEN: one that is done with it has the name or a place".to_owned(),
+            Promise::InOrder => format!("BROKEN: {} holds, and others waited", believers.join(" and ")),
+            Promise::InTurn => "BROKEN: another has waited for longer than a turn".to_owned(),
+            Promise::Served => {
+                let ticks = self.protocol.bounds.served_within;
+                format!("BROKEN: though everybody acts at once from now on, nobody who waits is served within {ticks} ticks")
+            }
+            other => format!("BROKEN: {}", other.words()),
+        }
+    }
+}
+
+impl Narrator<'_> {
     fn asks(&self, before: &State, id: Id, after: &State) -> String {
         let name = self.name(id);
-        let what = after.requests.iter().rfind(|request| request.claim == id).map(|request| request.op);
+        let what = after.traffic.requests.iter().rfind(|request| request.claim == id).map(|request| request.op);
         match (before.phase(id), what) {
             (Phase::Unused, _) => format!("{name} asks for the name"),
             (Phase::Clearing, _) => format!("{name} asks for a place with the token whose release it has sent"),
@@ -84,7 +96,6 @@ impl Narrator<'_> {
             Op::Yield => "hand-over",
             Op::Keep => "heartbeat",
             Op::Renew => "renewal",
-            Op::Recount => "question for a new counter",
             Op::Release => "release",
         };
         format!("{}'s {what}{late} reaches the server: {}", self.name(id), self.outcome(before, request))
@@ -106,8 +117,7 @@ impl Narrator<'_> {
                 format!("place {} in the queue, mark {mark}", place + 1)
             }
             Answer::NoPlace => "it has no place".to_owned(),
-            Answer::Renewed { waiting: true } => format!("it lasts until t={until}, others wait"),
-            Answer::Renewed { waiting: false } => format!("it lasts until t={until}"),
+            Answer::Renewed => format!("it lasts until t={until}"),
             Answer::Gone => "nothing of it is there".to_owned(),
             Answer::Released => match before.server.owner {
                 Some(owner) if owner == request.claim => "the name is free".to_owned(),
@@ -128,7 +138,7 @@ impl Narrator<'_> {
             (Phase::Holding, Answer::Granted { .. }) if was.phase != Phase::Holding => {
                 format!("{name} hears that it is granted and believes until t={until}, fence {}", self.fence(&claim))
             }
-            (Phase::Holding, Answer::Granted { .. } | Answer::Renewed { .. }) => {
+            (Phase::Holding, Answer::Granted { .. } | Answer::Renewed) => {
                 format!("{name} hears that it holds and believes until t={until}")
             }
             (Phase::Joining, Answer::Granted { .. }) => {
@@ -138,7 +148,6 @@ impl Narrator<'_> {
             (Phase::Joining, Answer::NoPlace) => {
                 format!("{name} hears that it has no place and asks for another with the same token")
             }
-            (_, Answer::Granted { waiting: true, .. }) => format!("{name} hears that others wait and sends a release"),
             (_, Answer::Granted { .. }) => format!("{name} hears of its grant too late and sends a release"),
             (Phase::Waiting, Answer::Queued { mark }) => {
                 let until = self.now + u32::from(claim.covered);
@@ -180,28 +189,12 @@ impl Narrator<'_> {
         lines
     }
 
-    fn end(&self, state: &State, promise: Promise) -> String {
-        let believers: Vec<String> = state.believers().map(|id| self.name(u8::try_from(id).unwrap_or(0))).collect();
-        match promise {
-            Promise::OneHolder => format!("BROKEN: {} both believe to hold the name", believers.join(" and ")),
-            Promise::FencesRise => "BROKEN: this fence is not above the one before".to_owned(),
-            Promise::NoOrphan => "BROKEN: one that is done with it has the name or a place".to_owned(),
-            Promise::InOrder => format!("BROKEN: {} holds, and others waited", believers.join(" and ")),
-            Promise::InTurn => "BROKEN: another has waited for longer than a turn".to_owned(),
-            Promise::Served => {
-                let ticks = self.protocol.bounds.served_within;
-                format!("BROKEN: though everybody acts at once from now on, nobody who waits is served within {ticks} ticks")
-            }
-            other => format!("BROKEN: {}", other.words()),
-        }
-    }
-
     fn fence(&self, claim: &Claim) -> String {
         let (counter, index) = claim.fence;
         if self.protocol.bounds.tasks > 1 { format!("{counter}.{index}") } else { counter.to_string() }
     }
 
     fn name(&self, id: Id) -> String {
-        claim_name(self.protocol.client_of(id), id % self.protocol.bounds.claims)
+        self.protocol.name_of(id)
     }
 }

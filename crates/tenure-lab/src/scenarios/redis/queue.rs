@@ -132,7 +132,7 @@ fn dumb_holder(stage: &mut Stage<'_>, redis: &Redis, app: &Actor) {
     stage.is_left(&second);
 }
 
-/// Whoever asks first gets what is free for those who wait, and hands it to the first of them (B5).
+/// Whoever asks first gets what is free for those who wait, and hands it to the first of them.
 fn newcomer(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, c) = (stage.near(), stage.far());
     stage.warms_up(&c);

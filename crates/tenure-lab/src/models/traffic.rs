@@ -1,0 +1,101 @@
+//! What is on its way between clients and the server.
+
+/// The index of a claim; its client is found from it.
+pub(crate) type Id = u8;
+
+/// A command on its way to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Request<O> {
+    pub(crate) claim: Id,
+    /// The connection of its client that carries it.
+    pub(crate) link: u8,
+    pub(crate) op: O,
+    /// Somebody still waits for the answer.
+    pub(crate) awaited: bool,
+    /// Ticks since it was sent, where that matters.
+    pub(crate) age: u8,
+}
+
+/// An answer on its way to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Reply<A> {
+    pub(crate) claim: Id,
+    pub(crate) answer: A,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Traffic<O, A> {
+    /// In order for each connection.
+    pub(crate) requests: Vec<Request<O>>,
+    pub(crate) replies: Vec<Reply<A>>,
+}
+
+/// What carries commands to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// Connections: in order on each; a client may replace its own by another.
+    Connections,
+    /// Anything: commands overtake each other.
+    Unordered,
+}
+
+impl<O, A> Default for Traffic<O, A> {
+    fn default() -> Self {
+        Self { requests: Vec::new(), replies: Vec::new() }
+    }
+}
+
+impl<O: Copy + Ord, A: Ord> Traffic<O, A> {
+    pub(crate) fn send(&mut self, claim: Id, link: u8, op: O) {
+        self.requests.push(Request { claim, link, op, awaited: true, age: 0 });
+    }
+
+    /// A request was executed.
+    pub(crate) fn answer(&mut self, request: Request<O>, answer: A) {
+        if request.awaited {
+            self.replies.push(Reply { claim: request.claim, answer });
+        }
+    }
+
+    /// Nobody waits for what was sent of this claim any more.
+    pub(crate) fn abandon(&mut self, claim: Id) {
+        for request in self.requests.iter_mut().filter(|request| request.claim == claim) {
+            request.awaited = false;
+        }
+        self.replies.retain(|reply| reply.claim != claim);
+    }
+
+    /// How much is under way.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len() + self.replies.len()
+    }
+
+    /// The requests that may be the next to arrive.
+    pub(crate) fn arriving(&self, wire: Wire, client_of: impl Fn(Id) -> usize) -> Vec<usize> {
+        let lane = |at: usize| (client_of(self.requests[at].claim), self.requests[at].link);
+        let all = 0..self.requests.len();
+        match wire {
+            Wire::Unordered => all.filter(|&at| !self.requests[..at].contains(&self.requests[at])).collect(),
+            Wire::Connections => all.filter(|&at| !(0..at).any(|before| lane(before) == lane(at))).collect(),
+        }
+    }
+
+    /// Whatever is older than `latest` ticks does not arrive any more.
+    pub(crate) fn tick(&mut self, latest: Option<u8>) {
+        let Some(latest) = latest else { return };
+        for request in &mut self.requests {
+            request.age += 1;
+        }
+        self.requests.retain(|request| request.age <= latest);
+    }
+
+    /// Makes one of what differs in nothing that matters.
+    pub(crate) fn tidy(&mut self, wire: Wire, client_of: impl Fn(Id) -> usize) {
+        match wire {
+            Wire::Unordered => self.requests.sort_unstable(),
+            Wire::Connections => self.requests.sort_by_key(|request| (client_of(request.claim), request.link)),
+        }
+        self.replies.sort_unstable();
+    }
+}
