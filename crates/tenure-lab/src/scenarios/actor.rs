@@ -146,7 +146,12 @@ impl Claim {
 
     /// Whether it has been granted by now.
     pub(super) fn is_granted(&self) -> bool {
-        self.actor.recorder.wait_within(Duration::ZERO, |event| self.is_granted_by(event)).is_some()
+        self.is_granted_within(Duration::ZERO)
+    }
+
+    /// Waits so long for its grant.
+    pub(super) fn is_granted_within(&self, time: Duration) -> bool {
+        self.actor.recorder.wait_within(time, |event| self.is_granted_by(event)).is_some()
     }
 
     /// Whether this event is its grant.

