@@ -25,9 +25,11 @@ mod link;
 mod multiplex;
 mod native;
 mod options;
+mod plain;
 mod push;
 mod renew;
 mod reply;
+mod scheme;
 mod script;
 
 #[cfg(feature = "redis-1")]
@@ -37,6 +39,8 @@ mod brought;
 pub use crate::brought::over;
 pub use crate::native::RedisStore;
 pub use crate::options::Options;
+pub use crate::plain::PlainStore;
+pub use crate::scheme::Scheme;
 
 /// Connects to the server at `url` and makes sure that it answers.
 ///
@@ -44,5 +48,5 @@ pub use crate::options::Options;
 /// [`Invalid`](tenure::ErrorKind::Invalid) for a bad URL, [`Unreachable`](tenure::ErrorKind::Unreachable) when nobody answers within
 /// 5 s, [`Refused`](tenure::ErrorKind::Refused) when the server does not let us in.
 pub async fn connect(url: &str) -> Result<tenure::Locker, tenure::Error> {
-    Ok(tenure::Locker::new(Options::parse(url)?.connect().await?))
+    Ok(tenure::Locker::new(Options::parse(url)?.open().await?))
 }
