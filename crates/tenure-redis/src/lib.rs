@@ -12,6 +12,8 @@
 //! owner of a mutex, `tenure:fence` the grant counter that fences are made of. Readers, writers and permits are a sorted set at
 //! `<name>`. Those who wait are in `{<tag>}:q:<name>` and `{<tag>}:p:<name>`, the weights of shares in `{<tag>}:s:<name>`, where the
 //! tag leads to the slot of the name. All of it is under the prefix.
+//!
+//! Locks of other libraries, and of programs that send the commands themselves, are taken as they have them: see [`Scheme`].
 
 mod commands;
 mod connection;
