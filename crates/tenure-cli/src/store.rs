@@ -78,7 +78,7 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
             if let Some(password) = &settings.password {
                 options = options.password(&*password.0);
             }
-            Ok(Locker::builder(options.connect().await?))
+            Ok(Locker::builder(options.open().await?))
         }
     }
 }

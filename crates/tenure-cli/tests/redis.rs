@@ -268,6 +268,16 @@ fn waiting_rides_out_an_outage_and_tells_it_once() {
 /// A real Python client and the command count in one file, on one key.
 #[test]
 fn redis_py_and_tenure_exclude_each_other() {
+    redis_py_beside("");
+}
+
+/// The same in its own dialect.
+#[test]
+fn redis_py_and_set_nx_exclude_each_other() {
+    redis_py_beside("?scheme=set-nx&profile=redis-py&recheck=5ms");
+}
+
+fn redis_py_beside(parameters: &str) {
     const PROGRAM: &str = "
 import os, sys, redis
 client = redis.Redis(port=int(sys.argv[1]))
@@ -280,7 +290,7 @@ for _ in range(25):
     let python =
         python.unwrap_or_else(|| panic!("TENURE_TEST_PYTHON names no Python with the package redis; ./scripts/test makes one"));
     let (place, server) = (Place::new(), RedisServer::start());
-    let (url, port) = (server.url(), server.port().to_string());
+    let (url, port) = (format!("{}{parameters}", server.url()), server.port().to_string());
     let count = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n";
     std::thread::scope(|scope| {
         for _ in 0..3 {

@@ -12,6 +12,8 @@
 //! owner of a mutex, `tenure:fence` the grant counter that fences are made of. Readers, writers and permits are a sorted set at
 //! `<name>`. Those who wait are in `{<tag>}:q:<name>` and `{<tag>}:p:<name>`, the weights of shares in `{<tag>}:s:<name>`, where the
 //! tag leads to the slot of the name. All of it is under the prefix.
+//!
+//! Locks of other libraries, and of programs that send the commands themselves, are taken as they have them: see [`Scheme`].
 
 mod commands;
 mod connection;
@@ -25,9 +27,11 @@ mod link;
 mod multiplex;
 mod native;
 mod options;
+mod plain;
 mod push;
 mod renew;
 mod reply;
+mod scheme;
 mod script;
 
 #[cfg(feature = "redis-1")]
@@ -37,6 +41,8 @@ mod brought;
 pub use crate::brought::over;
 pub use crate::native::RedisStore;
 pub use crate::options::Options;
+pub use crate::plain::PlainStore;
+pub use crate::scheme::Scheme;
 
 /// Connects to the server at `url` and makes sure that it answers.
 ///
@@ -44,5 +50,5 @@ pub use crate::options::Options;
 /// [`Invalid`](tenure::ErrorKind::Invalid) for a bad URL, [`Unreachable`](tenure::ErrorKind::Unreachable) when nobody answers within
 /// 5 s, [`Refused`](tenure::ErrorKind::Refused) when the server does not let us in.
 pub async fn connect(url: &str) -> Result<tenure::Locker, tenure::Error> {
-    Ok(tenure::Locker::new(Options::parse(url)?.connect().await?))
+    Ok(tenure::Locker::new(Options::parse(url)?.open().await?))
 }

@@ -39,7 +39,7 @@ pub struct RedisStore {
     pub(crate) layout: Arc<Layout>,
     shown: Arc<str>,
     timeout: Option<Duration>,
-    recheck: Duration,
+    pub(crate) recheck: Duration,
 }
 
 /// How often to look where the holder says when it is done and we can hear it: in case what it said was lost.
@@ -55,9 +55,10 @@ const fn place_word(request: &Request) -> &'static str {
 }
 
 impl RedisStore {
-    pub(crate) async fn connect(options: Options) -> Result<Self, Error> {
-        let connection = Connection::open(&options).await?;
-        Ok(Self::over(connection, options.to_string(), &options.prefix, options.timeout, options.recheck))
+    /// With `prefix` in front of every key.
+    pub(crate) async fn connect(options: &Options, prefix: &str) -> Result<Self, Error> {
+        let connection = Connection::open(options).await?;
+        Ok(Self::over(connection, options.to_string(), prefix, options.timeout, options.recheck))
     }
 
     pub(crate) fn over(
@@ -258,13 +259,7 @@ impl Store for RedisStore {
             Taken::Overtaking => self.ask(request, true, "yield", end).await.map_err(Error::maybe_applied),
             Taken::Busy { repeated } => {
                 let answer = self.ask(request, request.repeatable, "none", end).await?;
-                let held_by_it =
-                    matches!(&answer, Acquired::Busy(Busy { holder: Some(holder), .. }) if holder.owner == request.owner);
-                if repeated && held_by_it {
-                    let what = "the first try had no answer, and the given value is in place: ours or another's";
-                    return Err(Error::unreachable(what).maybe_applied());
-                }
-                Ok(answer)
+                if repeated { told_apart(request, answer) } else { Ok(answer) }
             }
         }
     }
@@ -298,17 +293,7 @@ impl Store for RedisStore {
         self.layout.check(&lease.name)?;
         let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
-        // Between two runs of the release of a given value another may have taken the name with the same.
-        let repeat = if lease.owner.is_ours() { Repeat::Freely } else { Repeat::Never };
-        match self.run(&script::RELEASE, &lease.name, lease.share, &args, repeat, self.end(lease.ttl)).await? {
-            (Value::Int(1), _) => Ok(Released::Released),
-            (Value::Int(0), false) => Ok(Released::NotHeld),
-            // The first of the two may have given it up, or it was lost before: nobody knows.
-            (Value::Int(0), true) => {
-                Err(Error::unreachable("the first release had no answer, and the second found nothing").maybe_applied())
-            }
-            (other, _) => Err(unexpected(format_args!("{other:?} to a release"))),
-        }
+        released(self.run(&script::RELEASE, &lease.name, lease.share, &args, releases(lease), self.end(lease.ttl)).await?)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
@@ -335,6 +320,35 @@ impl Store for RedisStore {
             }
             None => self.scan().await,
         }
+    }
+}
+
+/// What a request that was sent twice, the first time unheard, found when it came second.
+pub(crate) fn told_apart(request: &Request, answer: Acquired) -> Result<Acquired, Error> {
+    match answer {
+        Acquired::Busy(Busy { holder: Some(holder), .. }) if holder.owner == request.owner => {
+            let what = "the first try had no answer, and the given value is in place: ours or another's";
+            Err(Error::unreachable(what).maybe_applied())
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// Whether a release may be sent twice: between two runs of that of a given value another may have taken the name with the same.
+pub(crate) fn releases(lease: &Lease) -> Repeat {
+    if lease.owner.is_ours() { Repeat::Freely } else { Repeat::Never }
+}
+
+/// What the answer to a release, and whether it may have run twice, says.
+pub(crate) fn released(answer: (Value, bool)) -> Result<Released, Error> {
+    match answer {
+        (Value::Int(1), _) => Ok(Released::Released),
+        (Value::Int(0), false) => Ok(Released::NotHeld),
+        // The first of the two may have given it up, or it was lost before: nobody knows.
+        (Value::Int(0), true) => {
+            Err(Error::unreachable("the first release had no answer, and the second found nothing").maybe_applied())
+        }
+        (other, _) => Err(unexpected(format_args!("{other:?} to a release"))),
     }
 }
 

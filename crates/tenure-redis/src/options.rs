@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -9,10 +10,12 @@ use redis::{
     ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
-use tenure::{Error, parse_duration};
+use tenure::{Error, Store, parse_duration};
 use url::Url;
 
 use crate::RedisStore;
+use crate::plain::PlainStore;
+use crate::scheme::{Profile, Scheme};
 
 /// Settings of a connection to one Redis or Valkey server.
 ///
@@ -27,6 +30,8 @@ use crate::RedisStore;
 /// | `prefix=` | put in front of every key |
 /// | `timeout=` | per operation; a sixth of the ttl, at most 1 s, where it is not given |
 /// | `recheck=` | how often a waiter looks again; 100 ms where it is not given |
+/// | `scheme=` | `native`, or a dialect of others: `set-nx`, `setnx-expire`, `setnx-expire-lua`; see [`Scheme`] |
+/// | `profile=` | with `scheme=set-nx`: the library whose keys they are, e.g. `redis-py`; see [`Options::profile`] |
 #[derive(Clone)]
 pub struct Options {
     address: Address,
@@ -36,6 +41,8 @@ pub struct Options {
     pub(crate) prefix: String,
     pub(crate) timeout: Option<Duration>,
     pub(crate) recheck: Duration,
+    scheme: Scheme,
+    profile: Option<Profile>,
 }
 
 #[derive(Clone)]
@@ -82,11 +89,13 @@ impl Options {
         };
         let db = if unix { 0 } else { database(url.path().trim_start_matches('/'))? };
         let recheck = Duration::from_millis(100);
-        let mut options = Self { address, username, password, db, prefix: String::new(), timeout: None, recheck };
+        let (prefix, timeout, scheme, profile) = (String::new(), None, Scheme::Native, None);
+        let mut options = Self { address, username, password, db, prefix, timeout, recheck, scheme, profile };
         for (key, value) in url.query_pairs() {
             options.set(&key, &value)?;
         }
         options.check_tls_pair()?;
+        options.check_profile()?;
         Ok(options)
     }
 
@@ -98,17 +107,14 @@ impl Options {
             "recheck" => self.recheck = positive(key, duration()?)?,
             "db" => self.db = database(value)?,
             "ca" | "cert" | "key" => self.set_tls_file(key, value)?,
-            "scheme" if value == "native" => {}
-            "scheme" => {
-                let what = format!("scheme={value} is no lock dialect that this version speaks");
-                return Err(Error::invalid(what).fix("leave scheme= out for the native one"));
-            }
+            "scheme" => self.scheme = value.parse()?,
+            "profile" => self.profile = Some(value.parse()?),
             "node_timeout" => {
                 return Err(Error::invalid("node_timeout= is for several servers, this URL names one").fix("use timeout="));
             }
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
-                return Err(Error::invalid(what).fix("known are prefix, timeout, recheck, db, ca, cert, key and scheme"));
+                return Err(Error::invalid(what).fix("known are prefix, timeout, recheck, db, ca, cert, key, scheme and profile"));
             }
         }
         Ok(())
@@ -136,6 +142,34 @@ impl Options {
         }
     }
 
+    fn check_profile(&self) -> Result<(), Error> {
+        match self.profile {
+            Some(_) if self.scheme != Scheme::SetNx => {
+                Err(Error::invalid("profile= is for scheme=set-nx, and the store URL has another").fix("add scheme=set-nx"))
+            }
+            Some(profile) => profile.prefix(&self.prefix).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// How locks are kept, instead of what the URL says.
+    #[must_use]
+    pub fn scheme(mut self, scheme: Scheme) -> Self {
+        self.scheme = scheme;
+        self
+    }
+
+    /// Keeps locks with [`Scheme::SetNx`] where this library has them, e.g. `redis-py` or `pottery`. Some have a prefix of their own: for
+    /// `shedlock` it is the environment, for `spring` the registry key.
+    ///
+    /// # Errors
+    /// [`Invalid`](tenure::ErrorKind::Invalid) for a library whose keys are not known; the error lists those that are.
+    pub fn profile(mut self, library: &str) -> Result<Self, Error> {
+        (self.scheme, self.profile) = (Scheme::SetNx, Some(library.parse()?));
+        self.check_profile()?;
+        Ok(self)
+    }
+
     /// The user to log in as, instead of the URL's.
     #[must_use]
     pub fn username(mut self, username: impl Into<String>) -> Self {
@@ -150,13 +184,30 @@ impl Options {
         self
     }
 
-    /// Connects, and makes sure that a server answers.
+    /// Connects, and makes sure that a server answers: for the native scheme, with all that it has.
     ///
     /// # Errors
     /// [`Unreachable`](tenure::ErrorKind::Unreachable) when none does within 5 s, [`Refused`](tenure::ErrorKind::Refused) when it
-    /// does not let us in, [`Invalid`](tenure::ErrorKind::Invalid) when a TLS file cannot be used.
+    /// does not let us in, [`Invalid`](tenure::ErrorKind::Invalid) when a TLS file cannot be used, or for another scheme.
     pub async fn connect(self) -> Result<RedisStore, Error> {
-        RedisStore::connect(self).await
+        if self.scheme != Scheme::Native {
+            return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).fix("use Options::open"));
+        }
+        RedisStore::connect(&self, &self.prefix).await
+    }
+
+    /// Connects as [`connect`](Options::connect) does, for any scheme.
+    ///
+    /// # Errors
+    /// As [`connect`](Options::connect).
+    pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
+        let seconds = match self.scheme {
+            Scheme::Native => return Ok(Arc::new(self.connect().await?)),
+            Scheme::SetnxExpire | Scheme::SetnxExpireLua => true,
+            Scheme::SetNx => false,
+        };
+        let prefix = self.profile.map_or_else(|| Ok(self.prefix.clone()), |profile| profile.prefix(&self.prefix))?;
+        Ok(Arc::new(PlainStore::new(RedisStore::connect(&self, &prefix).await?, seconds)))
     }
 
     /// The client that makes connections by these options.

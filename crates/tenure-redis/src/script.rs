@@ -45,6 +45,8 @@ pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!
 pub(crate) static RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew-shares.lua")]));
 pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[about_a_name(), text!("acquire.lua"), "return acquire(KEYS, ARGV)"]).or_function("acquire"));
+pub(crate) static PLAIN_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("plain-acquire.lua")]));
+pub(crate) static PLAIN_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("plain-release.lua")]));
 pub(crate) static ACQUIRE_ALL: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[about_a_name(), text!("acquire-all.lua"), "return acquire_all(KEYS, ARGV)"]).or_function("acquire_all")
 });

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::{Acquired, Grant, Lease, Locker, Name, Owner, Place, Request, Share, Store};
+use tenure::{Acquired, Fence, Grant, Lease, Locker, Name, Owner, Place, Request, Share, Store};
 
 /// A store under test: names of its own that nobody else uses.
 #[async_trait]
@@ -235,6 +235,11 @@ pub(crate) async fn granted(store: &dyn Store, request: &Request) -> Grant {
         Ok(Acquired::Granted(grant)) => grant,
         other => panic!("{:?} was to be granted: {other:?}", request.name),
     }
+}
+
+/// Whether a later grant has the larger number; where the store does not count, it has none.
+pub(crate) fn rises(store: &dyn Store, later: Option<Fence>, earlier: Option<Fence>) -> bool {
+    if store.features().fence { later > earlier } else { later.is_none() }
 }
 
 pub(crate) async fn is_busy(store: &dyn Store, request: &Request) -> bool {

@@ -172,7 +172,7 @@ pub async fn run(url: &str) {
 }
 
 async fn open(url: &str) -> Result<(Probed, probe::Probes), Error> {
-    let Some(file) = url.strip_prefix("sqlite:") else { return Ok(Probed::new(Options::parse(url)?.connect().await?)) };
+    let Some(file) = url.strip_prefix("sqlite:") else { return Ok(Probed::new(Options::parse(url)?.open().await?)) };
     let (path, timeout) = file.split_once("?timeout=").map_or((file, None), |(path, timeout)| (path, Some(timeout)));
     let store = tenure_sql::sqlite::open(path)?;
     Ok(Probed::new(match timeout {

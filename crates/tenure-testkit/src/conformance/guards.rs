@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure::{AcquireAll, BootTime, ErrorKind, Guards, Locker, Loss, Owner, Release, Released, Share, State};
 use tokio::time::timeout;
 
+use super::shares::two;
 use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, lease, locker, request};
 
 /// Far beyond its ttl it is still held, and nobody else gets in.
@@ -180,6 +181,7 @@ pub async fn settings_that_cannot_work_are_refused(subject: &dyn Subject) -> Out
 
 /// Any number of readers or one writer, who may become a reader; permits up to their number.
 pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
+    two(subject).await?;
     let (here, there) = (locker(subject).await, locker(subject).await);
     let reader = here.read("page").ttl(LONG).acquire().await.unwrap();
     let other = there.read("page").ttl(LONG).try_acquire().await.unwrap().expect("readers hold together");
@@ -211,6 +213,7 @@ pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
 
 /// It asks for a smaller share by acquiring again, and an acquire by a given value is not repeated.
 pub async fn a_given_token_is_not_downgraded(subject: &dyn Subject) -> Outcome {
+    two(subject).await?;
     let locks = locker(subject).await;
     let writer = locks.write("page").ttl(LONG).token(Owner::from_bytes(&b"fixed"[..])).acquire().await.unwrap();
     let error = writer.downgrade(Share::READ).await.unwrap_err();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Acquired, Owner, Released, Renewal, Request};
 
-use super::{LONG, Outcome, Subject, assert_free, granted, is_busy, lease, request};
+use super::{LONG, Outcome, Subject, assert_free, granted, is_busy, lease, request, rises};
 
 /// An acquire that runs twice is one tenure, with the later number.
 pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome {
@@ -12,7 +12,7 @@ pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome 
     let held = request("door", LONG);
     let first = granted(&store, &held).await;
     let second = granted(&store, &held).await;
-    assert!(second.fence > first.fence, "{second:?} after {first:?}");
+    assert!(rises(&store, second.fence, first.fence), "{second:?} after {first:?}");
     assert!(is_busy(&store, &request("door", LONG)).await);
     store.release(&lease(&held), Duration::ZERO).await.unwrap();
     assert_free(subject, "door").await;

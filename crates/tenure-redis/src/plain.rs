@@ -1,0 +1,165 @@
+//! Locks as most other clients of Redis keep them: a string key that holds the owner, and nothing beside it.
+//!
+//! What such a lock cannot give is not promised: there is no fence, because nothing is left at the server that could count, and no
+//! queue, because a foreign holder tells nobody that it is done.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use redis::Value;
+use tenure::{
+    Acquired, Busy, Entry, Error, ErrorKind, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Share, Store,
+};
+use tokio::time::Instant;
+
+use crate::commands::{Commands, Digits};
+use crate::connection::{Exchange, Repeat};
+use crate::failure::{translate, unexpected};
+use crate::link::Link;
+use crate::native::{RedisStore, millis, released, releases, told_apart};
+use crate::reply::{holder, only};
+use crate::script::{self, Script};
+
+/// Mutexes at keys that other libraries, and programs that send the commands themselves, use as well: see
+/// [`Scheme`](crate::Scheme).
+///
+/// # Round trips
+/// Acquire 1, and 1 more when it is busy; renew 1 for each 1,000 leases; release 1; inspect as [`RedisStore`].
+#[derive(Clone)]
+pub struct PlainStore {
+    redis: RedisStore,
+    seconds: bool,
+}
+
+impl PlainStore {
+    /// `seconds`: leases last whole ones.
+    pub(crate) const fn new(redis: RedisStore, seconds: bool) -> Self {
+        Self { redis, seconds }
+    }
+
+    /// For how long the server is told to keep a lease of `ttl`.
+    fn kept(&self, ttl: Duration) -> Duration {
+        if !self.seconds || ttl.subsec_nanos() == 0 {
+            return ttl;
+        }
+        Duration::from_secs(ttl.as_secs().saturating_add(1))
+    }
+
+    /// Sets the key if there is none. Whether it did, and whether an earlier try may have.
+    async fn set(&self, request: &Request, ttl: Duration, end: Instant) -> Result<(bool, bool), Error> {
+        let keys = self.redis.layout.of(&request.name);
+        let (unit, ttl) = if self.seconds { (&b"EX"[..], ttl.as_secs()) } else { (&b"PX"[..], millis(ttl)) };
+        let ttl = Digits::of(ttl);
+        let set = |_: &Link| {
+            let mut commands = Commands::new();
+            commands.begin(6);
+            commands.word(b"SET");
+            commands.joined(&keys.name());
+            for word in [request.owner.as_bytes(), b"NX", unit, ttl.as_bytes()] {
+                commands.word(word);
+            }
+            commands
+        };
+        let Exchange { answers, repeated, .. } = self.redis.connection.exchange(end, Repeat::Settled, set).await?;
+        Ok((only(answers)?.map_err(|e| translate(&e))? == Value::Okay, repeated))
+    }
+
+    async fn ask(&self, request: &Request, ttl: Duration, end: Instant) -> Result<Acquired, Error> {
+        let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
+        let repeatable: &[u8] = if request.repeatable { b"1" } else { b"0" };
+        let args = [request.owner.as_bytes(), ms.as_bytes(), repeatable, from];
+        let (answer, _) = self.run(&script::PLAIN_ACQUIRE, &request.name, &args, Repeat::Settled, end).await?;
+        let held = match &answer {
+            Value::Int(1) => return Ok(Acquired::Granted(Grant { fence: None, ttl })),
+            Value::Array(held) => &held[..],
+            other => return Err(unexpected(format_args!("{other:?} to an acquisition")).maybe_applied()),
+        };
+        let holder = match held {
+            [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
+            _ => None,
+        };
+        Ok(Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder }))
+    }
+
+    /// Runs a script about one name; its answer, and whether it may have run twice.
+    async fn run(
+        &self,
+        script: &Script,
+        name: &Name,
+        args: &[&[u8]],
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<(Value, bool), Error> {
+        let keys = self.redis.layout.of(name);
+        let call = |_: &Link, form| script::call(script, form, &[keys.name()], args);
+        let Exchange { answers, repeated, .. } = self.redis.connection.call(end, repeat, call).await?;
+        Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
+    }
+}
+
+#[async_trait]
+impl Store for PlainStore {
+    fn features(&self) -> Features {
+        let min_ttl = if self.seconds { Duration::from_secs(1) } else { self.redis.features().min_ttl };
+        Features { fence: false, shares: false, queue: false, cohort: false, push: false, min_ttl, ..self.redis.features() }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        self.redis.layout.check(&request.name)?;
+        let (ttl, end) = (self.kept(request.ttl), self.redis.end(request.ttl));
+        if request.share != Share::MUTEX {
+            return Err(Error::new(ErrorKind::Unsupported, format!("{self} keeps mutexes only")).fix("use a mutex"));
+        }
+        match &request.from {
+            Some(from) if from.as_bytes().is_empty() => return Err(Error::invalid("the owner to take over from is empty")),
+            Some(_) => return self.ask(request, ttl, end).await,
+            None => {}
+        }
+        let (set, repeated) = self.set(request, ttl, end).await?;
+        if set {
+            return Ok(Acquired::Granted(Grant { fence: None, ttl }));
+        }
+        let answer = self.ask(request, ttl, end).await?;
+        if repeated { told_apart(request, answer) } else { Ok(answer) }
+    }
+
+    async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        // Keys of others may lie anywhere.
+        Ok(None)
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
+        self.redis.renew(&leases).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        self.redis.layout.check(&lease.name)?;
+        let linger = Digits::of(millis(linger));
+        let args = [lease.owner.as_bytes(), linger.as_bytes()];
+        released(self.run(&script::PLAIN_RELEASE, &lease.name, &args, releases(lease), self.redis.end(lease.ttl)).await?)
+    }
+
+    /// Silent: nobody tells.
+    async fn watch(&self, _: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        Ok(stream::pending().boxed())
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        self.redis.inspect(name).await
+    }
+}
+
+impl fmt::Display for PlainStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.redis.fmt(f)
+    }
+}
+
+impl fmt::Debug for PlainStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlainStore({:?})", self.redis)
+    }
+}
