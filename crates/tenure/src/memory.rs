@@ -154,7 +154,11 @@ impl Store for MemoryStore {
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         let now = self.now();
-        let turns = self.held().all(requests, now)?;
+        let turns = {
+            let mut held = self.held();
+            held.sweep(now);
+            held.all(requests, now)?
+        };
         let grants =
             turns.map(|turns| requests.iter().zip(turns).map(|(request, turn)| self.tell(&request.name, turn)).collect());
         Ok(grants)
