@@ -163,11 +163,11 @@ impl Taking<'_> {
             .zip(grants)
             .filter_map(|(attempt, grant)| attempt.won(shape.terms, &shape.label, sent_at, &grant))
             .collect();
+        guards.iter().for_each(Guard::keep_idle);
         if guards.len() < names.len() {
             give_up(guards).await;
             return Ok(None);
         }
-        guards.iter().for_each(Guard::keep_idle);
         Ok(Some(guards))
     }
 
