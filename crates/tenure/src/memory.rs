@@ -93,7 +93,7 @@ impl Held {
         let before: Vec<(Name, Option<Record>)> = names.map(|name| (name.clone(), self.names.get(name).cloned())).collect();
         let one = |request: &Request| {
             let turn = self.with(&request.name, |record, next| record.acquire(request, "", now, next));
-            turn.map(Turn::granted).map_err(|error| error.context(format_args!("{:?}", request.name)))
+            turn.map(Turn::granted)
         };
         // All are looked at, also when one is known to be busy: one of another kind is an error.
         let turns: Result<Vec<Option<_>>, Error> = requests.iter().map(one).collect();

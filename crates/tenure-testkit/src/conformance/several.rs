@@ -187,7 +187,7 @@ pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subje
         }
         let error = ours.acquire_all(&each(LONG)).await.unwrap_err();
         assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
-        assert!(error.to_string().contains("door"), "it names none: {error}");
+        assert_eq!(error.to_string().matches("door").count(), 1, "it is to be named once: {error}");
     }
     Ok(())
 }
