@@ -299,6 +299,7 @@ impl<S> Carrier<S> {
         handed.bytes = Vec::new();
         handed.closed = Some(error);
         drop(handed);
+        self.contact.end();
         self.pushes.missed();
     }
 }
