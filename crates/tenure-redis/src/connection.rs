@@ -195,7 +195,7 @@ impl Connection {
     ) -> Result<Exchange, Error> {
         let now = Moment::now();
         let limit = end.saturating_duration_since(now.instant);
-        let current = self.link();
+        let current = self.link_to_ask();
         if let Some(link) = &current {
             // Half the time, and longer where the link has not been silent for long: a caller in a hurry must not cost the others
             // a connection that is only slow.
@@ -278,6 +278,16 @@ impl Connection {
 
     fn link(&self) -> Option<Arc<Link>> {
         self.state().link.clone()
+    }
+
+    /// The link in use, unless it has ended while nobody asked: what was never sent has not to be repeated.
+    fn link_to_ask(&self) -> Option<Arc<Link>> {
+        let link = self.link()?;
+        if link.has_ended() {
+            self.drop_link(&link);
+            return None;
+        }
+        Some(link)
     }
 
     /// Stops using a link that has failed. A brought one stays: the application mends it.

@@ -117,7 +117,10 @@ pub(crate) fn is_unknown_function(error: &RedisError) -> bool {
 /// Whether a call says that functions are not to be had: not from this server, or not by this user, or none as long as the server is
 /// out of memory, when it lets a script do whatever makes nothing grow.
 pub(crate) fn is_no_function(error: &RedisError) -> bool {
-    is_unknown_function(error) || is_out_of_memory(error) || text_of(error).to_lowercase().contains("fcall")
+    let text = text_of(error);
+    // Other errors may name a lock that is called so.
+    let about_commands = ["ERR", "NOPERM"].iter().any(|start| text.starts_with(start));
+    is_unknown_function(error) || is_out_of_memory(error) || about_commands && text.to_lowercase().contains("fcall")
 }
 
 pub(crate) fn is_out_of_memory(error: &RedisError) -> bool {
@@ -164,6 +167,19 @@ mod tests {
             "ERR Error running script (call to f_52ab): @user_script:12: @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
         ] {
             assert_eq!(without_script(text), "OOM command not allowed when used memory > 'maxmemory'.");
+        }
+    }
+
+    #[test]
+    fn a_lock_may_have_the_name_of_a_command() {
+        for (code, text, forbidden) in [
+            ("ERR", "unknown command 'FCALL', with args beginning with: 'tenure_release_0'", true),
+            ("NOPERM", "this user has no permissions to run the 'fcall' command", true),
+            ("TENUREKIND", "it is held with a capacity of 3 at fcall", false),
+            ("WRONGTYPE", "Operation against a key holding the wrong kind of value at fcall", false),
+        ] {
+            let error = redis::make_extension_error(code.to_owned(), Some(text.to_owned()));
+            assert_eq!(is_no_function(&error), forbidden, "{code} {text}");
         }
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct Contact {
     /// When the first command was sent since something was heard.
     asked_at: AtomicU64,
     heard_at: AtomicU64,
+    /// Nothing more can be sent.
+    ended: AtomicBool,
 }
 
 impl Contact {
@@ -70,6 +72,10 @@ impl Contact {
     /// Some of an answer has come.
     pub(crate) fn heard(&self) {
         self.heard_at.store(now_ms(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 
     /// For how long, at `now`, nothing was heard of what was asked at `asked_at` and has no answer.
@@ -140,6 +146,11 @@ impl Link {
             Wire::Theirs(_) => Arc::default(),
         };
         Self { wire, identity, functions: AtomicBool::new(true), hears, lift, contact }
+    }
+
+    /// Whether it is known that nothing more can be sent here.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.contact.ended.load(Ordering::Acquire)
     }
 
     /// Whether pushes come through here, if that is known.

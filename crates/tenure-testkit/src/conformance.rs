@@ -114,6 +114,7 @@ macro_rules! conformance {
             several: [
                 all_are_taken_in_one_step_or_none, all_are_taken_once_however_often_it_is_asked, all_are_taken_when_the_last_has_ended,
                 all_does_not_overtake_who_waits, all_shares_of_a_kind_are_taken_together,
+                all_is_refused_where_another_kind_is_waited_for, all_takes_nothing_again_that_lingers,
             ]
             dead: [
                 dead_readers_keep_no_writer_out, dead_readers_leave_no_kind_behind, nobody_is_told_of_a_dead_holder,

@@ -5,7 +5,8 @@
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use tenure::{Acquired, Error, ErrorKind, Lease, Locker, Name, Owner, Place, Renewal, Request, Share, Store};
+use futures_util::StreamExt;
+use tenure::{Acquired, Error, ErrorKind, Lease, Locker, Name, Owner, Place, Released, Renewal, Request, Share, Store};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer};
 use tokio::runtime::{Builder, Runtime};
@@ -286,4 +287,20 @@ async fn finished_renewals_count() {
     let answers = timeout(PATIENCE, renewal).await.unwrap().unwrap();
     let renewed = answers.iter().filter(|answer| matches!(answer, Ok(Renewal::Renewed))).count();
     assert!((1_000..10_000).contains(&renewed) && renewed % 1_000 == 0, "{renewed} renewed");
+}
+
+/// What was never sent may be sent: a link that ended while nobody used it costs nothing, also where nothing may be sent twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_ended_unused_is_not_asked() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&proxy.url()).await;
+    let given = Request { owner: Owner::from_bytes(&b"given"[..]), repeatable: false, ..request("a") };
+    assert!(matches!(store.acquire(&given).await.unwrap(), Acquired::Granted(_)));
+    let mut notices = store.watch(&request("b")).await.unwrap();
+    proxy.cut();
+    timeout(PATIENCE, notices.next()).await.expect("nobody was told that the link has ended");
+    let Request { name, owner, share, ttl, .. } = given;
+    let lease = Lease { name, owner, share, ttl, fence: None };
+    assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), Released::Released);
 }

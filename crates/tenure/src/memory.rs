@@ -93,7 +93,7 @@ impl Held {
         let before: Vec<(Name, Option<Record>)> = names.map(|name| (name.clone(), self.names.get(name).cloned())).collect();
         let one = |request: &Request| {
             let turn = self.with(&request.name, |record, next| record.acquire(request, "", now, next));
-            turn.map(Turn::granted).map_err(|error| error.context(format_args!("{:?}", request.name)))
+            turn.map(Turn::granted)
         };
         // All are looked at, also when one is known to be busy: one of another kind is an error.
         let turns: Result<Vec<Option<_>>, Error> = requests.iter().map(one).collect();
@@ -154,7 +154,11 @@ impl Store for MemoryStore {
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         let now = self.now();
-        let turns = self.held().all(requests, now)?;
+        let turns = {
+            let mut held = self.held();
+            held.sweep(now);
+            held.all(requests, now)?
+        };
         let grants =
             turns.map(|turns| requests.iter().zip(turns).map(|(request, turn)| self.tell(&request.name, turn)).collect());
         Ok(grants)

@@ -153,7 +153,8 @@ impl Taking<'_> {
         let sent_at = core.clock.now();
         let grants = match Attempt::send_all(&mut attempts).await {
             Ok(Some(grants)) => grants,
-            Err(error) if !error.is_transient() => return Err(error),
+            // With no time left, what an unheard try may have taken would be met as another's.
+            Err(error) if !error.is_transient() || self.is_over() => return Err(error),
             // Whatever may pass is waited for when it is a name's turn.
             Ok(None) | Err(_) => return Ok(None),
         };
@@ -162,12 +163,18 @@ impl Taking<'_> {
             .zip(grants)
             .filter_map(|(attempt, grant)| attempt.won(shape.terms, &shape.label, sent_at, &grant))
             .collect();
+        guards.iter().for_each(Guard::keep_idle);
         if guards.len() < names.len() {
             give_up(guards).await;
             return Ok(None);
         }
-        guards.iter().for_each(Guard::keep_idle);
         Ok(Some(guards))
+    }
+
+    /// The time to wait has passed.
+    fn is_over(&self) -> bool {
+        let waited = self.settings.core.clock.now().since(self.started);
+        self.settings.wait.is_some_and(|wait| waited >= wait)
     }
 
     /// One after another.

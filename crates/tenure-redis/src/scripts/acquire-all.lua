@@ -19,8 +19,13 @@ local function acquire_all(keys, args)
     if refused then
       return redis.error_reply(refused.err .. ' at ' .. name)
     end
-    local held = weight_of(owner)
-    free = free and (held == weight or not held and fits(weight) and not waiter(0))
+    local held, first, their = weight_of(owner), waiter(0)
+    if first and their.capacity ~= capacity then
+      return redis.error_reply('TENUREKIND it is waited for with a capacity of ' .. their.capacity .. ' at ' .. name)
+    end
+    -- One that was given up is never taken again.
+    local gone = not mutex and weight_of('linger:' .. owner)
+    free = free and (held == weight or not held and not gone and not first and fits(weight))
   end
   if not free then
     return {}

@@ -50,8 +50,7 @@ impl LockFile {
             for request in requests {
                 let found = self.find(tx, request.name.as_str())?;
                 let mut record = found.record();
-                let turn = record.acquire(request, "", now, &mut next);
-                let turn = turn.map_err(|error| error.context(format_args!("{:?}", request.name)))?.granted();
+                let turn = record.acquire(request, "", now, &mut next)?.granted();
                 changed.extend(turn.map(|turn| (request, found, record, turn)));
             }
             // All were looked at, because one of another kind is an error, and nothing was written.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Acquired, BootTime, ErrorKind, Fence, Released, Renewal, Request, Share, Store};
+use tenure::{Acquired, BootTime, ErrorKind, Fence, Lease, Released, Renewal, Request, Share, Store};
 
 use super::{
     LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, request,
@@ -166,5 +166,52 @@ pub async fn all_shares_of_a_kind_are_taken_together(subject: &dyn Subject) -> O
     taken(&ours, &permits).await;
     assert!(is_refused(&theirs, &shares(Share::permits(2, 3).unwrap())).await);
     taken(&theirs, &shares(Share::permits(1, 3).unwrap())).await;
+    Ok(())
+}
+
+/// Whoever waits for a kind keeps the others out, also when nobody holds any more (B18).
+pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    if !(ours.features().shares && ours.features().queue) {
+        return Ok(());
+    }
+    let dying = Request { share: Share::WRITE, ..request("door", TTL / 2) };
+    granted(&theirs, &dying).await;
+    let waiting = joining(&Request { share: Share::READ, ..request("door", LONG) });
+    assert!(is_busy(&theirs, &waiting).await);
+    let held = request("attic", LONG);
+    for attic_is_free in [true, false] {
+        if !attic_is_free {
+            tokio::time::sleep(TTL).await;
+            granted(&theirs, &held).await;
+        }
+        let error = ours.acquire_all(&each(LONG)).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
+        assert_eq!(error.to_string().matches("door").count(), 1, "it is to be named once: {error}");
+    }
+    Ok(())
+}
+
+/// What was given up is not taken again, however late it is asked for (U4).
+pub async fn all_takes_nothing_again_that_lingers(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    for share in [Share::MUTEX, Share::READ] {
+        if share != Share::MUTEX && !ours.features().shares {
+            continue;
+        }
+        let requests: Vec<_> = each(LONG).into_iter().map(|request| Request { share, ..request }).collect();
+        taken(&ours, &requests).await;
+        let [lingers, free @ ..] = &requests[..] else { unreachable!("there are three") };
+        assert_eq!(ours.release(&lease(lingers), LONG).await.unwrap(), Released::Released);
+        release(&ours, free).await;
+        assert!(is_refused(&theirs, &requests).await, "{share:?}");
+        for request in free {
+            assert_free(subject, request.name.as_str()).await;
+        }
+        assert_eq!(
+            ours.release(&Lease { owner: lingers.owner.lingering(), ..lease(lingers) }, Duration::ZERO).await.unwrap(),
+            Released::Released
+        );
+    }
     Ok(())
 }

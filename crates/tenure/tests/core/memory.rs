@@ -234,13 +234,20 @@ async fn a_name_that_is_free_is_told_to_those_without_a_place() {
 /// Names that nobody asks for again do not stay in memory.
 #[tokio::test(start_paused = true)]
 async fn dead_names_are_forgotten() {
-    let machine = Machine::new();
-    let store = MemoryStore::with_clock(machine.clone());
-    for i in 0..10_000 {
-        granted(&store, &request(&i.to_string())).await;
-        machine.sleep(LONG / 100);
+    for several in [false, true] {
+        let machine = Machine::new();
+        let store = MemoryStore::with_clock(machine.clone());
+        for i in 0..10_000 {
+            let request = request(&i.to_string());
+            if several {
+                assert!(store.acquire_all(&[request]).await.unwrap().is_some());
+            } else {
+                granted(&store, &request).await;
+            }
+            machine.sleep(LONG / 100);
+        }
+        let text = format!("{store:?}");
+        let names: usize = text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
+        assert!((100..400).contains(&names), "{text}");
     }
-    let text = format!("{store:?}");
-    let names: usize = text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
-    assert!((100..400).contains(&names), "{text}");
 }

@@ -432,3 +432,17 @@ fn several_names_without_a_runtime() {
     let permits = locks.acquire(locks.permits("f", 1, 2).ttl(LONG)).unwrap();
     assert!(matches!(permits.release().unwrap(), Release::Released));
 }
+
+/// What a try took without hearing of it is nobody else's.
+#[tokio::test(start_paused = true)]
+async fn a_try_that_was_not_heard_does_not_say_that_another_holds() {
+    let (_machine, store, locks) = world();
+    store.fated(Fate::Hangs);
+    let trying = tokio::spawn(three(&locks).try_acquire());
+    store.called().await;
+    store.fated(Fate::Works);
+    let error = trying.await.unwrap().unwrap_err();
+    assert!(error.is_transient() && error.may_have_been_applied(), "{error}");
+    locks.settled().await;
+    assert!(held(&locks).await.is_empty());
+}
