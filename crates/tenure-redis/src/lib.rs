@@ -13,6 +13,12 @@
 //! `<name>`. Those who wait are in `{<tag>}:q:<name>` and `{<tag>}:p:<name>`, the weights of shares in `{<tag>}:s:<name>`, where the
 //! tag leads to the slot of the name. All of it is under the prefix.
 //!
+//! What a user needs of a server with access control: the keys under the prefix, the channels `<prefix>tenure:wake:*`, and `MULTI`, `EXEC`,
+//! `SET`, `INCR`, `EXISTS`, `EVAL`, `EVALSHA` with what the scripts call (`+@read +@write +@scripting +@transaction +@pubsub +@connection
+//! +time` has all of it). `CLIENT KILL` and `CLIENT INFO` end predecessors, `SUBSCRIBE` and `PUBLISH` wake waiters, and `FUNCTION LOAD` with `FCALL`
+//! save a quarter of a hand-over's time at the server; without one of these locks work, as told in `GUARANTEES.md`. Each version of the
+//! functions is a library `tenure_<digest>` that stays on the server, with its data; `FUNCTION DELETE` of one does no harm.
+//!
 //! Locks of other libraries, and of programs that send the commands themselves, are taken as they have them: see [`Scheme`].
 
 mod commands;

@@ -364,3 +364,17 @@ async fn functions_come_and_go() {
         assert_eq!(functions_in_a_cycle(&server, &locks, "PING").await, 0, "{forbidden}: not asked for again");
     }
 }
+
+/// All or none, also where the numbers of grants end between them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_numbers_are_not_given_to_some() {
+    let server = RedisServer::start();
+    let store = connect(&server.url()).await.unwrap();
+    assert!(matches!(store.acquire(&request("warm-up")).await.unwrap(), Acquired::Granted(_)));
+    for left in 0..4_u64 {
+        server.cli(&format!("SET tenure:fence {}", (1_u64 << 53) - 1 - left));
+        let error = store.acquire_all(&["a", "b", "c"].map(request)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert_eq!(server.cli("EXISTS a b c"), "0", "{left} left: {error}");
+    }
+}

@@ -44,7 +44,7 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// leave no place and no one to take over from.
     ///
     /// # Errors
-    /// As [`acquire`](Store::acquire), with the name it is about. A mismatch comes before a name that is busy.
+    /// As [`acquire`](Store::acquire); a mismatch says at which name, and comes before a name that is busy.
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error>;
 
     /// Makes each lease that is still its owner's last at least its ttl from the moment the store executes it.

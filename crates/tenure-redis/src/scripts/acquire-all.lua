@@ -25,24 +25,28 @@ local function acquire_all(keys, args)
     end
     -- One that was given up is never taken again.
     local gone = not mutex and weight_of('linger:' .. owner)
-    free = free and (held == weight or not held and not gone and not first and fits(weight))
+    free = free and (held == weight or not held and not gone and not first and patience > 0 and fits(weight))
   end
   if not free then
     return {}
   end
+  -- The numbers of all, before any is taken.
+  local first, unfit = next_counter()
+  if not first then
+    return unfit
+  elseif first + #args > MOST then
+    return redis.error_reply('TENURECOUNTER the grant counter stands at ' .. digits(first) .. ', with too few numbers left')
+  end
   local counters = {}
   for i = 1, #args - 4 do
     local _, owner = open(i)
-    local number, unfit = next_counter()
-    if not number then
-      return unfit
-    end
+    last_counter = first + i - 1
     local held, till = weight_of(owner)
     -- A repetition that runs late must not end what a renewal has prolonged.
     local left = held and (mutex and redis.call('PTTL', name) or till - now) or 0
     hold(owner, weight, digits(math.max(ttl, left)), held)
     settle()
-    counters[i] = digits(number)
+    counters[i] = digits(last_counter)
   end
   return counters
 end

@@ -102,8 +102,9 @@ local function acquire(keys, args)
   if number == nil then
     return unfit
   end
-  -- A place that is gone is not made again, and its owner gets nothing: its release may have been sent.
-  if not number and place ~= 'keep' and fits(weight) and not waiter(0) then
+  -- A place that is gone is not made again, and its owner gets nothing: its release may have been sent. Without patience nobody knows
+  -- who is behind so many dead.
+  if not number and place ~= 'keep' and fits(weight) and not waiter(0) and patience > 0 then
     number, unfit = next_counter()
     if not number then
       return unfit

@@ -57,7 +57,7 @@ impl LockFile {
             if changed.len() < requests.len() {
                 return Ok(None);
             }
-            self.count(tx, counter, now)?;
+            self.count(tx, file.counter, counter, now)?;
             for (request, found, record, _) in &changed {
                 found.write(tx, request.name.as_str(), record)?;
             }
@@ -109,7 +109,7 @@ impl LockFile {
             };
             let turn = work(&mut record, now, &mut next)?;
             if counter != found.counter {
-                self.count(tx, counter, now)?;
+                self.count(tx, found.counter, counter, now)?;
             }
             found.write(tx, name, &record)?;
             Ok((turn, counter))
@@ -117,12 +117,12 @@ impl LockFile {
         self.write(call, name)
     }
 
-    fn count(&self, tx: &Transaction<'_>, counter: u64, now: Duration) -> Result<(), Failure> {
+    fn count(&self, tx: &Transaction<'_>, before: u64, counter: u64, now: Duration) -> Result<(), Failure> {
         if Fence::from_counter(counter).is_none() {
             return Err(damaged(&self.path, "its fences are used up", "give another path, and tell the guarded resources").into());
         }
         tx.prepare_cached(COUNT)?.execute([signed(counter)])?;
-        if counter.is_multiple_of(SWEEP_EVERY) {
+        if counter / SWEEP_EVERY != before / SWEEP_EVERY {
             sweep(tx, now)?;
         }
         Ok(())
