@@ -142,7 +142,7 @@ async fn every_refusal_has_its_class() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_server_is_waited_for() {
-    let server = RedisServer::builder().arg("busy-reply-threshold", "50").start();
+    let server = RedisServer::builder().arg("lua-time-limit", "50").start();
     let locks = Locker::new(connect(&server.url()).await.unwrap());
     let mut hog = server.connect().unwrap();
     hog.send(&["EVAL", "while true do end", "0"]).unwrap();
