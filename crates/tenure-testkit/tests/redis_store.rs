@@ -133,7 +133,12 @@ async fn every_refusal_has_its_class() {
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("ACL"), "{error}");
 
-    server.cli("CONFIG SET maxclients 3");
+    let mut admin = server.connect().unwrap();
+    admin.command(&["CONFIG", "SET", "maxclients", "3"]).unwrap();
+    // Whoever is about to leave would leave a place.
+    wait_until(PATIENCE, "the others to be gone", || {
+        admin.command(&["INFO", "clients"]).unwrap().text().contains("connected_clients:2")
+    });
     let crowd: Vec<_> = (0..6).map(|_| server.connect()).collect();
     let error = connect(&server.url()).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
