@@ -137,7 +137,7 @@ async fn every_refusal_has_its_class() {
     admin.command(&["CONFIG", "SET", "maxclients", "3"]).unwrap();
     // Whoever is about to leave would leave a place.
     wait_until(PATIENCE, "the others to be gone", || {
-        admin.command(&["INFO", "clients"]).unwrap().text().contains("connected_clients:2")
+        admin.command(&["INFO", "clients"]).unwrap().text().contains("connected_clients:3")
     });
     let crowd: Vec<_> = (0..6).map(|_| server.connect()).collect();
     let error = connect(&server.url()).await.unwrap_err();
