@@ -33,6 +33,8 @@ const NOTHING_BESIDE: &[&str] = &[
     "all_are_taken_in_one_step_or_none",
     "all_are_taken_once_however_often_it_is_asked",
     "all_are_taken_when_the_last_has_ended",
+    "all_is_refused_where_another_kind_is_waited_for",
+    "all_takes_nothing_again_that_lingers",
     "all_does_not_overtake_who_waits",
     "all_shares_of_a_kind_are_taken_together",
     "an_adoption_leaves_the_queue_as_it_is",
