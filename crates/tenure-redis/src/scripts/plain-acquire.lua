@@ -18,7 +18,9 @@ if value == owner and ARGV[3] == '1' then
   end
   return 1
 end
-if value == from or (not value and from == '') then
+-- Others may hold by an empty value, which is nobody to take over from.
+local free = not value and from == ''
+if free or (from ~= '' and value == from) then
   redis.call('SET', name, owner, 'PX', ttl)
   return 1
 end

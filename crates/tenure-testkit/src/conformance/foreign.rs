@@ -10,15 +10,18 @@ use super::{LONG, Outcome, PATIENCE, Plant, Subject, granted, is_busy, lease, lo
 /// A client that knows nothing of us keeps us out, and our release does not free it.
 pub async fn a_foreign_lock_and_ours_exclude_each_other(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
-    subject.plant(&name("door"), &Plant::Value(b"\xffforeign", Some(LONG)))?;
-    let ours = request("door", LONG);
-    let Acquired::Busy(busy) = store.acquire(&ours).await.unwrap() else { panic!("granted over a foreign lock") };
-    let holder = busy.holder.expect("the holder is told");
-    assert_eq!((holder.owner.as_bytes(), holder.owner.label()), (&b"\xffforeign"[..], None));
-    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::NotHeld);
-    assert!(is_busy(&store, &ours).await);
-    subject.plant(&name("door"), &Plant::Nothing)?;
-    granted(&store, &ours).await;
+    for theirs in [&b"\xffforeign"[..], b"1", b""] {
+        subject.plant(&name("door"), &Plant::Value(theirs, Some(LONG)))?;
+        let ours = request("door", LONG);
+        let Acquired::Busy(busy) = store.acquire(&ours).await.unwrap() else { panic!("granted over {theirs:?}") };
+        let holder = busy.holder.expect("the holder is told");
+        assert_eq!((holder.owner.as_bytes(), holder.owner.label()), (theirs, None));
+        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::NotHeld);
+        assert!(is_busy(&store, &ours).await);
+        subject.plant(&name("door"), &Plant::Nothing)?;
+        granted(&store, &ours).await;
+        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
+    }
     Ok(())
 }
 
