@@ -14,7 +14,8 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use redis::Value;
 use tenure::{
-    Acquired, Busy, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Place, Released, Renewal, Request, Share, Store,
+    Acquired, Busy, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Owner, Place, Released, Renewal, Request, Share,
+    Store,
 };
 use tokio::time::Instant;
 
@@ -107,12 +108,7 @@ impl RedisStore {
                 script::add_call(&mut commands, &script::LIFT, form, &[whole(counter_key)], &[Digits::of(seen).as_bytes()]);
             }
             commands.add(&[b"MULTI"]);
-            commands.begin(6);
-            commands.word(b"SET");
-            commands.joined(&keys.name());
-            for word in [request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()] {
-                commands.word(word);
-            }
+            add_set(&mut commands, &keys.name(), &request.owner, b"PX", &ttl);
             commands.add(&[b"INCR", counter_key]);
             commands.begin(2);
             commands.word(b"EXISTS");
@@ -172,7 +168,7 @@ impl RedisStore {
             claim.as_bytes(),
             channel.unwrap_or("-").as_bytes(),
         ];
-        let (answer, _) = self.run(&script::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end).await?;
+        let (answer, _) = self.run_about(&script::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end).await?;
         if let Value::Array(parts) = &answer
             && let [Value::Int(1), number] = &parts[..]
         {
@@ -190,8 +186,22 @@ impl RedisStore {
         Ok(Acquired::Busy(Busy { recheck, ..busy }))
     }
 
-    /// Runs a script about one name; its answer, and whether it may have run twice.
-    async fn run(
+    /// Runs a script; its answer, and whether it may have run twice.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        keys: &[Key<'_>],
+        args: &[&[u8]],
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<(Value, bool), Error> {
+        let call = |_: &Link, form| script::call(script, form, keys, args);
+        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, call).await?;
+        Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
+    }
+
+    /// Runs a script about one name and what stands beside it.
+    async fn run_about(
         &self,
         script: &Script,
         name: &Name,
@@ -207,9 +217,7 @@ impl RedisStore {
             if share == Share::MUTEX && std::ptr::eq(script, &raw const *script::RELEASE) { &keys[..4] } else { &keys[..] };
         let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.connection.seen()));
         let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
-        let call = |_: &Link, form| script::call(script, form, keys, &args);
-        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, call).await?;
-        Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
+        self.run(script, keys, &args, repeat, end).await
     }
 }
 
@@ -245,9 +253,7 @@ impl Store for RedisStore {
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         self.layout.check(&request.name)?;
         let end = self.end(request.ttl);
-        if request.from.as_ref().is_some_and(|from| from.as_bytes().is_empty()) {
-            return Err(Error::invalid("the owner to take over from is empty"));
-        }
+        check_from(request)?;
         self.prepare(end).await?;
         if request.share != Share::MUTEX || request.place != Place::None || request.from.is_some() {
             return self.ask(request, request.repeatable, place_word(request), end).await;
@@ -276,9 +282,8 @@ impl Store for RedisStore {
         let numbers = numbers.map(Digits::of);
         let owners = requests.iter().map(|request| request.owner.as_bytes());
         let args: Vec<&[u8]> = numbers.iter().map(Digits::as_bytes).chain(owners).collect();
-        let call = |_: &Link, form| script::call(&script::ACQUIRE_ALL, form, &keys, &args);
-        let Exchange { answers, .. } = self.connection.call(end, Repeat::Settled, call).await?;
-        let counters = counters(only(answers)?, requests.len())?;
+        let (answer, _) = self.run(&script::ACQUIRE_ALL, &keys, &args, Repeat::Settled, end).await?;
+        let counters = counters(&answer, requests.len())?;
         self.connection.saw(counters.last().copied().unwrap_or_default());
         let grant = |counter| Ok(Grant { fence: Some(fence(counter)?), ttl: *ttl });
         let grants: Vec<Grant> = counters.into_iter().map(grant).collect::<Result<_, Error>>()?;
@@ -293,7 +298,7 @@ impl Store for RedisStore {
         self.layout.check(&lease.name)?;
         let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
-        released(self.run(&script::RELEASE, &lease.name, lease.share, &args, releases(lease), self.end(lease.ttl)).await?)
+        released(self.run_about(&script::RELEASE, &lease.name, lease.share, &args, releases(lease), self.end(lease.ttl)).await?)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
@@ -320,6 +325,24 @@ impl Store for RedisStore {
             }
             None => self.scan().await,
         }
+    }
+}
+
+/// Refuses to take over from nobody: to the scripts an empty owner means that there is none to take over from.
+pub(crate) fn check_from(request: &Request) -> Result<(), Error> {
+    match &request.from {
+        Some(from) if from.as_bytes().is_empty() => Err(Error::invalid("the owner to take over from is empty")),
+        _ => Ok(()),
+    }
+}
+
+/// Adds the command that makes a key the owner's if there is none.
+pub(crate) fn add_set(commands: &mut Commands, key: &Key<'_>, owner: &Owner, unit: &[u8], ttl: &Digits) {
+    commands.begin(6);
+    commands.word(b"SET");
+    commands.joined(key);
+    for word in [owner.as_bytes(), b"NX", unit, ttl.as_bytes()] {
+        commands.word(word);
     }
 }
 

@@ -18,9 +18,9 @@ use crate::commands::{Commands, Digits};
 use crate::connection::{Exchange, Repeat};
 use crate::failure::{translate, unexpected};
 use crate::link::Link;
-use crate::native::{RedisStore, millis, released, releases, told_apart};
+use crate::native::{RedisStore, add_set, check_from, millis, released, releases, told_apart};
 use crate::reply::{holder, only};
-use crate::script::{self, Script};
+use crate::script;
 
 /// Mutexes at keys that other libraries, and programs that send the commands themselves, use as well: see
 /// [`Scheme`](crate::Scheme).
@@ -54,12 +54,7 @@ impl PlainStore {
         let ttl = Digits::of(ttl);
         let set = |_: &Link| {
             let mut commands = Commands::new();
-            commands.begin(6);
-            commands.word(b"SET");
-            commands.joined(&keys.name());
-            for word in [request.owner.as_bytes(), b"NX", unit, ttl.as_bytes()] {
-                commands.word(word);
-            }
+            add_set(&mut commands, &keys.name(), &request.owner, unit, &ttl);
             commands
         };
         let Exchange { answers, repeated, .. } = self.redis.connection.exchange(end, Repeat::Settled, set).await?;
@@ -70,7 +65,8 @@ impl PlainStore {
         let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
         let repeatable: &[u8] = if request.repeatable { b"1" } else { b"0" };
         let args = [request.owner.as_bytes(), ms.as_bytes(), repeatable, from];
-        let (answer, _) = self.run(&script::PLAIN_ACQUIRE, &request.name, &args, Repeat::Settled, end).await?;
+        let keys = self.redis.layout.of(&request.name);
+        let (answer, _) = self.redis.run(&script::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
         let held = match &answer {
             Value::Int(1) => return Ok(Acquired::Granted(Grant { fence: None, ttl })),
             Value::Array(held) => &held[..],
@@ -82,28 +78,14 @@ impl PlainStore {
         };
         Ok(Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder }))
     }
-
-    /// Runs a script about one name; its answer, and whether it may have run twice.
-    async fn run(
-        &self,
-        script: &Script,
-        name: &Name,
-        args: &[&[u8]],
-        repeat: Repeat,
-        end: Instant,
-    ) -> Result<(Value, bool), Error> {
-        let keys = self.redis.layout.of(name);
-        let call = |_: &Link, form| script::call(script, form, &[keys.name()], args);
-        let Exchange { answers, repeated, .. } = self.redis.connection.call(end, repeat, call).await?;
-        Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
-    }
 }
 
 #[async_trait]
 impl Store for PlainStore {
     fn features(&self) -> Features {
-        let min_ttl = if self.seconds { Duration::from_secs(1) } else { self.redis.features().min_ttl };
-        Features { fence: false, shares: false, queue: false, cohort: false, push: false, min_ttl, ..self.redis.features() }
+        let features = self.redis.features();
+        let min_ttl = if self.seconds { Duration::from_secs(1) } else { features.min_ttl };
+        Features { fence: false, shares: false, queue: false, cohort: false, push: false, min_ttl, ..features }
     }
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
@@ -112,10 +94,9 @@ impl Store for PlainStore {
         if request.share != Share::MUTEX {
             return Err(Error::new(ErrorKind::Unsupported, format!("{self} keeps mutexes only")).fix("use a mutex"));
         }
-        match &request.from {
-            Some(from) if from.as_bytes().is_empty() => return Err(Error::invalid("the owner to take over from is empty")),
-            Some(_) => return self.ask(request, ttl, end).await,
-            None => {}
+        check_from(request)?;
+        if request.from.is_some() {
+            return self.ask(request, ttl, end).await;
         }
         let (set, repeated) = self.set(request, ttl, end).await?;
         if set {
@@ -131,6 +112,9 @@ impl Store for PlainStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        if !self.seconds {
+            return self.redis.renew(leases).await;
+        }
         let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
         self.redis.renew(&leases).await
     }
@@ -139,7 +123,8 @@ impl Store for PlainStore {
         self.redis.layout.check(&lease.name)?;
         let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
-        released(self.run(&script::PLAIN_RELEASE, &lease.name, &args, releases(lease), self.redis.end(lease.ttl)).await?)
+        let (keys, end) = (self.redis.layout.of(&lease.name), self.redis.end(lease.ttl));
+        released(self.redis.run(&script::PLAIN_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
     }
 
     /// Silent: nobody tells.

@@ -47,8 +47,8 @@ pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<R
 }
 
 /// What `acquire-all.lua` says: a counter for each that was asked for, or none.
-pub(crate) fn counters(answer: RedisResult<Value>, asked: usize) -> Result<Vec<u64>, Error> {
-    match answer.map_err(|e| translate(&e))? {
+pub(crate) fn counters(answer: &Value, asked: usize) -> Result<Vec<u64>, Error> {
+    match answer {
         Value::Array(values) if values.is_empty() || values.len() == asked => {
             values.iter().map(counter).collect::<Result<_, _>>().map_err(Error::maybe_applied)
         }
