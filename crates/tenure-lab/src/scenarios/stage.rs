@@ -98,6 +98,8 @@ pub(super) struct Stage<'a> {
     pub(super) jumps: bool,
     /// How much of the door there is.
     pub(super) capacity: u32,
+    /// The store's grants have fences, by which a stale holder is refused.
+    pub(super) fences: bool,
     place: Place,
     actors: Vec<Actor>,
     /// How long after a stopped holder went on it was told.
@@ -110,7 +112,7 @@ impl<'a> Stage<'a> {
         crate::run::keep(&recorder);
         let (rng, register) = (fastrand::Rng::with_seed(mixed(seed, id)), Register::open(recorder.clone()));
         let (actors, told) = (Vec::new(), RefCell::default());
-        Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, place, actors, told }
+        Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, fences: true, place, actors, told }
     }
 
     /// The store is a file, which one process writes to at a time.
@@ -275,12 +277,21 @@ impl<'a> Stage<'a> {
         self.loss_due_since(since, RENEWAL);
         self.grant_due_since(since, SOON);
         let second = waits.unwrap_or_else(|| self.far().asks(DOOR, terms()));
-        second.granted();
+        let granted = second.granted();
         second.works(&self.register);
-        first.refused();
+        self.is_stale(&first, granted);
         first.lost();
         second.renewed(now());
         self.is_left(&second);
+    }
+
+    /// One that writes without a look at its guard is refused; where nothing tells it from the present holder, it is let in.
+    pub(super) fn is_stale(&self, claim: &Claim, since: At) {
+        if self.fences {
+            claim.refused();
+        } else {
+            claim.wrote_since(since);
+        }
     }
 
     /// The store is away long enough for a renewal to fail, and the holder loses nothing. One that comes back by itself has no
