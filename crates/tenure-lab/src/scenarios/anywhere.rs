@@ -9,7 +9,7 @@ use tenure_testkit::{Register, ShiftedClock};
 use super::Rows;
 use super::actor::Claim;
 use super::rigs::{Played, Row, alone, on_both};
-use super::stage::{BELIEF, CLAIM, DOOR, NEXT, OPERATION, POLL, SLACK, Stage, TTL, terms};
+use super::stage::{CLAIM, DOOR, OPERATION, POLL, SLACK, Stage, TTL, terms};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
@@ -75,7 +75,7 @@ fn stopped(stage: &mut Stage<'_>, work: fn(&Claim, &Register), meanwhile: fn(&Cl
     stage.some_time();
     a.stop();
     stage.fault("A is stopped");
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     second.granted();
     meanwhile(&second, &stage.register);
     a.go_on();
@@ -116,7 +116,7 @@ fn reply_unread(stage: &mut Stage<'_>) {
     stage.taken(DOOR);
     stage.fault("A has stopped itself");
     let second = b.asks(DOOR, terms());
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     second.granted();
     a.go_on();
     stage.fault("A goes on");
@@ -131,7 +131,7 @@ fn paused_before_use(stage: &mut Stage<'_>) {
     a.stop();
     stage.fault("A is stopped");
     let second = b.asks(DOOR, terms());
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     second.granted();
     second.works(&stage.register);
     first.tries_to_work(&stage.register);
@@ -168,7 +168,7 @@ fn killed_at_each_step(stage: &mut Stage<'_>) {
         .into_iter()
         .map(|(name, victim)| {
             victim.died();
-            stage.grant_due_of(&name, NEXT);
+            stage.grant_due_of(&name, stage.next());
             let claim = heir.asks(&name, terms());
             (name, claim)
         })
@@ -239,13 +239,14 @@ fn suspended(stage: &mut Stage<'_>) {
     let first = a.takes(DOOR);
     first.runs(&stage.register);
     stage.some_time();
-    stage.fault("A's machine has slept for 3 s");
+    let slept = stage.kept() + Duration::from_secs(1);
+    stage.fault(format!("A's machine has slept for {slept:?}"));
     stage.loss_due(SLACK);
-    a.sleeps(Duration::from_secs(3));
+    a.sleeps(slept);
     let lost = first.lost();
     let b = stage.far();
     let second = b.asks(DOOR, terms());
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     second.granted();
     stage.holds_true(first.last_step() < Some(lost), "the guard let a step go on");
     stage.is_left(&second);
@@ -258,8 +259,8 @@ fn outlasted(stage: &mut Stage<'_>) {
     first.granted();
     first.runs(&stage.register);
     stage.fault("the work goes on and on");
-    stage.loss_due(BELIEF);
-    stage.grant_due(NEXT);
+    stage.loss_due(stage.belief());
+    stage.grant_due(stage.next());
     let second = b.asks(DOOR, terms());
     let (lost, granted) = (first.lost(), second.granted());
     stage.holds_true(lost < granted, "it was told only after another was granted");
@@ -273,10 +274,11 @@ fn blocked(stage: &mut Stage<'_>) {
     first.works(&stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
-    stage.fault("A's runtime is blocked for 4 s");
-    stage.grant_due(NEXT);
-    stage.loss_due(Duration::from_secs(4) + SLACK);
-    a.blocks(Duration::from_secs(4));
+    let blocked = 2 * stage.kept();
+    stage.fault(format!("A's runtime is blocked for {blocked:?}"));
+    stage.grant_due(stage.next());
+    stage.loss_due(blocked + SLACK);
+    a.blocks(blocked);
     let granted = second.granted();
     second.works(&stage.register);
     stage.is_stale(&first, granted);
@@ -298,7 +300,7 @@ fn herd(stage: &mut Stage<'_>) {
     holder.kill();
     stage.fault("the holder is killed, and some who wait");
     // The place of the dead may be the first in the queue, or the last.
-    stage.grant_due(NEXT + CLAIM);
+    stage.grant_due(stage.next() + CLAIM);
     stage.serves_all(waiting, CLAIM + SLACK);
 }
 

@@ -1,5 +1,7 @@
 //! The words in which the processes of a scenario keep their locks on a Redis: the URL of their store says which.
 
+use std::time::Duration;
+
 use tenure_testkit::{RedisServer, Reply};
 
 use super::Rows;
@@ -15,19 +17,28 @@ pub(super) struct Dialect {
     pub(super) prefix: &'static str,
     /// How many commands take a free name.
     pub(super) takes: u64,
+    /// How much longer than [`TTL`](super::stage::TTL) a lease of that is kept.
+    pub(super) longer: Duration,
     /// Whether a grant has a fence.
     pub(super) fences: bool,
-    /// Who holds at a key, and whether nothing will ever end that.
-    pub(super) look: fn(&RedisServer, &str) -> Option<(String, bool)>,
+    /// Who holds at a key.
+    pub(super) look: fn(&RedisServer, &str) -> Option<Held>,
 }
 
 /// Ours: `MULTI`, `SET`, `INCR`, `EXEC`.
 pub(super) const NATIVE: Dialect =
-    Dialect { id: "redis", parameters: "", prefix: "", takes: 4, fences: true, look: string_or_shares };
+    Dialect { id: "redis", parameters: "", prefix: "", takes: 4, longer: Duration::ZERO, fences: true, look: string_or_shares };
 
 /// `SET NX PX`, as most libraries have it.
-pub(super) const SET_NX: Dialect =
-    Dialect { id: "set-nx", parameters: "&scheme=set-nx", prefix: "", takes: 1, fences: false, look: string };
+pub(super) const SET_NX: Dialect = Dialect {
+    id: "set-nx",
+    parameters: "&scheme=set-nx",
+    prefix: "",
+    takes: 1,
+    longer: Duration::ZERO,
+    fences: false,
+    look: string,
+};
 
 /// `SETNX`, then `EXPIRE`, then `DEL`.
 pub(super) const SETNX_EXPIRE: Dialect =
@@ -36,6 +47,13 @@ pub(super) const SETNX_EXPIRE: Dialect =
 /// The same with the first two in a script.
 pub(super) const SETNX_EXPIRE_LUA: Dialect =
     Dialect { id: "setnx-expire-lua", parameters: "&scheme=setnx-expire-lua", prefix: "", ..SETNX_EXPIRE };
+
+/// `SETNX`, `EXPIRE`, and the adoption of what has no expiry: a class that keeps a lease for five seconds at least.
+pub(super) const PHP: Dialect =
+    Dialect { id: "php", parameters: "&scheme=php", prefix: "Lock:", longer: Duration::from_secs(3), ..SET_NX };
+
+/// `SETNX`, `GET`, `GETSET`: the value is the end of the lease.
+pub(super) const GETSET: Dialect = Dialect { id: "getset", parameters: "&scheme=getset", look: end, ..SET_NX };
 
 impl Dialect {
     /// The table of its rows.
@@ -54,18 +72,42 @@ impl Dialect {
     }
 }
 
-fn string(server: &RedisServer, key: &str) -> Option<(String, bool)> {
-    let holder = server.command(&["GET", key]);
-    (!holder.is_nil()).then(|| (holder.text(), server.command(&["PTTL", key]) == -1))
+/// What is at a key.
+pub(super) struct Held {
+    pub(super) value: String,
+    /// `None` where nothing will ever end it.
+    pub(super) left: Option<Duration>,
+}
+
+fn string(server: &RedisServer, key: &str) -> Option<Held> {
+    held(server.command(&["GET", key]), server.command(&["PTTL", key]).int())
+}
+
+/// As the server has it.
+fn held(value: Reply, left: i64) -> Option<Held> {
+    (!value.is_nil()).then(|| Held { value: value.text(), left: u64::try_from(left).ok().map(Duration::from_millis) })
 }
 
 /// Shares are kept in a sorted set, by their ends.
-fn string_or_shares(server: &RedisServer, key: &str) -> Option<(String, bool)> {
+fn string_or_shares(server: &RedisServer, key: &str) -> Option<Held> {
     match server.command(&["GET", key]) {
-        Reply::Error(_) => {
-            let first = server.command(&["ZRANGE", key, "0", "0"]);
-            (!first.is_nil()).then(|| (first.text(), server.command(&["PTTL", key]) == -1))
-        }
+        Reply::Error(_) => held(server.command(&["ZRANGE", key, "0", "0"]), server.command(&["PTTL", key]).int()),
         _ => string(server, key),
     }
+}
+
+/// Whose value is the end of the lease in Unix milliseconds, and stays when that has passed.
+fn end(server: &RedisServer, key: &str) -> Option<Held> {
+    let value = server.command(&["GET", key]);
+    let Ok(end) = (if value.is_nil() { return None } else { value.text().parse::<i64>() }) else { return held(value, -1) };
+    let left = end - clock(server);
+    if left > 0 { held(value, left) } else { None }
+}
+
+/// The server's wall clock, in milliseconds since 1970.
+pub(super) fn clock(server: &RedisServer) -> i64 {
+    let time = server.cli("TIME");
+    let mut words = time.split_whitespace().map(|word| word.parse::<i64>().expect("a number"));
+    let mut next = || words.next().expect("seconds and microseconds");
+    next() * 1_000 + next() / 1_000
 }

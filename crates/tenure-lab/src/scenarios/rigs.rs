@@ -14,7 +14,7 @@ use tenure_testkit::{Proxy, RedisServer, Reply, redis};
 
 use super::Rows;
 use super::actor::Actor;
-use super::dialect::{Dialect, NATIVE};
+use super::dialect::{Dialect, Held, NATIVE, clock};
 use super::stage::{Line, Look, Place, Stage};
 use crate::item::Run;
 use crate::{Item, Lab, Shown};
@@ -59,10 +59,7 @@ impl Redis {
 
     /// How far the server's wall clock is ahead of the lab's, in milliseconds.
     pub(super) fn clock_ahead(&self) -> i64 {
-        let time = self.server.cli("TIME");
-        let mut words = time.split_whitespace().map(|word| word.parse::<i64>().expect("a number"));
-        let mut next = || words.next().expect("seconds and microseconds");
-        next() * 1_000 + next() / 1_000 - super::stage::wall_clock()
+        clock(&self.server) - super::stage::wall_clock()
     }
 
     /// How often the server has seen a call of this command.
@@ -80,10 +77,9 @@ impl Redis {
         number(&self.server.cli("INFO errorstats"), &format!("errorstat_{error}:count="))
     }
 
-    /// How many milliseconds `name` has left at the server.
+    /// For how long `name` is held at the server.
     pub(super) fn left(&self, name: &str) -> Duration {
-        let left = self.server.cli(&format!("PTTL {}", self.key(name)));
-        Duration::from_millis(left.parse().expect("a name that is held and ends"))
+        self.look(name).and_then(|held| held.left).expect("a name that is held and ends")
     }
 
     /// The key of those who wait for `name`, in their order.
@@ -98,7 +94,12 @@ impl Redis {
         queue.map_or(0, |queue| u64::try_from(self.server.command(&["ZCARD", &queue]).int()).expect("a count"))
     }
 
-    pub(super) fn look(&self, name: &str) -> Option<(String, bool)> {
+    /// The value by which `name` is held.
+    pub(super) fn value(&self, name: &str) -> String {
+        self.look(name).expect("a name that is held").value
+    }
+
+    fn look(&self, name: &str) -> Option<Held> {
         (self.dialect.look)(&self.server, &self.key(name))
     }
 }
@@ -149,11 +150,11 @@ pub(super) fn on_redis(
 pub(super) fn play_on_redis(lab: &Lab, id: &str, seed: u64, redis: Redis, row: impl Fn(&mut Stage<'_>, &Redis)) -> Shown {
     let redis = Arc::new(redis);
     let (looked_at, lined_up) = (Arc::clone(&redis), Arc::clone(&redis));
-    let look: Look = Box::new(move |name| looked_at.look(name));
+    let look: Look = Box::new(move |name| looked_at.look(name).map(|held| (held.value, held.left.is_none())));
     let line: Line = Box::new(move |name| lined_up.line(name));
     let place = Place { near: redis.near(), far: redis.far(), alone: false, look: Some(look), line: Some(line) };
     let mut stage = Stage::new(lab, id, seed, place);
-    stage.fences = redis.dialect.fences;
+    (stage.fences, stage.longer) = (redis.dialect.fences, redis.dialect.longer);
     row(&mut stage, &redis);
     stage.finish()
 }

@@ -152,7 +152,7 @@ fn killed_early(stage: &mut Stage<'_>) {
         a.kill();
         stage.fault("the holder is killed");
         let rest = MIN.saturating_sub(Duration::from_nanos(now() - asked));
-        stage.grant_due_of(name, rest.max(TTL) + LOOK);
+        stage.grant_due_of(name, rest.max(stage.kept()) + LOOK);
         is_free_at(stage, next.granted(), asked);
         stage.expect(&next.releases(), "Released");
         stage.free_due(name, SLACK);
@@ -171,7 +171,7 @@ fn held_too_long(stage: &mut Stage<'_>) {
     first.runs(&stage.register);
     let second = b.asks(DOOR, terms());
     let lost = first.lost();
-    stage.grant_due(TTL + POLL + OPERATION + SLACK);
+    stage.grant_due(stage.kept() + POLL + OPERATION + SLACK);
     stage.holds_true((asked + nanos(max)..=granted + nanos(max + SLACK)).contains(&lost), "told at another time");
     stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
     second.granted();
@@ -188,7 +188,7 @@ fn foreign_value(stage: &mut Stage<'_>) {
     let first = a.asks(DOOR, terms().fixed());
     first.granted();
     let second = b.asks(DOOR, terms());
-    stage.grant_due(TTL + LOOK);
+    stage.grant_due(stage.kept() + LOOK);
     stage.a_moment();
     stage.fault("somebody renews and releases the door by another value");
     stage.expect(&b.by_hand(ByHand::Renew, DOOR, FOREIGN), "Lost");
@@ -198,7 +198,7 @@ fn foreign_value(stage: &mut Stage<'_>) {
     stage.holds_true(!second.is_granted(), "the door was given up");
     first.leaves();
     let held = Duration::from_nanos(second.granted() - asked);
-    stage.holds_true(held >= TTL, &format!("it was taken for {held:?} only"));
+    stage.holds_true(held >= stage.kept(), &format!("it was taken for {held:?} only"));
     stage.is_left(&second);
 }
 
@@ -210,7 +210,7 @@ fn after_the_end(stage: &mut Stage<'_>) {
     first.granted();
     let token = first.token();
     first.lost();
-    stage.free_due(DOOR, TTL.saturating_sub(Duration::from_nanos(now() - asked)) + SLACK);
+    stage.free_due(DOOR, stage.kept().saturating_sub(Duration::from_nanos(now() - asked)) + SLACK);
     stage.fault("a renewal of the lease that has ended arrives");
     stage.expect(&b.by_hand(ByHand::Renew, DOOR, &token), "Lost");
     stage.free_due(DOOR, SLACK);
@@ -226,7 +226,7 @@ fn renewed_for_less(stage: &mut Stage<'_>) {
     first.extends(MIN);
     first.extends(TTL);
     stage.fault("it was extended, and then renewed for less");
-    stage.grant_due(MIN + LOOK);
+    stage.grant_due(stage.kept().max(MIN) + LOOK);
     first.leaves();
     is_free_at(stage, second.granted(), asked);
     stage.is_left(&second);

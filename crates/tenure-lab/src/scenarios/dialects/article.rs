@@ -18,6 +18,9 @@ pub(super) struct Article<'a> {
 
 const WHO: &str = "article";
 
+/// One try of an article to take its lock; whether it has.
+pub(super) type Takes = fn(&Article<'_>) -> bool;
+
 impl<'a> Article<'a> {
     pub(super) fn beside(stage: &Stage<'_>, redis: &'a Redis) -> Self {
         Self { redis, recorder: stage.recorder.clone(), claims: Cell::default() }
@@ -62,10 +65,5 @@ impl<'a> Article<'a> {
     pub(super) fn leaves(&self, line: &str) {
         self.rests();
         self.says(line);
-    }
-
-    /// Is killed wherever it is.
-    pub(super) fn dies(&self) {
-        self.recorder.record(WHO, What::Died);
     }
 }

@@ -8,7 +8,7 @@ use crate::Item;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::dialect::{Dialect, NATIVE};
 use crate::scenarios::rigs::Redis;
-use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
+use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
     [in_dialect(NATIVE), ours()].concat()
@@ -214,12 +214,12 @@ fn renewal_comes_late(stage: &mut Stage<'_>, redis: &Redis, a: &Actor, arrives: 
     let second = stage.far().asks(DOOR, terms().fixed());
     second.granted();
     std::thread::sleep(Duration::from_millis(stage.rng.u64(300..600)));
-    let (left, since) = (redis.left(DOOR), Instant::now());
+    let (left, since, held) = (redis.left(DOOR), Instant::now(), redis.value(DOOR));
     lets_pass(stage);
     let (passed, now_left) = (since.elapsed(), redis.left(DOOR));
     let most = left.saturating_sub(passed) + Duration::from_millis(2);
     stage.holds_true(now_left <= most, &format!("{left:?} and {passed:?} later {now_left:?} were left"));
-    stage.expect(&redis.look(DOOR).expect("it is held").0, &second.token());
+    stage.expect(&redis.value(DOOR), &held);
     stage.is_left(&second);
 }
 
@@ -243,7 +243,7 @@ fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
     stage.some_time();
     redis.proxy.black_hole();
     stage.fault("nothing passes");
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     stage.expect(&first.releases(), "Unknown");
     second.granted();
     redis.proxy.heal();
@@ -262,7 +262,7 @@ fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, ne
     stage.some_time();
     cut(&redis.proxy);
     stage.fault(what);
-    stage.loss_due(BELIEF);
+    stage.loss_due(stage.belief());
     stage.grant_due(next);
     let lost = first.lost();
     stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
@@ -276,16 +276,19 @@ fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, ne
 }
 
 fn partitioned(stage: &mut Stage<'_>, redis: &Redis) {
-    cut_off(stage, redis, Proxy::black_hole, "nothing passes", NEXT);
+    let next = stage.next();
+    cut_off(stage, redis, Proxy::black_hole, "nothing passes", next);
 }
 
 fn requests_stop(stage: &mut Stage<'_>, redis: &Redis) {
-    cut_off(stage, redis, Proxy::hold_requests, "no request passes", NEXT);
+    let next = stage.next();
+    cut_off(stage, redis, Proxy::hold_requests, "no request passes", next);
 }
 
 /// Renewals go on being executed until the holder gives up, so the lease ends a ttl after the last of them.
 fn replies_stop(stage: &mut Stage<'_>, redis: &Redis) {
-    cut_off(stage, redis, Proxy::hold_replies, "no reply passes", BELIEF + NEXT);
+    let next = stage.belief() + stage.next();
+    cut_off(stage, redis, Proxy::hold_replies, "no reply passes", next);
 }
 
 fn slow(stage: &mut Stage<'_>, redis: &Redis) {

@@ -36,6 +36,11 @@ pub(super) fn in_dialect(dialect: Dialect) -> Vec<Item> {
     [link::in_dialect(dialect), outage::in_dialect(dialect), data::in_dialect(dialect)].concat()
 }
 
+/// The rows of a dialect in which an owner is at a key for as long as its ttl lasts.
+pub(super) fn with_ttl(dialect: Dialect) -> Vec<Item> {
+    [outage::with_ttl(dialect), data::with_ttl(dialect)].concat()
+}
+
 impl Dialect {
     /// On a server without persistence.
     pub(super) fn plain(self, row: Row) -> impl Fn(&str) -> Run {

@@ -8,10 +8,10 @@ use crate::Item;
 use crate::item::Run;
 use crate::scenarios::dialect::{Dialect, NATIVE};
 use crate::scenarios::rigs::{Redis, on_redis};
-use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, NEXT, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
+use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
-    [in_dialect(NATIVE), ours()].concat()
+    [in_dialect(NATIVE), with_ttl(NATIVE), ours()].concat()
 }
 
 /// The rows of every dialect.
@@ -29,8 +29,15 @@ pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
             on.kept(killed_and_back),
         ),
         of.holds("19-stopped-for-long", "the server is stopped for longer than the lease", on.plain(stopped_for_long)),
-        of.holds("22-clock-back", "the server's clock jumps back, then the holder dies", on.clocked(clock_back)),
         of.holds("28-out-of-memory", "the server has no memory left and evicts nothing", on.plain(out_of_memory)),
+    ]
+}
+
+/// The rows of a dialect in which the server's clock ends a lease.
+pub(super) fn with_ttl(on: Dialect) -> Vec<Item> {
+    let of = on.rows();
+    vec![
+        of.holds("22-clock-back", "the server's clock jumps back, then the holder dies", on.clocked(clock_back)),
         of.fenced("21-clock-ahead", "the server's clock jumps ahead by a minute", on.clocked(clock_ahead)),
     ]
 }
@@ -138,7 +145,7 @@ fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
     first.renewed(now());
     a.kill();
     stage.fault("A is killed");
-    stage.grant_due(NEXT + back);
+    stage.grant_due(stage.next() + back);
     second.granted();
     stage.is_left(&second);
 }
