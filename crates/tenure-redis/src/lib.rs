@@ -32,6 +32,7 @@ mod keys;
 mod link;
 mod multiplex;
 mod native;
+mod optimistic;
 mod options;
 mod plain;
 mod push;
