@@ -101,18 +101,18 @@ pub(super) struct Held {
 }
 
 fn string(server: &RedisServer, key: &str) -> Option<Held> {
-    held(server.command(&["GET", key]), server.command(&["PTTL", key]).int())
+    held(&server.command(&["GET", key]), server.command(&["PTTL", key]).int())
 }
 
 /// As the server has it.
-fn held(value: Reply, left: i64) -> Option<Held> {
+fn held(value: &Reply, left: i64) -> Option<Held> {
     (!value.is_nil()).then(|| Held { value: value.text(), left: u64::try_from(left).ok().map(Duration::from_millis) })
 }
 
 /// Shares are kept in a sorted set, by their ends.
 fn string_or_shares(server: &RedisServer, key: &str) -> Option<Held> {
     match server.command(&["GET", key]) {
-        Reply::Error(_) => held(server.command(&["ZRANGE", key, "0", "0"]), server.command(&["PTTL", key]).int()),
+        Reply::Error(_) => held(&server.command(&["ZRANGE", key, "0", "0"]), server.command(&["PTTL", key]).int()),
         _ => string(server, key),
     }
 }
@@ -120,9 +120,9 @@ fn string_or_shares(server: &RedisServer, key: &str) -> Option<Held> {
 /// Whose value is the end of the lease in Unix milliseconds, and stays when that has passed.
 fn end(server: &RedisServer, key: &str) -> Option<Held> {
     let value = server.command(&["GET", key]);
-    let Ok(end) = (if value.is_nil() { return None } else { value.text().parse::<i64>() }) else { return held(value, -1) };
+    let Ok(end) = (if value.is_nil() { return None } else { value.text().parse::<i64>() }) else { return held(&value, -1) };
     let left = end - clock(server);
-    if left > 0 { held(value, left) } else { None }
+    if left > 0 { held(&value, left) } else { None }
 }
 
 /// The server's wall clock, in milliseconds since 1970.

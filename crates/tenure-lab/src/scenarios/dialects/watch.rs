@@ -44,8 +44,8 @@ const IN_A_TRANSACTION: Takes = |article| {
     !says(&mut link, "EXEC").is_nil()
 };
 
-fn says(link: &mut Client, line: &str) -> tenure_testkit::Reply {
-    link.command(&line.split(' ').collect::<Vec<_>>()).expect("the server answers")
+fn says(to: &mut Client, line: &str) -> tenure_testkit::Reply {
+    to.command(&line.split(' ').collect::<Vec<_>>()).expect("the server answers")
 }
 
 /// Our `EXEC` comes to nothing, however late it is.
