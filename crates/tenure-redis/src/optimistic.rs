@@ -105,10 +105,10 @@ impl OptimisticStore {
             let Some(writes) = self.writes(names, &found, now, last - counter) else { return Ok(done) };
             // On any other connection nothing is watched.
             let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { ping() };
-            let Exchange { link: written, answers, .. } = self.connection.exchange(end, repeat, write).await?;
-            if !Arc::ptr_eq(&written, &link) {
-                repeated = true;
-            } else if executed(answers)?.is_some() {
+            let exchange = self.connection.exchange(end, repeat, write).await.map_err(|error| unheard(error, repeated))?;
+            let Exchange { link: asked, answers, repeated: again } = exchange;
+            repeated |= again;
+            if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
                 self.redis.connection.saw(last);
                 return Ok(done);
             }
@@ -142,6 +142,7 @@ impl OptimisticStore {
             let what = format!("the grant counter stands at {counter}, beyond what a fence can be made of");
             return Err(Error::refused(what).fix("set the key tenure:fence to a number below 2^53, or use a prefix= of your own"));
         }
+        self.redis.connection.saw(counter);
         let (now, found) = look(answers.collect())?;
         Ok(Seen { link, now, counter, found: found.into_iter().collect::<Result<_, _>>()? })
     }
