@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use tenure_testkit::history::Rule;
+use tenure_testkit::history::{At, Rule};
 use tenure_testkit::{Reply, ShiftedClock};
 
 use super::article::{Article, Takes};
 use super::beside::{LEASE, OURS_IS_HELD, OURS_IS_LATE, THEIRS_IN_TWO_STEPS, THEIRS_IS_LATE};
 use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs_in_two_steps, theirs_is_late};
 use crate::Item;
+use crate::scenarios::actor::Claim;
 use crate::scenarios::dialect::{GETSET, PHP};
 use crate::scenarios::rigs::Redis;
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, POLL, RENEWAL, SLACK, Stage, now, terms, wall_clock};
@@ -138,7 +139,9 @@ fn adopted_too_soon(stage: &mut Stage<'_>, redis: &Redis) {
     article.takes(3 * SEEN, |article| article.says(&format!("SETNX KEY {}", in_seconds(LEASE))) == 1);
     stage.fault("the other side is stopped before it sends EXPIRE");
     stage.grant_due(SEEN + POLL + OPERATION + SLACK);
+    let since = now();
     let first = a.takes(DOOR);
+    is_patient(stage, std::slice::from_ref(&first), since, SEEN);
     stage.holds_true(article.says("EXPIRE KEY 15") == 1, "the key is gone");
     stage.fault("it goes on, and sends EXPIRE");
     first.renewed(now());
@@ -172,8 +175,17 @@ fn adopted_once(stage: &mut Stage<'_>, redis: &Redis) {
     assert!(article.says(&format!("SETNX KEY {}", in_seconds(ends))) == 1, "the door is free");
     stage.fault(format!("the other side is killed before it sends EXPIRE; its lease was to end in {ends:?}"));
     stage.grant_due(SEEN.max(ends) + POLL + OPERATION + SLACK);
+    let since = now();
     let waiting: Vec<_> = (0..3).flat_map(|_| [a.asks(DOOR, terms()), b.asks(DOOR, terms())]).collect();
-    stage.serves_all(waiting, SLACK);
+    stage.serves_all(waiting.clone(), SLACK);
+    is_patient(stage, &waiting, since, SEEN.max(ends));
+}
+
+/// None of those who are granted, now or before, was granted sooner than that.
+fn is_patient(stage: &Stage<'_>, claims: &[Claim], since: At, least: Duration) {
+    let first = claims.iter().map(Claim::granted).min().expect("somebody asked");
+    let took = Duration::from_nanos(first - since);
+    stage.holds_true(took + Duration::from_millis(20) >= least, &format!("taken over after {took:?}"));
 }
 
 /// It holds by its own value from then on.

@@ -82,6 +82,8 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     is_hit(stage, "renewal");
     redis.proxy.heal();
     first.renewed(now());
+    // So that the connection knows how the server deletes by comparison.
+    stage.warms_up(&a);
     lose(&redis.proxy, redis.dialect.writes);
     stage.fault(format!("the {what} of the release is lost"));
     // Where telling is a command of its own, nobody tells whom a release without an answer has served.
