@@ -28,8 +28,7 @@ use crate::script::{self, DELETES};
 /// # Round trips
 /// Acquire 1, and 1 more when it is busy; renew 1 for each 1,000 leases; release 1, and 1 more when it is not held; inspect as
 /// [`RedisStore`].
-#[derive(Clone)]
-pub struct PlainStore {
+pub(crate) struct PlainStore {
     redis: RedisStore,
     seconds: bool,
 }
