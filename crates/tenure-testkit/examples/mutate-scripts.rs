@@ -45,10 +45,10 @@ const SET_TO_WHAT_IT_IS: &str = "a ttl that is as long already is set to what it
 const FAR_FUTURE: &str = "no server's clock can be set to the year 2311: those that tests shift count nanoseconds in 63 bits";
 
 /// The tests that see the scripts, those that fail soonest first.
-const TESTS: &[&str] = &["conformance_redis", "redis_store", "redis_faults", PLAIN];
+const TESTS: &[&str] = &["conformance_redis", "redis_store", "redis_faults", "redis_plain", PLAIN];
 const PLAIN: &str = "conformance_plain";
 /// Those that see the scripts of the dialects of plain keys.
-const SEE_PLAIN: &[&str] = &["redis_store", PLAIN];
+const SEE_PLAIN: &[&str] = &["redis_store", "redis_plain", PLAIN];
 /// Longer than all of a file's tests take together.
 const LIMIT: Duration = Duration::from_secs(120);
 /// How often a program is run whose failures do not come again.
