@@ -40,6 +40,7 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     (r#""-1" instead of "0""#, "weight_of(owner), waiter(0)", "whoever waits last says as well as the first that somebody waits"),
     (r#""1" instead of "0""#, "not first and patience > 0", "the last of a thousand dead is met by the next call"),
     (r#"instead of "0""#, "till - now) or 0", "a ttl is longer than that"),
+    (r#"">=" instead of ">""#, "first + #args > MOST", "numbers are kept back there that are never needed"),
 ];
 const SET_TO_WHAT_IT_IS: &str = "a ttl that is as long already is set to what it is";
 const FAR_FUTURE: &str = "no server's clock can be set to the year 2311: those that tests shift count nanoseconds in 63 bits";
