@@ -1,0 +1,53 @@
+//! The pages of the project lead where they say.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+const PAGES: [&str; 9] = [
+    "README.md",
+    "CHANGELOG.md",
+    "COMPARE.md",
+    "CONTRIBUTING.md",
+    "DESIGN.md",
+    "GUARANTEES.md",
+    "docs/calls.md",
+    "docs/choosing.md",
+    "docs/lab.md",
+];
+
+fn read(page: &Path) -> String {
+    std::fs::read_to_string(page).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
+}
+
+/// Where the links of a page lead, but for those to other places of the web.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let ends = text.match_indices("](").map(|(at, _)| text[at + 2..].split(')').next().unwrap());
+    ends.filter(|link| !link.contains("://") && !link.contains(char::is_whitespace))
+}
+
+/// What a heading is called in a link.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let kept = |c: char| c.is_alphanumeric() || "-_ ".contains(c);
+    headings.map(|heading| heading.to_lowercase().chars().filter(|c| kept(*c)).collect::<String>().replace(' ', "-")).collect()
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut checked = 0;
+    for page in PAGES {
+        let from = root.join(page);
+        let text = read(&from);
+        for link in links(&text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let to = if file.is_empty() { from.clone() } else { from.parent().unwrap().join(file) };
+            assert!(to.exists(), "{page}: {link} is not there");
+            assert!(anchor.is_empty() || anchors(&read(&to)).contains(anchor), "{page}: {link} is no heading");
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "{checked}");
+}
