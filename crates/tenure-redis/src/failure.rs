@@ -62,6 +62,17 @@ const MEANINGS: &[Meaning] = &[
         what: "the key holds another kind of value, so it is another kind of lock or no lock at all",
         fix: "use another name, or a prefix= of your own",
     },
+    Meaning {
+        starts: &["TENURESTAMP"],
+        kind: ErrorKind::Mismatch,
+        what: "the value at the key is not a point in time as this scheme has it",
+        fix: "use the scheme= and unit= of those who share the key, or another name",
+    },
+    refused(
+        &["TENURECLOCK"],
+        "in this scheme every host judges by its own clock when a lease ends, and two clocks are more than a third of the ttl apart",
+        "set the clocks, or use a scheme in which the server's clock decides, such as set-nx",
+    ),
     refused(
         &["TENURECOUNTER", "ERR increment or decrement would overflow", "ERR value is not an integer"],
         "the grant counter cannot be used",

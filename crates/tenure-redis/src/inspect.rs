@@ -1,6 +1,6 @@
 //! What is held and waited for, for people and tests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use redis::{RedisResult, Value, pipe};
@@ -28,16 +28,34 @@ impl RedisStore {
         let (mut entries, mut cursor) = (Vec::new(), String::from("0"));
         let pattern = format!("{}*", glob_escaped(&self.layout.prefix));
         loop {
-            let mut step = pipe();
-            step.cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1000).arg("TYPE").arg(kind);
-            let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| step.clone()).await?.answers;
-            let answer = only(answers)?.map_err(|e| translate(&e))?;
-            let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(unexpected)?;
+            let (next, keys) = self.scan_step(&cursor, &pattern, kind).await?;
             let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
             let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
             entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
             if next == "0" {
                 return Ok(entries);
+            }
+            cursor = next;
+        }
+    }
+
+    async fn scan_step(&self, cursor: &str, pattern: &str, kind: &str) -> Result<(String, Vec<Vec<u8>>), Error> {
+        let mut step = pipe();
+        step.cmd("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1000).arg("TYPE").arg(kind);
+        let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| step.clone()).await?.answers;
+        redis::from_redis_value(only(answers)?.map_err(|e| translate(&e))?).map_err(unexpected)
+    }
+
+    /// The names beside which an owner stands, in order.
+    pub(crate) async fn names_beside(&self) -> Result<BTreeSet<Name>, Error> {
+        let (mut names, mut cursor) = (BTreeSet::new(), String::from("0"));
+        let pattern = format!("{}{{[@-O][@-O][@-O][@-O]}}:o:*", glob_escaped(&self.layout.prefix));
+        loop {
+            let (next, keys) = self.scan_step(&cursor, &pattern, "string").await?;
+            let after = self.layout.prefix.len() + "{tag4}:o:".len();
+            names.extend(keys.iter().filter_map(|key| Name::new(std::str::from_utf8(key.get(after..)?).ok()?).ok()));
+            if next == "0" {
+                return Ok(names);
             }
             cursor = next;
         }

@@ -58,7 +58,7 @@ fn is_beside(name: &[u8]) -> bool {
     let what = name.strip_prefix(b"{").and_then(|rest| rest.split_at_checked(4));
     what.is_some_and(|(tag, rest)| {
         tag.iter().all(|byte| (b'@'..=b'O').contains(byte))
-            && [b"}:q:", b"}:p:", b"}:s:"].iter().any(|what| rest.starts_with(*what))
+            && [b"}:q:", b"}:p:", b"}:s:", b"}:o:"].iter().any(|what| rest.starts_with(*what))
     })
 }
 
@@ -77,6 +77,11 @@ impl Keys<'_> {
 
     pub(crate) fn shares(&self) -> Key<'_> {
         self.beside(b"}:s:")
+    }
+
+    /// Whose the value of the name is, in the dialects whose values do not say.
+    pub(crate) fn owner(&self) -> Key<'_> {
+        self.beside(b"}:o:")
     }
 
     fn beside<'b>(&'b self, what: &'b [u8]) -> Key<'b> {
@@ -197,7 +202,8 @@ mod tests {
             for name in ["door", "a}b", "{}x", "}", "x{}{y}", "{", "{a}b", "дверь"] {
                 let (layout, name) = (Layout::new(prefix), Name::new(name).unwrap());
                 let keys = layout.of(&name);
-                let slots = [keys.name(), keys.queue(), keys.places(), keys.shares()].map(|key| slot(b"", &key.concat()));
+                let slots =
+                    [keys.name(), keys.queue(), keys.places(), keys.shares(), keys.owner()].map(|key| slot(b"", &key.concat()));
                 assert!(slots.iter().all(|slot| *slot == slots[0]), "{keys:?}");
             }
         }

@@ -39,6 +39,7 @@ mod renew;
 mod reply;
 mod scheme;
 mod script;
+mod stamp;
 
 #[cfg(feature = "redis-1")]
 mod brought;

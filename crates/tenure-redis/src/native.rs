@@ -291,7 +291,7 @@ impl Store for RedisStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
-        self.renew_all(leases).await
+        self.renew_all(leases, None).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {

@@ -16,6 +16,7 @@ use url::Url;
 use crate::RedisStore;
 use crate::plain::PlainStore;
 use crate::scheme::{Profile, Scheme};
+use crate::stamp::{Stamp, StampStore};
 
 /// Settings of a connection to one Redis or Valkey server.
 ///
@@ -30,7 +31,9 @@ use crate::scheme::{Profile, Scheme};
 /// | `prefix=` | put in front of every key |
 /// | `timeout=` | per operation; a sixth of the ttl, at most 1 s, where it is not given |
 /// | `recheck=` | how often a waiter looks again; 100 ms where it is not given |
-/// | `scheme=` | `native`, or a dialect of others: `set-nx`, `setnx-expire`, `setnx-expire-lua`; see [`Scheme`] |
+/// | `scheme=` | `native`, or a dialect of others: `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`; see [`Scheme`] |
+/// | `unit=` | with `scheme=getset`: `ms` or `s`, what the value of a key counts; `ms` where it is not given |
+/// | `win=` | with `scheme=getset`: `equal` or `past`, what `GETSET` has to answer the other side for it to have won; ours takes a name in one step, so that both are the same |
 /// | `profile=` | with `scheme=set-nx`: the library whose keys they are, e.g. `redis-py`; see [`Options::profile`] |
 #[derive(Clone)]
 pub struct Options {
@@ -43,6 +46,9 @@ pub struct Options {
     pub(crate) recheck: Duration,
     scheme: Scheme,
     profile: Option<Profile>,
+    /// What the value of a key counts, and whether anything was said that only matters where it counts time.
+    seconds: bool,
+    timed: Option<&'static str>,
 }
 
 #[derive(Clone)]
@@ -90,12 +96,13 @@ impl Options {
         let db = if unix { 0 } else { database(url.path().trim_start_matches('/'))? };
         let recheck = Duration::from_millis(100);
         let (prefix, timeout, scheme, profile) = (String::new(), None, Scheme::Native, None);
-        let mut options = Self { address, username, password, db, prefix, timeout, recheck, scheme, profile };
+        let (seconds, timed) = (false, None);
+        let mut options = Self { address, username, password, db, prefix, timeout, recheck, scheme, profile, seconds, timed };
         for (key, value) in url.query_pairs() {
             options.set(&key, &value)?;
         }
         options.check_tls_pair()?;
-        options.check_profile()?;
+        options.check_scheme()?;
         Ok(options)
     }
 
@@ -109,12 +116,18 @@ impl Options {
             "ca" | "cert" | "key" => self.set_tls_file(key, value)?,
             "scheme" => self.scheme = value.parse()?,
             "profile" => self.profile = Some(value.parse()?),
+            "unit" => (self.seconds, self.timed) = (choice(key, value, ["ms", "s"])? == "s", Some("unit")),
+            "win" => {
+                choice(key, value, ["equal", "past"])?;
+                self.timed = Some("win");
+            }
             "node_timeout" => {
                 return Err(Error::invalid("node_timeout= is for several servers, this URL names one").fix("use timeout="));
             }
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
-                return Err(Error::invalid(what).fix("known are prefix, timeout, recheck, db, ca, cert, key, scheme and profile"));
+                return Err(Error::invalid(what)
+                    .fix("known are prefix, timeout, recheck, db, ca, cert, key, scheme, profile, unit and win"));
             }
         }
         Ok(())
@@ -142,7 +155,11 @@ impl Options {
         }
     }
 
-    fn check_profile(&self) -> Result<(), Error> {
+    fn check_scheme(&self) -> Result<(), Error> {
+        if let Some(key) = self.timed.filter(|_| self.scheme != Scheme::Getset) {
+            let what = format!("{key}= is for scheme=getset, and the store URL has another");
+            return Err(Error::invalid(what).fix("add scheme=getset"));
+        }
         match self.profile {
             Some(_) if self.scheme != Scheme::SetNx => {
                 Err(Error::invalid("profile= is for scheme=set-nx, and the store URL has another").fix("add scheme=set-nx"))
@@ -159,6 +176,13 @@ impl Options {
         self
     }
 
+    /// With [`Scheme::Getset`]: the value of a key is the end of a lease in seconds, not in milliseconds.
+    #[must_use]
+    pub fn seconds(mut self) -> Self {
+        self.seconds = true;
+        self
+    }
+
     /// Keeps locks with [`Scheme::SetNx`] where this library has them, e.g. `redis-py` or `pottery`. Some have a prefix of their own: for
     /// `shedlock` it is the environment, for `spring` the registry key.
     ///
@@ -166,7 +190,7 @@ impl Options {
     /// [`Invalid`](tenure::ErrorKind::Invalid) for a library whose keys are not known; the error lists those that are.
     pub fn profile(mut self, library: &str) -> Result<Self, Error> {
         (self.scheme, self.profile) = (Scheme::SetNx, Some(library.parse()?));
-        self.check_profile()?;
+        self.check_scheme()?;
         Ok(self)
     }
 
@@ -201,13 +225,19 @@ impl Options {
     /// # Errors
     /// As [`connect`](Options::connect).
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
-        let seconds = match self.scheme {
-            Scheme::Native => return Ok(Arc::new(self.connect().await?)),
-            Scheme::SetnxExpire | Scheme::SetnxExpireLua => true,
-            Scheme::SetNx => false,
+        let prefix = match (self.scheme, self.profile) {
+            (Scheme::SetNx, Some(profile)) => profile.prefix(&self.prefix)?,
+            (Scheme::Php, _) => format!("{}Lock:", self.prefix),
+            _ => self.prefix.clone(),
         };
-        let prefix = self.profile.map_or_else(|| Ok(self.prefix.clone()), |profile| profile.prefix(&self.prefix))?;
-        Ok(Arc::new(PlainStore::new(RedisStore::connect(&self, &prefix).await?, seconds)))
+        let redis = RedisStore::connect(&self, &prefix).await?;
+        Ok(match self.scheme {
+            Scheme::Native => Arc::new(redis),
+            Scheme::SetNx => Arc::new(PlainStore::new(redis, false)),
+            Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(PlainStore::new(redis, true)),
+            Scheme::Php => Arc::new(StampStore::new(redis, Stamp::Php)),
+            Scheme::Getset => Arc::new(StampStore::new(redis, if self.seconds { Stamp::Seconds } else { Stamp::Millis })),
+        })
     }
 
     /// The client that makes connections by these options.
@@ -266,6 +296,14 @@ fn database(text: &str) -> Result<i64, Error> {
             Error::invalid(format!("{digits:?} is no database number")).fix("a store URL ends in /0 or a larger number")
         }),
     }
+}
+
+fn choice<'a>(key: &str, value: &'a str, known: [&str; 2]) -> Result<&'a str, Error> {
+    if known.contains(&value) {
+        return Ok(value);
+    }
+    let what = format!("{key}={value} is nothing that the store URL can say");
+    Err(Error::invalid(what).fix(format!("write {key}={} or {key}={}", known[0], known[1])))
 }
 
 fn positive(key: &str, value: Duration) -> Result<Duration, Error> {

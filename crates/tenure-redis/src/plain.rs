@@ -41,10 +41,7 @@ impl PlainStore {
 
     /// For how long the server is told to keep a lease of `ttl`.
     fn kept(&self, ttl: Duration) -> Duration {
-        if !self.seconds || ttl.subsec_nanos() == 0 {
-            return ttl;
-        }
-        Duration::from_secs(ttl.as_secs().saturating_add(1))
+        if self.seconds { whole_seconds(ttl) } else { ttl }
     }
 
     /// Sets the key if there is none. Whether it did, and whether an earlier try may have.
@@ -91,9 +88,7 @@ impl Store for PlainStore {
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         self.redis.layout.check(&request.name)?;
         let (ttl, end) = (self.kept(request.ttl), self.redis.end(request.ttl));
-        if request.share != Share::MUTEX {
-            return Err(Error::new(ErrorKind::Unsupported, format!("{self} keeps mutexes only")).fix("use a mutex"));
-        }
+        check_mutex(request, self)?;
         check_from(request)?;
         if request.from.is_some() {
             return self.ask(request, ttl, end).await;
@@ -135,6 +130,19 @@ impl Store for PlainStore {
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         self.redis.inspect(name).await
     }
+}
+
+/// Refuses other shares, where there is one value at a key and it is one owner's.
+pub(crate) fn check_mutex(request: &Request, store: &impl fmt::Display) -> Result<(), Error> {
+    if request.share == Share::MUTEX {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("the locks in this scheme at {store} are mutexes only")).fix("use a mutex"))
+}
+
+/// The span rounded up to whole seconds.
+pub(crate) fn whole_seconds(span: Duration) -> Duration {
+    Duration::from_secs(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
 }
 
 impl fmt::Display for PlainStore {

@@ -12,7 +12,8 @@ use crate::keys::{Key, Keys};
 use crate::link::Link;
 use crate::native::{RedisStore, millis};
 use crate::reply::renewals;
-use crate::script::{self, Form};
+use crate::script::{self, Form, Script};
+use crate::stamp::Stamp;
 
 /// Leases to a renewal script: more would block the server for longer, fewer would cost it more for each.
 const BATCH: usize = 100;
@@ -23,14 +24,15 @@ const TOGETHER: usize = 1_000;
 const UNDER_WAY: usize = 3;
 
 impl RedisStore {
-    pub(crate) async fn renew_all(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    /// Renews leases of names that hold their owners, or, where they are `stamped`, points in time.
+    pub(crate) async fn renew_all(&self, leases: &[Lease], stamped: Option<Stamp>) -> Vec<Result<Renewal, Error>> {
         let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
         // Somewhat less than the limit, so that the answers there are reach the caller before it gives up.
         let end = Instant::now() + limit.mul_f64(0.9);
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
         let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
-        let outcomes = self.renew_batches(end, BATCH, &batches).await;
+        let outcomes = self.renew_batches(end, BATCH, &batches, stamped).await;
         for (batch, outcome) in batches.into_iter().zip(outcomes) {
             match outcome {
                 Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),
@@ -41,7 +43,7 @@ impl RedisStore {
                 Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.copy())))),
             }
         }
-        let outcomes = self.renew_batches(end, 1, &refused).await;
+        let outcomes = self.renew_batches(end, 1, &refused, stamped).await;
         for (alone, outcome) in refused.into_iter().zip(outcomes) {
             answers.extend(alone.into_iter().zip([outcome.map(|renewals| renewals[0])]));
         }
@@ -50,27 +52,32 @@ impl RedisStore {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], form: Form) {
+    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], stamped: Option<Stamp>, form: Form) {
         let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
-        let script = if of_shares { &script::RENEW_SHARES } else { &script::RENEW };
         let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
-        let keys: Vec<Key<'_>> = if of_shares {
-            of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()
-        } else {
-            of_each.iter().map(Keys::name).collect()
+        let (script, keys): (&Script, Vec<Key<'_>>) = match stamped {
+            Some(_) => (&script::STAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
+            None if of_shares => (&script::RENEW_SHARES, of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()),
+            None => (&script::RENEW, of_each.iter().map(Keys::name).collect()),
         };
         let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
-        let args: Vec<&[u8]> =
-            leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]).collect();
+        let of_leases = leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]);
+        let args: Vec<&[u8]> = stamped.map(Stamp::word).into_iter().chain(of_leases).collect();
         script::add_call(commands, script, form, &keys, &args);
     }
 
     /// Renews batches of at most `size`, a number of leases in each exchange; what each batch answers, or why it was refused. What
     /// has not been sent by `end` never is.
-    async fn renew_batches(&self, end: Instant, size: usize, batches: &[Vec<&Lease>]) -> Vec<Result<Vec<Renewal>, Error>> {
+    async fn renew_batches(
+        &self,
+        end: Instant,
+        size: usize,
+        batches: &[Vec<&Lease>],
+        stamped: Option<Stamp>,
+    ) -> Vec<Result<Vec<Renewal>, Error>> {
         let failed = OnceLock::new();
         let exchanges: Vec<_> =
-            batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, &failed)).collect();
+            batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, stamped, &failed)).collect();
         stream::iter(exchanges).buffered(UNDER_WAY).concat().await
     }
 
@@ -79,12 +86,13 @@ impl RedisStore {
         &self,
         end: Instant,
         batches: &[Vec<&Lease>],
+        stamped: Option<Stamp>,
         failed: &OnceLock<Error>,
     ) -> Vec<Result<Vec<Renewal>, Error>> {
         let pipeline = |_: &Link, form| {
             let mut commands = Commands::new();
             for batch in batches {
-                self.add_renewal(&mut commands, batch, form);
+                self.add_renewal(&mut commands, batch, stamped, form);
             }
             commands
         };

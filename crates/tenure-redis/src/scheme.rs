@@ -17,11 +17,20 @@ pub enum Scheme {
     SetnxExpire,
     /// The same with the first two in one script. What is left of the other side's faults is that it may delete a lock of others.
     SetnxExpireLua,
+    /// The key `Lock:<name>` holds when the lease was to end, in Unix seconds with up to four decimals, and has a ttl of at least 5 s: the PHP
+    /// class that takes over locks whose holder died before it set the ttl. Ours takes them over when they were to end, and not before it
+    /// saw them without a ttl for 5 s.
+    Php,
+    /// `SETNX`, `GET`, `GETSET` with the end of the lease as the value, in Unix milliseconds or, with [`Options::seconds`](crate::Options::seconds),
+    /// seconds, and no ttl. Every host judges by its own clock whether a lease has ended, so ours takes nothing while its clock and
+    /// the server's are apart by more than a third of the ttl. Others who find a lease ended at the same time may change its value although they come too late:
+    /// then ours is lost.
+    Getset,
     /// `SET key owner NX PX ttl`, and nothing beside it: what most libraries do, see [`Options::profile`](crate::Options::profile).
     SetNx,
 }
 
-const SPOKEN: &str = "scheme= is one of native, set-nx, setnx-expire and setnx-expire-lua";
+const SPOKEN: &str = "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php and getset";
 
 impl FromStr for Scheme {
     type Err = Error;
@@ -32,6 +41,8 @@ impl FromStr for Scheme {
             "setnx-expire" => Ok(Self::SetnxExpire),
             "setnx-expire-lua" => Ok(Self::SetnxExpireLua),
             "set-nx" => Ok(Self::SetNx),
+            "php" => Ok(Self::Php),
+            "getset" => Ok(Self::Getset),
             other => {
                 Err(Error::invalid(format!("scheme={other} is no lock dialect that this version speaks on Redis")).fix(SPOKEN))
             }

@@ -47,6 +47,10 @@ pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[about_a_name(), text!("acquire.lua"), "return acquire(KEYS, ARGV)"]).or_function("acquire"));
 pub(crate) static PLAIN_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("plain-acquire.lua")]));
 pub(crate) static PLAIN_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("plain-release.lua")]));
+pub(crate) static STAMP_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("stamp.lua", "stamp-acquire.lua")]));
+pub(crate) static STAMP_RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("stamp.lua", "stamp-renew.lua")]));
+pub(crate) static STAMP_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("stamp.lua", "stamp-release.lua")]));
+pub(crate) static STAMP_LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("stamp.lua", "stamp-look.lua")]));
 pub(crate) static ACQUIRE_ALL: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[about_a_name(), text!("acquire-all.lua"), "return acquire_all(KEYS, ARGV)"]).or_function("acquire_all")
 });

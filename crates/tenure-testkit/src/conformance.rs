@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::{Acquired, Fence, Grant, Lease, Locker, Name, Owner, Place, Request, Share, Store};
+use tenure::{Acquired, Fence, Grant, Lease, Locker, Name, Owner, Place, Released, Request, Share, Store};
 
 /// A store under test: names of its own that nobody else uses.
 #[async_trait]
@@ -40,7 +40,7 @@ pub trait Subject: Send + Sync {
     fn silence(&self, silent: bool) -> Result<(), NotApplicable>;
 
     /// The cases that cannot be run on this store.
-    fn exceptions(&self) -> &'static [&'static str] {
+    fn exceptions(&self) -> &[&'static str] {
         &[]
     }
 }
@@ -241,6 +241,14 @@ pub(crate) async fn granted(store: &dyn Store, request: &Request) -> Grant {
 /// Whether a later grant has the larger number; where the store does not count, it has none.
 pub(crate) fn rises(store: &dyn Store, later: Option<Fence>, earlier: Option<Fence>) -> bool {
     if store.features().fence { later > earlier } else { later.is_none() }
+}
+
+/// For how long the store keeps a lease of [`TTL`]: some know no shorter ones than they have.
+pub(crate) async fn kept(store: &dyn Store) -> Duration {
+    let probe = request("probe", TTL);
+    let kept = granted(store, &probe).await.ttl;
+    assert_eq!(store.release(&lease(&probe), Duration::ZERO).await.unwrap(), Released::Released);
+    kept
 }
 
 pub(crate) async fn is_busy(store: &dyn Store, request: &Request) -> bool {

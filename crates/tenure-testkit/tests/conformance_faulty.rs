@@ -38,7 +38,7 @@ impl Subject for Memory {
         Ok(())
     }
 
-    fn exceptions(&self) -> &'static [&'static str] {
+    fn exceptions(&self) -> &[&'static str] {
         &[
             "no_two_processes_are_inside_at_once",
             "a_killed_holder_frees_within_its_ttl",

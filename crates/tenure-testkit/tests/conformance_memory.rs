@@ -31,7 +31,7 @@ impl Subject for Memory {
         Err(NotApplicable("memory always answers"))
     }
 
-    fn exceptions(&self) -> &'static [&'static str] {
+    fn exceptions(&self) -> &[&'static str] {
         &[
             "no_two_processes_are_inside_at_once",
             "a_killed_holder_frees_within_its_ttl",

@@ -58,11 +58,14 @@ const NOTHING_BESIDE: &[&str] = &[
     "waiters_are_served_in_the_order_they_joined",
 ];
 
+/// A point in time at a key is all that is a lock.
+const NO_OTHER_VALUE: &[&str] = &["a_foreign_lock_and_ours_exclude_each_other", "a_lock_without_expiry_is_told"];
+
 mod set_nx {
     use super::*;
 
     fn subject() -> Redis {
-        Redis::start("?scheme=set-nx", "", NOTHING_BESIDE)
+        Redis::start("?scheme=set-nx", "", &[NOTHING_BESIDE])
     }
 
     tenure_testkit::conformance!(subject);
@@ -73,7 +76,37 @@ mod pottery {
     use super::*;
 
     fn subject() -> Redis {
-        Redis::start("?scheme=set-nx&profile=pottery", "redlock:", NOTHING_BESIDE)
+        Redis::start("?scheme=set-nx&profile=pottery", "redlock:", &[NOTHING_BESIDE])
+    }
+
+    tenure_testkit::conformance!(subject);
+}
+
+mod php {
+    use super::*;
+
+    fn subject() -> Redis {
+        Redis::start("?scheme=php", "Lock:", &[NOTHING_BESIDE])
+    }
+
+    tenure_testkit::conformance!(subject);
+}
+
+mod getset {
+    use super::*;
+
+    fn subject() -> Redis {
+        Redis::start("?scheme=getset", "", &[NOTHING_BESIDE, NO_OTHER_VALUE])
+    }
+
+    tenure_testkit::conformance!(subject);
+}
+
+mod getset_in_seconds {
+    use super::*;
+
+    fn subject() -> Redis {
+        Redis::start("?scheme=getset&unit=s&win=past", "", &[NOTHING_BESIDE, NO_OTHER_VALUE])
     }
 
     tenure_testkit::conformance!(subject);
@@ -83,7 +116,7 @@ mod setnx_expire {
     use super::*;
 
     fn subject() -> Redis {
-        Redis::start("?scheme=setnx-expire&prefix=app:", "app:", NOTHING_BESIDE)
+        Redis::start("?scheme=setnx-expire&prefix=app:", "app:", &[NOTHING_BESIDE])
     }
 
     tenure_testkit::conformance!(subject);

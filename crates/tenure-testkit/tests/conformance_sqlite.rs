@@ -38,7 +38,7 @@ impl Subject for Sqlite {
         Err(NotApplicable("a file has no link to fall silent; its own trouble is tested with the store"))
     }
 
-    fn exceptions(&self) -> &'static [&'static str] {
+    fn exceptions(&self) -> &[&'static str] {
         &[
             "a_foreign_lock_and_ours_exclude_each_other",
             "a_lock_without_expiry_is_told",

@@ -31,7 +31,8 @@ pub async fn it_tells_who_holds(subject: &dyn Subject) -> Outcome {
         assert_eq!(holder.owner, held.owner);
         assert_eq!(holder.owner.label(), Some("conformance"));
         let left = holder.ttl.expect("our leases end");
-        assert!(left <= LONG && left > LONG / 2, "{left:?}");
+        // Some ends are written in whole seconds.
+        assert!(left <= LONG + Duration::from_secs(1) && left > LONG / 2, "{left:?}");
         assert!(holder.fence.is_none() || holder.fence == grant.fence);
     }
     Ok(())

@@ -15,14 +15,14 @@ pub(crate) struct Redis {
     parameters: &'static str,
     /// What the dialect puts in front of a name.
     before: &'static str,
-    exceptions: &'static [&'static str],
+    exceptions: Vec<&'static str>,
 }
 
 impl Redis {
-    pub(crate) fn start(parameters: &'static str, before: &'static str, exceptions: &'static [&'static str]) -> Self {
+    pub(crate) fn start(parameters: &'static str, before: &'static str, exceptions: &[&[&'static str]]) -> Self {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.addr());
-        Self { server, proxy, parameters, before, exceptions }
+        Self { server, proxy, parameters, before, exceptions: exceptions.concat() }
     }
 }
 
@@ -39,6 +39,9 @@ impl Subject for Redis {
     }
 
     fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
+        if self.parameters.contains("getset") && matches!(what, Plant::Value(..)) {
+            return Err(NotApplicable("a value that is no point in time is no lock here"));
+        }
         let name = format!("{}{name}", self.before).into_bytes();
         let reply = match what {
             Plant::Value(value, None) => self.server.command(&[&b"SET"[..], &name, value]),
@@ -58,7 +61,7 @@ impl Subject for Redis {
         Ok(())
     }
 
-    fn exceptions(&self) -> &'static [&'static str] {
-        self.exceptions
+    fn exceptions(&self) -> &[&'static str] {
+        &self.exceptions
     }
 }

@@ -1,0 +1,54 @@
+-- Asks for a key that holds a point in time. After stamp.lua.
+--
+-- KEYS[1] name    KEYS[2] what stands beside it
+-- ARGV[1] unit    ARGV[2] the clock of this client, ms, '' where nobody's clock matters
+-- ARGV[3] owner   ARGV[4] ttl, ms
+-- ARGV[5] '1' when finding the owner in place is success
+-- ARGV[6] the owner to take over from, '' for none
+-- reply   1                     the owner's, for the full ttl at least
+--         {owner, left in ms}   another's; -1: never ends
+--         {}                    nobody's, and there was something to be taken over
+--
+-- A PHP lock whose holder died between SETNX and EXPIRE has no end. Its value says when it was to end: from then on, and not before
+-- it was seen without an end for ORPHANED ms, it is taken by whoever asks. When it was first seen stands beside, as `<value>\n<time>`.
+
+local ORPHANED = 5000
+local name, beside = KEYS[1], KEYS[2]
+local owner, ttl, from = ARGV[3], ARGV[4], ARGV[6]
+local who, left, value, refused = look(name, beside)
+if refused then
+  return refused
+elseif who == owner and ARGV[5] == '1' then
+  prolong(name, beside, who, ttl, left, value)
+  return 1
+end
+
+-- What is left until an orphan may be taken, in ms.
+local function orphaned()
+  local due = point(value)
+  if not due then
+    return -1
+  end
+  local noted = redis.call('GET', beside) or ''
+  local since = noted:sub(1, #value + 1) == value .. '\n' and tonumber(noted:sub(#value + 2)) or now
+  due = math.max(due, since + ORPHANED * 1000)
+  if due > now then
+    redis.call('SET', beside, value .. '\n' .. digits(since), 'PX', digits((due - now) / 1000 + 60000))
+  end
+  return math.max(0, math.ceil((due - now) / 1000))
+end
+
+if unit == 'php' and who == value and left == -1 and from == '' then
+  left = orphaned()
+  who = left ~= 0 and who or nil
+end
+local free = not who and from == ''
+if free or (from ~= '' and who == from) then
+  local apart = ARGV[2] ~= '' and now / 1000 - tonumber(ARGV[2]) or 0
+  if math.abs(apart) > tonumber(ttl) / 3 then
+    return redis.error_reply('TENURECLOCK the server is ' .. string.format('%.1f', apart / 1000) .. ' s ahead of this host')
+  end
+  put(name, beside, owner, ttl, value)
+  return 1
+end
+return who and { who, left } or {}

@@ -1,0 +1,23 @@
+-- Gives up a key that holds a point in time, if it is still this owner's. After stamp.lua.
+--
+-- KEYS[1] name    KEYS[2] what stands beside it
+-- ARGV[1] unit    ARGV[2] owner   ARGV[3] linger, ms, 0 for none
+-- reply   1 given up, now or before   0 not this owner's
+
+local name, beside, owner, linger = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
+local lingering = 'linger:' .. owner
+local who, _, value, refused = look(name, beside)
+if refused then
+  return refused
+elseif who == lingering then
+  return 1
+elseif not who or who ~= owner then
+  return 0
+elseif linger == '0' then
+  redis.call('DEL', name, beside)
+  return 1
+end
+-- The first write is one that a server out of memory does not refuse.
+redis.call('DEL', beside)
+put(name, beside, lingering, linger, value)
+return 1

@@ -1,0 +1,92 @@
+-- Keys that hold a point in time, and beside each whose lease that is. Prefix of other scripts.
+--
+-- The value is all that other clients look at: in seconds or ms it is the end of the lease, and the key stays when that has passed; for
+-- PHP it only tells leases apart, and the key has a ttl. Whose it is stands beside, as `<value> <owner>`. Where another value stands
+-- there, the lease is not ours, and its value is all the owner it has.
+--
+-- `unit` is 's', 'ms' or 'php'. Times are microseconds since 1970.
+
+local unit = ARGV[1]
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+-- The smallest step between two values.
+local STEP = ({ s = 1000000, ms = 1000, php = 100 })[unit]
+-- What stands beside outlives the lease a little: the value alone decides whether that has ended.
+local SLACK = 1000
+
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- The value of a lease that ends at `till`, or as soon after as makes it another one than `last`.
+local function stamp(till, last)
+  local steps = math.ceil(till / STEP)
+  local text
+  repeat
+    text = digits(steps)
+    if unit == 'php' then
+      -- As PHP prints it: at most four decimals, without zeros behind them.
+      text = string.format('%.4f', steps / 10000):gsub('%.?0+$', '')
+    end
+    steps = steps + 1
+  until text ~= last
+  return text
+end
+
+-- The point in time that a value is. None for a value that is none in this unit: of no clock of the years 2001 to 5138.
+local function point(value)
+  local number = value:match(unit == 'ms' and '^%d+$' or '^%d+%.?%d*$') and tonumber(value)
+  local micros = number and number * (unit == 'ms' and 1000 or 1000000)
+  return micros and micros >= 1e15 and micros < 1e17 and micros or nil
+end
+
+-- Who holds, or nil, and what is left of the lease in ms, -1 for one that never ends; the value in any case. An error for a key whose
+-- value is no lease.
+local function look(name, beside)
+  local value = redis.pcall('GET', name)
+  if not value then
+    return nil
+  elseif type(value) == 'table' then
+    return nil, nil, nil, value
+  end
+  local noted = redis.call('GET', beside) or ''
+  local ours = noted:sub(1, #value + 1) == value .. ' '
+  local who, left = ours and noted:sub(#value + 2) or value
+  if unit == 'php' then
+    left = redis.call('PTTL', name)
+  else
+    local till = point(value)
+    if not till then
+      return nil, nil, nil, redis.error_reply('TENURESTAMP the value is no time in ' .. unit)
+    end
+    left = math.ceil((till - now) / 1000)
+    who = left > 0 and who or nil
+  end
+  return who, left, value
+end
+
+-- Makes the name `who`'s for `ms` from now.
+local function put(name, beside, who, ms, last)
+  local value = stamp(now + tonumber(ms) * 1000, last)
+  if unit == 'php' then
+    redis.call('SET', name, value, 'PX', ms)
+  else
+    redis.call('SET', name, value)
+    ms = digits((point(value) - now) / 1000)
+  end
+  redis.call('SET', beside, value .. ' ' .. who, 'PX', digits(tonumber(ms) + SLACK))
+end
+
+-- Makes a lease last `ms` from now, unless it lasts longer.
+local function prolong(name, beside, who, ms, left, value)
+  if left >= tonumber(ms) then
+    return
+  end
+  -- A server out of memory refuses SET as a script's first write; it does not refuse PEXPIRE, nor any write after that.
+  redis.call('PEXPIRE', beside, digits(tonumber(ms) + SLACK))
+  if unit == 'php' then
+    redis.call('PEXPIRE', name, ms)
+  else
+    put(name, beside, who, ms, value)
+  end
+end
