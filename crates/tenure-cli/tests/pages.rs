@@ -51,3 +51,21 @@ fn every_link_leads_somewhere() {
     }
     assert!(checked > 50, "{checked}");
 }
+
+/// Whoever copies a URL from a page is not refused.
+#[test]
+fn every_dialect_of_the_pages_is_spoken() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut spoken = BTreeSet::new();
+    for page in PAGES {
+        let text = read(&root.join(page));
+        let words = text.match_indices("scheme=").map(|(at, found)| &text[at + found.len()..]);
+        let words = words.map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap());
+        for scheme in words.filter(|scheme| !scheme.is_empty()) {
+            let url = format!("redis://cache?scheme={scheme}");
+            assert!(tenure_redis::Options::parse(&url).is_ok(), "{page}: {url}");
+            spoken.insert(scheme.to_owned());
+        }
+    }
+    assert!(spoken.len() > 2, "{spoken:?}");
+}

@@ -19,9 +19,10 @@ use tenure_testkit::RedisServer;
 
 type Done = Result<(), Box<dyn Error>>;
 
-const PHP: &str = "?scheme=set-nx";
+const PHP: &str = "?scheme=php";
 const JAVA: &str = "?prefix=";
-const SPRING: &str = "?scheme=set-nx";
+const SPRING: [&str; 2] = ["?scheme=set-nx", "?scheme=getset"];
+const SET_NX: &str = SPRING[0];
 
 /// Puts the token of a lease into the environment of what follows, as scripts do.
 const TAKE: &str = r#"eval "$(tenure acquire -n --ttl 10s invoice)" || exit; "#;
@@ -74,7 +75,7 @@ impl Here {
     }
 
     fn is_free(&self) -> bool {
-        self.server.command(&["EXISTS", "invoice", "order/7", "sign-in/42"]) == 0
+        self.server.command(&["EXISTS", "invoice", "Lock:invoice", "order/7", "sign-in/42"]) == 0
     }
 }
 

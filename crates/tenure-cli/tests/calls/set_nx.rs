@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use tenure::Guard;
 
-use crate::{Done, Here, SPRING, ms, secs};
+use crate::{Done, Here, SET_NX, ms, secs};
 
 #[tokio::test]
 async fn cool_down() -> Done {
-    let (here, key, window) = (Here::new(SPRING), "sign-in/42", ms(600));
+    let (here, key, window) = (Here::new(SET_NX), "sign-in/42", ms(600));
     let locks = here.locks().await;
     let left = locks.mutex(key).ttl(window).fixed_lease().try_acquire().await?.map(Guard::into_lease);
     assert!(left.is_some());
@@ -25,7 +25,7 @@ async fn cool_down() -> Done {
 
 #[tokio::test]
 async fn cool_down_with_work() -> Done {
-    let (here, key, window) = (Here::new(SPRING), "sign-in/42", secs(2));
+    let (here, key, window) = (Here::new(SET_NX), "sign-in/42", secs(2));
     let locks = here.locks().await;
     let guard = locks.mutex(key).min_hold(window).try_acquire().await?.ok_or("it is free")?;
     let _ = guard.release().await?;
@@ -41,7 +41,7 @@ async fn cool_down_with_work() -> Done {
 
 #[tokio::test]
 async fn until_done() -> Done {
-    let (here, key) = (Here::new(SPRING), "sign-in/42");
+    let (here, key) = (Here::new(SET_NX), "sign-in/42");
     let locks = here.locks().await;
     let guard = locks.mutex(key).try_acquire().await?.ok_or("it is free")?;
     assert!(locks.mutex(key).try_acquire().await?.is_none(), "too frequent");
