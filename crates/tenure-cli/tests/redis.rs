@@ -5,7 +5,6 @@
 mod common;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Place, Running, assert_one_line, is_dead, wait_for};
@@ -264,63 +263,4 @@ fn waiting_rides_out_an_outage_and_tells_it_once() {
     let ended = waiter.end();
     assert_eq!(ended.code, 0, "{ended:?}");
     assert_eq!(ended.err.lines().filter(|line| line.contains("tenure:")).count(), 2, "one line down, one line up: {}", ended.err);
-}
-
-/// A real Python client and the command count in one file, on one key.
-#[test]
-fn redis_py_and_tenure_exclude_each_other() {
-    redis_py_beside("");
-}
-
-/// The same in its own dialect.
-#[test]
-fn redis_py_and_set_nx_exclude_each_other() {
-    redis_py_beside("?scheme=set-nx&profile=redis-py&recheck=5ms");
-}
-
-fn redis_py_beside(parameters: &str) {
-    const PROGRAM: &str = "
-import os, sys, redis
-client = redis.Redis(port=int(sys.argv[1]))
-for _ in range(25):
-    with client.lock('x', timeout=30, sleep=0.005):
-        n = int(open('n').read()) if os.path.exists('n') else 0
-        open('n', 'w').write('%d\\n' % (n + 1))
-";
-    let python = std::env::var("TENURE_TEST_PYTHON").ok().filter(|path| !path.is_empty());
-    let python =
-        python.unwrap_or_else(|| panic!("TENURE_TEST_PYTHON names no Python with the package redis; ./scripts/test makes one"));
-    let (place, server) = (Place::new(), RedisServer::start());
-    let (url, port) = (format!("{}{parameters}", server.url()), server.port().to_string());
-    let count = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n";
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let mut theirs = Command::new(&python);
-                place.settle(&mut theirs);
-                let output = theirs.args(["-c", PROGRAM, &port]).output().unwrap();
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            });
-            scope.spawn(|| {
-                for _ in 0..25 {
-                    let ended = place.output(&["run", "--store", &url, "x", "--", "sh", "-c", count]);
-                    assert_eq!(ended.code, 0, "{ended:?}");
-                }
-            });
-        }
-    });
-    assert_eq!(place.read("n").trim(), "150");
-    // One try of each while the other holds.
-    let ours = "import redis,sys; sys.exit(0 if redis.Redis(port=int(sys.argv[1])).lock('x').acquire(blocking=False) else 75)";
-    let ended = place.output(&["run", "--store", &url, "x", "--", &python, "-c", ours, &port]);
-    assert_eq!(ended.code, 75, "{ended:?}");
-    let theirs = "
-import redis, subprocess, sys
-with redis.Redis(port=int(sys.argv[1])).lock('x', timeout=30):
-    sys.exit(subprocess.call(sys.argv[2:]))";
-    let mut command = Command::new(&python);
-    place.settle(&mut command);
-    let tenure = env!("CARGO_BIN_EXE_tenure");
-    command.args(["-c", theirs, &port, tenure, "run", "-n", "--store", &url, "x", "--", "true"]);
-    assert_eq!(command.output().unwrap().status.code(), Some(75));
 }

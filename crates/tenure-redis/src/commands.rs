@@ -3,7 +3,7 @@
 use redis::{Cmd, Pipeline};
 
 /// Commands that are sent together, ready for the wire: one piece of memory for all of them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Commands {
     bytes: Vec<u8>,
     count: usize,

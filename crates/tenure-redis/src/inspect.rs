@@ -9,59 +9,44 @@ use tenure::{Entry, Error, ErrorKind, Holder, Name, Share};
 use crate::RedisStore;
 use crate::connection::Repeat;
 use crate::failure::{translate, unexpected};
-use crate::reply::{holder, only};
+use crate::native::millis;
+use crate::reply::{holder, only, read, time};
 
 /// Commands about one name, after the one that asks for the time.
 const QUESTIONS: usize = 5;
 
 impl RedisStore {
     /// Every key that is a lock of ours by its value or by what stands beside it.
-    pub(crate) async fn scan(&self) -> Result<Vec<Entry>, Error> {
+    pub(crate) async fn every_name(&self) -> Result<Vec<Entry>, Error> {
         let mut entries = Vec::new();
         for kind in ["string", "zset"] {
-            entries.extend(self.scan_type(kind).await?);
+            let mut scan = self.scan("", kind);
+            while let Some(keys) = scan.next().await? {
+                let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
+                let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
+                entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
+            }
         }
         Ok(entries)
     }
 
-    async fn scan_type(&self, kind: &str) -> Result<Vec<Entry>, Error> {
-        let (mut entries, mut cursor) = (Vec::new(), String::from("0"));
-        let pattern = format!("{}*", glob_escaped(&self.layout.prefix));
-        loop {
-            let (next, keys) = self.scan_step(&cursor, &pattern, kind).await?;
-            let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
-            let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
-            entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
-            if next == "0" {
-                return Ok(entries);
-            }
-            cursor = next;
-        }
-    }
-
-    async fn scan_step(&self, cursor: &str, pattern: &str, kind: &str) -> Result<(String, Vec<Vec<u8>>), Error> {
-        let mut step = pipe();
-        step.cmd("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1000).arg("TYPE").arg(kind);
-        let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| step.clone()).await?.answers;
-        redis::from_redis_value(only(answers)?.map_err(|e| translate(&e))?).map_err(unexpected)
-    }
-
     /// The names beside which an owner stands, in order.
     pub(crate) async fn names_beside(&self) -> Result<BTreeSet<Name>, Error> {
-        let (mut names, mut cursor) = (BTreeSet::new(), String::from("0"));
-        let pattern = format!("{}{{[@-O][@-O][@-O][@-O]}}:o:*", glob_escaped(&self.layout.prefix));
-        loop {
-            let (next, keys) = self.scan_step(&cursor, &pattern, "string").await?;
-            let after = self.layout.prefix.len() + "{tag4}:o:".len();
-            names.extend(keys.iter().filter_map(|key| Name::new(std::str::from_utf8(key.get(after..)?).ok()?).ok()));
-            if next == "0" {
-                return Ok(names);
-            }
-            cursor = next;
+        let (mut names, before) = (BTreeSet::new(), self.layout.prefix.len() + "{tag4}:o:".len());
+        let mut scan = self.scan("{[@-O][@-O][@-O][@-O]}:o:", "string");
+        while let Some(keys) = scan.next().await? {
+            names.extend(keys.iter().filter_map(|key| Name::new(std::str::from_utf8(key.get(before..)?).ok()?).ok()));
         }
+        Ok(names)
     }
 
-    fn name_of(&self, key: &[u8]) -> Option<Name> {
+    /// All keys of a type that begin like `pattern` behind the prefix; a key may come twice.
+    pub(crate) fn scan(&self, pattern: &str, kind: &'static str) -> Scan<'_> {
+        let pattern = format!("{}{pattern}*", glob_escaped(&self.layout.prefix));
+        Scan { store: self, pattern, kind, cursor: Some("0".to_owned()) }
+    }
+
+    pub(crate) fn name_of(&self, key: &[u8]) -> Option<Name> {
         let name = std::str::from_utf8(key).ok()?.strip_prefix(&self.layout.prefix)?;
         Name::new(name).ok()
     }
@@ -88,13 +73,35 @@ impl RedisStore {
         }
         let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| questions.clone()).await?.answers;
         let mut answers = answers.into_iter();
-        let now = now_of(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
+        let now = millis(time(answers.next().ok_or_else(|| unexpected("no reply"))?)?);
         let mut entries = Vec::with_capacity(names.len());
         for name in names {
             let about: Vec<_> = answers.by_ref().take(QUESTIONS).collect();
             entries.push(entry(name, about, now));
         }
         Ok(entries)
+    }
+}
+
+/// Keys, a page at a time.
+pub(crate) struct Scan<'a> {
+    store: &'a RedisStore,
+    pattern: String,
+    kind: &'static str,
+    /// None after the last page.
+    cursor: Option<String>,
+}
+
+impl Scan<'_> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let Some(cursor) = self.cursor.take() else { return Ok(None) };
+        let mut step = pipe();
+        step.cmd("SCAN").arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(1000).arg("TYPE").arg(self.kind);
+        let (connection, end) = (&self.store.connection, self.store.end(Duration::MAX));
+        let answers = connection.exchange(end, Repeat::Freely, |_| step.clone()).await?.answers;
+        let (next, keys): (String, Vec<Vec<u8>>) = read(only(answers)?)?;
+        self.cursor = Some(next).filter(|next| next != "0");
+        Ok(Some(keys))
     }
 }
 
@@ -128,16 +135,6 @@ fn share_holder(owner: &[u8], until: f64, shares: &HashMap<Vec<u8>, String>, now
     let left = until as i64 - i64::try_from(now).ok()?;
     let share = Share::from_parts(number(&[b"=", owner].concat()).unwrap_or(1), number(b"##")?)?;
     (left > 0).then(|| holder(owner, left, share))
-}
-
-fn read<T: redis::FromRedisValue>(answer: RedisResult<Value>) -> Result<T, Error> {
-    redis::from_redis_value(answer.map_err(|e| translate(&e))?).map_err(unexpected)
-}
-
-/// The server's clock, ms.
-fn now_of(answer: RedisResult<Value>) -> Result<u64, Error> {
-    let (seconds, micros): (u64, u64) = read(answer)?;
-    Ok(seconds * 1_000 + micros / 1_000)
 }
 
 fn glob_escaped(prefix: &str) -> String {

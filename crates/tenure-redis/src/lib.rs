@@ -19,7 +19,8 @@
 //! save a quarter of a hand-over's time at the server; without one of these locks work, as told in `GUARANTEES.md`. Each version of the
 //! functions is a library `tenure_<digest>` that stays on the server, with its data; `FUNCTION DELETE` of one does no harm.
 //!
-//! Locks of other libraries, and of programs that send the commands themselves, are taken as they have them: see [`Scheme`].
+//! Locks of other libraries, and of programs that send the commands themselves, are taken as they have them: see [`Scheme`]. In those whose values do
+//! not say who holds, that is in `{<tag>}:o:<name>`.
 
 mod commands;
 mod connection;
@@ -32,6 +33,7 @@ mod keys;
 mod link;
 mod multiplex;
 mod native;
+mod optimistic;
 mod options;
 mod plain;
 mod push;

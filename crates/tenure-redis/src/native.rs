@@ -14,8 +14,8 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use redis::Value;
 use tenure::{
-    Acquired, Busy, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Owner, Place, Released, Renewal, Request, Share,
-    Store,
+    Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Owner, Place, Released, Renewal, Request,
+    Share, Store,
 };
 use tokio::time::Instant;
 
@@ -180,10 +180,14 @@ impl RedisStore {
         if let Some(mark) = busy.mark {
             self.connection.saw(mark);
         }
+        Ok(Acquired::Busy(Busy { recheck: self.recheck(channel.is_some(), busy.ahead, busy.holder.as_ref()), ..busy }))
+    }
+
+    /// When to look again, for one who hears what is pushed or does not, and has a place or none.
+    pub(crate) fn recheck(&self, hears: bool, ahead: Option<u32>, holder: Option<&Holder>) -> Duration {
         // A holder that is not one of ours tells nobody when it is done.
-        let told = channel.is_some() && busy.ahead.is_some() && busy.holder.as_ref().is_none_or(|holder| holder.owner.is_ours());
-        let recheck = if told { HEARTBEAT.max(self.recheck) } else { self.recheck };
-        Ok(Acquired::Busy(Busy { recheck, ..busy }))
+        let told = hears && ahead.is_some() && holder.is_none_or(|holder| holder.owner.is_ours());
+        if told { HEARTBEAT.max(self.recheck) } else { self.recheck }
     }
 
     /// Runs a script; its answer, and whether it may have run twice.
@@ -323,7 +327,7 @@ impl Store for RedisStore {
                 self.layout.check(name)?;
                 self.look_at(std::slice::from_ref(name)).await
             }
-            None => self.scan().await,
+            None => self.every_name().await,
         }
     }
 }

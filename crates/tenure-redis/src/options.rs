@@ -14,6 +14,7 @@ use tenure::{Error, Store, parse_duration};
 use url::Url;
 
 use crate::RedisStore;
+use crate::optimistic::OptimisticStore;
 use crate::plain::PlainStore;
 use crate::scheme::{Profile, Scheme};
 use crate::stamp::{Stamp, StampStore};
@@ -31,7 +32,7 @@ use crate::stamp::{Stamp, StampStore};
 /// | `prefix=` | put in front of every key |
 /// | `timeout=` | per operation; a sixth of the ttl, at most 1 s, where it is not given |
 /// | `recheck=` | how often a waiter looks again; 100 ms where it is not given |
-/// | `scheme=` | `native`, or a dialect of others: `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`; see [`Scheme`] |
+/// | `scheme=` | `native`, or a dialect of others: `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`; see [`Scheme`] |
 /// | `unit=` | with `scheme=getset`: `ms` or `s`, what the value of a key counts; `ms` where it is not given |
 /// | `win=` | with `scheme=getset`: `equal` or `past`, what `GETSET` has to answer the other side for it to have won; ours takes a name in one step, so that both are the same |
 /// | `profile=` | with `scheme=set-nx`: the library whose keys they are, e.g. `redis-py`; see [`Options::profile`] |
@@ -237,6 +238,7 @@ impl Options {
             Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(PlainStore::new(redis, true)),
             Scheme::Php => Arc::new(StampStore::new(redis, Stamp::Php)),
             Scheme::Getset => Arc::new(StampStore::new(redis, if self.seconds { Stamp::Seconds } else { Stamp::Millis })),
+            Scheme::Watch => Arc::new(OptimisticStore::connect(redis, &self).await?),
         })
     }
 

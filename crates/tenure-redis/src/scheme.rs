@@ -26,11 +26,15 @@ pub enum Scheme {
     /// the server's are apart by more than a third of the ttl. Others who find a lease ended at the same time may change its value although they come too late:
     /// then ours is lost.
     Getset,
+    /// `WATCH`, `GET`, `MULTI`, `SET` with `PX`, `EXEC`, and no scripts: every kind of lock, with fences and queues, in one value that other
+    /// clients may see and not read. Two round trips for each call, one call after another; while the server is out of memory nothing can be
+    /// renewed.
+    Watch,
     /// `SET key owner NX PX ttl`, and nothing beside it: what most libraries do, see [`Options::profile`](crate::Options::profile).
     SetNx,
 }
 
-const SPOKEN: &str = "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php and getset";
+const SPOKEN: &str = "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php, getset and watch";
 
 impl FromStr for Scheme {
     type Err = Error;
@@ -43,6 +47,7 @@ impl FromStr for Scheme {
             "set-nx" => Ok(Self::SetNx),
             "php" => Ok(Self::Php),
             "getset" => Ok(Self::Getset),
+            "watch" => Ok(Self::Watch),
             other => {
                 Err(Error::invalid(format!("scheme={other} is no lock dialect that this version speaks on Redis")).fix(SPOKEN))
             }

@@ -31,6 +31,7 @@ mod listeners;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::time::Duration;
 

@@ -12,11 +12,11 @@ pub struct Held {
     pub owner: Owner,
     /// How much.
     pub share: Share,
-    /// The number of the grant.
+    /// The number of the grant; 0 for a holder that the store did not count, and knows no more of than that it is there.
     pub counter: u64,
     /// When it was granted.
     pub since: Duration,
-    /// When it ends.
+    /// When it ends; [`Duration::MAX`] for never.
     pub until: Duration,
     /// Given up, and kept taken by nobody.
     pub lingers: bool,
@@ -29,8 +29,8 @@ impl Held {
             owner: self.owner.clone(),
             share: self.share,
             fence: Fence::from_counter(self.counter),
-            ttl: Some(self.until.saturating_sub(now)),
-            age: Some(now.saturating_sub(self.since)),
+            ttl: (self.until != Duration::MAX).then(|| self.until.saturating_sub(now)),
+            age: (self.counter > 0).then(|| now.saturating_sub(self.since)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Conformance of the dialects that keep an owner at a key and nothing beside it, on a real server behind a proxy that can fall silent.
+//! Conformance of the dialects that others speak, on a real server behind a proxy that can fall silent.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
 
@@ -117,6 +117,16 @@ mod setnx_expire {
 
     fn subject() -> Redis {
         Redis::start("?scheme=setnx-expire&prefix=app:", "app:", &[NOTHING_BESIDE])
+    }
+
+    tenure_testkit::conformance!(subject);
+}
+
+mod watch {
+    use super::*;
+
+    fn subject() -> Redis {
+        Redis::start("?scheme=watch", "", &[])
     }
 
     tenure_testkit::conformance!(subject);

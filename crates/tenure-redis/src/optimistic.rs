@@ -1,0 +1,416 @@
+//! Locks by `WATCH`, `MULTI` and `EXEC`: for servers and proxies that run no scripts.
+//!
+//! A name holds its whole record as one value: who holds, who waits, until when. A call reads it, changes it here, and writes it back
+//! unless anybody has changed it meanwhile; then it begins anew. What is watched belongs to a connection, so there is one for this alone, and one
+//! transaction at a time: an `EXEC` among the commands of others would end their watch and take their change for unharmed.
+//!
+//! A value that is no record is a lock of somebody else's. It is left as it is, so nobody can queue behind it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use redis::Value;
+use tenure::record::{Answer, Held, Record, Served, Turn};
+use tenure::{
+    Acquired, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Place, Released, Renewal, Request, Share, Store,
+};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use crate::commands::{Commands, Digits};
+use crate::connection::{Connection, Exchange, Repeat};
+use crate::failure::{translate, unexpected};
+use crate::keys::Key;
+use crate::link::{Answers, Link};
+use crate::native::{RedisStore, check_from, millis, released, releases, told_apart};
+use crate::options::Options;
+use crate::reply::{executed, read, time};
+
+/// Every kind of lock by `WATCH`, see [`Scheme::Watch`](crate::Scheme::Watch).
+///
+/// # Round trips
+/// Each call 2, and 2 more whenever somebody else was faster; renew 2 for each 100 leases; a hand-over 1 more, to tell. One call after
+/// another.
+pub(crate) struct OptimisticStore {
+    /// Everything that needs no transaction, and where pushes are heard.
+    redis: RedisStore,
+    /// For transactions, whose turn it is.
+    connection: Connection,
+    turn: Mutex<()>,
+}
+
+/// Leases to a transaction: more would be undone by others more often.
+const BATCH: usize = 100;
+
+/// What was found at a name, and what becomes of it.
+#[derive(Clone)]
+struct Found {
+    record: Record,
+    /// The value as it was read.
+    value: Option<Vec<u8>>,
+    /// The value is not ours: its end, and whose it is.
+    foreign: Option<Held>,
+}
+
+/// What is read at the beginning of a transaction.
+struct Seen {
+    link: Arc<Link>,
+    now: Duration,
+    counter: u64,
+    found: Vec<Found>,
+}
+
+/// What came of a transaction.
+struct Done<T> {
+    outcome: T,
+    /// The grant counter before it.
+    mark: u64,
+    /// It was written once before, and nobody knows what came of that.
+    repeated: bool,
+}
+
+impl OptimisticStore {
+    pub(crate) async fn connect(redis: RedisStore, options: &Options) -> Result<Self, Error> {
+        Ok(Self { redis, connection: Connection::open(options).await?, turn: Mutex::default() })
+    }
+
+    /// Has `change` change what is at the names, and writes it, all of it or nothing.
+    ///
+    /// # Cancel safety
+    /// What was written stands. What is left watched is given up by the next transaction.
+    async fn transact<T: Send>(
+        &self,
+        names: &[&Name],
+        repeat: Repeat,
+        end: Instant,
+        mut change: impl FnMut(&mut [Found], Duration, &mut dyn FnMut() -> u64) -> Result<T, Error> + Send,
+    ) -> Result<Done<T>, Error> {
+        let Ok(_turn) = timeout_at(end, self.turn.lock()).await else {
+            return Err(Error::unavailable("other transactions of this process took all the time there was"));
+        };
+        let mut repeated = false;
+        let unheard = |error: Error, repeated| if repeated { error.maybe_applied() } else { error };
+        while Instant::now() < end {
+            let Seen { link, now, counter, mut found } = self.see(names, end).await.map_err(|error| unheard(error, repeated))?;
+            let mut last = counter;
+            let mut next = || {
+                last = if last == counter { last.max(self.redis.connection.seen()).max(micros(now)) + 1 } else { last + 1 };
+                last
+            };
+            let outcome = change(&mut found, now, &mut next)?;
+            let done = Done { outcome, mark: counter, repeated };
+            let Some(writes) = self.writes(names, &found, now, last - counter) else { return Ok(done) };
+            // On any other connection nothing is watched.
+            let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { ping() };
+            let exchange = self.connection.exchange(end, repeat, write).await.map_err(|error| unheard(error, repeated))?;
+            let Exchange { link: asked, answers, repeated: again } = exchange;
+            repeated |= again;
+            if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
+                self.redis.connection.saw(last);
+                return Ok(done);
+            }
+        }
+        Err(unheard(Error::unavailable("others changed the name again and again"), repeated))
+    }
+
+    /// Watches the names and reads what is there.
+    async fn see(&self, names: &[&Name], end: Instant) -> Result<Seen, Error> {
+        let ask = |_: &Link| {
+            let mut commands = Commands::new();
+            // Of one that was given up on the way.
+            commands.add(&[b"UNWATCH"]);
+            commands.begin(1 + names.len());
+            commands.word(b"WATCH");
+            for name in names {
+                commands.joined(&self.redis.layout.of(name).name());
+            }
+            commands.add(&[b"GET", self.redis.layout.counter.as_bytes()]);
+            self.add_look(&mut commands, names);
+            commands
+        };
+        let Exchange { link, answers, .. } = self.connection.exchange(end, Repeat::Freely, ask).await?;
+        let mut answers = answers.into_iter();
+        for _ in 0..2 {
+            answers.next().ok_or_else(|| unexpected("no reply"))?.map_err(|e| translate(&e))?;
+        }
+        let counter: Option<u64> = read(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
+        let counter = counter.unwrap_or_default();
+        if counter >= Fence::MAX_COUNTER {
+            let what = format!("the grant counter stands at {counter}, beyond what a fence can be made of");
+            return Err(Error::refused(what).fix("set the key tenure:fence to a number below 2^53, or use a prefix= of your own"));
+        }
+        self.redis.connection.saw(counter);
+        let (now, found) = look(answers.collect())?;
+        Ok(Seen { link, now, counter, found: found.into_iter().collect::<Result<_, _>>()? })
+    }
+
+    /// Adds the questions that [`look`] reads the answers to.
+    fn add_look(&self, commands: &mut Commands, names: &[&Name]) {
+        commands.add(&[b"TIME"]);
+        for name in names {
+            let keys = self.redis.layout.of(name);
+            for question in [&b"GET"[..], b"PTTL"] {
+                commands.begin(2);
+                commands.word(question);
+                commands.joined(&keys.name());
+            }
+        }
+    }
+
+    /// The commands that write what has changed; none where nothing has.
+    fn writes(&self, names: &[&Name], found: &[Found], now: Duration, grants: u64) -> Option<Commands> {
+        let mut commands = Commands::new();
+        commands.add(&[b"MULTI"]);
+        for (name, found) in names.iter().zip(found) {
+            found.add_write(&mut commands, &self.redis.layout.of(name).name(), now);
+        }
+        if commands.count() == 1 {
+            return None;
+        }
+        if grants > 0 {
+            // Never set: in the transaction of another name the counter may have risen since it was read.
+            commands.add(&[b"INCRBY", self.redis.layout.counter.as_bytes(), Digits::of(grants).as_bytes()]);
+        }
+        commands.add(&[b"EXEC"]);
+        Some(commands)
+    }
+
+    /// Tells those who were served. Nobody depends on it: whoever is not told finds out when he looks.
+    async fn tell<T>(&self, turn: Turn<T>, end: Instant) -> T {
+        let told: Vec<&Served> = turn.served.iter().filter(|served| !served.wake.is_empty()).collect();
+        if !told.is_empty() {
+            let publish = |_: &Link| {
+                let mut commands = Commands::new();
+                for Served { owner, counter, claim, wake } in &told {
+                    let message = [format!("{counter}:{} ", millis(*claim)).as_bytes(), owner.as_bytes()].concat();
+                    commands.add(&[b"PUBLISH", wake.as_bytes(), &message]);
+                }
+                commands
+            };
+            let _ = self.redis.connection.exchange(end, Repeat::Freely, publish).await;
+        }
+        turn.answer
+    }
+
+    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Vec<Renewal>, Error> {
+        let names: Vec<&Name> = leases.iter().map(|lease| &lease.name).collect();
+        // Several shares of one name are changes to one record.
+        let (mut places, mut distinct) = (Vec::with_capacity(names.len()), Vec::<&Name>::new());
+        for name in names {
+            let known = distinct.iter().position(|known| *known == name);
+            places.push(known.unwrap_or(distinct.len()));
+            if known.is_none() {
+                distinct.push(name);
+            }
+        }
+        let renew = |found: &mut [Found], now, _: &mut dyn FnMut() -> u64| {
+            let renew = |(lease, place): (&Lease, &usize)| found[*place].record.renew(&lease.owner, lease.ttl, now);
+            Ok(leases.iter().zip(&places).map(renew).collect())
+        };
+        Ok(self.transact(&distinct, Repeat::Settled, end, renew).await?.outcome)
+    }
+
+    async fn look_at(&self, names: &[&Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+        let ask = |_: &Link| {
+            let mut commands = Commands::new();
+            self.add_look(&mut commands, names);
+            commands
+        };
+        let answers = self.redis.connection.exchange(self.redis.end(Duration::MAX), Repeat::Freely, ask).await?.answers;
+        let (now, found) = look(answers)?;
+        let entry = |(name, found): (&&Name, Result<Found, Error>)| {
+            let (holders, waiters) = found?.record.inspect(now);
+            Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: (*name).clone(), holders, waiters }))
+        };
+        Ok(names.iter().zip(found).map(entry).collect())
+    }
+}
+
+#[async_trait]
+impl Store for OptimisticStore {
+    fn features(&self) -> Features {
+        Features { late_commands: self.connection.has_late_commands(), ..self.redis.features() }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+        self.redis.layout.check(&request.name)?;
+        check_from(request)?;
+        let (end, channel) = (self.redis.end(request.ttl), self.redis.connection.channel().unwrap_or_default());
+        let acquire = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| found[0].acquire(request, channel, now, next);
+        let Done { outcome, mark, repeated } = self.transact(&[&request.name], Repeat::Settled, end, acquire).await?;
+        let answer = self.tell(outcome, end).await;
+        let recheck = match &answer {
+            Answer::Busy { ahead, holder } => self.redis.recheck(!channel.is_empty(), *ahead, holder.as_ref()),
+            Answer::Granted(_) => Duration::ZERO,
+        };
+        let answer = answer.acquired(recheck, Some(mark));
+        if repeated && !request.repeatable { told_apart(request, answer) } else { Ok(answer) }
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        let Some(Request { ttl, .. }) = requests.first() else { return Ok(Some(Vec::new())) };
+        for request in requests {
+            self.redis.layout.check(&request.name)?;
+        }
+        let (names, end): (Vec<&Name>, _) = (requests.iter().map(|request| &request.name).collect(), self.redis.end(*ttl));
+        let acquire = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| {
+            let mut tried = found.to_vec();
+            let one = |(request, found): (&Request, &mut Found)| found.acquire(request, "", now, next).map(Turn::granted);
+            // All are looked at, also when one is known to be busy: one of another kind is an error.
+            let turns: Vec<Option<Turn<Grant>>> = requests.iter().zip(&mut tried).map(one).collect::<Result<_, Error>>()?;
+            let turns: Option<Vec<Turn<Grant>>> = turns.into_iter().collect();
+            if turns.is_some() {
+                found.clone_from_slice(&tried);
+            }
+            Ok(turns)
+        };
+        let Some(turns) = self.transact(&names, Repeat::Settled, end, acquire).await?.outcome else { return Ok(None) };
+        let mut grants = Vec::with_capacity(turns.len());
+        for turn in turns {
+            grants.push(self.tell(turn, end).await);
+        }
+        Ok(Some(grants))
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
+        // Somewhat less than the limit, so that the answers there are reach the caller before it gives up.
+        let end = Instant::now() + limit.mul_f64(0.9);
+        let mut answers = Vec::with_capacity(leases.len());
+        for batch in leases.chunks(BATCH) {
+            match self.renew_batch(batch, end).await {
+                Ok(renewals) => answers.extend(renewals.into_iter().map(Ok)),
+                // One name that is refused fails its whole batch.
+                Err(error) if batch.len() > 1 && !error.is_transient() => {
+                    for alone in batch.chunks(1) {
+                        answers.push(self.renew_batch(alone, end).await.map(|renewals| renewals[0]));
+                    }
+                }
+                Err(error) => answers.extend(batch.iter().map(|_| Err(error.copy()))),
+            }
+        }
+        answers
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+        self.redis.layout.check(&lease.name)?;
+        let end = self.redis.end(lease.ttl);
+        let release = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| {
+            Ok(found[0].record.release(&lease.owner, linger, now, next))
+        };
+        let Done { outcome, repeated, .. } = self.transact(&[&lease.name], releases(lease), end, release).await?;
+        let answer = Value::Int(i64::from(self.tell(outcome, end).await == Released::Released));
+        released((answer, repeated))
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        self.redis.watch(request).await
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        if let Some(name) = name {
+            self.redis.layout.check(name)?;
+            return self.look_at(&[name]).await?.into_iter().filter_map(Result::transpose).collect();
+        }
+        let mut entries = Vec::new();
+        let mut scan = self.redis.scan("", "string");
+        while let Some(keys) = scan.next().await? {
+            let names: Vec<Name> = keys.iter().filter_map(|key| self.redis.name_of(key)).collect();
+            let found = self.look_at(&names.iter().collect::<Vec<_>>()).await?.into_iter().filter_map(Result::ok).flatten();
+            // A foreign lock looks like any other value.
+            entries.extend(found.filter(|entry| entry.waiters > 0 || entry.holders.iter().any(|holder| holder.fence.is_some())));
+        }
+        Ok(entries)
+    }
+}
+
+impl Found {
+    fn new(value: Option<Vec<u8>>, left: i64, now: Duration) -> Result<Self, Error> {
+        let Some(bytes) = value else { return Ok(Self { record: Record::default(), value, foreign: None }) };
+        if let Some(record) = Record::read(&bytes)? {
+            return Ok(Self { record, value: Some(bytes), foreign: None });
+        }
+        let until = u64::try_from(left).map_or(Duration::MAX, |left| now + Duration::from_millis(left));
+        let owner = tenure::Owner::from_bytes(&bytes[..]);
+        let held = Held { owner, share: Share::MUTEX, counter: 0, since: now, until, lingers: false };
+        Ok(Self { record: Record::new([held.clone()], []), value: Some(bytes), foreign: Some(held) })
+    }
+
+    fn acquire(
+        &mut self,
+        request: &Request,
+        wake: &str,
+        now: Duration,
+        next: &mut dyn FnMut() -> u64,
+    ) -> Result<Turn<Answer>, Error> {
+        let place = if self.foreign.is_some() { Place::None } else { request.place };
+        self.record.acquire(&Request { place, ..request.clone() }, wake, now, next)
+    }
+
+    /// Adds the command that writes what has become of it, where that is something else.
+    fn add_write(&self, commands: &mut Commands, key: &Key<'_>, now: Duration) {
+        let until = self.record.holders().map(|held| held.until).chain(self.record.waiters().map(|waiter| waiter.until)).max();
+        let Some(until) = until else {
+            if self.value.is_some() {
+                commands.begin(2);
+                commands.word(b"DEL");
+                commands.joined(key);
+            }
+            return;
+        };
+        let foreign = self.foreign.as_ref().filter(|foreign| self.record.holders().any(|held| held.owner == foreign.owner));
+        let value = match (foreign, &self.value) {
+            (Some(foreign), _) if foreign.until == until => return,
+            (Some(_), Some(value)) => value.clone(),
+            _ => self.record.to_string().into_bytes(),
+        };
+        if foreign.is_none() && self.value.as_ref() == Some(&value) {
+            return;
+        }
+        let left = Digits::of(millis(until.saturating_sub(now)) + 1);
+        commands.begin(5);
+        commands.word(b"SET");
+        commands.joined(key);
+        for word in [&value[..], b"PX", left.as_bytes()] {
+            commands.word(word);
+        }
+    }
+}
+
+/// The server's time, and what is at each name.
+fn look(answers: Answers) -> Result<(Duration, Vec<Result<Found, Error>>), Error> {
+    let mut answers = answers.into_iter();
+    let now = time(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
+    let mut all = Vec::with_capacity(answers.len() / 2);
+    while let (Some(value), Some(left)) = (answers.next(), answers.next()) {
+        all.push(read(value).and_then(|value| Found::new(value, read(left)?, now)));
+    }
+    Ok((now, all))
+}
+
+fn ping() -> Commands {
+    let mut commands = Commands::new();
+    commands.add(&[b"PING"]);
+    commands
+}
+
+/// Microseconds from the beginning of 2026, as the native layout counts them; 0 where the clock is centuries ahead.
+fn micros(now: Duration) -> u64 {
+    const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
+    u64::try_from(now.saturating_sub(START).as_micros()).ok().filter(|micros| *micros < Fence::MAX_COUNTER).unwrap_or(0)
+}
+
+impl fmt::Display for OptimisticStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.redis.fmt(f)
+    }
+}
+
+impl fmt::Debug for OptimisticStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OptimisticStore({:?})", self.redis)
+    }
+}
