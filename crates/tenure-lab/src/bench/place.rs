@@ -34,7 +34,7 @@ impl Address {
         if let Some(password) = &self.password {
             options = options.password(password);
         }
-        Ok(Arc::new(options.connect().await?))
+        options.open().await
     }
 
     /// The lock file, where it is one.
