@@ -69,6 +69,8 @@ def python(way):
 PEERS = (
     Peer("raw", "the limit: a bare socket", RUST, rust("raw")),
     Peer("tenure", "fenced, in order", RUST, rust("tenure")),
+    Peer("wake-retry", "bare sockets: a release wakes all, who try again", RUST, rust("wake-retry")),
+    Peer("wake-one", "bare sockets: a release wakes one, who tries again", RUST, rust("wake-one")),
     Peer("rslock", "Rust, rslock 0.10", RUST, rust("rslock")),
     Peer("distributed-lock", "Rust, distributed-lock 0.2", RUST, rust("distributed-lock")),
     Peer("redis-py-threads", "Python, redis-py 8.1", PYTHON, python("threads")),

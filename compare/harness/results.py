@@ -40,8 +40,9 @@ class Results:
         text += self.table(peers, CYCLES, "task", lambda peer, case: shown(self.rate(peer, case)) + self.part(peer, case))
         text += "\nTheir latency, p50 / p99 in us, and the client's CPU, us for each:\n\n"
         text += self.table(peers, CYCLES, "task", self.latency)
-        text += "\nHand-overs a second (contended: waiters with a connection each pass one name on), as each waits by itself:\n\n"
-        text += self.table(peers, HANDOVERS, "waiter", lambda peer, case: shown(self.rate(peer, case)))
+        text += "\nHand-overs a second (contended: waiters with a connection each pass one name on), as each waits by itself, and how many times\n"
+        text += "as many tenure makes:\n\n"
+        text += self.table(peers, HANDOVERS, "waiter", lambda peer, case: shown(self.rate(peer, case)) + self.ours(peer, case))
         text += "\nThe same with the shortest retry that each can be set to:\n\n"
         text += self.table(peers, FAST, "waiter", lambda peer, case: shown(self.rate(peer, case)))
         text += "\nFrom the call of release to the grant of the next waiter, p50 / p99 in us, and the client's CPU, us for each, by itself:\n\n"
@@ -61,6 +62,10 @@ class Results:
     def part(self, peer, case):
         limit, rate = self.rate("raw", case), self.rate(peer, case)
         return f" ({rate / limit:.2f})" if limit else ""
+
+    def ours(self, peer, case):
+        ours, rate = self.rate("tenure", case), self.rate(peer, case)
+        return f" ({ours / rate:.2f})" if ours and rate and peer != "tenure" else ""
 
     def latency(self, peer, case):
         p50, p99, cpu = (self.figure(peer, case, field) for field in ("p50_us", "p99_us", "client_cpu_us_per_operation"))

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 
+/// The name that is handed over.
+pub const HANDED_OVER: &str = "compare:handover";
+
 /// How long the work goes on before it is timed.
 pub const WARM_UP: Duration = Duration::from_millis(300);
 
@@ -118,10 +121,10 @@ pub async fn drive<P: Peer>(task: Task) -> Result<Value, Failure> {
     if let Err(why) = P::runs(case) {
         return Ok(json!({ "not_run": why }));
     }
-    let shared = P::connect(&url, case).await?;
-    let mut peers = Vec::new();
-    for _ in 0..tasks {
-        peers.push(if case == Case::Cycle { shared.clone() } else { P::connect(&url, case).await? });
+    let mut peers = vec![P::connect(&url, case).await?];
+    while peers.len() < tasks {
+        // One that only listens, and takes nothing, would cost the server what is published to it.
+        peers.push(if case == Case::Cycle { peers[0].clone() } else { P::connect(&url, case).await? });
     }
     let sheet = Arc::new(Mutex::new(Sheet::new(time)));
     for (number, peer) in peers.into_iter().enumerate() {
@@ -156,7 +159,7 @@ async fn cycles<P: Peer>(peer: &P, number: usize, sheet: &Mutex<Sheet>) -> Resul
 
 async fn turns<P: Peer>(peer: &P, number: usize, sheet: &Mutex<Sheet>) -> Result<(), Failure> {
     loop {
-        let held = peer.acquire("compare:handover").await?;
+        let held = peer.acquire(HANDED_OVER).await?;
         let goes_on = lock(sheet).handed_to(number);
         P::release(held).await?;
         if !goes_on {

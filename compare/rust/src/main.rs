@@ -5,6 +5,7 @@ mod peers;
 mod raw;
 mod record;
 mod resp;
+mod wake;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -40,6 +41,8 @@ async fn measure(peer: &str, url: &str, case: &str, tasks: &str, seconds: &str) 
     match peer {
         "raw" => raw::measure(&task).await,
         "tenure" => drive::<peers::Tenure>(task).await,
+        "wake-retry" => drive::<wake::WakeRetry>(task).await,
+        "wake-one" => drive::<wake::WakeOne>(task).await,
         "rslock" => drive::<peers::Rslock>(task).await,
         "distributed-lock" => drive::<peers::DistributedLock>(task).await,
         other => Err(format!("{other:?} is no peer of this program").into()),

@@ -3,19 +3,22 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use crate::Failure;
 
-/// A socket, and what was read from it and not yet looked at.
-pub struct Socket {
-    stream: TcpStream,
+/// A socket, which blocks or does not, and what was read from it and not yet looked at.
+pub struct Socket<S = TcpStream> {
+    stream: S,
     buffer: Vec<u8>,
     at: usize,
 }
 
+pub type AsyncSocket = Socket<tokio::net::TcpStream>;
+
 impl Socket {
     pub fn connect(url: &str) -> Result<Self, Failure> {
-        let address = url.strip_prefix("redis://").ok_or("the raw socket speaks redis://HOST:PORT only")?;
-        let stream = TcpStream::connect(address)?;
+        let stream = TcpStream::connect(address(url)?)?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::new(), at: 0 })
     }
@@ -40,7 +43,37 @@ impl Socket {
         self.buffer.truncate(length + read);
         if read == 0 { Err("the server hung up".into()) } else { Ok(()) }
     }
+}
 
+impl AsyncSocket {
+    pub async fn open(url: &str) -> Result<Self, Failure> {
+        let stream = tokio::net::TcpStream::connect(address(url)?).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: Vec::new(), at: 0 })
+    }
+
+    pub async fn ask(&mut self, words: &[&[u8]]) -> Result<(), Failure> {
+        let mut command = Vec::new();
+        put(&mut command, words);
+        Ok(self.stream.write_all(&command).await?)
+    }
+
+    /// The shape of what comes next, a reply or a push; nothing is lost when it is dropped.
+    pub async fn next(&mut self) -> Result<Vec<u8>, Failure> {
+        let mut shape = Vec::new();
+        while !self.reply(&mut shape)? {
+            self.buffer.drain(..self.at);
+            self.at = 0;
+            self.buffer.reserve(4 << 10);
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err("the server hung up".into());
+            }
+        }
+        Ok(shape)
+    }
+}
+
+impl<S> Socket<S> {
     /// The next line without its end, if it is all there.
     pub fn line(&mut self) -> Option<&[u8]> {
         let rest = &self.buffer[self.at..];
@@ -67,11 +100,11 @@ impl Socket {
             }
             let number = || Ok::<_, Failure>(std::str::from_utf8(&line[1..])?.parse::<i64>()?);
             match kind {
-                b'$' | b'*' => match (kind, usize::try_from(number()?)) {
+                b'$' | b'*' | b'>' | b'%' => match (kind, usize::try_from(number()?)) {
                     (_, Err(_)) => shape.push(b'n'),
-                    (b'*', Ok(count)) => {
+                    (b'*' | b'>' | b'%', Ok(count)) => {
                         shape.push(kind);
-                        parts += count;
+                        parts += if kind == b'%' { 2 * count } else { count };
                     }
                     (_, Ok(bytes)) => {
                         shape.push(kind);
@@ -89,6 +122,10 @@ impl Socket {
         }
         Ok(true)
     }
+}
+
+fn address(url: &str) -> Result<&str, Failure> {
+    Ok(url.strip_prefix("redis://").ok_or("the raw socket speaks redis://HOST:PORT only")?)
 }
 
 /// Adds a command.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
+use tenure::ErrorKind;
 use tenure_lab::bench::{self, Address, Case, Figures, HEAD, Place, Plan, Stage};
 
 use crate::args::{Common, Output};
@@ -79,8 +80,10 @@ that become free by themselves, within its time and ten minutes at most.
   tenure bench cycle --tasks 512            a redis-server of its own
   tenure bench all -o json                  the same for programs, in an array
   tenure bench handover --store redis://cache
+  tenure bench cycle --store 'redis://cache?scheme=set-nx'
 
-Without --store it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
+What a store cannot do, such as readers in a dialect of mutexes, is left out of
+all, and says so. Without --store it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
 
 /// A time as `--seconds` takes it.
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -110,7 +113,14 @@ pub(crate) async fn main(args: &Bench) -> Result<u8, Failure> {
         let told = Told::new(plan, voice);
         let figures = bench::run(&rig, &place, plan, &|stage| told.tell(stage)).await;
         told.clear();
-        let figures = figures.map_err(|error| Failure::from(error.context(plan.case())))?;
+        let figures = match figures.map_err(|error| error.context(plan.case())) {
+            Ok(figures) => figures,
+            Err(error) if args.case == Chosen::All && error.kind() == ErrorKind::Unsupported => {
+                voice.say(format_args!("left out: {error}"));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         if text {
             let head = if found.is_empty() { format!("{HEAD}\n") } else { String::new() };
             print(&format!("{head}{}\n", figures.row()))?;

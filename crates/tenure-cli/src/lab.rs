@@ -1,6 +1,6 @@
 //! `tenure lab`: locks under faults, on real servers.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write, stderr};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,9 @@ pub(crate) struct Run {
     /// Which, as `list` names them, or the beginning of that: redis/, A4, redis/07. Without one, all
     #[arg(value_name = "ID")]
     ids: Vec<String>,
+    /// Only those that break a store like this, in the dialect that its scheme= names: on servers of the lab's own, never on it
+    #[arg(long, value_name = "URL")]
+    store: Option<OsString>,
     /// The seed of the first run; the next has the next
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -109,6 +112,7 @@ A specimen is expected to be broken: it shows that the checker sees.
 
   tenure lab run A1/crash            one specimen, with its story and timeline
   tenure lab run redis/ --repeat 50  every fault of one Redis, fifty times
+  tenure lab run --store 'redis://cache?scheme=php'  every fault in that dialect
 
 Needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
 
@@ -152,11 +156,13 @@ fn width(items: &[Item]) -> usize {
     items.iter().map(|item| item.id.len()).max().unwrap_or(0)
 }
 
-/// The items whose ids begin as one of `ids` says.
-fn chosen(ids: &[String]) -> Result<Vec<Item>, Failure> {
-    let items = items();
+/// The items whose ids begin as one of `ids` says, of those that break a store like the one at `url`.
+fn chosen(ids: &[String], url: Option<&OsStr>) -> Result<Vec<Item>, Failure> {
+    let rows = url.map(crate::store::rows).transpose()?.unwrap_or_default();
+    let items: Vec<Item> = items().into_iter().filter(|item| item.id.starts_with(&rows)).collect();
     if let Some(id) = ids.iter().find(|id| !items.iter().any(|item| item.id.starts_with(*id))) {
-        return Err(Failure::usage(format!("the lab has nothing called {id:?}; see tenure lab list")));
+        let rows = if rows.is_empty() { rows } else { format!(" among {rows}") };
+        return Err(Failure::usage(format!("the lab has nothing called {id:?}{rows}; see tenure lab list")));
     }
     let is_chosen = |item: &Item| {
         // A whole id is meant, though it may be the beginning of another.
@@ -176,7 +182,7 @@ pub(crate) fn rig() -> Result<Rig, Failure> {
 }
 
 fn run_items(args: &Run) -> Result<u8, Failure> {
-    let items = chosen(&args.ids)?;
+    let items = chosen(&args.ids, args.store.as_deref())?;
     if items.iter().any(|item| !item.id.starts_with("memory/") && !item.id.starts_with("sqlite/")) {
         find_server("the lab breaks locks on a real one")?;
     }

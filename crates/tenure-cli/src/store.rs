@@ -48,6 +48,18 @@ pub(crate) fn is_missing(settings: &Settings) -> Result<bool, Failure> {
     }
 }
 
+/// What the rows of the lab are called that break a store like the one at `url`.
+#[cfg(feature = "lab")]
+pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
+    let Place::Redis(url) = place(url)? else { return Ok("sqlite/".to_owned()) };
+    tenure_redis::Options::parse(&url)?;
+    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
+    match parameters.split('&').find_map(|parameter| parameter.strip_prefix("scheme=")) {
+        None | Some("native") => Ok("redis/".to_owned()),
+        Some(scheme) => Ok(format!("{scheme}/")),
+    }
+}
+
 /// What tells this store from others on this machine.
 pub(crate) fn identity(settings: &Settings) -> OsString {
     match place(&settings.store) {

@@ -88,7 +88,7 @@ impl Item {
             None => self.expected == Verdict::Fenced && rule == Rule::Overlap,
             // What was granted with a smaller fence was granted while the other held, and what a stale writer overwrites is lost.
             Some(Rule::FenceOrder) => rule == Rule::Overlap,
-            Some(Rule::StaleWrite) => rule == Rule::LostUpdate,
+            Some(Rule::StaleWrite) => matches!(rule, Rule::LostUpdate | Rule::Overlap),
             Some(_) => false,
         };
         follows || self.because == Some(rule)

@@ -157,6 +157,11 @@ impl Connection {
         self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
     }
 
+    /// Which of [`DELETES`](crate::script::DELETES) to try.
+    pub(crate) fn delete(&self) -> usize {
+        self.link().map_or(0, |link| link.delete())
+    }
+
     /// Sends a pipeline of scripts, and waits for its answers until `end`.
     ///
     /// `pipeline` is told the link it is for and the form in which scripts are called.

@@ -134,6 +134,12 @@ pub(crate) fn is_no_function(error: &RedisError) -> bool {
     is_unknown_function(error) || is_out_of_memory(error) || about_commands && text.to_lowercase().contains("fcall")
 }
 
+/// Whether a command is not to be had: not from this server, or not by this user.
+pub(crate) fn is_no_command(error: &RedisError) -> bool {
+    let text = text_of(error);
+    text.starts_with("ERR unknown command") || text.starts_with("NOPERM") && text.contains(" command")
+}
+
 pub(crate) fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM")
 }

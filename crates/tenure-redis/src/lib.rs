@@ -50,7 +50,6 @@ mod brought;
 pub use crate::brought::over;
 pub use crate::native::RedisStore;
 pub use crate::options::Options;
-pub use crate::plain::PlainStore;
 pub use crate::scheme::Scheme;
 
 /// Connects to the server at `url` and makes sure that it answers.

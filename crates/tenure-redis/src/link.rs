@@ -1,7 +1,7 @@
 //! One physical connection, from its handshake to its end.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -110,6 +110,8 @@ pub(crate) struct Link {
     pub(crate) identity: Option<Identity>,
     /// As far as is known, functions are to be had.
     functions: AtomicBool,
+    /// Which of [`DELETES`](crate::script::DELETES) is to be had, as far as is known; none where there are not so many.
+    delete: AtomicUsize,
     /// Whether pushes come through here; not set while nobody has asked for any.
     hears: OnceLock<bool>,
     lift: Mutex<Lift>,
@@ -145,7 +147,7 @@ impl Link {
             Wire::Ours(wire) => Arc::clone(wire.contact()),
             Wire::Theirs(_) => Arc::default(),
         };
-        Self { wire, identity, functions: AtomicBool::new(true), hears, lift, contact }
+        Self { wire, identity, functions: AtomicBool::new(true), delete: AtomicUsize::new(0), hears, lift, contact }
     }
 
     /// Whether it is known that nothing more can be sent here.
@@ -170,6 +172,15 @@ impl Link {
 
     pub(crate) fn lost_functions(&self) {
         self.functions.store(false, Ordering::Relaxed);
+    }
+
+    /// Which of [`DELETES`](crate::script::DELETES) to try here.
+    pub(crate) fn delete(&self) -> usize {
+        self.delete.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_no_delete(&self, tried: usize) {
+        self.delete.fetch_max(tried + 1, Ordering::Relaxed);
     }
 
     /// Sends commands and waits for their answers; none where they have not come by `end`, or where nothing was heard for

@@ -16,19 +16,19 @@ use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
 use crate::connection::{Exchange, Repeat};
-use crate::failure::{translate, unexpected};
+use crate::failure::{is_no_command, translate, unexpected};
 use crate::link::Link;
 use crate::native::{RedisStore, add_set, check_from, millis, released, releases, told_apart};
 use crate::reply::{holder, only};
-use crate::script;
+use crate::script::{self, DELETES};
 
 /// Mutexes at keys that other libraries, and programs that send the commands themselves, use as well: see
 /// [`Scheme`](crate::Scheme).
 ///
 /// # Round trips
-/// Acquire 1, and 1 more when it is busy; renew 1 for each 1,000 leases; release 1; inspect as [`RedisStore`].
-#[derive(Clone)]
-pub struct PlainStore {
+/// Acquire 1, and 1 more when it is busy; renew 1 for each 1,000 leases; release 1, and 1 more when it is not held; inspect as
+/// [`RedisStore`].
+pub(crate) struct PlainStore {
     redis: RedisStore,
     seconds: bool,
 }
@@ -75,6 +75,49 @@ impl PlainStore {
         };
         Ok(Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder }))
     }
+
+    /// What the script that releases without a linger would answer, by a plain command: that takes the server half as long. Nothing
+    /// where it has none, or refuses: then nothing was done.
+    async fn delete(&self, lease: &Lease, end: Instant) -> Result<Option<(Value, bool)>, Error> {
+        let keys = self.redis.layout.of(&lease.name);
+        loop {
+            let tried = self.redis.connection.delete();
+            let Some((before, between)) = DELETES.get(tried) else { return Ok(None) };
+            let delete = |_: &Link| {
+                let mut commands = Commands::new();
+                commands.begin(3 + between.len());
+                commands.word(before);
+                commands.joined(&keys.name());
+                between.iter().chain([&lease.owner.as_bytes()]).for_each(|word| commands.word(word));
+                commands
+            };
+            let Exchange { link, answers, repeated } = self.redis.connection.exchange(end, releases(lease), delete).await?;
+            match only(answers)? {
+                Ok(Value::Int(0)) => return Ok(Some((self.lingers(lease, end).await?, repeated))),
+                Ok(answer) => return Ok(Some((answer, repeated))),
+                Err(error) if repeated => return Err(translate(&error).maybe_applied()),
+                Err(error) if is_no_command(&error) => link.has_no_delete(tried),
+                // The script says why.
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    /// 1 where the owner's share lingers, so was given up, else 0.
+    async fn lingers(&self, lease: &Lease, end: Instant) -> Result<Value, Error> {
+        let keys = self.redis.layout.of(&lease.name);
+        let get = |_: &Link| {
+            let mut commands = Commands::new();
+            commands.begin(2);
+            commands.word(b"GET");
+            commands.joined(&keys.name());
+            commands
+        };
+        let Exchange { answers, .. } = self.redis.connection.exchange(end, Repeat::Freely, get).await?;
+        let value = only(answers)?.map_err(|e| translate(&e))?;
+        let lingers = matches!(value, Value::BulkString(value) if value == lease.owner.lingering().as_bytes());
+        Ok(Value::Int(lingers.into()))
+    }
 }
 
 #[async_trait]
@@ -116,9 +159,15 @@ impl Store for PlainStore {
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
         self.redis.layout.check(&lease.name)?;
+        let end = self.redis.end(lease.ttl);
+        if linger.is_zero()
+            && let Some(answer) = self.delete(lease, end).await?
+        {
+            return released(answer);
+        }
         let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
-        let (keys, end) = (self.redis.layout.of(&lease.name), self.redis.end(lease.ttl));
+        let keys = self.redis.layout.of(&lease.name);
         released(self.redis.run(&script::PLAIN_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
     }
 

@@ -28,7 +28,7 @@ pub enum Scheme {
     Getset,
     /// `WATCH`, `GET`, `MULTI`, `SET` with `PX`, `EXEC`, and no scripts: every kind of lock, with fences and queues, in one value that other
     /// clients may see and not read. Two round trips for each call, one call after another; while the server is out of memory nothing can be
-    /// renewed.
+    /// renewed or given up.
     Watch,
     /// `SET key owner NX PX ttl`, and nothing beside it: what most libraries do, see [`Options::profile`](crate::Options::profile).
     SetNx,

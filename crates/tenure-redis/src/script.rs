@@ -109,6 +109,9 @@ impl Form {
     }
 }
 
+/// What deletes a key if it holds a value, without a script: the words in front of the key and between it and the value.
+pub(crate) const DELETES: [(&[u8], &[&[u8]]); 2] = [(b"DELEX", &[b"IFEQ"]), (b"DELIFEQ", &[])];
+
 /// A call of `script`, as the only command.
 pub(crate) fn call(script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]) -> Commands {
     let mut commands = Commands::new();

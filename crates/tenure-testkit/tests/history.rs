@@ -163,6 +163,15 @@ fn the_resource_takes_no_stale_write_and_refuses_no_holder() {
 }
 
 #[test]
+fn a_stale_write_is_seen_where_there_are_no_fences() {
+    let write = |claim, read| What::Write { claim, fence: None, read, wrote: read + 1, accepted: true };
+    let story = Story::new().weighs(10, "A", 1, None, Some(20)).at(12, "A", write(1, 0)).weighs(30, "B", 1, None, None);
+    let stale = story.clone().at(32, "B", write(1, 1)).at(34, "A", write(1, 2));
+    assert_eq!((stale.rules(), stale.verdict()), (vec![Rule::StaleWrite], Verdict::Broken));
+    assert_eq!(story.at(32, "A", write(1, 1)).at(34, "B", write(1, 2)).rules(), vec![], "nobody had come");
+}
+
+#[test]
 fn a_lost_update_is_seen() {
     let story = Story::new().write(10, "A", 1, 0, true).write(20, "B", 2, 1, true);
     assert_eq!(story.rules(), []);

@@ -15,8 +15,9 @@ const USUAL_TTL: Duration = Duration::from_secs(30);
 
 pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     // Renewed at a third of the ttl: twice in the time that is measured.
-    let ttl = (job.plan.time * 3 / 2).min(USUAL_TTL);
-    let probe = Probe::new(job.place.address.open().await?);
+    let store = job.place.address.open().await?;
+    let ttl = (job.plan.time * 3 / 2).min(USUAL_TTL).max(store.features().min_ttl);
+    let probe = Probe::new(store);
     let locks = Locker::builder(probe.clone()).ttl(ttl).build()?;
     let held = acquire(&locks, job).await?;
 

@@ -24,7 +24,9 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     let holder = job.place.address.locker().await?;
     let held = try_join_all(names.iter().map(|name| holder.mutex(name).ttl(job.plan.held()).fixed_lease().acquire())).await?;
 
-    let probe = Probe::new(job.place.address.open().await?);
+    let store = job.place.address.open().await?;
+    let queues = store.features().queue;
+    let probe = Probe::new(store);
     let locks = Locker::new(probe.clone());
     let before = resident();
     let waiting = wait(&locks, &names, tasks).await?;
@@ -34,7 +36,7 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     loop {
         probe.take();
         tokio::time::sleep(REST).await;
-        if probe.take().calls.count() <= names.len() || began.elapsed() > LONGEST_UNREST {
+        if !queues || probe.take().calls.count() <= names.len() || began.elapsed() > LONGEST_UNREST {
             break;
         }
     }

@@ -6,71 +6,62 @@ use tenure_testkit::history::{At, Rule};
 use tenure_testkit::worker::{Call, Deed, Moment, Probe};
 use tenure_testkit::{Register, ShiftedClock};
 
+use super::Rows;
 use super::actor::Claim;
-use super::rigs::{Played, Row, in_memory, on_both};
-use super::stage::{BELIEF, CLAIM, DOOR, NEXT, OPERATION, POLL, SLACK, Stage, TTL, terms};
-use super::{broken, fenced, holds, spared};
+use super::rigs::{Played, Row, alone, on_both};
+use super::stage::{CLAIM, DOOR, OPERATION, POLL, SLACK, Stage, TTL, terms};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
-    [on_both(shared), memory()].concat()
+    [on_both(|of, on| [shared(of, on), fence_ignored(of, on)].concat()), alone(memory)].concat()
 }
 
 /// The rows of a store that processes share.
-fn shared(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
+pub(super) fn shared(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
-        fenced(&id("01-holder-paused"), "the holder is stopped for longer than its lease and goes on writing", on(paused)),
-        broken(
-            &id("01-resource-without-fences"),
-            "the holder is stopped for longer than its lease, and the resource compares no fences",
-            Rule::StaleWrite,
-            on(unfenced),
-        ),
-        spared(
-            &id("01-careful-holder-paused"),
+        of.fenced("01-holder-paused", "the holder is stopped for longer than its lease and goes on writing", on(paused)),
+        of.spared(
+            "01-careful-holder-paused",
             "the holder is stopped for longer than its lease, and its work is run by the guard",
             on(careful_and_paused),
         ),
-        spared(&id("02-paused-before-reading-the-grant"), "stopped before it has read that it was granted", on(reply_unread)),
-        fenced(&id("02-paused-before-first-use"), "stopped between the grant and its first write", on(paused_before_use)),
-        holds(
-            &id("03-killed-at-each-step"),
+        of.spared("02-paused-before-reading-the-grant", "stopped before it has read that it was granted", on(reply_unread)),
+        of.fenced("02-paused-before-first-use", "stopped between the grant and its first write", on(paused_before_use)),
+        of.holds(
+            "03-killed-at-each-step",
             "kill -9 before, in and after each kind of call to the store",
             on(killed_at_each_step),
         ),
-        holds(
-            &id("04-cancelled-at-each-step"),
+        of.holds(
+            "04-cancelled-at-each-step",
             "the acquisition is dropped before, in and after the call",
             on(cancelled_at_each_step),
         ),
-        holds(&id("04-wait-given-up"), "waits run out or are dropped while another holds", on(wait_given_up)),
-        holds(&id("23-wall-clock-set"), "the holder's wall clock jumps an hour ahead and an hour back", on(wall_clock_set)),
-        holds(&id("24-suspended"), "the holder's machine sleeps for longer than the lease", on(suspended)),
-        holds(&id("25-fixed-lease"), "the work takes longer than a lease that nobody renews", on(outlasted)),
-        fenced(&id("26-blocked-runtime"), "the work blocks the thread that renews for longer than the lease", on(blocked)),
-        holds(&id("38-herd"), "holders and waiters of a crowd die, and the rest give up in turn", on(herd)),
+        of.holds("04-wait-given-up", "waits run out or are dropped while another holds", on(wait_given_up)),
+        of.holds("23-wall-clock-set", "the holder's wall clock jumps an hour ahead and an hour back", on(wall_clock_set)),
+        of.holds("24-suspended", "the holder's machine sleeps for longer than the lease", on(suspended)),
+        of.holds("25-fixed-lease", "the work takes longer than a lease that nobody renews", on(outlasted)),
+        of.fenced("26-blocked-runtime", "the work blocks the thread that renews for longer than the lease", on(blocked)),
+        of.holds("38-herd", "holders and waiters of a crowd die, and the rest give up in turn", on(herd)),
     ]
 }
 
+/// The row of a store that has fences.
+fn fence_ignored(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
+    let fault = "the holder is stopped for longer than its lease, and the resource compares no fences";
+    vec![of.broken("01-resource-without-fences", fault, Rule::StaleWrite, on(unfenced))]
+}
+
 /// The rows of a store that one process has to itself.
-fn memory() -> Vec<Item> {
-    let on = in_memory;
+fn memory(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
-        fenced(
-            "memory/01-process-paused",
-            "the process is stopped for longer than the lease and goes on writing",
-            on(all_paused),
-        ),
-        holds(
-            "memory/04-cancelled-at-each-step",
-            "the acquisition is dropped before and after the call",
-            on(cancelled_at_each_step),
-        ),
-        holds("memory/04-wait-given-up", "waits run out or are dropped while another holds", on(wait_given_up)),
-        holds("memory/24-suspended", "the machine sleeps for longer than the lease", on(suspended)),
-        holds("memory/25-fixed-lease", "the work takes longer than a lease that nobody renews", on(outlasted)),
-        fenced("memory/26-blocked-runtime", "a task blocks the thread that renews for longer than the lease", on(all_blocked)),
-        holds("memory/38-herd", "holders with many waiters give up", on(herd_of_tasks)),
+        of.fenced("01-process-paused", "the process is stopped for longer than the lease and goes on writing", on(all_paused)),
+        of.holds("04-cancelled-at-each-step", "the acquisition is dropped before and after the call", on(cancelled_at_each_step)),
+        of.holds("04-wait-given-up", "waits run out or are dropped while another holds", on(wait_given_up)),
+        of.holds("24-suspended", "the machine sleeps for longer than the lease", on(suspended)),
+        of.holds("25-fixed-lease", "the work takes longer than a lease that nobody renews", on(outlasted)),
+        of.fenced("26-blocked-runtime", "a task blocks the thread that renews for longer than the lease", on(all_blocked)),
+        of.holds("38-herd", "holders with many waiters give up", on(herd_of_tasks)),
     ]
 }
 
@@ -84,7 +75,7 @@ fn stopped(stage: &mut Stage<'_>, work: fn(&Claim, &Register), meanwhile: fn(&Cl
     stage.some_time();
     a.stop();
     stage.fault("A is stopped");
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     second.granted();
     meanwhile(&second, &stage.register);
     a.go_on();
@@ -95,7 +86,7 @@ fn stopped(stage: &mut Stage<'_>, work: fn(&Claim, &Register), meanwhile: fn(&Cl
 /// Stopped for longer than its lease, and goes on as if nothing had been.
 fn paused(stage: &mut Stage<'_>) {
     let (first, second, on) = stopped(stage, Claim::works, Claim::works);
-    first.refused();
+    stage.is_stale(&first, on);
     stage.told_since(&first, on);
     stage.is_left(&second);
 }
@@ -125,7 +116,7 @@ fn reply_unread(stage: &mut Stage<'_>) {
     stage.taken(DOOR);
     stage.fault("A has stopped itself");
     let second = b.asks(DOOR, terms());
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     second.granted();
     a.go_on();
     stage.fault("A goes on");
@@ -140,13 +131,13 @@ fn paused_before_use(stage: &mut Stage<'_>) {
     a.stop();
     stage.fault("A is stopped");
     let second = b.asks(DOOR, terms());
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     second.granted();
     second.works(&stage.register);
     first.tries_to_work(&stage.register);
     a.go_on();
     let on = stage.fault("A goes on");
-    first.refused();
+    stage.is_stale(&first, on);
     stage.told_since(&first, on);
     stage.is_left(&second);
 }
@@ -177,7 +168,7 @@ fn killed_at_each_step(stage: &mut Stage<'_>) {
         .into_iter()
         .map(|(name, victim)| {
             victim.died();
-            stage.grant_due_of(&name, NEXT);
+            stage.grant_due_of(&name, stage.next());
             let claim = heir.asks(&name, terms());
             (name, claim)
         })
@@ -248,13 +239,14 @@ fn suspended(stage: &mut Stage<'_>) {
     let first = a.takes(DOOR);
     first.runs(&stage.register);
     stage.some_time();
-    stage.fault("A's machine has slept for 3 s");
+    let slept = stage.kept() + Duration::from_secs(1);
+    stage.fault(format!("A's machine has slept for {slept:?}"));
     stage.loss_due(SLACK);
-    a.sleeps(Duration::from_secs(3));
+    a.sleeps(slept);
     let lost = first.lost();
     let b = stage.far();
     let second = b.asks(DOOR, terms());
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     second.granted();
     stage.holds_true(first.last_step() < Some(lost), "the guard let a step go on");
     stage.is_left(&second);
@@ -267,8 +259,8 @@ fn outlasted(stage: &mut Stage<'_>) {
     first.granted();
     first.runs(&stage.register);
     stage.fault("the work goes on and on");
-    stage.loss_due(BELIEF);
-    stage.grant_due(NEXT);
+    stage.loss_due(stage.belief());
+    stage.grant_due(stage.next());
     let second = b.asks(DOOR, terms());
     let (lost, granted) = (first.lost(), second.granted());
     stage.holds_true(lost < granted, "it was told only after another was granted");
@@ -282,13 +274,14 @@ fn blocked(stage: &mut Stage<'_>) {
     first.works(&stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
-    stage.fault("A's runtime is blocked for 4 s");
-    stage.grant_due(NEXT);
-    stage.loss_due(Duration::from_secs(4) + SLACK);
-    a.blocks(Duration::from_secs(4));
-    second.granted();
+    let blocked = 2 * stage.kept();
+    stage.fault(format!("A's runtime is blocked for {blocked:?}"));
+    stage.grant_due(stage.next());
+    stage.loss_due(blocked + SLACK);
+    a.blocks(blocked);
+    let granted = second.granted();
     second.works(&stage.register);
-    first.refused();
+    stage.is_stale(&first, granted);
     first.lost();
     stage.is_left(&second);
 }
@@ -307,7 +300,7 @@ fn herd(stage: &mut Stage<'_>) {
     holder.kill();
     stage.fault("the holder is killed, and some who wait");
     // The place of the dead may be the first in the queue, or the last.
-    stage.grant_due(NEXT + CLAIM);
+    stage.grant_due(stage.next() + CLAIM);
     stage.serves_all(waiting, CLAIM + SLACK);
 }
 

@@ -5,6 +5,8 @@
 
 mod actor;
 mod anywhere;
+mod dialect;
+mod dialects;
 mod disk;
 mod file;
 mod queue;
@@ -21,8 +23,40 @@ use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    let stores = [redis::items(), file::items(), disk::items()];
+    let stores = [redis::items(), dialects::items(), file::items(), disk::items()];
     [anywhere::items(), terms::items(), queue::items(), shares::items()].into_iter().chain(stores).flatten().collect()
+}
+
+/// Of what a table of rows is.
+#[derive(Clone, Copy)]
+struct Rows {
+    /// How the ids begin.
+    id: &'static str,
+    /// A stale holder can be told by its fence.
+    fences: bool,
+}
+
+impl Rows {
+    fn holds(self, row: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
+        holds(&self.id(row), fault, run)
+    }
+
+    /// Where there are no fences, a hole that is told of: the resource takes what the stale holder writes.
+    fn fenced(self, row: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
+        if self.fences { fenced(&self.id(row), fault, run) } else { self.broken(row, fault, Rule::StaleWrite, run) }
+    }
+
+    fn spared(self, row: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
+        spared(&self.id(row), fault, run)
+    }
+
+    fn broken(self, row: &str, fault: &str, because: Rule, run: impl Fn(&str) -> Run) -> Item {
+        broken(&self.id(row), fault, because, run)
+    }
+
+    fn id(self, row: &str) -> String {
+        format!("{}/{row}", self.id)
+    }
 }
 
 /// A fault in which one holder at a time is promised.
@@ -49,7 +83,8 @@ fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule
     let subject = match id.split('/').next() {
         Some("redis") => "tenure on one Redis",
         Some("sqlite") => "tenure on an SQLite file",
-        _ => "tenure in memory",
+        Some("memory") => "tenure in memory",
+        scheme => &format!("tenure on one Redis, scheme={}", scheme.unwrap_or_default()),
     };
     let (subject, fault, run) = (subject.to_owned(), fault.to_owned(), std::sync::Arc::clone(run));
     Item { id: id.to_owned(), kind: Kind::Scenario, subject, fault, tier: Some(tier), expected, because, run }

@@ -12,7 +12,9 @@ use tempfile::TempDir;
 use tenure::BootTime;
 use tenure_testkit::{Proxy, RedisServer, Reply, redis};
 
+use super::Rows;
 use super::actor::Actor;
+use super::dialect::{Dialect, Held, NATIVE, clock};
 use super::stage::{Line, Look, Place, Stage};
 use crate::item::Run;
 use crate::{Item, Lab, Shown};
@@ -21,24 +23,33 @@ use crate::{Item, Lab, Shown};
 pub(super) struct Redis {
     pub(super) server: RedisServer,
     pub(super) proxy: Proxy,
+    pub(super) dialect: Dialect,
 }
 
 impl Redis {
-    fn start(how: redis::Builder) -> Self {
+    pub(super) fn start(how: redis::Builder, dialect: Dialect) -> Self {
         let server = how.start();
         let proxy = Proxy::start(server.addr());
-        Self { server, proxy }
+        Self { server, proxy, dialect }
     }
 
     pub(super) fn near(&self) -> String {
-        format!(
-            "{}?timeout=250ms",
-            self.server.url().replace(&self.server.port().to_string(), &self.proxy.addr().port().to_string())
-        )
+        let (server, proxy) = (self.server.port().to_string(), self.proxy.addr().port().to_string());
+        self.dialect.url(&self.server.url().replace(&server, &proxy))
     }
 
     pub(super) fn far(&self) -> String {
-        format!("{}?timeout=250ms", self.server.url())
+        self.dialect.url(&self.server.url())
+    }
+
+    /// Where the lock of `name` is at the server.
+    pub(super) fn key(&self, name: &str) -> String {
+        self.dialect.key(name)
+    }
+
+    /// Whether there is anything where the lock of `name` is.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.server.command(&["EXISTS", &self.key(name)]) == 1
     }
 
     /// As another user.
@@ -48,10 +59,7 @@ impl Redis {
 
     /// How far the server's wall clock is ahead of the lab's, in milliseconds.
     pub(super) fn clock_ahead(&self) -> i64 {
-        let time = self.server.cli("TIME");
-        let mut words = time.split_whitespace().map(|word| word.parse::<i64>().expect("a number"));
-        let mut next = || words.next().expect("seconds and microseconds");
-        next() * 1_000 + next() / 1_000 - super::stage::wall_clock()
+        clock(&self.server) - super::stage::wall_clock()
     }
 
     /// How often the server has seen a call of this command.
@@ -69,10 +77,9 @@ impl Redis {
         number(&self.server.cli("INFO errorstats"), &format!("errorstat_{error}:count="))
     }
 
-    /// How many milliseconds `name` has left at the server.
+    /// For how long `name` is held at the server.
     pub(super) fn left(&self, name: &str) -> Duration {
-        let left = self.server.cli(&format!("PTTL {name}"));
-        Duration::from_millis(left.parse().expect("a name that is held and ends"))
+        self.look(name).and_then(|held| held.left).expect("a name that is held and ends")
     }
 
     /// The key of those who wait for `name`, in their order.
@@ -87,15 +94,13 @@ impl Redis {
         queue.map_or(0, |queue| u64::try_from(self.server.command(&["ZCARD", &queue]).int()).expect("a count"))
     }
 
-    fn look(&self, name: &str) -> Option<(String, bool)> {
-        // Shares are kept in a sorted set, by their ends.
-        let first = || self.server.command(&["ZRANGE", name, "0", "0"]);
-        let holder = match self.server.command(&["GET", name]) {
-            Reply::Error(_) => first(),
-            holder => holder,
-        };
-        let forever = || self.server.command(&["PTTL", name]) == -1;
-        (!holder.is_nil()).then(|| (holder.text(), forever()))
+    /// The value by which `name` is held.
+    pub(super) fn value(&self, name: &str) -> String {
+        self.look(name).expect("a name that is held").value
+    }
+
+    fn look(&self, name: &str) -> Option<Held> {
+        (self.dialect.look)(&self.server, &self.key(name))
     }
 }
 
@@ -105,19 +110,23 @@ pub(super) type Row = fn(&mut Stage<'_>);
 /// What a row becomes on one store.
 pub(super) type Played = Box<dyn Fn(&str) -> Run>;
 
-/// A table of rows: given how an id begins, and how a row is played.
-type Table = fn(&dyn Fn(&str) -> String, &dyn Fn(Row) -> Played) -> Vec<Item>;
+/// A table of rows: given of what it is, and how a row is played.
+type Table = fn(Rows, &dyn Fn(Row) -> Played) -> Vec<Item>;
 
-/// The rows of a table on each of the stores that processes share.
+/// The rows of a table on each of our own stores that processes share.
 pub(super) fn on_both(rows: Table) -> Vec<Item> {
-    let redis = |row: Row| -> Played { Box::new(on_redis(|how| how, move |stage, _| row(stage))) };
     let file = |row: Row| -> Played { Box::new(on_file(move |stage, _| row(stage))) };
-    [rows(&|id| format!("redis/{id}"), &redis), rows(&|id| format!("sqlite/{id}"), &file)].concat()
+    [in_dialect(NATIVE, rows), rows(Rows { id: "sqlite", fences: true }, &file)].concat()
+}
+
+/// The rows of a table on a Redis, in these words.
+pub(super) fn in_dialect(dialect: Dialect, rows: Table) -> Vec<Item> {
+    rows(dialect.rows(), &|row| Box::new(on_redis(dialect, |how| how, move |stage, _| row(stage))))
 }
 
 /// The rows of a table on the store that one process has to itself.
 pub(super) fn alone(rows: Table) -> Vec<Item> {
-    rows(&|id| format!("memory/{id}"), &|row| Box::new(in_memory(row)))
+    rows(Rows { id: "memory", fences: true }, &|row| Box::new(in_memory(row)))
 }
 
 /// The number behind `key`; none of them yet is 0.
@@ -128,22 +137,24 @@ fn number(text: &str, key: &str) -> u64 {
 
 /// A scenario on a Redis that is started as it likes.
 pub(super) fn on_redis(
+    dialect: Dialect,
     how: fn(redis::Builder) -> redis::Builder,
     row: impl Fn(&mut Stage<'_>, &Redis) + Copy + Send + Sync + 'static,
 ) -> impl Fn(&str) -> Run {
     move |id| {
         let id = id.to_owned();
-        Arc::new(move |lab, seed| play_on_redis(lab, &id, seed, how(RedisServer::builder()), row))
+        Arc::new(move |lab, seed| play_on_redis(lab, &id, seed, Redis::start(how(RedisServer::builder()), dialect), row))
     }
 }
 
-pub(super) fn play_on_redis(lab: &Lab, id: &str, seed: u64, how: redis::Builder, row: impl Fn(&mut Stage<'_>, &Redis)) -> Shown {
-    let redis = Arc::new(Redis::start(how));
+pub(super) fn play_on_redis(lab: &Lab, id: &str, seed: u64, redis: Redis, row: impl Fn(&mut Stage<'_>, &Redis)) -> Shown {
+    let redis = Arc::new(redis);
     let (looked_at, lined_up) = (Arc::clone(&redis), Arc::clone(&redis));
-    let look: Look = Box::new(move |name| looked_at.look(name));
+    let look: Look = Box::new(move |name| looked_at.look(name).map(|held| (held.value, held.left.is_none())));
     let line: Line = Box::new(move |name| lined_up.line(name));
     let place = Place { near: redis.near(), far: redis.far(), alone: false, look: Some(look), line: Some(line) };
     let mut stage = Stage::new(lab, id, seed, place);
+    (stage.fences, stage.longer) = (redis.dialect.fences, redis.dialect.longer);
     row(&mut stage, &redis);
     stage.finish()
 }
@@ -306,7 +317,7 @@ impl Switch {
     }
 
     pub(super) fn url(&self) -> String {
-        format!("redis://{}?timeout=250ms", self.address)
+        format!("redis://{}", self.address)
     }
 
     /// Leads to another server from now on, and ends the connections to the one before.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure::Share;
 use tenure_testkit::worker::Terms;
 
+use super::Rows;
 use super::actor::Claim;
-use super::holds;
 use super::rigs::{Played, Row, on_both};
 use super::stage::{DOOR, NEXT, OPERATION, SLACK, Stage, TTL, now, terms};
 use crate::Item;
@@ -15,12 +15,12 @@ pub(super) fn items() -> Vec<Item> {
     on_both(rows)
 }
 
-fn rows(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
+fn rows(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
-        holds(&id("48-reader-killed"), "one of two readers is killed while a writer waits", on(reader_killed)),
-        holds(&id("48-stream-of-readers"), "readers come all the time while a writer waits", on(stream_of_readers)),
-        holds(&id("48-permits-after-a-crash"), "a holder of permits is killed while others wait", on(permits_after_a_crash)),
-        holds(&id("49-two-kinds"), "one name is asked for as locks of other kinds", on(two_kinds)),
+        of.holds("48-reader-killed", "one of two readers is killed while a writer waits", on(reader_killed)),
+        of.holds("48-stream-of-readers", "readers come all the time while a writer waits", on(stream_of_readers)),
+        of.holds("48-permits-after-a-crash", "a holder of permits is killed while others wait", on(permits_after_a_crash)),
+        of.holds("49-two-kinds", "one name is asked for as locks of other kinds", on(two_kinds)),
     ]
 }
 

@@ -98,6 +98,10 @@ pub(super) struct Stage<'a> {
     pub(super) jumps: bool,
     /// How much of the door there is.
     pub(super) capacity: u32,
+    /// How much longer than was asked the store keeps a lease at least.
+    pub(super) longer: Duration,
+    /// The store's grants have fences, by which a stale holder is refused.
+    pub(super) fences: bool,
     place: Place,
     actors: Vec<Actor>,
     /// How long after a stopped holder went on it was told.
@@ -109,8 +113,23 @@ impl<'a> Stage<'a> {
         let recorder = Recorder::new(History::new(id, seed));
         crate::run::keep(&recorder);
         let (rng, register) = (fastrand::Rng::with_seed(mixed(seed, id)), Register::open(recorder.clone()));
-        let (actors, told) = (Vec::new(), RefCell::default());
-        Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, place, actors, told }
+        let (actors, told, longer) = (Vec::new(), RefCell::default(), Duration::ZERO);
+        Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, longer, fences: true, place, actors, told }
+    }
+
+    /// For how long a lease is kept after it was granted or renewed.
+    pub(super) fn kept(&self) -> Duration {
+        TTL + self.longer
+    }
+
+    /// From the last renewal, or the grant, to the end of the belief, and the slack.
+    pub(super) fn belief(&self) -> Duration {
+        BELIEF + self.longer
+    }
+
+    /// From the death of a holder to the grant of the next.
+    pub(super) fn next(&self) -> Duration {
+        NEXT + self.longer
     }
 
     /// The store is a file, which one process writes to at a time.
@@ -275,12 +294,21 @@ impl<'a> Stage<'a> {
         self.loss_due_since(since, RENEWAL);
         self.grant_due_since(since, SOON);
         let second = waits.unwrap_or_else(|| self.far().asks(DOOR, terms()));
-        second.granted();
+        let granted = second.granted();
         second.works(&self.register);
-        first.refused();
+        self.is_stale(&first, granted);
         first.lost();
         second.renewed(now());
         self.is_left(&second);
+    }
+
+    /// One that writes without a look at its guard is refused; where nothing tells it from the present holder, it is let in.
+    pub(super) fn is_stale(&self, claim: &Claim, since: At) {
+        if self.fences {
+            claim.refused();
+        } else {
+            claim.wrote_since(since);
+        }
     }
 
     /// The store is away long enough for a renewal to fail, and the holder loses nothing. One that comes back by itself has no
@@ -315,14 +343,14 @@ impl<'a> Stage<'a> {
         self.some_time();
         leave();
         let left = self.fault("the store is away");
-        self.loss_due(BELIEF);
+        self.loss_due(self.belief());
         let lost = first.lost();
         self.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
-        std::thread::sleep((TTL + SLACK).saturating_sub(Duration::from_nanos(now() - left)));
+        std::thread::sleep((self.kept() + SLACK).saturating_sub(Duration::from_nanos(now() - left)));
         let since = now();
         come_back();
         self.fault("it is back");
-        self.grant_due_since(since, NEXT);
+        self.grant_due_since(since, self.next());
         second.granted();
         second.works(&self.register);
         second.renewed(now());

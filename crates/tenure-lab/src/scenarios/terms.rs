@@ -5,45 +5,45 @@ use std::time::Duration;
 use tenure_testkit::history::{At, nanos};
 use tenure_testkit::worker::ByHand;
 
+use super::Rows;
 use super::rigs::{Played, Row, alone, on_both};
 use super::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
-use super::{fenced, holds};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
-    [on_both(|id, on| [every(id, on), shared(id, on)].concat()), alone(every)].concat()
+    [on_both(shared), alone(every)].concat()
 }
 
 /// The rows of every store.
-fn every(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
+fn every(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
-        holds(&id("39-given-twice"), "two ask with one value that was given to both", on(given_twice)),
-        fenced(&id("39-given-and-released"), "somebody releases by the value that two were given", on(given_and_released)),
-        holds(&id("40-shortest-hold"), "locks with a shortest hold are released and dropped early", on(given_up_early)),
-        holds(&id("40-late-renewal"), "a renewal and a release come late, while the name lingers", on(late_renewal)),
-        holds(&id("41-longest-hold"), "the work takes longer than the longest hold", on(held_too_long)),
-        holds(
-            &id("42-foreign-value"),
+        of.holds("39-given-twice", "two ask with one value that was given to both", on(given_twice)),
+        of.fenced("39-given-and-released", "somebody releases by the value that two were given", on(given_and_released)),
+        of.holds("40-shortest-hold", "locks with a shortest hold are released and dropped early", on(given_up_early)),
+        of.holds("40-late-renewal", "a renewal and a release come late, while the name lingers", on(late_renewal)),
+        of.holds("41-longest-hold", "the work takes longer than the longest hold", on(held_too_long)),
+        of.holds(
+            "42-foreign-value",
             "somebody renews and releases a lock by a value that is not its holder's",
             on(foreign_value),
         ),
-        holds(
-            &id("42-after-the-end"),
+        of.holds(
+            "42-after-the-end",
             "a renewal comes when the lease has ended, and nobody has taken the name",
             on(after_the_end),
         ),
-        holds(&id("43-shorter"), "a lease is extended, renewed for a shorter time, and left", on(renewed_for_less)),
+        of.holds("43-shorter", "a lease is extended, renewed for a shorter time, and left", on(renewed_for_less)),
     ]
 }
 
-/// The row of a store that outlives the holder.
-fn shared(id: &dyn Fn(&str) -> String, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
+/// The rows of a store that outlives the holder.
+pub(super) fn shared(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     let fault = "a holder with a shortest hold is killed, some before their first renewal and some after it";
-    vec![holds(&id("40-killed"), fault, on(killed_early))]
+    [every(of, on), vec![of.holds("40-killed", fault, on(killed_early))]].concat()
 }
 
 /// The shortest hold, longer than the ttl.
-const MIN: Duration = Duration::from_millis(3_300);
+const MIN: Duration = Duration::from_secs(3);
 /// From the end of a name's lease to the next grant.
 const LOOK: Duration = Duration::from_millis(120 + 250 + 250);
 
@@ -83,9 +83,9 @@ fn given_and_released(stage: &mut Stage<'_>) {
     stage.fault("somebody releases the door by its value");
     stage.grant_due(LOOK);
     stage.expect(&b.by_hand(ByHand::Release, DOOR, GIVEN), "Released");
-    second.granted();
+    let granted = second.granted();
     second.works(&stage.register);
-    first.refused();
+    stage.is_stale(&first, granted);
     first.renewed(now());
     stage.expect(&second.releases(), "Released");
     stage.loss_due(RENEWAL);
@@ -152,7 +152,7 @@ fn killed_early(stage: &mut Stage<'_>) {
         a.kill();
         stage.fault("the holder is killed");
         let rest = MIN.saturating_sub(Duration::from_nanos(now() - asked));
-        stage.grant_due_of(name, rest.max(TTL) + LOOK);
+        stage.grant_due_of(name, rest.max(stage.kept()) + LOOK);
         is_free_at(stage, next.granted(), asked);
         stage.expect(&next.releases(), "Released");
         stage.free_due(name, SLACK);
@@ -171,7 +171,7 @@ fn held_too_long(stage: &mut Stage<'_>) {
     first.runs(&stage.register);
     let second = b.asks(DOOR, terms());
     let lost = first.lost();
-    stage.grant_due(TTL + POLL + OPERATION + SLACK);
+    stage.grant_due(stage.kept() + POLL + OPERATION + SLACK);
     stage.holds_true((asked + nanos(max)..=granted + nanos(max + SLACK)).contains(&lost), "told at another time");
     stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
     second.granted();
@@ -188,7 +188,7 @@ fn foreign_value(stage: &mut Stage<'_>) {
     let first = a.asks(DOOR, terms().fixed());
     first.granted();
     let second = b.asks(DOOR, terms());
-    stage.grant_due(TTL + LOOK);
+    stage.grant_due(stage.kept() + LOOK);
     stage.a_moment();
     stage.fault("somebody renews and releases the door by another value");
     stage.expect(&b.by_hand(ByHand::Renew, DOOR, FOREIGN), "Lost");
@@ -198,7 +198,7 @@ fn foreign_value(stage: &mut Stage<'_>) {
     stage.holds_true(!second.is_granted(), "the door was given up");
     first.leaves();
     let held = Duration::from_nanos(second.granted() - asked);
-    stage.holds_true(held >= TTL, &format!("it was taken for {held:?} only"));
+    stage.holds_true(held >= stage.kept(), &format!("it was taken for {held:?} only"));
     stage.is_left(&second);
 }
 
@@ -210,7 +210,7 @@ fn after_the_end(stage: &mut Stage<'_>) {
     first.granted();
     let token = first.token();
     first.lost();
-    stage.free_due(DOOR, TTL.saturating_sub(Duration::from_nanos(now() - asked)) + SLACK);
+    stage.free_due(DOOR, stage.kept().saturating_sub(Duration::from_nanos(now() - asked)) + SLACK);
     stage.fault("a renewal of the lease that has ended arrives");
     stage.expect(&b.by_hand(ByHand::Renew, DOOR, &token), "Lost");
     stage.free_due(DOOR, SLACK);
@@ -226,7 +226,7 @@ fn renewed_for_less(stage: &mut Stage<'_>) {
     first.extends(MIN);
     first.extends(TTL);
     stage.fault("it was extended, and then renewed for less");
-    stage.grant_due(MIN + LOOK);
+    stage.grant_due(stage.kept().max(MIN) + LOOK);
     first.leaves();
     is_free_at(stage, second.granted(), asked);
     stage.is_left(&second);

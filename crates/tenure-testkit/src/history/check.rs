@@ -240,6 +240,8 @@ fn revived(claim: &Claim) -> Option<Finding> {
 /// The guarded resource's own log: what a fence is for.
 fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut largest: Option<(u64, &str)> = None;
+    // Of those whose store has no fences: nothing can refuse a stale one, and it is stale all the same.
+    let (mut latest, mut told): (Option<&Claim>, Option<&Claim>) = (None, None);
     let mut last = (0, "nobody");
     // A share below the capacity orders nothing: nobody is refused for its fence.
     let is_share = |claim: &Claim| claim.weight < history.capacity;
@@ -266,6 +268,16 @@ fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
         if let Some((before, other)) = largest.filter(|(before, _)| fence.is_none_or(|fence| fence < *before)) {
             let with = fence.map_or_else(|| "no fence".to_owned(), |fence| format!("fence {fence}"));
             find(Rule::StaleWrite, format!("{who}#{number} with {with} was let in after {other} with fence {before}"));
+        }
+        if let Some(claim) = claim.filter(|claim| claim.fence.is_none() && !is_share(claim)) {
+            match latest.filter(|latest| latest.granted > claim.granted) {
+                Some(later) if !told.is_some_and(|told| std::ptr::eq(told, claim)) => {
+                    told = Some(claim);
+                    find(Rule::StaleWrite, format!("{claim} was let in after {later}, which was granted later"));
+                }
+                Some(_) => {}
+                None => latest = Some(claim),
+            }
         }
         if read != last.0 {
             find(Rule::LostUpdate, format!("{who}#{number} read {read}, when {} had made it {}", last.1, last.0));

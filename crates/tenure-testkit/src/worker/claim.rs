@@ -109,7 +109,7 @@ impl Claim {
         let since_asked = self.probes.since_asked();
         let lease = guard.lease_remaining();
         let belief = guard.remaining();
-        let Bounds { ttl, longest } = self.bounds;
+        let (ttl, longest) = (self.bounds.ttl, self.bounds.longest.max(self.probes.granted()));
         let text = if guard.loss().is_some() {
             return;
         } else if lease + since_asked > longest {

@@ -66,6 +66,8 @@ struct Shared {
     armed: Mutex<Option<Probe>>,
     /// When the latest call that grants or renews was begun.
     asked: Mutex<Option<BootTime>>,
+    /// For how long the latest grant was.
+    granted: Mutex<Duration>,
     cancelled: watch::Sender<()>,
     renewed: watch::Sender<()>,
 }
@@ -84,6 +86,11 @@ impl Probes {
     pub(super) fn since_asked(&self) -> Duration {
         let asked = *self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.map_or(Duration::ZERO, |asked| BootTime::now().since(asked))
+    }
+
+    /// For how long the store keeps what it granted last: one that counts in seconds keeps it for longer than was asked.
+    pub(super) fn granted(&self) -> Duration {
+        *self.0.granted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn asks(&self) {
@@ -152,6 +159,7 @@ impl Probed {
         let shared = Shared {
             armed: Mutex::default(),
             asked: Mutex::default(),
+            granted: Mutex::default(),
             cancelled: watch::Sender::new(()),
             renewed: watch::Sender::new(()),
         };
@@ -168,7 +176,11 @@ impl Store for Probed {
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         self.probes.asks();
-        self.probes.pass(Call::Acquire, self.store.acquire(request)).await
+        let answer = self.probes.pass(Call::Acquire, self.store.acquire(request)).await;
+        if let Ok(Acquired::Granted(grant)) = &answer {
+            *self.probes.0.granted.lock().unwrap_or_else(PoisonError::into_inner) = grant.ttl;
+        }
+        answer
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {

@@ -4,33 +4,38 @@ use std::time::Duration;
 
 use tenure_testkit::history::{Event, What};
 
-use super::{Row, plain, unprivileged};
+use super::Row;
 use crate::Item;
 use crate::item::Run;
+use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::holds;
 use crate::scenarios::rigs::{Redis, on_redis};
 use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPENING, PATIENCE, SLACK, Stage, TTL, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
     vec![
-        holds("redis/32-name-forbidden", "permission for one name is withdrawn while it is held", unprivileged(name_forbidden)),
+        holds(
+            "redis/32-name-forbidden",
+            "permission for one name is withdrawn while it is held",
+            NATIVE.unprivileged(name_forbidden),
+        ),
         holds(
             "redis/32-scripts-forbidden",
             "permission to run scripts is withdrawn while connected",
-            unprivileged(scripts_forbidden),
+            NATIVE.unprivileged(scripts_forbidden),
         ),
         holds(
             "redis/32-scripts-forbidden-at-once",
             "permission to run scripts is withdrawn, a moment after a grant",
-            unprivileged(scripts_forbidden_at_once),
+            NATIVE.unprivileged(scripts_forbidden_at_once),
         ),
         holds(
             "redis/32-transactions-forbidden",
             "permission for MULTI is withdrawn while connected",
-            unprivileged(multi_forbidden),
+            NATIVE.unprivileged(multi_forbidden),
         ),
-        holds("redis/33-foreign-key", "the name is a key of another type, and one that never expires", plain(foreign_key)),
-        holds("redis/33-corrupt-counter", "somebody has written into the grant counter", plain(corrupt_counter)),
+        holds("redis/33-foreign-key", "the name is a key of another type, and one that never expires", NATIVE.plain(foreign_key)),
+        holds("redis/33-corrupt-counter", "somebody has written into the grant counter", NATIVE.plain(corrupt_counter)),
         holds("redis/34-password-changed", "the password is changed while connected", locked(password_changed)),
         holds("redis/34-not-let-in", "a wrong password, none, and TLS where there is none", locked(not_let_in)),
     ]
@@ -38,7 +43,7 @@ pub(super) fn items() -> Vec<Item> {
 
 /// On a server with a password.
 fn locked(row: Row) -> impl Fn(&str) -> Run {
-    on_redis(|how| how.password("old"), row)
+    on_redis(NATIVE, |how| how.password("old"), row)
 }
 
 /// That lease alone is lost, at its deadline; others of the same holder are kept.

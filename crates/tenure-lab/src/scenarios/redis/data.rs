@@ -1,21 +1,38 @@
 //! Data that is lost, so that another can take what somebody holds: the fence keeps the first from writing.
 
-use super::plain;
 use crate::Item;
-use crate::scenarios::fenced;
+use crate::scenarios::dialect::{Dialect, NATIVE};
 use crate::scenarios::rigs::{Redis, Switch};
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, RENEWAL, SLACK, SOON, Stage, now, terms};
 use tenure_testkit::{RedisServer, Signal, wait_until};
 
 pub(super) fn items() -> Vec<Item> {
+    [in_dialect(NATIVE), with_ttl(NATIVE), ours()].concat()
+}
+
+/// The rows of every dialect.
+pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
+    let of = on.rows();
     vec![
-        fenced("redis/11-killed-without-persistence", "kill -9 of a server that writes nothing down", plain(killed_and_empty)),
-        fenced("redis/11-older-copy", "the server comes back with data from before the grant", plain(older_copy)),
-        fenced("redis/13-replica-promoted", "a replica that has not the grant takes over", plain(replica_promoted)),
-        fenced("redis/27-evicted", "the server evicts the name, and with it the counter or not", plain(evicted)),
-        fenced("redis/29-flushed", "FLUSHALL", plain(flushed)),
-        fenced("redis/29-deleted", "a foreign client deletes the name without comparing", plain(deleted)),
-        fenced("redis/29-overwritten", "a foreign client writes the name over", plain(overwritten)),
+        of.fenced("11-killed-without-persistence", "kill -9 of a server that writes nothing down", on.plain(killed_and_empty)),
+        of.fenced("29-flushed", "FLUSHALL", on.plain(flushed)),
+        of.fenced("29-deleted", "a foreign client deletes the name without comparing", on.plain(deleted)),
+    ]
+}
+
+/// The row of a dialect in which any value may be another's.
+pub(super) fn with_ttl(on: Dialect) -> Vec<Item> {
+    let of = on.rows();
+    vec![of.fenced("29-overwritten", "a foreign client writes the name over", on.plain(overwritten))]
+}
+
+/// The rows that would show no more in another dialect.
+fn ours() -> Vec<Item> {
+    let (on, of) = (NATIVE, NATIVE.rows());
+    vec![
+        of.fenced("11-older-copy", "the server comes back with data from before the grant", on.plain(older_copy)),
+        of.fenced("13-replica-promoted", "a replica that has not the grant takes over", on.plain(replica_promoted)),
+        of.fenced("27-evicted", "the server evicts the name, and with it the counter or not", on.plain(evicted)),
     ]
 }
 
@@ -34,7 +51,7 @@ fn older_copy(stage: &mut Stage<'_>, redis: &Redis) {
 fn replica_promoted(stage: &mut Stage<'_>, redis: &Redis) {
     let replica = RedisServer::replica_of(&redis.server);
     let switch = Switch::start(redis.server.addr());
-    let url = switch.url();
+    let url = redis.dialect.url(&switch.url());
     let (a, b) = (stage.actor(&url), stage.actor(&url));
     tenure_testkit::signal(replica.pid(), Signal::Stop).expect("the replica runs");
     // Else its kernel has the writes, and it reads them when it goes on.
@@ -52,13 +69,13 @@ fn replica_promoted(stage: &mut Stage<'_>, redis: &Redis) {
     stage.fault("its replica, which has not the grant, takes over");
     stage.loss_due_since(since, RENEWAL);
     stage.grant_due_since(since, SOON + OPERATION);
-    second.granted();
+    let granted = second.granted();
     second.works(&stage.register);
-    first.refused();
+    stage.is_stale(&first, granted);
     first.lost();
     second.renewed(now());
     stage.expect(&second.releases(), "Released");
-    wait_until(SLACK, "the name to be free", || replica.cli("EXISTS door") == "0");
+    wait_until(SLACK, "the name to be free", || replica.command(&["EXISTS", &redis.key(DOOR)]) == 0);
 }
 
 fn evicted(stage: &mut Stage<'_>, redis: &Redis) {
@@ -70,7 +87,7 @@ fn evicted(stage: &mut Stage<'_>, redis: &Redis) {
         server.cli("CONFIG SET maxmemory 1");
         // It evicts before each command that may need memory, and refuses the command if that was not enough.
         let _ = server.command(&["SET", "filler", "x"]);
-        assert_eq!(server.cli("EXISTS door"), "0");
+        assert!(!redis.has(DOOR), "it is still there");
         server.cli("CONFIG SET maxmemory 0");
     });
 }
@@ -80,9 +97,11 @@ fn flushed(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 fn deleted(stage: &mut Stage<'_>, redis: &Redis) {
-    stage.is_taken_away(Heir::Waits, "DEL door", || drop(redis.server.cli("DEL door")));
+    stage.is_taken_away(Heir::Waits, "DEL", || drop(redis.server.command(&["DEL", &redis.key(DOOR)])));
 }
 
 fn overwritten(stage: &mut Stage<'_>, redis: &Redis) {
-    stage.is_taken_away(Heir::Waits, "SET door other PX 100", || drop(redis.server.cli("SET door other PX 100")));
+    stage.is_taken_away(Heir::Waits, "SET other PX 100", || {
+        redis.server.command(&["SET", &redis.key(DOOR), "other", "PX", "100"]);
+    });
 }

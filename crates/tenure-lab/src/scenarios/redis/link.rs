@@ -4,42 +4,54 @@ use std::time::{Duration, Instant};
 
 use tenure_testkit::{Proxy, wait_until};
 
-use super::{plain, unprivileged};
 use crate::Item;
 use crate::scenarios::actor::{Actor, Claim};
-use crate::scenarios::holds;
+use crate::scenarios::dialect::{Dialect, NATIVE};
 use crate::scenarios::rigs::Redis;
-use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
+use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
+    [in_dialect(NATIVE), ours()].concat()
+}
+
+/// The rows of every dialect.
+pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
+    let of = on.rows();
     vec![
-        holds("redis/05-request-lost", "a command of each kind of call never arrives", plain(request_lost)),
-        holds("redis/06-reply-lost", "a command of each kind of call is executed and its reply is lost", plain(reply_lost)),
-        holds("redis/07-late-acquire", "an acquire arrives when its clean-up was executed", plain(late_acquire)),
-        holds(
-            "redis/07-late-acquire-unprivileged",
+        of.holds("05-request-lost", "a command of each kind of call never arrives", on.plain(request_lost)),
+        of.holds("06-reply-lost", "a command of each kind of call is executed and its reply is lost", on.plain(reply_lost)),
+        of.holds("07-late-acquire", "an acquire arrives when its clean-up was executed", on.plain(late_acquire)),
+        of.holds(
+            "07-late-acquire-unprivileged",
             "an acquire arrives when its clean-up was executed, of a user who may not end connections",
-            unprivileged(unstoppable_acquire),
+            on.unprivileged(unstoppable_acquire),
         ),
-        holds(
-            "redis/07-late-repetition",
-            "the repetition of an acquire arrives when the lease was extended",
-            unprivileged(late_repetition),
-        ),
-        holds("redis/08-late-renewal", "a renewal arrives after the release and the next grant", plain(late_renewal)),
-        holds(
-            "redis/08-late-renewal-unprivileged",
+        of.holds("08-late-renewal", "a renewal arrives after the release and the next grant", on.plain(late_renewal)),
+        of.holds(
+            "08-late-renewal-unprivileged",
             "a renewal arrives after the release, of a user who may not end connections",
-            unprivileged(unstoppable_renewal),
+            on.unprivileged(unstoppable_renewal),
         ),
-        holds("redis/09-release-unheard", "a release has no answer on any connection", plain(release_unheard)),
-        holds("redis/15-partition", "nothing passes between the holder and the server", plain(partitioned)),
-        holds("redis/16-requests-stop", "the holder hears the server, which does not hear it", plain(requests_stop)),
-        holds("redis/16-replies-stop", "the server hears the holder, which does not hear it", plain(replies_stop)),
-        holds("redis/17-slow-link", "messages come late, slowly and in pieces", plain(slow)),
-        holds("redis/18-churn", "every connection is reset every 50 ms", plain(churned)),
-        holds("redis/18-clients-killed", "an operator ends the connections again and again", plain(clients_killed)),
-        holds("redis/18-too-many-clients", "the server takes no more clients", plain(too_many_clients)),
+        of.holds("09-release-unheard", "a release has no answer on any connection", on.plain(release_unheard)),
+        of.holds("15-partition", "nothing passes between the holder and the server", on.plain(partitioned)),
+        of.holds("16-replies-stop", "the server hears the holder, which does not hear it", on.plain(replies_stop)),
+    ]
+}
+
+/// The rows that would show no more in another dialect.
+fn ours() -> Vec<Item> {
+    let (on, of) = (NATIVE, NATIVE.rows());
+    vec![
+        of.holds(
+            "07-late-repetition",
+            "the repetition of an acquire arrives when the lease was extended",
+            on.unprivileged(late_repetition),
+        ),
+        of.holds("16-requests-stop", "the holder hears the server, which does not hear it", on.plain(requests_stop)),
+        of.holds("17-slow-link", "messages come late, slowly and in pieces", on.plain(slow)),
+        of.holds("18-churn", "every connection is reset every 50 ms", on.plain(churned)),
+        of.holds("18-clients-killed", "an operator ends the connections again and again", on.plain(clients_killed)),
+        of.holds("18-too-many-clients", "the server takes no more clients", on.plain(too_many_clients)),
     ]
 }
 
@@ -49,7 +61,7 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     stage.keeps = true;
     // So that the server knows the scripts, and no call takes two tries.
     stage.warms_up(&a);
-    let k = stage.rng.u64(1..=4);
+    let k = stage.rng.u64(1..=redis.dialect.takes);
     let mut connections = redis.proxy.accepted();
     let mut is_hit = |stage: &Stage<'_>, call: &str| {
         let before = std::mem::replace(&mut connections, redis.proxy.accepted());
@@ -93,13 +105,12 @@ fn reply_lost(stage: &mut Stage<'_>, redis: &Redis) {
 fn acquire_is_held(stage: &mut Stage<'_>, redis: &Redis, a: &Actor) {
     stage.warms_up(a);
     redis.proxy.hold_present_requests();
-    // MULTI, SET, INCR, EXEC.
-    let sent = redis.proxy.commands() + 4;
+    let sent = redis.proxy.commands() + redis.dialect.takes;
     stage.fault("what A sends is held");
     let ghost = a.asks(DOOR, terms());
     redis.proxy.wait_for_commands(sent, PATIENCE);
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(redis.server.cli("EXISTS door"), "0", "it was not held");
+    assert!(!redis.has(DOOR), "it was not held");
     redis.proxy.drop_request(1);
     ghost.drops();
 }
@@ -203,12 +214,12 @@ fn renewal_comes_late(stage: &mut Stage<'_>, redis: &Redis, a: &Actor, arrives: 
     let second = stage.far().asks(DOOR, terms().fixed());
     second.granted();
     std::thread::sleep(Duration::from_millis(stage.rng.u64(300..600)));
-    let (left, since) = (redis.left(DOOR), Instant::now());
+    let (left, since, held) = (redis.left(DOOR), Instant::now(), redis.value(DOOR));
     lets_pass(stage);
     let (passed, now_left) = (since.elapsed(), redis.left(DOOR));
     let most = left.saturating_sub(passed) + Duration::from_millis(2);
     stage.holds_true(now_left <= most, &format!("{left:?} and {passed:?} later {now_left:?} were left"));
-    stage.expect(&redis.server.cli("GET door"), &second.token());
+    stage.expect(&redis.value(DOOR), &held);
     stage.is_left(&second);
 }
 
@@ -232,7 +243,7 @@ fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
     stage.some_time();
     redis.proxy.black_hole();
     stage.fault("nothing passes");
-    stage.grant_due(NEXT);
+    stage.grant_due(stage.next());
     stage.expect(&first.releases(), "Unknown");
     second.granted();
     redis.proxy.heal();
@@ -251,7 +262,7 @@ fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, ne
     stage.some_time();
     cut(&redis.proxy);
     stage.fault(what);
-    stage.loss_due(BELIEF);
+    stage.loss_due(stage.belief());
     stage.grant_due(next);
     let lost = first.lost();
     stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
@@ -265,16 +276,19 @@ fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, ne
 }
 
 fn partitioned(stage: &mut Stage<'_>, redis: &Redis) {
-    cut_off(stage, redis, Proxy::black_hole, "nothing passes", NEXT);
+    let next = stage.next();
+    cut_off(stage, redis, Proxy::black_hole, "nothing passes", next);
 }
 
 fn requests_stop(stage: &mut Stage<'_>, redis: &Redis) {
-    cut_off(stage, redis, Proxy::hold_requests, "no request passes", NEXT);
+    let next = stage.next();
+    cut_off(stage, redis, Proxy::hold_requests, "no request passes", next);
 }
 
 /// Renewals go on being executed until the holder gives up, so the lease ends a ttl after the last of them.
 fn replies_stop(stage: &mut Stage<'_>, redis: &Redis) {
-    cut_off(stage, redis, Proxy::hold_replies, "no reply passes", BELIEF + NEXT);
+    let next = stage.belief() + stage.next();
+    cut_off(stage, redis, Proxy::hold_replies, "no reply passes", next);
 }
 
 fn slow(stage: &mut Stage<'_>, redis: &Redis) {

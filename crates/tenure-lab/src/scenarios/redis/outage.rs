@@ -4,49 +4,68 @@ use std::time::{Duration, Instant};
 
 use tenure_testkit::wait_until;
 
-use super::{clocked, kept, plain};
 use crate::Item;
 use crate::item::Run;
+use crate::scenarios::dialect::{Dialect, NATIVE};
 use crate::scenarios::rigs::{Redis, on_redis};
-use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, NEXT, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
-use crate::scenarios::{fenced, holds};
+use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
+    [in_dialect(NATIVE), with_ttl(NATIVE), ours()].concat()
+}
+
+/// The rows of every dialect.
+pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
+    let of = on.rows();
     vec![
-        holds(
-            "redis/07-stopped-server",
+        of.holds(
+            "07-stopped-server",
             "the server is stopped, the acquisition is dropped, the server goes on",
-            plain(stopped_before_acquire),
+            on.plain(stopped_before_acquire),
         ),
-        holds(
-            "redis/10-killed-and-back",
+        of.holds(
+            "10-killed-and-back",
             "kill -9 of a server that writes its log with every command, back before the deadline",
-            kept(killed_and_back),
+            on.kept(killed_and_back),
         ),
-        holds(
-            "redis/10-killed-for-long",
+        of.holds("19-stopped-for-long", "the server is stopped for longer than the lease", on.plain(stopped_for_long)),
+        of.holds("28-out-of-memory", "the server has no memory left and evicts nothing", on.plain(out_of_memory)),
+    ]
+}
+
+/// The rows of a dialect in which the server's clock ends a lease.
+pub(super) fn with_ttl(on: Dialect) -> Vec<Item> {
+    let of = on.rows();
+    vec![
+        of.holds("22-clock-back", "the server's clock jumps back, then the holder dies", on.clocked(clock_back)),
+        of.fenced("21-clock-ahead", "the server's clock jumps ahead by a minute", on.clocked(clock_ahead)),
+    ]
+}
+
+/// The rows that would show no more in another dialect.
+fn ours() -> Vec<Item> {
+    let (on, of) = (NATIVE, NATIVE.rows());
+    vec![
+        of.holds(
+            "10-killed-for-long",
             "kill -9 of a server that writes its log with every command, back after the deadline",
-            kept(killed_for_long),
+            on.kept(killed_for_long),
         ),
-        holds(
-            "redis/19-stopped-for-a-moment",
+        of.holds(
+            "19-stopped-for-a-moment",
             "the server is stopped, and goes on before the deadline",
-            plain(stopped_for_a_moment),
+            on.plain(stopped_for_a_moment),
         ),
-        holds("redis/19-stopped-for-long", "the server is stopped for longer than the lease", plain(stopped_for_long)),
-        holds("redis/20-writes-paused", "CLIENT PAUSE WRITE for longer than the belief", plain(writes_paused)),
-        holds(
-            "redis/20-busy-for-a-moment",
+        of.holds("20-writes-paused", "CLIENT PAUSE WRITE for longer than the belief", on.plain(writes_paused)),
+        of.holds(
+            "20-busy-for-a-moment",
             "a script that blocks the server is killed before the deadline",
-            plain(busy_for_a_moment),
+            on.plain(busy_for_a_moment),
         ),
-        holds("redis/22-clock-back", "the server's clock jumps back, then the holder dies", clocked(clock_back)),
-        holds("redis/28-out-of-memory", "the server has no memory left and evicts nothing", plain(out_of_memory)),
-        holds("redis/30-scripts-flushed", "SCRIPT FLUSH, again and again", plain(scripts_flushed)),
-        holds("redis/31-takes-no-writes", "read-only, without its primary, and without replicas in turn", plain(takes_no_writes)),
-        holds("redis/31-cannot-save", "the server cannot save its data and takes no writes", plain(cannot_save)),
-        holds("redis/31-loading", "the server is back before the deadline, and loads its data for a while", slow_to_load()),
-        fenced("redis/21-clock-ahead", "the server's clock jumps ahead by a minute", clocked(clock_ahead)),
+        of.holds("30-scripts-flushed", "SCRIPT FLUSH, again and again", on.plain(scripts_flushed)),
+        of.holds("31-takes-no-writes", "read-only, without its primary, and without replicas in turn", on.plain(takes_no_writes)),
+        of.holds("31-cannot-save", "the server cannot save its data and takes no writes", on.plain(cannot_save)),
+        of.holds("31-loading", "the server is back before the deadline, and loads its data for a while", slow_to_load()),
     ]
 }
 
@@ -55,8 +74,8 @@ fn stopped_before_acquire(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.near(), stage.far());
     stage.warms_up(&a);
     redis.server.stop();
-    // MULTI, SET, INCR, EXEC.
-    let (sent, answered) = (redis.proxy.commands() + 4, redis.proxy.replies() + 4);
+    let takes = redis.dialect.takes;
+    let (sent, answered) = (redis.proxy.commands() + takes, redis.proxy.replies() + takes);
     stage.fault("the server is stopped");
     let ghost = a.asks(DOOR, terms());
     redis.proxy.wait_for_commands(sent, PATIENCE);
@@ -126,7 +145,7 @@ fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
     first.renewed(now());
     a.kill();
     stage.fault("A is killed");
-    stage.grant_due(NEXT + back);
+    stage.grant_due(stage.next() + back);
     second.granted();
     stage.is_left(&second);
 }
@@ -194,7 +213,7 @@ fn slow_to_load() -> impl Fn(&str) -> Run {
         }
         stage.is_away_for_a_moment(|| load(redis), None);
     };
-    on_redis(|how| how.arg("key-load-delay", "5000").arg("loading-process-events-interval-bytes", "1024"), row)
+    on_redis(NATIVE, |how| how.arg("key-load-delay", "5000").arg("loading-process-events-interval-bytes", "1024"), row)
 }
 
 /// Cannot save: nothing is granted, and what is held is kept as long as it is believed.

@@ -2,24 +2,28 @@
 
 use tenure_testkit::wait_until;
 
-use super::plain;
 use super::queue::{Line, TOLD, UNHEARD, lined_up, long};
 use crate::Item;
+use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::holds;
 use crate::scenarios::rigs::Redis;
 use crate::scenarios::stage::{DOOR, PATIENCE, SLACK, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
     vec![
-        holds("redis/50-pushes-late", "what waiters are told comes late, behind replies that came after it", plain(pushes_late)),
-        holds("redis/50-pushes-lost", "what waiters are told is lost", plain(pushes_lost)),
+        holds(
+            "redis/50-pushes-late",
+            "what waiters are told comes late, behind replies that came after it",
+            NATIVE.plain(pushes_late),
+        ),
+        holds("redis/50-pushes-lost", "what waiters are told is lost", NATIVE.plain(pushes_lost)),
         holds(
             "redis/50-cancelled-unheard",
             "a waiter gives up that was served and has not heard of it",
-            plain(cancelled_unheard),
+            NATIVE.plain(cancelled_unheard),
         ),
-        holds("redis/51-pushes-repeated", "waiters are told again of grants that are over", plain(pushes_repeated)),
-        holds("redis/51-pushes-forged", "somebody tells waiters of grants to others, and nonsense", plain(pushes_forged)),
+        holds("redis/51-pushes-repeated", "waiters are told again of grants that are over", NATIVE.plain(pushes_repeated)),
+        holds("redis/51-pushes-forged", "somebody tells waiters of grants to others, and nonsense", NATIVE.plain(pushes_forged)),
     ]
 }
 

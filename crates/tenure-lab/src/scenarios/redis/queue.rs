@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use tenure_testkit::worker::Terms;
 
-use super::{kept, plain};
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::actor::{Actor, Claim};
+use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::rigs::Redis;
 use crate::scenarios::stage::{DOOR, HEARTBEAT, OPERATION, RENEWAL, SLACK, SOON, Stage, TTL, now, terms};
 use crate::scenarios::{fenced, holds};
 
 pub(super) fn items() -> Vec<Item> {
     vec![
-        holds("redis/52-deaf-head", "the first in line cannot reach the server when it is its turn", plain(head_deaf)),
+        holds("redis/52-deaf-head", "the first in line cannot reach the server when it is its turn", NATIVE.plain(head_deaf)),
         holds("redis/52-channels-forbidden", "a waiter may neither listen nor tell", as_app("resetchannels", deaf_waiter)),
         holds("redis/52-publish-forbidden", "the holder may tell waiters nothing", as_app("-publish -pubsub", dumb_holder)),
         holds(
@@ -22,19 +22,31 @@ pub(super) fn items() -> Vec<Item> {
             "the holder may ask who listens, and tell nothing",
             as_app("-publish", dumb_holder),
         ),
-        fenced("redis/53-newcomer", "the name is deleted while others wait, and a newcomer is the first to ask", plain(newcomer)),
-        holds("redis/53-foreign-holder", "a client of another library takes turns with those in line", plain(foreign_holder)),
-        holds("redis/54-out-of-memory", "the server runs out of memory while a line waits, not for long", plain(out_of_memory)),
+        fenced(
+            "redis/53-newcomer",
+            "the name is deleted while others wait, and a newcomer is the first to ask",
+            NATIVE.plain(newcomer),
+        ),
+        holds(
+            "redis/53-foreign-holder",
+            "a client of another library takes turns with those in line",
+            NATIVE.plain(foreign_holder),
+        ),
+        holds(
+            "redis/54-out-of-memory",
+            "the server runs out of memory while a line waits, not for long",
+            NATIVE.plain(out_of_memory),
+        ),
         holds(
             "redis/54-out-of-memory-for-long",
             "the server is out of memory for longer than a place lives",
-            plain(out_of_memory_for_long),
+            NATIVE.plain(out_of_memory_for_long),
         ),
-        holds("redis/54-scripts-flushed", "SCRIPT FLUSH before each hand-over, and no functions", plain(scripts_flushed)),
-        holds("redis/54-functions-flushed", "FUNCTION FLUSH before each hand-over", plain(functions_flushed)),
-        holds("redis/54-restarted", "the server is killed and comes back with the line", kept(restarted)),
-        fenced("redis/54-restarted-empty", "the server is killed and comes back empty", plain(restarted_empty)),
-        holds("redis/54-churn", "the connections of all who wait are ended again and again", plain(churned)),
+        holds("redis/54-scripts-flushed", "SCRIPT FLUSH before each hand-over, and no functions", NATIVE.plain(scripts_flushed)),
+        holds("redis/54-functions-flushed", "FUNCTION FLUSH before each hand-over", NATIVE.plain(functions_flushed)),
+        holds("redis/54-restarted", "the server is killed and comes back with the line", NATIVE.kept(restarted)),
+        fenced("redis/54-restarted-empty", "the server is killed and comes back empty", NATIVE.plain(restarted_empty)),
+        holds("redis/54-churn", "the connections of all who wait are ended again and again", NATIVE.plain(churned)),
     ]
 }
 
@@ -50,7 +62,7 @@ fn as_app(rules: &'static str, row: fn(&mut Stage<'_>, &Redis, &Actor)) -> impl 
         let app = stage.actor(&redis.as_user("app:app"));
         row(stage, redis, &app);
     };
-    super::on_redis(|how| how.acl("user default on nopass ~* &* +@all\nuser app on >app ~* &* +@all\n"), row)
+    super::on_redis(NATIVE, |how| how.acl("user default on nopass ~* &* +@all\nuser app on >app ~* &* +@all\n"), row)
 }
 
 /// Nothing of it ends in the time of a row.

@@ -8,6 +8,7 @@ use tenure_testkit::{Certificates, RedisServer};
 
 use crate::Item;
 use crate::item::Run;
+use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::holds;
 use crate::scenarios::rigs::{Redis, play_on_redis};
 use crate::scenarios::stage::{DOOR, OPENING, SLACK, Stage, now, terms};
@@ -46,7 +47,9 @@ fn over_tls(made: fn(&std::path::Path) -> Certificates, row: Row) -> impl Fn(&st
             let [dir, other] = [TempDir::new(), TempDir::new()].map(|dir| dir.expect("a temporary directory can be made"));
             let (ours, others) = (made(dir.path()), Certificates::generate(other.path()));
             let how = RedisServer::builder().tls(&ours).password(SECRET);
-            play_on_redis(lab, &id, seed, how, |stage, redis| row(stage, &Tls { redis, ours: &ours, others: &others }))
+            play_on_redis(lab, &id, seed, Redis::start(how, NATIVE), |stage, redis| {
+                row(stage, &Tls { redis, ours: &ours, others: &others })
+            })
         })
     }
 }

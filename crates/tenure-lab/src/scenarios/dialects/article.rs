@@ -1,0 +1,69 @@
+//! The other side: a program that sends the commands of its article itself, word by word.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use tenure_testkit::history::{What, nanos};
+use tenure_testkit::{Reply, wait_until};
+
+use crate::scenarios::rigs::Redis;
+use crate::scenarios::stage::{DOOR, PATIENCE, Stage, now};
+
+/// It is one process, and what it believes is in the history as what ours believe.
+pub(super) struct Article<'a> {
+    redis: &'a Redis,
+    recorder: tenure_testkit::Recorder,
+    claims: Cell<u32>,
+}
+
+const WHO: &str = "article";
+
+/// One try of an article to take its lock; whether it has.
+pub(super) type Takes = fn(&Article<'_>) -> bool;
+
+impl<'a> Article<'a> {
+    pub(super) fn beside(stage: &Stage<'_>, redis: &'a Redis) -> Self {
+        Self { redis, recorder: stage.recorder.clone(), claims: Cell::default() }
+    }
+
+    /// Sends a command, in which `KEY` is where the lock of the door is.
+    pub(super) fn says(&self, line: &str) -> Reply {
+        let words: Vec<String> = line.split_whitespace().map(|word| self.word(word)).collect();
+        self.redis.server.command(&words)
+    }
+
+    /// Has the server run a script over that key.
+    pub(super) fn runs(&self, script: &str, arguments: &[&str]) -> Reply {
+        let key = self.redis.key(DOOR);
+        self.redis.server.command(&[&["EVAL", script, "1", &key], arguments].concat())
+    }
+
+    fn word(&self, word: &str) -> String {
+        if word == "KEY" { self.redis.key(DOOR) } else { word.to_owned() }
+    }
+
+    /// Tries again and again, until it believes for as long as its lease lasts.
+    pub(super) fn takes(&self, lease: Duration, tries: impl Fn(&Self) -> bool) {
+        let (claim, name) = (self.claims.get() + 1, DOOR.to_owned());
+        self.claims.set(claim);
+        self.recorder.record(WHO, What::Ask { claim, name: name.clone() });
+        let mut sent = now();
+        wait_until(PATIENCE, "the article to take the door", || {
+            sent = now();
+            tries(self)
+        });
+        let (until, weight, token, fence) = (Some(sent + nanos(lease)), 1, None, None);
+        self.recorder.record(WHO, What::Grant { claim, name, weight, token, fence, until });
+    }
+
+    /// Its work is done, and it has still to give up.
+    pub(super) fn rests(&self) {
+        self.recorder.record(WHO, What::Release { claim: self.claims.get() });
+    }
+
+    /// Gives up, with this.
+    pub(super) fn leaves(&self, line: &str) {
+        self.rests();
+        self.says(line);
+    }
+}
