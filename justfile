@@ -64,6 +64,10 @@ many-guards *args:
 compare *args:
     ./scripts/compare {{args}}
 
+# What a lock costs the server in each dialect; writes the table of docs/choosing.md
+costs *args:
+    ./scripts/costs {{args}}
+
 # Breakages that no test notices: of the core, or with `scripts` of the Lua scripts
 mutants *args:
     ./scripts/mutants {{args}}

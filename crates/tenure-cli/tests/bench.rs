@@ -69,6 +69,24 @@ fn commands_are_those_that_are_sent() {
     assert!((4.9..7.0).contains(&commands), "{commands}");
 }
 
+/// Each dialect costs what its commands cost, and what it does not keep is refused.
+#[test]
+fn dialects_are_measured_as_they_are_named() {
+    let server = RedisServer::start();
+    let run = |case: &str, scheme: &str| {
+        let url = format!("{}?scheme={scheme}", server.url());
+        bench(&[case, "--tasks", "2", "--seconds", "0.5", "--store", &url, "-o", "json"])
+    };
+    for (scheme, sent) in [("set-nx", 2.0), ("setnx-expire", 2.0), ("setnx-expire-lua", 2.0), ("php", 2.0), ("getset", 2.0)] {
+        let commands = figure(&found(&run("cycle", scheme)), "commands_per_operation");
+        assert!((sent..sent + 0.5).contains(&commands), "{scheme}: {commands}");
+    }
+    assert!(figure(&found(&run("cycle", "watch")), "operations") > 0.0);
+    assert!(figure(&found(&run("handover", "set-nx")), "operations") > 0.0);
+    let refused = run("readers", "set-nx");
+    assert!(refused.code == 64 && refused.err.contains("mutex"), "{refused:?}");
+}
+
 #[test]
 fn waiters_of_one_name_ask_about_once_a_second() {
     let one = found(&bench(&["waiters", "--tasks", "100", "--seconds", "3", "-o", "json"]));

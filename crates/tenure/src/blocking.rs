@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::guard::Release;
-use crate::{Entry, Error, Fence, Lease, Name, Owner, Share, State};
+use crate::{Entry, Error, Fence, Lease, Loss, Name, Owner, Released, Share, State};
 
 /// Takes locks in one store, blocking the calling thread.
 ///
@@ -117,6 +117,16 @@ impl Locker {
         self.runtime.block_on(self.locks.adopt(lease)).map(|guard| self.guard(guard))
     }
 
+    /// See [`Locker::renew`](crate::Locker::renew).
+    pub fn renew(&self, lease: &Lease) -> Result<(), Error> {
+        self.runtime.block_on(self.locks.renew(lease))
+    }
+
+    /// See [`Locker::release`](crate::Locker::release).
+    pub fn release(&self, lease: &Lease) -> Result<Released, Error> {
+        self.runtime.block_on(self.locks.release(lease))
+    }
+
     /// See [`Locker::inspect`](crate::Locker::inspect).
     pub fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<Entry>, Error> {
         self.runtime.block_on(self.locks.inspect(name))
@@ -160,6 +170,16 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// See [`Guard::reenter`](crate::Guard::reenter).
+    pub fn reenter(&self) -> Self {
+        Self { guard: self.guard.reenter(), runtime: Arc::clone(&self.runtime) }
+    }
+
+    /// See [`Guard::holds`](crate::Guard::holds).
+    pub fn holds(&self) -> usize {
+        self.guard.holds()
+    }
+
     /// See [`Guard::name`](crate::Guard::name).
     pub fn name(&self) -> Name {
         self.guard.name()
@@ -180,9 +200,19 @@ impl Guard {
         self.guard.remaining()
     }
 
+    /// See [`Guard::lease_remaining`](crate::Guard::lease_remaining).
+    pub fn lease_remaining(&self) -> Duration {
+        self.guard.lease_remaining()
+    }
+
     /// See [`Guard::state`](crate::Guard::state): look at it between the steps of the work.
     pub fn state(&self) -> State {
         self.guard.state()
+    }
+
+    /// See [`Guard::loss`](crate::Guard::loss).
+    pub fn loss(&self) -> Option<Loss> {
+        self.guard.loss()
     }
 
     /// See [`Guard::verify`](crate::Guard::verify).

@@ -66,6 +66,11 @@ impl Guard {
         Self { core: Arc::clone(&self.core), tenure: Arc::clone(&self.tenure), id: self.id, others: None }
     }
 
+    /// How many guards stand for the tenure, this one among them; see [`reenter`](Guard::reenter). No round trip.
+    pub fn holds(&self) -> usize {
+        self.tenure.guards()
+    }
+
     /// What is held.
     pub fn name(&self) -> Name {
         self.tenure.lease().name

@@ -17,6 +17,10 @@
 //! # Layers
 //! A [`Store`] makes one attempt and says what came of it. Waiting, renewal, clean-up and belief stand above it, once for all
 //! stores. Programs without a runtime use [`blocking`].
+//!
+//! # Coming from another lock
+//! `docs/calls.md` has the calls of others beside ours: those of a PHP class, of Redisson, of Spring and of `SET NX`. `docs/choosing.md`
+//! says which scheme to use beside whom.
 
 mod acquire;
 mod attempt;

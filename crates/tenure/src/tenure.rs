@@ -212,6 +212,11 @@ impl Tenure {
         self.guards.fetch_sub(1, Ordering::AcqRel) - 1
     }
 
+    /// How many guards stand for it.
+    pub(crate) fn guards(&self) -> usize {
+        self.guards.load(Ordering::Acquire)
+    }
+
     /// True for the one who may give the name up: a token is released once, and never used after.
     pub(crate) fn give_up(&self) -> bool {
         !self.given_up.swap(true, Ordering::AcqRel)

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tenure::blocking::Locker;
-use tenure::{BootClock, ErrorKind, Release, State};
+use tenure::{BootClock, ErrorKind, Loss, Release, Released, State};
 
 use crate::fickle::{Fate, Fickle};
 use crate::{LONG, ms, secs};
@@ -65,6 +65,30 @@ fn a_lease_passes_and_everything_is_given_up() {
     locks.settled();
     store.fated(Fate::Works);
     assert_eq!(locks.list().unwrap(), []);
+}
+
+#[test]
+fn a_lease_is_renewed_and_released_by_whoever_has_it() {
+    let (_store, locks) = over_a_store();
+    let lease = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap().into_lease();
+    locks.renew(&lease).unwrap();
+    assert_eq!(locks.release(&lease).unwrap(), Released::Released);
+    assert_eq!(locks.renew(&lease).unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(locks.release(&lease).unwrap(), Released::NotHeld);
+}
+
+#[test]
+fn a_name_is_held_as_often_as_it_was_taken() {
+    let (_store, locks) = over_a_store();
+    let outer = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap();
+    let inner = outer.reenter();
+    assert_eq!((outer.holds(), inner.token()), (2, outer.token()));
+    assert!(matches!(outer.release().unwrap(), Release::StillHeld(1)));
+    assert!(inner.lease_remaining() > inner.remaining());
+    assert_eq!((inner.holds(), inner.loss()), (1, None));
+    let other = inner.reenter();
+    let _lease = inner.into_lease();
+    assert_eq!(other.loss(), Some(Loss::GivenUp));
 }
 
 /// The background thread renews while the caller works, and the guard keeps the thread.

@@ -11,8 +11,10 @@ async fn a_name_is_given_up_as_often_as_it_was_taken() {
     let outer = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let (middle, inner) = (outer.reenter(), outer.reenter());
     assert_eq!((inner.token(), inner.fence()), (outer.token(), outer.fence()));
+    assert_eq!(outer.holds(), 3);
     assert!(matches!(outer.release().await.unwrap(), Release::StillHeld(2)));
     drop(middle);
+    assert_eq!(inner.holds(), 1);
     assert_eq!(inner.state(), State::Held);
     assert!(store.releases().is_empty());
     assert!(matches!(inner.release().await.unwrap(), Release::Released));
