@@ -16,6 +16,7 @@
 )]
 
 pub mod bench;
+pub mod counterparts;
 pub mod explore;
 pub mod item;
 pub mod models;

@@ -9,7 +9,7 @@ use tenure_testkit::history::{Finding, timeline::picture};
 
 use crate::models::{Expected, Model, Searched};
 use crate::specimens::{Cell, RULES, controls, faults, matrix, search};
-use crate::{Item, Kind, Outcome};
+use crate::{Item, Kind, Outcome, counterparts};
 
 /// An outcome as a line of a table, for which `width` columns are kept for the id.
 pub fn row(outcome: &Outcome, width: usize) -> String {
@@ -138,16 +138,31 @@ fn word(cell: Cell) -> &'static str {
 }
 
 fn scenarios(text: &mut String, outcomes: &[Outcome]) {
-    text.push_str("\n## Our own stores under faults\n\n| id | what is done | tier | verdict | seed |\n|---|---|---|---|---|\n");
-    for outcome in of(outcomes, Kind::Scenario) {
+    text.push_str("\n## Our own stores under faults\n");
+    rows(text, of(outcomes, Kind::Scenario).filter(|outcome| !in_a_dialect(outcome)));
+    text.push_str(
+        "\n## In the dialects of others\n\nThe same faults where tenure speaks the words of others (`scheme=`), and rows called `A...`, in which a \
+         program beside ours sends the\ncommands of an article itself. Most dialects have no fences: what is *fenced* above is a hole there. In \
+         rows with `their` in the name\nit is the other side that takes away what ours holds, which no client of ours can keep it from: ours is told.\n",
+    );
+    rows(text, of(outcomes, Kind::Scenario).filter(|outcome| in_a_dialect(outcome)));
+    let told = told_after(outcomes);
+    if !told.is_empty() {
+        let _ = write!(text, "\nHow long after it was due a loss was told, in this run:\n\n```text\n{told}```\n");
+    }
+}
+
+fn in_a_dialect(outcome: &Outcome) -> bool {
+    !["redis/", "sqlite/", "memory/"].iter().any(|store| outcome.item.id.starts_with(store))
+}
+
+fn rows<'a>(text: &mut String, outcomes: impl Iterator<Item = &'a Outcome>) {
+    text.push_str("\n| id | what is done | tier | verdict | seed |\n|---|---|---|---|---|\n");
+    for outcome in outcomes {
         let Item { id, fault, because, .. } = &outcome.item;
         let tier = outcome.item.tier();
         let because = because.map_or_else(String::new, |rule| format!(": {rule}"));
         let _ = writeln!(text, "| `{id}` | {fault} | {tier} | {}{because} | {} |", outcome.verdict, outcome.seed);
-    }
-    let told = told_after(outcomes);
-    if !told.is_empty() {
-        let _ = write!(text, "\nHow long after it was due a loss was told, in this run:\n\n```text\n{told}```\n");
     }
 }
 
@@ -156,17 +171,18 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
         "\n## Locks as others write them\n\nEach is broken twice: in a model, which gives the shortest way, and on a real server by \
          real processes that go that way.\nA step is a moment; a lease lasts two steps. A, B and C are processes. What is told as EXPIRE and TTL is played as PEXPIRE and PTTL, so that a step\n\
          takes a tenth of a second.\n\n\
-         | id | the lock | what happens | verdict | seed |\n|---|---|---|---|---|\n",
+         | id | the lock | what happens | verdict | seed | ours in its place |\n|---|---|---|---|---|---|\n",
     );
     for outcome in of(outcomes, Kind::Specimen) {
         let Item { id, subject, fault, because, .. } = &outcome.item;
         let because = because.map_or_else(String::new, |rule| format!(": {rule}"));
         let _ = writeln!(
             text,
-            "| [`{id}`](#{}) | {subject} | {fault} | {}{because} | {} |",
+            "| [`{id}`](#{}) | {subject} | {fault} | {}{because} | {} | {} |",
             anchor(id),
             outcome.verdict,
-            outcome.seed
+            outcome.seed,
+            ours(id, outcomes)
         );
     }
     text.push_str("\nNothing is found in these, in any order of steps within the bounds:\n\n");
@@ -183,6 +199,13 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
         let found = outcome.findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("; ");
         let _ = write!(text, "\n#### {id}\n\n{subject}. {fault}.\n\n```text\n{story}```\n\nFound: {found}.\n");
     }
+}
+
+/// What came of the rows that put our own client in a specimen's place.
+fn ours(specimen: &str, outcomes: &[Outcome]) -> String {
+    let verdict = |id: &str| outcomes.iter().find(|outcome| outcome.item.id == id).map(|outcome| outcome.verdict.to_string());
+    let rows = counterparts::of(specimen).iter().map(|id| format!("`{id}` {}", verdict(id).unwrap_or_default()));
+    rows.collect::<Vec<_>>().join(", ")
 }
 
 fn protocol(text: &mut String, models: &[(Model, Searched)]) {

@@ -95,8 +95,9 @@ impl PlainStore {
             match only(answers)? {
                 Ok(Value::Int(0)) => return Ok(Some((self.lingers(lease, end).await?, repeated))),
                 Ok(answer) => return Ok(Some((answer, repeated))),
-                Err(error) if repeated => return Err(translate(&error).maybe_applied()),
+                // Also of a repetition: a server that does not know the command has not run it unheard.
                 Err(error) if is_no_command(&error) => link.has_no_delete(tried),
+                Err(error) if repeated => return Err(translate(&error).maybe_applied()),
                 // The script says why.
                 Err(_) => return Ok(None),
             }

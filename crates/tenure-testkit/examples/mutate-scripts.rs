@@ -37,6 +37,10 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     ),
     (r#""<=" instead of "<""#, "redis.call('PTTL'", SET_TO_WHAT_IT_IS),
     (r#""<=" instead of "<""#, "if left < tonumber(ttl)", SET_TO_WHAT_IT_IS),
+    (r#""-1" instead of "0""#, "weight_of(owner), waiter(0)", "whoever waits last says as well as the first that somebody waits"),
+    (r#""1" instead of "0""#, "not first and patience > 0", "the last of a thousand dead is met by the next call"),
+    (r#"instead of "0""#, "till - now) or 0", "a ttl is longer than that"),
+    (r#"">=" instead of ">""#, "first + #args > MOST", "numbers are kept back there that are never needed"),
 ];
 const SET_TO_WHAT_IT_IS: &str = "a ttl that is as long already is set to what it is";
 const FAR_FUTURE: &str = "no server's clock can be set to the year 2311: those that tests shift count nanoseconds in 63 bits";
@@ -46,6 +50,8 @@ const TESTS: &[Sight] = &[
     Sight { scripts: "", program: "conformance_redis", tests: &[] },
     Sight { scripts: "", program: "redis_store", tests: &[] },
     Sight { scripts: "", program: "redis_faults", tests: &[] },
+    Sight { scripts: "plain-", program: "redis_plain", tests: &[] },
+    Sight { scripts: "plain-", program: "redis_store", tests: &[] },
     Sight { scripts: "plain-", program: "conformance_dialects", tests: &["set_nx::"] },
     Sight { scripts: "stamp", program: "stamps", tests: &[] },
     Sight { scripts: "stamp", program: "conformance_dialects", tests: &["php::", "getset::"] },

@@ -91,3 +91,17 @@ async fn a_release_says_the_same_by_command_and_by_script() {
         server.cli("DEL door");
     }
 }
+
+/// A server out of memory takes what gives up, with a linger and without.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_needs_no_memory() {
+    let server = RedisServer::start();
+    let store = open(&server.url()).await;
+    for linger in [Duration::ZERO, LONG] {
+        let held = take(&*store).await;
+        server.cli("CONFIG SET maxmemory 1");
+        assert_eq!(store.release(&held, linger).await.unwrap(), Released::Released);
+        server.cli("CONFIG SET maxmemory 0");
+    }
+    assert!(server.cli("GET door").starts_with("linger:"));
+}

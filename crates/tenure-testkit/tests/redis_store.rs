@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::{Acquired, ErrorKind, Fence, Lease, Locker, Name, Owner, Place, Release, Renewal, Request, Share, Store};
@@ -13,6 +14,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn connect(url: &str) -> Result<RedisStore, tenure::Error> {
     Options::parse(url)?.connect().await
+}
+
+async fn open(url: &str, dialect: &str) -> Arc<dyn Store> {
+    Options::parse(&format!("{url}?scheme={dialect}")).unwrap().open().await.unwrap()
 }
 
 fn request(name: &str) -> Request {
@@ -252,25 +257,29 @@ async fn an_empty_value_is_anothers() {
 /// name became free between the two looks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_granted_by_script_lasts_its_ttl() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = connect(&proxy.url()).await.unwrap();
-    let held = request("door");
-    // For less than what is left to the one it passes from: a crash of the new holder is to free it within the new ttl.
-    let adopting = Request { from: Some(held.owner.clone()), ttl: LONG / 2, ..request("door") };
-    for asked in [&held, &held, &adopting] {
-        let Acquired::Granted(grant) = store.acquire(asked).await.unwrap() else { panic!("{asked:?}") };
-        let left = store.inspect(Some(&asked.name)).await.unwrap()[0].holders[0].ttl.unwrap();
-        assert!(grant.ttl == asked.ttl && left <= asked.ttl && left + PATIENCE > asked.ttl, "{left:?} is left");
-    }
-    proxy.delay(Duration::from_millis(60));
-    for i in 0..5 {
-        let late = request(&format!("late {i}"));
-        // Busy when the first command arrives, free when the second does.
-        server.command(&["SET", late.name.as_str(), "another's", "PX", "100"]);
-        let Acquired::Granted(_) = store.acquire(&late).await.unwrap() else { panic!("it is free, and was not given") };
-        let left = store.inspect(Some(&late.name)).await.unwrap()[0].holders[0].ttl.unwrap();
-        assert!(left <= LONG && left + PATIENCE > LONG, "{left:?} is left");
+    for dialect in ["native", "set-nx"] {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.addr());
+        let store = open(&proxy.url(), dialect).await;
+        let held = request("door");
+        // For less than what is left to the one it passes from: a crash of the new holder is to free it within the new ttl.
+        let adopting = Request { from: Some(held.owner.clone()), ttl: LONG / 2, ..request("door") };
+        for asked in [&held, &held, &adopting] {
+            let Acquired::Granted(grant) = store.acquire(asked).await.unwrap() else { panic!("{dialect}: {asked:?}") };
+            let left = store.inspect(Some(&asked.name)).await.unwrap()[0].holders[0].ttl.unwrap();
+            assert!(grant.ttl == asked.ttl && left <= asked.ttl && left + PATIENCE > asked.ttl, "{dialect}: {left:?} is left");
+        }
+        proxy.delay(Duration::from_millis(60));
+        for i in 0..5 {
+            let late = request(&format!("late {i}"));
+            // Busy when the first command arrives, free when the second does.
+            server.command(&["SET", late.name.as_str(), "another's", "PX", "100"]);
+            let Acquired::Granted(_) = store.acquire(&late).await.unwrap() else {
+                panic!("{dialect}: it is free, and was not given")
+            };
+            let left = store.inspect(Some(&late.name)).await.unwrap()[0].holders[0].ttl.unwrap();
+            assert!(left <= LONG && left + PATIENCE > LONG, "{dialect}: {left:?} is left");
+        }
     }
 }
 
@@ -286,7 +295,6 @@ async fn a_busy_name_tells_how_long_it_is_taken() {
     assert!(left <= LONG && left + PATIENCE > LONG, "{left:?} is left");
 }
 
-/// A connection that the application has already, with everything that holds above it.
 /// Whoever took what stands beside a name as a lock would keep everybody from the name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_stands_beside_a_name_is_no_lock() {
@@ -315,6 +323,7 @@ async fn what_stands_beside_a_name_is_no_lock() {
     }
 }
 
+/// A connection that the application has already, with everything that holds above it.
 #[cfg(feature = "redis-1")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_was_brought() {
@@ -391,5 +400,57 @@ async fn the_last_numbers_are_not_given_to_some() {
         let error = store.acquire_all(&["a", "b", "c"].map(request)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert_eq!(server.cli("EXISTS a b c"), "0", "{left} left: {error}");
+    }
+    server.cli("SET tenure:fence soon");
+    let error = store.acquire_all(&["a", "b", "c"].map(request)).await.unwrap_err();
+    assert!(error.to_string().contains("tenure:fence holds soon"), "{error}");
+    assert_eq!(server.cli("EXISTS a b c"), "0", "{error}");
+}
+
+/// The numbers of several names count on from the last one, and the next one from them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_numbers_of_several_names_follow_one_another() {
+    let server = RedisServer::start();
+    let store = connect(&server.url()).await.unwrap();
+    // Ahead of the clock, which would hide what is counted.
+    let last = Fence::MAX_COUNTER - 100;
+    server.cli(&format!("SET tenure:fence {last}"));
+    assert_eq!(counter(&store, "before").await, last + 1);
+    let grants = store.acquire_all(&["a", "b", "c"].map(request)).await.unwrap().expect("all are free");
+    let counters: Vec<_> = grants.iter().map(|grant| grant.fence.unwrap().counter()).collect();
+    assert_eq!(counters, [last + 2, last + 3, last + 4]);
+    assert_eq!(counter(&store, "after").await, last + 5);
+}
+
+/// However many of the dead stand in front of one who waits, nobody overtakes that one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_dead_hide_nobody_who_waits() {
+    let server = RedisServer::start();
+    let store = connect(&server.url()).await.unwrap();
+    assert!(matches!(store.acquire(&request("door")).await.unwrap(), Acquired::Granted(_)));
+    let waiting = Request { place: Place::Join { keep: LONG, claim: PATIENCE }, ..request("door") };
+    assert!(matches!(store.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
+    let queue = server.cli("KEYS *:q:door");
+    let dead = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], -i, 'dead' .. i) end";
+    server.command(&["EVAL", dead, "1", &queue]);
+    assert_eq!(server.cli(&format!("ZCARD {queue}")), "1001");
+    server.cli("DEL door");
+    for _ in 0..2 {
+        assert!(store.acquire_all(&["door", "attic"].map(request)).await.unwrap().is_none(), "it overtook who waits");
+    }
+    let coming = Request { place: Place::Keep, ..waiting };
+    assert!(matches!(store.acquire(&coming).await.unwrap(), Acquired::Granted(_)));
+}
+
+/// A lease is taken over from somebody: the scripts know nobody by an empty owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_taken_over_from_nobody() {
+    let server = RedisServer::start();
+    let from_nobody = Request { from: Some(Owner::from_bytes(&b""[..])), ..request("door") };
+    for dialect in ["native", "set-nx", "setnx-expire"] {
+        let store = open(&server.url(), dialect).await;
+        let error = store.acquire(&from_nobody).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{dialect}: {error}");
+        assert_eq!(server.cli("EXISTS door"), "0", "{dialect}");
     }
 }

@@ -89,7 +89,7 @@ impl Held {
 
     /// Grants all requests or none.
     fn all(&mut self, requests: &[Request], now: Duration) -> Result<Option<Vec<Turn<Grant>>>, Error> {
-        let (counter, names) = (self.counter, requests.iter().map(|request| &request.name));
+        let names = requests.iter().map(|request| &request.name);
         let before: Vec<(Name, Option<Record>)> = names.map(|name| (name.clone(), self.names.get(name).cloned())).collect();
         let one = |request: &Request| {
             let turn = self.with(&request.name, |record, next| record.acquire(request, "", now, next));
@@ -106,7 +106,6 @@ impl Held {
                     None => self.names.remove(&name),
                 };
             }
-            self.counter = counter;
         }
         turns
     }

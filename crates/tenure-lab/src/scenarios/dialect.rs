@@ -15,30 +15,39 @@ pub(super) struct Dialect {
     parameters: &'static str,
     /// What stands at the server in front of a name.
     pub(super) prefix: &'static str,
-    /// How many commands take a free name.
+    /// How many commands are sent at once to take a free name.
     pub(super) takes: u64,
+    /// Which of the commands of a renewal or a release is the first that changes anything.
+    pub(super) writes: u64,
     /// How much longer than [`TTL`](super::stage::TTL) a lease of that is kept.
     pub(super) longer: Duration,
     /// Whether a grant has a fence.
     pub(super) fences: bool,
     /// Who holds at a key.
     pub(super) look: fn(&RedisServer, &str) -> Option<Held>,
+    /// How many wait for the lock at a key.
+    pub(super) line: fn(&RedisServer, &str) -> u64,
+    /// The commands by which a lease is renewed and given up, one of them for each call.
+    pub(super) calls: &'static [&'static str],
 }
 
 /// Ours: `MULTI`, `SET`, `INCR`, `EXEC`.
-pub(super) const NATIVE: Dialect =
-    Dialect { id: "redis", parameters: "", prefix: "", takes: 4, longer: Duration::ZERO, fences: true, look: string_or_shares };
+pub(super) const NATIVE: Dialect = Dialect {
+    id: "redis",
+    parameters: "",
+    prefix: "",
+    takes: 4,
+    writes: 1,
+    longer: Duration::ZERO,
+    fences: true,
+    look: string_or_shares,
+    line: places,
+    calls: &["eval", "evalsha", "fcall"],
+};
 
 /// `SET NX PX`, as most libraries have it.
-pub(super) const SET_NX: Dialect = Dialect {
-    id: "set-nx",
-    parameters: "&scheme=set-nx",
-    prefix: "",
-    takes: 1,
-    longer: Duration::ZERO,
-    fences: false,
-    look: string,
-};
+pub(super) const SET_NX: Dialect =
+    Dialect { id: "set-nx", parameters: "&scheme=set-nx", takes: 1, fences: false, look: string, line: nobody, ..NATIVE };
 
 /// `SETNX`, then `EXPIRE`, then `DEL`.
 pub(super) const SETNX_EXPIRE: Dialect =
@@ -54,6 +63,18 @@ pub(super) const PHP: Dialect =
 
 /// `SETNX`, `GET`, `GETSET`: the value is the end of the lease.
 pub(super) const GETSET: Dialect = Dialect { id: "getset", parameters: "&scheme=getset", look: end, ..SET_NX };
+
+/// `WATCH`, `MULTI`, `EXEC`: the value is the record of all who hold and wait. Watched and read first, and then written.
+pub(super) const WATCH: Dialect = Dialect {
+    id: "watch",
+    parameters: "&scheme=watch",
+    takes: 6,
+    writes: 7,
+    look: first_of_record,
+    line: waiting_in_record,
+    calls: &["watch"],
+    ..NATIVE
+};
 
 impl Dialect {
     /// The table of its rows.
@@ -80,18 +101,18 @@ pub(super) struct Held {
 }
 
 fn string(server: &RedisServer, key: &str) -> Option<Held> {
-    held(server.command(&["GET", key]), server.command(&["PTTL", key]).int())
+    held(&server.command(&["GET", key]), server.command(&["PTTL", key]).int())
 }
 
 /// As the server has it.
-fn held(value: Reply, left: i64) -> Option<Held> {
+fn held(value: &Reply, left: i64) -> Option<Held> {
     (!value.is_nil()).then(|| Held { value: value.text(), left: u64::try_from(left).ok().map(Duration::from_millis) })
 }
 
 /// Shares are kept in a sorted set, by their ends.
 fn string_or_shares(server: &RedisServer, key: &str) -> Option<Held> {
     match server.command(&["GET", key]) {
-        Reply::Error(_) => held(server.command(&["ZRANGE", key, "0", "0"]), server.command(&["PTTL", key]).int()),
+        Reply::Error(_) => held(&server.command(&["ZRANGE", key, "0", "0"]), server.command(&["PTTL", key]).int()),
         _ => string(server, key),
     }
 }
@@ -99,9 +120,9 @@ fn string_or_shares(server: &RedisServer, key: &str) -> Option<Held> {
 /// Whose value is the end of the lease in Unix milliseconds, and stays when that has passed.
 fn end(server: &RedisServer, key: &str) -> Option<Held> {
     let value = server.command(&["GET", key]);
-    let Ok(end) = (if value.is_nil() { return None } else { value.text().parse::<i64>() }) else { return held(value, -1) };
+    let Ok(end) = (if value.is_nil() { return None } else { value.text().parse::<i64>() }) else { return held(&value, -1) };
     let left = end - clock(server);
-    if left > 0 { held(value, left) } else { None }
+    if left > 0 { held(&value, left) } else { None }
 }
 
 /// The server's wall clock, in milliseconds since 1970.
@@ -110,4 +131,46 @@ pub(super) fn clock(server: &RedisServer) -> i64 {
     let mut words = time.split_whitespace().map(|word| word.parse::<i64>().expect("a number"));
     let mut next = || words.next().expect("seconds and microseconds");
     next() * 1_000 + next() / 1_000
+}
+
+/// The key of those who wait for a name, in their order.
+pub(super) fn queue(server: &RedisServer, name: &str) -> Option<String> {
+    // A server that has just come back may say that it is loading.
+    let Reply::Array(keys) = server.command(&["KEYS", &format!("*:q:{name}")]) else { return None };
+    keys.first().map(Reply::text)
+}
+
+fn places(server: &RedisServer, key: &str) -> u64 {
+    queue(server, key).map_or(0, |queue| u64::try_from(server.command(&["ZCARD", &queue]).int()).expect("a count"))
+}
+
+fn nobody(_: &RedisServer, _: &str) -> u64 {
+    0
+}
+
+/// The fields of those in a record whose time has not passed: what they do, until when in microseconds, and their owner.
+fn in_record(server: &RedisServer, key: &str) -> Vec<(String, i64, String)> {
+    let value = server.command(&["GET", key]);
+    let (text, now) = (if value.is_nil() { String::new() } else { value.text() }, clock(server) * 1_000);
+    let line = |line: &str| {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let end = if fields[0] == "waits" { 6 } else { 5 };
+        let (until, owner) = (fields.get(end)?.parse::<i64>().ok()?, fields.get(end + 1)?);
+        (until > now).then(|| (fields[0].to_owned(), until - now, (*owner).to_owned()))
+    };
+    text.lines().skip(1).filter_map(line).collect()
+}
+
+fn first_of_record(server: &RedisServer, key: &str) -> Option<Held> {
+    match string(server, key) {
+        Some(Held { value, .. }) if value.starts_with("tenure:record:") => {
+            let first = in_record(server, key).into_iter().find(|(what, ..)| what != "waits");
+            first.map(|(_, left, value)| Held { value, left: u64::try_from(left).ok().map(Duration::from_micros) })
+        }
+        foreign => foreign,
+    }
+}
+
+fn waiting_in_record(server: &RedisServer, key: &str) -> u64 {
+    in_record(server, key).iter().map(|(what, ..)| u64::from(what == "waits")).sum()
 }

@@ -15,6 +15,7 @@ mod rigs;
 mod shares;
 mod stage;
 mod terms;
+mod told;
 
 use tenure_testkit::history::{Rule, Verdict};
 

@@ -14,7 +14,7 @@ pub(super) fn items() -> Vec<Item> {
     on_both(rows)
 }
 
-fn rows(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
+pub(super) fn rows(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         of.holds("44-dead-head", "the first in line is killed before it is served", on(head_killed)),
         of.holds("44-stopped-head", "the first in line is stopped before it is served, and goes on later", on(head_stopped)),

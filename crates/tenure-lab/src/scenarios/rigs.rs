@@ -10,11 +10,11 @@ use rusqlite::types::FromSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use tempfile::TempDir;
 use tenure::BootTime;
-use tenure_testkit::{Proxy, RedisServer, Reply, redis};
+use tenure_testkit::{Proxy, RedisServer, redis};
 
 use super::Rows;
 use super::actor::Actor;
-use super::dialect::{Dialect, Held, NATIVE, clock};
+use super::dialect::{self, Dialect, Held, NATIVE, clock};
 use super::stage::{Line, Look, Place, Stage};
 use crate::item::Run;
 use crate::{Item, Lab, Shown};
@@ -67,9 +67,9 @@ impl Redis {
         number(&self.server.cli("INFO commandstats"), &format!("cmdstat_{command}:calls="))
     }
 
-    /// How often the server has seen a call of a script or a function.
-    pub(super) fn script_calls(&self) -> u64 {
-        ["eval", "evalsha", "fcall"].map(|command| self.calls(command)).iter().sum()
+    /// How often the server has seen one of those commands of which every renewal and every release has one.
+    pub(super) fn own_calls(&self) -> u64 {
+        self.dialect.calls.iter().map(|command| self.calls(command)).sum()
     }
 
     /// How often the server has answered with this error.
@@ -84,14 +84,11 @@ impl Redis {
 
     /// The key of those who wait for `name`, in their order.
     pub(super) fn queue(&self, name: &str) -> Option<String> {
-        // A server that has just come back may say that it is loading.
-        let Reply::Array(keys) = self.server.command(&["KEYS", &format!("*:q:{name}")]) else { return None };
-        keys.first().map(Reply::text)
+        dialect::queue(&self.server, name)
     }
 
     fn line(&self, name: &str) -> u64 {
-        let queue = self.queue(name);
-        queue.map_or(0, |queue| u64::try_from(self.server.command(&["ZCARD", &queue]).int()).expect("a count"))
+        (self.dialect.line)(&self.server, &self.key(name))
     }
 
     /// The value by which `name` is held.

@@ -15,7 +15,7 @@ pub(super) fn items() -> Vec<Item> {
     on_both(rows)
 }
 
-fn rows(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
+pub(super) fn rows(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         of.holds("48-reader-killed", "one of two readers is killed while a writer waits", on(reader_killed)),
         of.holds("48-stream-of-readers", "readers come all the time while a writer waits", on(stream_of_readers)),

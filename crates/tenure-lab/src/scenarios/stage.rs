@@ -1,7 +1,6 @@
 //! What a scenario has at hand: processes, what they are told and when they have to be, and the record of it all.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +10,7 @@ use tenure_testkit::worker::Terms;
 use tenure_testkit::{Recorder, Register, Worker, wait_until};
 
 use super::actor::{Actor, Claim};
+use super::told::{told_after, told_early};
 use crate::{Lab, Shown};
 
 /// What most scenarios lock.
@@ -428,34 +428,4 @@ impl<'a> Stage<'a> {
 /// The same seed draws differently in each scenario.
 fn mixed(seed: u64, id: &str) -> u64 {
     id.bytes().fold(seed, |mixed, byte| (mixed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// A claim that was told that its time ran out when it had not.
-fn told_early(history: &History) -> Option<&Event> {
-    let mut ends = BTreeMap::new();
-    history.events.iter().find(|event| match &event.what {
-        What::Grant { claim, until, .. } | What::Believe { claim, until } => {
-            ends.insert((&event.who, *claim), *until);
-            false
-        }
-        What::Lost { claim, why } => {
-            let end = ends.get(&(&event.who, *claim)).copied().flatten();
-            why.starts_with("the lease ran out") && end.is_none_or(|end| event.at < end)
-        }
-        _ => false,
-    })
-}
-
-/// How long after it was due each loss was told.
-fn told_after(history: &History) -> Vec<Duration> {
-    let claims = history.claims();
-    let dues = history.events.iter().filter_map(|event| match &event.what {
-        What::LossDue { name, .. } => Some((event.at, name)),
-        _ => None,
-    });
-    let told = dues.flat_map(|(at, name)| {
-        let held = claims.iter().filter(move |claim| claim.name == *name && claim.granted <= at);
-        held.filter_map(move |claim| claim.lost.as_ref().and_then(|(told, _)| told.checked_sub(at)))
-    });
-    told.map(Duration::from_nanos).collect()
 }

@@ -16,10 +16,15 @@ fn each(ttl: Duration) -> Vec<Request> {
     NAMES.map(|name| request(name, ttl)).to_vec()
 }
 
-/// The fences of requests of which none was to be had by others before.
+/// The fences of requests of which none was to be had by others before, and none for longer than any here is.
 async fn taken(store: &dyn Store, requests: &[Request]) -> Vec<Option<Fence>> {
     let grants = store.acquire_all(requests).await.unwrap().expect("all are free");
     assert_eq!(grants.len(), requests.len());
+    for request in requests {
+        let entry = store.inspect(Some(&request.name)).await.unwrap().pop().expect("it is held");
+        let holder = entry.holders.iter().find(|holder| holder.owner == request.owner).expect("it is held by its owner");
+        assert!(holder.ttl.is_some_and(|left| left <= LONG), "{holder:?}");
+    }
     grants.into_iter().map(|grant| grant.fence).collect()
 }
 
@@ -150,6 +155,7 @@ pub async fn all_shares_of_a_kind_are_taken_together(subject: &dyn Subject) -> O
     }
     let shares = |share: Share| each(LONG).into_iter().map(|request| Request { share, ..request }).collect::<Vec<_>>();
     let (first, second, writers) = (shares(Share::READ), shares(Share::READ), shares(Share::WRITE));
+    taken(&ours, &first).await;
     taken(&ours, &first).await;
     taken(&theirs, &second).await;
     assert!(is_refused(&ours, &writers).await);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use tenure_testkit::history::{What, nanos};
-use tenure_testkit::{Reply, wait_until};
+use tenure_testkit::{Client, Reply, wait_until};
 
 use crate::scenarios::rigs::Redis;
 use crate::scenarios::stage::{DOOR, PATIENCE, Stage, now};
@@ -32,6 +32,11 @@ impl<'a> Article<'a> {
         self.redis.server.command(&words)
     }
 
+    /// A connection to keep.
+    pub(super) fn connects(&self) -> Client {
+        self.redis.server.connect().expect("the server answers")
+    }
+
     /// Has the server run a script over that key.
     pub(super) fn runs(&self, script: &str, arguments: &[&str]) -> Reply {
         let key = self.redis.key(DOOR);
@@ -52,8 +57,19 @@ impl<'a> Article<'a> {
             sent = now();
             tries(self)
         });
+        if self.redis.dialect.fences {
+            // It has none, and our fences order our own holders only.
+            return;
+        }
         let (until, weight, token, fence) = (Some(sent + nanos(lease)), 1, None, None);
         self.recorder.record(WHO, What::Grant { claim, name, weight, token, fence, until });
+    }
+
+    /// It has to take the door within this time.
+    pub(super) fn take_due(&self, stage: &Stage<'_>, within: Duration) {
+        if !self.redis.dialect.fences {
+            stage.grant_due(within);
+        }
     }
 
     /// Its work is done, and it has still to give up.

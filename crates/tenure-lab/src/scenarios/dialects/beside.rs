@@ -27,7 +27,7 @@ pub(super) fn ours_is_late(stage: &mut Stage<'_>, redis: &Redis, takes: Takes) {
     stage.some_time();
     a.stop();
     stage.fault("A is stopped");
-    stage.grant_due(stage.next());
+    article.take_due(stage, stage.next());
     article.takes(LEASE, takes);
     let (left, since, value) = (redis.left(DOOR), Instant::now(), redis.value(DOOR));
     a.go_on();
@@ -57,11 +57,11 @@ pub(super) fn our_release_is_held(stage: &mut Stage<'_>, redis: &Redis, takes: T
     stage.grant_due(stage.next());
     stage.expect(&first.releases(), "Unknown");
     article.takes(LEASE, takes);
-    let (before, value) = (redis.script_calls(), redis.value(DOOR));
+    let (before, value) = (redis.own_calls(), redis.value(DOOR));
     redis.proxy.heal();
     stage.fault("it arrives");
     a.settles();
-    stage.holds_true(redis.script_calls() > before, "no release of A arrived");
+    stage.holds_true(redis.own_calls() > before, "no release of A arrived");
     stage.expect(&redis.value(DOOR), &value);
     article.leaves("DEL KEY");
     stage.free_due(DOOR, SLACK);
@@ -76,8 +76,7 @@ pub(super) fn theirs_is_late(stage: &mut Stage<'_>, redis: &Redis, takes: Takes,
 
 /// It has looked at its own value, and deletes ours.
 pub(super) fn theirs_in_two_steps(stage: &mut Stage<'_>, redis: &Redis, takes: Takes) {
-    let article = Article::beside(stage, redis);
-    article.takes(LEASE, takes);
+    let article = lease_begins(stage, redis, takes);
     stage.expect(&article.says("GET KEY").text(), &redis.value(DOOR));
     stage.fault("the other side has found its own value, and is stopped");
     is_over(stage, &article);
@@ -103,11 +102,17 @@ pub(super) fn theirs_cuts_short(stage: &mut Stage<'_>, redis: &Redis, takes: Tak
 }
 
 /// The other side holds, and is stopped until its lease has ended.
-pub(super) fn lease_ends<'a>(stage: &Stage<'_>, redis: &'a Redis, takes: Takes) -> Article<'a> {
-    let article = Article::beside(stage, redis);
-    article.takes(LEASE, takes);
+fn lease_ends<'a>(stage: &Stage<'_>, redis: &'a Redis, takes: Takes) -> Article<'a> {
+    let article = lease_begins(stage, redis, takes);
     stage.fault("the other side is stopped");
     is_over(stage, &article);
+    article
+}
+
+/// The other side holds.
+pub(super) fn lease_begins<'a>(stage: &Stage<'_>, redis: &'a Redis, takes: Takes) -> Article<'a> {
+    let article = Article::beside(stage, redis);
+    article.takes(LEASE, takes);
     article
 }
 

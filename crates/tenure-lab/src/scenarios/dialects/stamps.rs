@@ -2,31 +2,37 @@
 
 use std::time::Duration;
 
-use tenure_testkit::ShiftedClock;
-use tenure_testkit::history::Rule;
+use tenure_testkit::history::{At, Rule};
+use tenure_testkit::{Reply, ShiftedClock};
 
 use super::article::{Article, Takes};
 use super::beside::{LEASE, OURS_IS_HELD, OURS_IS_LATE, THEIRS_IN_TWO_STEPS, THEIRS_IS_LATE};
 use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs_in_two_steps, theirs_is_late};
 use crate::Item;
+use crate::scenarios::actor::Claim;
 use crate::scenarios::dialect::{GETSET, PHP};
 use crate::scenarios::rigs::Redis;
-use crate::scenarios::stage::{DOOR, Heir, OPERATION, POLL, SLACK, Stage, now, terms, wall_clock};
+use crate::scenarios::stage::{DOOR, Heir, OPERATION, POLL, RENEWAL, SLACK, Stage, now, terms, wall_clock};
 
 pub(super) fn items() -> Vec<Item> {
     [php(), getset()].concat()
 }
 
+const OWNER_DELETED: &str = "what stands beside the key is deleted, and the key is not";
+
 fn php() -> Vec<Item> {
     let (on, of) = (PHP, PHP.rows());
     let living = "the other side takes its time between SETNX and EXPIRE, and ours wait";
     let dead = "the other side is killed between SETNX and EXPIRE, and several of ours wait";
+    let late = "the other side is stopped between SETNX and EXPIRE until ours has taken it for dead, and goes on";
     let overwrites = "the other side finds the name gone, and writes without condition when ours has taken it";
     let equal = "the other side has the value of ours, as one that began to wait at the same moment would, and gives up";
     let prolongs = "the lease of the other side ends between its GET and its EXPIRE, which ends ours early";
     vec![
         of.holds("A3-adopts-from-the-living", living, on.plain(not_adopted)),
         of.holds("A3-two-adopt", dead, on.plain(adopted_once)),
+        of.broken("A3-their-late-expire", late, Rule::Overlap, on.plain(adopted_too_soon)),
+        of.holds("55-owner-deleted", OWNER_DELETED, on.plain(owner_deleted)),
         of.fenced("A3-their-overwriting", overwrites, on.plain(overwritten)),
         of.fenced("A3-their-equal-value", equal, on.plain(by_equal_value)),
         of.spared("A3-late-release", OURS_IS_LATE, on.plain(|stage, redis| ours_is_late(stage, redis, CLASS))),
@@ -57,6 +63,7 @@ fn getset() -> Vec<Item> {
     let deletes = "the other side found it ended, and deletes ours, which won, to take it by SETNX";
     let equal = "the other side has the value of ours, as one that asked in the same millisecond would, and gives up";
     vec![
+        of.holds("55-owner-deleted", OWNER_DELETED, on.plain(owner_deleted)),
         of.holds("A4-clocks-off", ours_off, on.plain(clocks_off)),
         of.fenced("A4-their-fast-host", fast, on.plain(taken_by_getset)),
         of.broken("A4-their-slow-host", slow, Rule::Overlap, on.plain(slow_host)),
@@ -123,17 +130,62 @@ fn not_adopted(stage: &mut Stage<'_>, redis: &Redis) {
     stage.serves_all(waiting.to_vec(), SLACK);
 }
 
+/// For how long ours looks at a lock without expiry before it takes the other side for dead.
+const SEEN: Duration = Duration::from_secs(5);
+
+/// It believes that it has won, and gives the key that is ours its own ttl.
+fn adopted_too_soon(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, article) = (stage.near(), Article::beside(stage, redis));
+    article.takes(3 * SEEN, |article| article.says(&format!("SETNX KEY {}", in_seconds(LEASE))) == 1);
+    stage.fault("the other side is stopped before it sends EXPIRE");
+    stage.grant_due(SEEN + POLL + OPERATION + SLACK);
+    let since = now();
+    let first = a.takes(DOOR);
+    is_patient(stage, std::slice::from_ref(&first), since, SEEN);
+    stage.holds_true(article.says("EXPIRE KEY 15") == 1, "the key is gone");
+    stage.fault("it goes on, and sends EXPIRE");
+    first.renewed(now());
+    stage.is_left(&first);
+}
+
+/// Nobody can tell any more whose it is: ours counts it as lost, and it ends by itself.
+fn owner_deleted(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    let (key, since) = (redis.key(DOOR), now());
+    let Reply::Array(keys) = redis.server.command(&["KEYS", "*"]) else { panic!("the server tells no keys") };
+    for beside in keys.iter().map(Reply::text).filter(|other| *other != key) {
+        redis.server.command(&["DEL", &beside]);
+    }
+    stage.fault("what stands beside the key is deleted");
+    stage.loss_due_since(since, RENEWAL);
+    stage.grant_due_since(since, stage.next());
+    first.lost();
+    second.granted();
+    stage.is_left(&second);
+}
+
 /// One of them takes it, when it was seen without expiry for five seconds and was to end; the others after it.
 fn adopted_once(stage: &mut Stage<'_>, redis: &Redis) {
-    const SEEN: Duration = Duration::from_secs(5);
     let (a, b, article) = (stage.near(), stage.far(), Article::beside(stage, redis));
     stage.keeps = true;
     let ends = Duration::from_millis(stage.rng.u64(1_000..6_000));
     assert!(article.says(&format!("SETNX KEY {}", in_seconds(ends))) == 1, "the door is free");
     stage.fault(format!("the other side is killed before it sends EXPIRE; its lease was to end in {ends:?}"));
     stage.grant_due(SEEN.max(ends) + POLL + OPERATION + SLACK);
+    let since = now();
     let waiting: Vec<_> = (0..3).flat_map(|_| [a.asks(DOOR, terms()), b.asks(DOOR, terms())]).collect();
-    stage.serves_all(waiting, SLACK);
+    stage.serves_all(waiting.clone(), SLACK);
+    is_patient(stage, &waiting, since, SEEN.max(ends));
+}
+
+/// None of those who are granted, now or before, was granted sooner than that.
+fn is_patient(stage: &Stage<'_>, claims: &[Claim], since: At, least: Duration) {
+    let first = claims.iter().map(Claim::granted).min().expect("somebody asked");
+    let took = Duration::from_nanos(first - since);
+    stage.holds_true(took + Duration::from_millis(20) >= least, &format!("taken over after {took:?}"));
 }
 
 /// It holds by its own value from then on.

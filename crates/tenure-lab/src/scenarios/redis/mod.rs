@@ -41,6 +41,16 @@ pub(super) fn with_ttl(dialect: Dialect) -> Vec<Item> {
     [outage::with_ttl(dialect), data::with_ttl(dialect)].concat()
 }
 
+/// The row of a dialect that runs scripts.
+pub(super) fn with_scripts(dialect: Dialect) -> Vec<Item> {
+    outage::with_scripts(dialect)
+}
+
+/// The row of a dialect that runs none.
+pub(super) fn without_scripts(dialect: Dialect) -> Vec<Item> {
+    outage::without_scripts(dialect)
+}
+
 impl Dialect {
     /// On a server without persistence.
     pub(super) fn plain(self, row: Row) -> impl Fn(&str) -> Run {

@@ -11,7 +11,7 @@ use crate::scenarios::rigs::{Redis, on_redis};
 use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
-    [in_dialect(NATIVE), with_ttl(NATIVE), ours()].concat()
+    [in_dialect(NATIVE), with_ttl(NATIVE), with_scripts(NATIVE), ours()].concat()
 }
 
 /// The rows of every dialect.
@@ -29,7 +29,6 @@ pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
             on.kept(killed_and_back),
         ),
         of.holds("19-stopped-for-long", "the server is stopped for longer than the lease", on.plain(stopped_for_long)),
-        of.holds("28-out-of-memory", "the server has no memory left and evicts nothing", on.plain(out_of_memory)),
     ]
 }
 
@@ -40,6 +39,18 @@ pub(super) fn with_ttl(on: Dialect) -> Vec<Item> {
         of.holds("22-clock-back", "the server's clock jumps back, then the holder dies", on.clocked(clock_back)),
         of.fenced("21-clock-ahead", "the server's clock jumps ahead by a minute", on.clocked(clock_ahead)),
     ]
+}
+
+/// The row of a dialect whose renewals need no memory.
+pub(super) fn with_scripts(on: Dialect) -> Vec<Item> {
+    let of = on.rows();
+    vec![of.holds("28-out-of-memory", "the server has no memory left and evicts nothing", on.plain(out_of_memory))]
+}
+
+/// The row of one whose renewals do.
+pub(super) fn without_scripts(on: Dialect) -> Vec<Item> {
+    let what = "the server has no memory left for longer than the lease, and nothing can be renewed";
+    vec![on.rows().holds("28-out-of-memory", what, on.plain(out_of_memory_for_long))]
 }
 
 /// The rows that would show no more in another dialect.
@@ -177,6 +188,12 @@ fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
     stage.grant_due_since(since, SOON + OPERATION);
     second.granted();
     stage.is_left(&second);
+}
+
+fn out_of_memory_for_long(stage: &mut Stage<'_>, redis: &Redis) {
+    redis.server.cli("CONFIG SET maxmemory-policy noeviction");
+    let command = |line: &str| drop(redis.server.cli(line));
+    stage.is_away_for_long(|| command("CONFIG SET maxmemory 1"), || command("CONFIG SET maxmemory 0"));
 }
 
 fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {

@@ -106,7 +106,7 @@ impl Ear {
 
 /// How often somebody has looked at the server.
 fn looks(redis: &Redis) -> u64 {
-    redis.script_calls()
+    redis.own_calls()
 }
 
 /// A grant is believed when its number is above all that the waiter has seen, and else it looks.

@@ -48,7 +48,7 @@ fn over_tls(made: fn(&std::path::Path) -> Certificates, row: Row) -> impl Fn(&st
             let (ours, others) = (made(dir.path()), Certificates::generate(other.path()));
             let how = RedisServer::builder().tls(&ours).password(SECRET);
             play_on_redis(lab, &id, seed, Redis::start(how, NATIVE), |stage, redis| {
-                row(stage, &Tls { redis, ours: &ours, others: &others })
+                row(stage, &Tls { redis, ours: &ours, others: &others });
             })
         })
     }

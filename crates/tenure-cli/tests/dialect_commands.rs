@@ -1,0 +1,199 @@
+//! Every command in every dialect, with nothing but the URL to say which.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use common::{Ended, Place, assert_one_line};
+use serde_json::Value;
+use tenure_testkit::RedisServer;
+
+/// The parameters of the URL, where the lock of x is, and whether there are fences, shares and queues.
+const DIALECTS: [(&str, &str, bool); 9] = [
+    ("scheme=set-nx", "x", false),
+    ("scheme=set-nx&profile=pottery&prefix=app:", "app:redlock:x", false),
+    ("scheme=setnx-expire", "x", false),
+    ("scheme=setnx-expire-lua&prefix=app:", "app:x", false),
+    ("scheme=php", "Lock:x", false),
+    ("scheme=getset", "x", false),
+    ("scheme=getset&win=past&unit=s&prefix=app:", "app:x", false),
+    ("scheme=watch", "x", true),
+    ("scheme=native&prefix=app:", "app:x", true),
+];
+
+/// A server of its own, and a command that is told of it.
+struct Store {
+    place: Place,
+    server: RedisServer,
+    url: String,
+}
+
+impl Store {
+    fn start(parameters: &str) -> Self {
+        let server = RedisServer::start();
+        let url = format!("{}?{parameters}&recheck=20ms", server.url());
+        Self { place: Place::new(), server, url }
+    }
+
+    fn tenure(&self, args: &[&str]) -> Ended {
+        self.place.output(&[&args[..1], &["--store", &self.url], &args[1..]].concat())
+    }
+
+    /// What `show` says of x, or of all.
+    fn shown(&self, name: &[&str]) -> Vec<Value> {
+        let ended = self.tenure(&[&["show", "-o", "json"], name].concat());
+        assert_eq!(ended.code, 0, "{}: {ended:?}", self.url);
+        serde_json::from_str(&ended.out).unwrap()
+    }
+}
+
+fn value(printed: &str, key: &str) -> Option<String> {
+    let value = printed.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+    Some(value.trim_matches('\'').to_owned())
+}
+
+/// Taken here, seen, refused to others, renewed there and released elsewhere.
+#[test]
+fn a_lease_goes_through_every_command() {
+    for (parameters, key, fences) in DIALECTS {
+        let store = Store::start(parameters);
+        let grant = store.tenure(&["acquire", "--ttl", "6s", "--label", "web", "x"]);
+        assert_eq!(grant.code, 0, "{parameters}: {grant:?}");
+        let (token, fence) =
+            (value(&grant.out, "TENURE_TOKEN").unwrap(), value(&grant.out, "TENURE_FENCE").filter(|fence| !fence.is_empty()));
+        assert_eq!(fence.is_some(), fences, "{parameters}: {grant:?}");
+        assert_eq!(store.server.command(&["EXISTS", key]), 1, "{parameters}");
+
+        for entries in [store.shown(&["x"]), store.shown(&[])] {
+            let [entry] = &entries[..] else { panic!("{parameters}: {entries:?}") };
+            let holder = &entry["holders"][0];
+            assert_eq!((entry["name"].as_str(), entry["kind"].as_str()), (Some("x"), Some("mutex")), "{parameters}");
+            assert_eq!(entry["waiters"], 0, "{parameters}");
+            assert_eq!((holder["owner"].as_str(), holder["permits"].as_str()), (Some(&*token), None), "{parameters}");
+            assert!(holder["fence"].is_null() || fences, "{parameters}: {holder}");
+            assert!((4_000..=7_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
+        }
+
+        let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+        assert_eq!(refused.code, 75, "{parameters}: {refused:?}");
+        assert!(refused.err.contains("web"), "{parameters}: {}", refused.err);
+
+        let renewed = store.tenure(&["renew", "x", "--token", &token, "--ttl", "60s"]);
+        assert_eq!(renewed.code, 0, "{parameters}: {renewed:?}");
+        let left = store.shown(&["x"])[0]["holders"][0]["ttl_ms"].as_u64().unwrap();
+        assert!((50_000..=61_000).contains(&left), "{parameters}: {left}");
+
+        for verb in [&["renew", "x", "--token", "web.0"][..], &["release", "x", "--token", "web.0"]] {
+            assert_eq!(store.tenure(verb).code, 79, "{parameters}: {verb:?} by another's token");
+        }
+        assert_eq!(store.tenure(&["release", "x", "--token", &token]).code, 0, "{parameters}");
+        assert_eq!(store.shown(&["x"]), Vec::<Value>::new(), "{parameters}");
+        assert_eq!(store.shown(&[]), Vec::<Value>::new(), "{parameters}");
+        for verb in [&["renew", "x", "--token", &token][..], &["release", "x", "--token", &token]] {
+            assert_eq!(store.tenure(verb).code, 79, "{parameters}: {verb:?} of what was released");
+        }
+        assert_eq!(store.server.command(&["EXISTS", key]), 0, "{parameters}");
+    }
+}
+
+/// What is broken is free at once, its holder is told, and nothing is left of it.
+#[test]
+fn what_is_held_can_be_broken() {
+    for (parameters, key, fences) in DIALECTS {
+        let store = Store::start(parameters);
+        assert_eq!(store.tenure(&["break", "x"]).code, 1, "{parameters}: nothing is held");
+        let args = ["run", "--store", &store.url, "--ttl", "3s", "x", "--", "sh", "-c", "echo in > held; sleep 60"];
+        let ours = store.place.spawn(&args);
+        store.place.line("held");
+        let broken = store.tenure(&["break", "x"]);
+        assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
+        assert_one_line(&broken);
+        assert_eq!(store.server.command(&["EXISTS", key]), 0, "{parameters}");
+        let next = store.tenure(&["run", "-n", "x", "--", "true"]);
+        assert_eq!(next.code, 0, "{parameters}: {next:?}");
+        let ended = ours.end();
+        assert_eq!(ended.code, 79, "{parameters}: {ended:?}");
+        let left = store.server.command(&["KEYS", "*"]);
+        assert_eq!(store.server.command(&["DBSIZE"]), i64::from(fences), "{parameters}: {left:?}");
+    }
+}
+
+/// A value that is not ours is shown as it is by name, broken by name, and left out of the list.
+#[test]
+fn what_others_hold_is_shown_and_broken_by_name() {
+    for (parameters, key, _) in DIALECTS {
+        let store = Store::start(parameters);
+        let in_seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 40;
+        let value = match parameters {
+            "scheme=getset" => format!("{in_seconds}000"),
+            _ => in_seconds.to_string(),
+        };
+        store.server.command(&["SET", key, &value, "EX", "40"]);
+        let entries = store.shown(&["x"]);
+        let holder = &entries[0]["holders"][0];
+        assert_eq!((holder["owner"].as_str(), holder["fence"].as_str()), (Some(&*value), None), "{parameters}");
+        assert!((30_000..=41_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
+        assert_eq!(store.shown(&[]), Vec::<Value>::new(), "{parameters}: a value of others may be anything");
+        assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 75, "{parameters}");
+        let broken = store.tenure(&["break", "x"]);
+        assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
+        assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 0, "{parameters}");
+    }
+}
+
+#[cfg(feature = "lab")]
+mod lab {
+    use super::*;
+
+    const CASES: [&str; 6] = ["waiters", "cycle", "handover", "local-handover", "renew", "readers"];
+
+    /// What a dialect cannot do is left out, and said; what it can is measured and leaves nothing behind.
+    #[test]
+    fn what_can_be_measured_is() {
+        for (parameters, _, fences) in DIALECTS {
+            let store = Store::start(parameters);
+            let all = store.tenure(&["bench", "all", "--tasks", "4", "--seconds", "0.4", "-o", "json"]);
+            assert_eq!(all.code, 0, "{parameters}: {all:?}");
+            let found: Vec<Value> = serde_json::from_str(&all.out).unwrap();
+            let cases: Vec<&str> = found.iter().map(|one| one["case"].as_str().unwrap()).collect();
+            let expected = if fences { &CASES[..] } else { &CASES[..5] };
+            assert_eq!(cases, expected, "{parameters}: {all:?}");
+            assert_eq!(all.err.contains("left out: readers: "), !fences, "{parameters}: {}", all.err);
+            let left = store.server.command(&["KEYS", "*"]);
+            assert_eq!(store.server.command(&["DBSIZE"]), i64::from(fences), "{parameters}: {left:?}");
+        }
+        let alone = Store::start("scheme=getset").tenure(&["bench", "readers", "--tasks", "4", "--seconds", "0.4", "-q"]);
+        assert_eq!(alone.code, 64, "{alone:?}");
+        assert_one_line(&alone);
+        assert!(alone.err.contains("use a mutex"), "{}", alone.err);
+    }
+
+    /// The rows are those of the dialect, and nothing is done to the store that was named.
+    #[test]
+    fn the_lab_takes_the_dialect_from_the_url() {
+        let place = Place::new();
+        let run = |url: &str, id: &str| place.output(&["lab", "run", "--store", url, id, "-o", "json"]);
+        for (url, id) in [
+            ("redis://127.0.0.1:1?scheme=php", "php/04-wait-given-up"),
+            ("redis://127.0.0.1:1?prefix=app:&scheme=set-nx", "set-nx/04-wait-given-up"),
+            ("redis://127.0.0.1:1?scheme=watch", "watch/04-wait-given-up"),
+            ("redis://127.0.0.1:1", "redis/04-wait-given-up"),
+            ("sqlite:nowhere.db", "sqlite/04-wait-given-up"),
+        ] {
+            let ended = run(url, id);
+            assert_eq!(ended.code, 0, "{url}: {ended:?}");
+            let outcomes: Vec<Value> = serde_json::from_str(&ended.out).unwrap();
+            assert!(outcomes.len() == 1 && outcomes[0]["ok"] == true, "{url}: {outcomes:?}");
+        }
+        assert!(!place.path("nowhere.db").exists());
+        for (url, id, word) in [
+            ("redis://h?scheme=php", "getset/04-wait-given-up", "among php/"),
+            ("redis://h?scheme=redisson", "redisson/", "redisson"),
+            ("ftp://h", "redis/", "ftp:"),
+        ] {
+            let ended = run(url, id);
+            assert_eq!(ended.code, 64, "{url}: {ended:?}");
+            assert!(ended.err.contains(word), "{url}: {}", ended.err);
+        }
+    }
+}

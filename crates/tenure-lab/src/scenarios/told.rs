@@ -1,0 +1,36 @@
+//! When losses were told: not before they were due, and how long after.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure_testkit::history::{Event, History, What};
+
+/// A claim that was told that its time ran out when it had not.
+pub(super) fn told_early(history: &History) -> Option<&Event> {
+    let mut ends = BTreeMap::new();
+    history.events.iter().find(|event| match &event.what {
+        What::Grant { claim, until, .. } | What::Believe { claim, until } => {
+            ends.insert((&event.who, *claim), *until);
+            false
+        }
+        What::Lost { claim, why } => {
+            let end = ends.get(&(&event.who, *claim)).copied().flatten();
+            why.starts_with("the lease ran out") && end.is_none_or(|end| event.at < end)
+        }
+        _ => false,
+    })
+}
+
+/// How long after it was due each loss was told.
+pub(super) fn told_after(history: &History) -> Vec<Duration> {
+    let claims = history.claims();
+    let dues = history.events.iter().filter_map(|event| match &event.what {
+        What::LossDue { name, .. } => Some((event.at, name)),
+        _ => None,
+    });
+    let told = dues.flat_map(|(at, name)| {
+        let held = claims.iter().filter(move |claim| claim.name == *name && claim.granted <= at);
+        held.filter_map(move |claim| claim.lost.as_ref().and_then(|(told, _)| told.checked_sub(at)))
+    });
+    told.map(Duration::from_nanos).collect()
+}
