@@ -41,6 +41,13 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     (r#""1" instead of "0""#, "not first and patience > 0", "the last of a thousand dead is met by the next call"),
     (r#"instead of "0""#, "till - now) or 0", "a ttl is longer than that"),
     (r#"">=" instead of ">""#, "first + #args > MOST", "numbers are kept back there that are never needed"),
+    (r#"instead of "5000""#, "local ORPHANED", "nobody notices a thousandth of a second of it"),
+    (r#"instead of "1000""#, "since + ORPHANED", "nobody notices a thousandth of a second of it"),
+    (r#""2" instead of "1""#, "return -1", "any number below zero is no end"),
+    (r#""GETDEL""#, "local noted = redis.call('GET', beside)", "what was noted is noted again, or is of no use any more"),
+    (r#""x" instead of """#, "local noted", "it begins with no value that is followed by what parts the two"),
+    (r#""0" instead of "1""#, "noted:sub(1, #value + 1)", "a text begins at its first character in either case"),
+    (r#""1" instead of "2""#, "tonumber(noted:sub(#value + 2))", "a number may have a line's end in front of it"),
 ];
 const SET_TO_WHAT_IT_IS: &str = "a ttl that is as long already is set to what it is";
 const FAR_FUTURE: &str = "no server's clock can be set to the year 2311: those that tests shift count nanoseconds in 63 bits";
