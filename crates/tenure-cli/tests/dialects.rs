@@ -24,8 +24,8 @@ enum Take {
     Busy,
     /// It has the key, by this value.
     Held(String),
-    /// It wrote over somebody who held, whose value was this.
-    Broke(String),
+    /// It would have written over somebody who holds.
+    Breaks,
 }
 
 /// What the other side does to take `key` and to give it up, as its article has it. It has a connection and, for each turn, a token.
@@ -67,7 +67,8 @@ fn set_nx_token(redis: &mut Client, key: &str, token: &str) -> Take {
     held_if(command(redis, &["SET", key, token, "NX", "PX", "5000"]) == "OK", token)
 }
 
-/// The token is the class's value: made before it waits. `GET` only tells what it wrote over.
+/// The token is the class's value: made before it waits. Its last command writes without looking; where that would break another's lock, a
+/// fault of its own, it is left out here, so that what remains has to be exact.
 fn php(redis: &mut Client, key: &str, token: &str) -> Take {
     if command(redis, &["SETNX", key, token]) == 1 {
         command(redis, &["EXPIRE", key, "15"]);
@@ -76,10 +77,7 @@ fn php(redis: &mut Client, key: &str, token: &str) -> Take {
     if command(redis, &["TTL", key]).int() >= 0 {
         return Take::Busy;
     }
-    match command(redis, &["SET", key, token, "EX", "15", "GET"]) {
-        Reply::Nil => Take::Held(token.to_owned()),
-        theirs => Take::Broke(theirs.text()),
-    }
+    if command(redis, &["SET", key, token, "EX", "15", "NX"]) == "OK" { Take::Held(token.to_owned()) } else { Take::Breaks }
 }
 
 /// In units of so many milliseconds.
@@ -162,7 +160,7 @@ fn every_side_has_its_turns_and_no_two_at_once() {
     for article in &ARTICLES {
         let (place, server) = (Place::new(), RedisServer::start());
         let url = format!("{}?{}&recheck=5ms", server.url(), article.scheme);
-        let broke = std::thread::scope(|scope| {
+        let breaks = std::thread::scope(|scope| {
             for _ in 0..10 {
                 scope.spawn(|| {
                     for _ in 0..25 {
@@ -180,8 +178,8 @@ fn every_side_has_its_turns_and_no_two_at_once() {
                 .collect();
             sides.into_iter().map(|side| side.join().unwrap()).sum::<u32>()
         });
-        println!("{}: the other side wrote over a holder {broke} times", article.scheme);
-        assert!(broke == 0 || article.scheme == "scheme=php", "{}: {broke}", article.scheme);
+        println!("{}: the other side would have written over a holder {breaks} times", article.scheme);
+        assert!(breaks == 0 || article.scheme == "scheme=php", "{}: {breaks}", article.scheme);
         assert_eq!(place.read("n").trim(), "300", "{}: updates were lost", article.scheme);
         let counts = article.scheme == "scheme=watch";
         assert_eq!(Path::new(&place.path("fenced")).exists(), counts, "{}: a fence was made up, or left out", article.scheme);
@@ -190,23 +188,19 @@ fn every_side_has_its_turns_and_no_two_at_once() {
     }
 }
 
-/// A turn of the other side. How often it wrote over somebody who held: a fault of its own, which it takes back here, so that what is
-/// left has to be exact.
+/// A turn of the other side; how often it would have written over somebody who holds.
 fn take_turn(article: &Article, redis: &mut Client, place: &Place, side: u32, turn: u32) -> u32 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let token = format!("{}.{side}{turn:02}1", now + 15);
-    let mut broke = 0;
+    let mut breaks = 0;
     loop {
         match (article.takes)(redis, article.key, &token) {
             Take::Busy => {}
-            Take::Broke(theirs) => {
-                command(redis, &["SET", article.key, &theirs, "PX", "30000"]);
-                broke += 1;
-            }
+            Take::Breaks => breaks += 1,
             Take::Held(value) => {
                 count(place);
                 (article.gives_up)(redis, article.key, &value);
-                return broke;
+                return breaks;
             }
         }
         std::thread::sleep(Duration::from_millis(3));
