@@ -283,6 +283,13 @@ impl Claim {
         self.actor.wait("refusal", about).at
     }
 
+    /// How many steps at the resource it has made since.
+    pub(super) fn steps_since(&self, since: At) -> usize {
+        let about = |what: &What| matches!(what, What::Read { claim, .. } | What::Write { claim, .. } if *claim == self.number);
+        let history = self.actor.recorder.take_down();
+        history.events.iter().filter(|event| event.at >= since && event.who == self.actor.who && about(&event.what)).count()
+    }
+
     /// Its last step at the resource.
     pub(super) fn last_step(&self) -> Option<At> {
         let about = |what: &What| matches!(what, What::Read { claim, .. } | What::Write { claim, .. } if *claim == self.number);
