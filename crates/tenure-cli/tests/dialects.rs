@@ -4,7 +4,9 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use common::{Place, assert_one_line};
@@ -14,9 +16,9 @@ use tenure_testkit::{Client, RedisServer, Reply};
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; test -z \"$TENURE_FENCE\" || echo in > fenced";
 
 /// The same, by the other side.
-fn count(place: &Place) {
-    let n: u64 = std::fs::read_to_string(place.path("n")).map_or(0, |text| text.trim().parse().unwrap_or(0));
-    std::fs::write(place.path("n"), format!("{}\n", n + 1)).unwrap();
+fn count() {
+    let n: u64 = std::fs::read_to_string("n").map_or(0, |text| text.trim().parse().unwrap_or(0));
+    std::fs::write("n", format!("{}\n", n + 1)).unwrap();
 }
 
 /// What came of the other side's try to take a key.
@@ -157,7 +159,7 @@ const ARTICLES: [Article; 9] = [
 /// Ten processes of ours and two of theirs, 25 times each, and nothing but the URL says how.
 #[test]
 fn every_side_has_its_turns_and_no_two_at_once() {
-    for article in &ARTICLES {
+    for (at, article) in ARTICLES.iter().enumerate() {
         let (place, server) = (Place::new(), RedisServer::start());
         let url = format!("{}?{}&recheck=5ms", server.url(), article.scheme);
         let breaks = std::thread::scope(|scope| {
@@ -169,14 +171,8 @@ fn every_side_has_its_turns_and_no_two_at_once() {
                     }
                 });
             }
-            let sides: Vec<_> = (1..=2).map(|side| (side, server.connect().unwrap(), &place)).collect();
-            let sides: Vec<_> = sides
-                .into_iter()
-                .map(|(side, mut redis, place)| {
-                    scope.spawn(move || (0..25).map(|turn| take_turn(article, &mut redis, place, side, turn)).sum::<u32>())
-                })
-                .collect();
-            sides.into_iter().map(|side| side.join().unwrap()).sum::<u32>()
+            let sides: Vec<_> = (1..=2).map(|side| the_others(at, &server, &place, side)).collect();
+            sides.into_iter().map(|side| side.wait_with_output().unwrap()).map(|said| breaks_of(&said)).sum::<u32>()
         });
         println!("{}: the other side would have written over a holder {breaks} times", article.scheme);
         assert!(breaks == 0 || article.scheme == "scheme=php", "{}: {breaks}", article.scheme);
@@ -188,8 +184,35 @@ fn every_side_has_its_turns_and_no_two_at_once() {
     }
 }
 
+/// Starts a process that takes the turns of the other side.
+fn the_others(article: usize, server: &RedisServer, place: &Place, side: u32) -> Child {
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    process.args(["--exact", "the_other_side", "--ignored", "--nocapture"]).current_dir(place.path("."));
+    process.env("SIDE", format!("{article} {side} {}", server.port()));
+    process.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What it said at its end.
+fn breaks_of(said: &Output) -> u32 {
+    let text = String::from_utf8_lossy(&said.stdout);
+    assert!(said.status.success(), "the other side failed: {text}{}", String::from_utf8_lossy(&said.stderr));
+    text.lines().find_map(|line| line.strip_prefix("breaks: ")).unwrap().parse().unwrap()
+}
+
+/// The process that [`the_others`] starts.
+#[test]
+#[ignore = "it is a process of the test beside us"]
+fn the_other_side() {
+    let words: Vec<u32> = std::env::var("SIDE").unwrap().split(' ').map(|word| word.parse().unwrap()).collect();
+    let article = &ARTICLES[usize::try_from(words[0]).unwrap()];
+    let address = SocketAddr::from(([127, 0, 0, 1], words[2].try_into().unwrap()));
+    let mut redis = Client::connect(address, Duration::from_secs(20)).unwrap();
+    let breaks: u32 = (0..25).map(|turn| take_turn(article, &mut redis, words[1], turn)).sum();
+    println!("\nbreaks: {breaks}");
+}
+
 /// A turn of the other side; how often it would have written over somebody who holds.
-fn take_turn(article: &Article, redis: &mut Client, place: &Place, side: u32, turn: u32) -> u32 {
+fn take_turn(article: &Article, redis: &mut Client, side: u32, turn: u32) -> u32 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let token = format!("{}.{side}{turn:02}1", now + 15);
     let mut breaks = 0;
@@ -198,7 +221,7 @@ fn take_turn(article: &Article, redis: &mut Client, place: &Place, side: u32, tu
             Take::Busy => {}
             Take::Breaks => breaks += 1,
             Take::Held(value) => {
-                count(place);
+                count();
                 (article.gives_up)(redis, article.key, &value);
                 return breaks;
             }

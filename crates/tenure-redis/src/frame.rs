@@ -36,8 +36,16 @@ pub(crate) fn read(bytes: &[u8], scanner: &mut Scanner) -> RedisResult<Option<(V
     let mut at = 0;
     match quick(&bytes[..length], &mut at, DEPTH) {
         Quick::Value(value) => Ok(Some((value, length))),
-        Quick::Incomplete | Quick::Other => Ok(Some((redis::parse_redis_value(&bytes[..length])?, length))),
+        Quick::Incomplete | Quick::Other => Ok(Some((rare(&bytes[..length])?, length))),
     }
+}
+
+fn rare(frame: &[u8]) -> RedisResult<Value> {
+    // An error may repeat what it was sent, in any bytes and cut anywhere. A line has no length that would have to agree.
+    if matches!(frame.first(), Some(b'-' | b'+')) {
+        return redis::parse_redis_value(String::from_utf8_lossy(frame).as_bytes());
+    }
+    redis::parse_redis_value(frame)
 }
 
 fn quick(bytes: &[u8], at: &mut usize, depth: usize) -> Quick {
@@ -196,6 +204,15 @@ mod tests {
         for size in 1..=stream.len() {
             assert_eq!(read_all(stream.chunks(size).map(<[u8]>::to_vec)), expected, "in pieces of {size}");
         }
+    }
+
+    #[test]
+    fn a_line_in_any_bytes_is_read() {
+        let frames = [&b"-ERR what is \xe9\x94\r\n"[..], b"+\xff\r\n", b":1\r\n"].concat();
+        let values = read_all([frames].into_iter());
+        assert!(
+            matches!(&values[..], [Value::ServerError(error), Value::SimpleString(_), Value::Int(1)] if error.code() == "ERR")
+        );
     }
 
     #[test]

@@ -147,7 +147,9 @@ impl Link {
             Wire::Ours(wire) => Arc::clone(wire.contact()),
             Wire::Theirs(_) => Arc::default(),
         };
-        Self { wire, identity, functions: AtomicBool::new(true), delete: AtomicUsize::new(0), hears, lift, contact }
+        // The client library takes it for a broken answer when a server repeats, cut, what it does not know.
+        let delete = AtomicUsize::new(if matches!(wire, Wire::Theirs(_)) { usize::MAX } else { 0 });
+        Self { wire, identity, functions: AtomicBool::new(true), delete, hears, lift, contact }
     }
 
     /// Whether it is known that nothing more can be sent here.

@@ -122,6 +122,16 @@ mod setnx_expire {
     tenure_testkit::conformance!(subject);
 }
 
+mod setnx_expire_lua {
+    use super::*;
+
+    fn subject() -> Redis {
+        Redis::start("?scheme=setnx-expire-lua", "", &[NOTHING_BESIDE])
+    }
+
+    tenure_testkit::conformance!(subject);
+}
+
 mod watch {
     use super::*;
 

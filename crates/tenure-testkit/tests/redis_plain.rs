@@ -92,6 +92,21 @@ async fn a_release_says_the_same_by_command_and_by_script() {
     }
 }
 
+/// The server repeats in its refusal of an unknown command what it was sent, and may cut that in the middle of a character.
+#[tokio::test]
+async fn odd_names_and_values_are_given_up() {
+    let server = RedisServer::start();
+    for (name, owner) in [("door".to_owned(), &b"\x01\xff\xfe\x80abc"[..]), ("锁".repeat(43), b"1"), ("锁".repeat(44), b"\r\n")]
+    {
+        // A link of its own: what a server knows is asked once.
+        let store = open(&server.url()).await;
+        assert_eq!(server.command(&[&b"SET"[..], name.as_bytes(), owner]), "OK");
+        let held = Lease { name: Name::new(&name).unwrap(), ..lease(&Owner::from_bytes(owner)) };
+        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::Released, "{name:?} {owner:?}");
+        assert_eq!(server.command(&["EXISTS", &name]), 0);
+    }
+}
+
 /// A server out of memory takes what gives up, with a linger and without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_needs_no_memory() {
