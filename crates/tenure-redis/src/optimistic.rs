@@ -6,6 +6,8 @@
 //!
 //! A value that is no record is a lock of somebody else's. It is left as it is, so nobody can queue behind it.
 
+mod found;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +15,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use redis::Value;
-use tenure::record::{Answer, Held, Record, Served, Turn};
-use tenure::{
-    Acquired, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Place, Released, Renewal, Request, Share, Store,
-};
+use tenure::record::{Answer, Served, Turn};
+use tenure::{Acquired, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use self::found::Found;
 use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{translate, unexpected};
-use crate::keys::Key;
 use crate::link::{Answers, Link};
 use crate::native::{RedisStore, check_from, millis, released, releases, told_apart};
 use crate::options::Options;
@@ -44,16 +44,6 @@ pub(crate) struct OptimisticStore {
 
 /// Leases to a transaction: more would be undone by others more often.
 const BATCH: usize = 100;
-
-/// What was found at a name, and what becomes of it.
-#[derive(Clone)]
-struct Found {
-    record: Record,
-    /// The value as it was read.
-    value: Option<Vec<u8>>,
-    /// The value is not ours: its end, and whose it is.
-    foreign: Option<Held>,
-}
 
 /// What is read at the beginning of a transaction.
 struct Seen {
@@ -324,59 +314,6 @@ impl Store for OptimisticStore {
             entries.extend(found.filter(|entry| entry.waiters > 0 || entry.holders.iter().any(|holder| holder.fence.is_some())));
         }
         Ok(entries)
-    }
-}
-
-impl Found {
-    fn new(value: Option<Vec<u8>>, left: i64, now: Duration) -> Result<Self, Error> {
-        let Some(bytes) = value else { return Ok(Self { record: Record::default(), value, foreign: None }) };
-        if let Some(record) = Record::read(&bytes)? {
-            return Ok(Self { record, value: Some(bytes), foreign: None });
-        }
-        let until = u64::try_from(left).map_or(Duration::MAX, |left| now + Duration::from_millis(left));
-        let owner = tenure::Owner::from_bytes(&bytes[..]);
-        let held = Held { owner, share: Share::MUTEX, counter: 0, since: now, until, lingers: false };
-        Ok(Self { record: Record::new([held.clone()], []), value: Some(bytes), foreign: Some(held) })
-    }
-
-    fn acquire(
-        &mut self,
-        request: &Request,
-        wake: &str,
-        now: Duration,
-        next: &mut dyn FnMut() -> u64,
-    ) -> Result<Turn<Answer>, Error> {
-        let place = if self.foreign.is_some() { Place::None } else { request.place };
-        self.record.acquire(&Request { place, ..request.clone() }, wake, now, next)
-    }
-
-    /// Adds the command that writes what has become of it, where that is something else.
-    fn add_write(&self, commands: &mut Commands, key: &Key<'_>, now: Duration) {
-        let until = self.record.holders().map(|held| held.until).chain(self.record.waiters().map(|waiter| waiter.until)).max();
-        let Some(until) = until else {
-            if self.value.is_some() {
-                commands.begin(2);
-                commands.word(b"DEL");
-                commands.joined(key);
-            }
-            return;
-        };
-        let foreign = self.foreign.as_ref().filter(|foreign| self.record.holders().any(|held| held.owner == foreign.owner));
-        let value = match (foreign, &self.value) {
-            (Some(foreign), _) if foreign.until == until => return,
-            (Some(_), Some(value)) => value.clone(),
-            _ => self.record.to_string().into_bytes(),
-        };
-        if foreign.is_none() && self.value.as_ref() == Some(&value) {
-            return;
-        }
-        let left = Digits::of(millis(until.saturating_sub(now)) + 1);
-        commands.begin(5);
-        commands.word(b"SET");
-        commands.joined(key);
-        for word in [&value[..], b"PX", left.as_bytes()] {
-            commands.word(word);
-        }
     }
 }
 

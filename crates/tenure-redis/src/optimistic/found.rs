@@ -1,0 +1,75 @@
+//! What was found at a name, and the command that writes what has become of it.
+
+use std::time::Duration;
+
+use tenure::record::{Answer, Held, Record, Turn};
+use tenure::{Error, Owner, Place, Request, Share};
+
+use crate::commands::{Commands, Digits};
+use crate::keys::Key;
+use crate::native::millis;
+
+/// What was found at a name, and what becomes of it.
+#[derive(Clone)]
+pub(super) struct Found {
+    pub(super) record: Record,
+    /// The value as it was read.
+    value: Option<Vec<u8>>,
+    /// The value is not ours: its end, and whose it is.
+    foreign: Option<Held>,
+}
+
+impl Found {
+    /// From the value of a key and what is left of its ttl in ms.
+    pub(super) fn new(value: Option<Vec<u8>>, left: i64, now: Duration) -> Result<Self, Error> {
+        let Some(bytes) = value else { return Ok(Self { record: Record::default(), value, foreign: None }) };
+        if let Some(record) = Record::read(&bytes)? {
+            return Ok(Self { record, value: Some(bytes), foreign: None });
+        }
+        let until = u64::try_from(left).map_or(Duration::MAX, |left| now + Duration::from_millis(left));
+        let owner = Owner::from_bytes(&bytes[..]);
+        let held = Held { owner, share: Share::MUTEX, counter: 0, since: now, until, lingers: false };
+        Ok(Self { record: Record::new([held.clone()], []), value: Some(bytes), foreign: Some(held) })
+    }
+
+    /// As [`Record::acquire`].
+    pub(super) fn acquire(
+        &mut self,
+        request: &Request,
+        wake: &str,
+        now: Duration,
+        next: &mut dyn FnMut() -> u64,
+    ) -> Result<Turn<Answer>, Error> {
+        let place = if self.foreign.is_some() { Place::None } else { request.place };
+        self.record.acquire(&Request { place, ..request.clone() }, wake, now, next)
+    }
+
+    /// Adds the command that writes what has become of it, where that is something else.
+    pub(super) fn add_write(&self, commands: &mut Commands, key: &Key<'_>, now: Duration) {
+        let until = self.record.holders().map(|held| held.until).chain(self.record.waiters().map(|waiter| waiter.until)).max();
+        let Some(until) = until else {
+            if self.value.is_some() {
+                commands.begin(2);
+                commands.word(b"DEL");
+                commands.joined(key);
+            }
+            return;
+        };
+        let foreign = self.foreign.as_ref().filter(|foreign| self.record.holders().any(|held| held.owner == foreign.owner));
+        let value = match (foreign, &self.value) {
+            (Some(foreign), _) if foreign.until == until => return,
+            (Some(_), Some(value)) => value.clone(),
+            _ => self.record.to_string().into_bytes(),
+        };
+        if foreign.is_none() && self.value.as_ref() == Some(&value) {
+            return;
+        }
+        let left = Digits::of(millis(until.saturating_sub(now)) + 1);
+        commands.begin(5);
+        commands.word(b"SET");
+        commands.joined(key);
+        for word in [&value[..], b"PX", left.as_bytes()] {
+            commands.word(word);
+        }
+    }
+}
