@@ -98,3 +98,20 @@ fn every_dialect_of_the_pages_is_spoken() {
     }
     assert!(spoken.len() > 2, "{spoken:?}");
 }
+
+/// The page has every `profile=` that there is, and no other.
+#[test]
+fn every_profile_is_on_the_page() {
+    let page = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/choosing.md"));
+    let table = page.split("\n| `profile=` | key of").nth(1).unwrap().split("\n\n").next().unwrap();
+    let cells = table.lines().skip(2).map(|line| line.split('|').nth(1).unwrap());
+    let told: BTreeSet<_> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let parse =
+        |profile: &str| tenure_redis::Options::parse(&format!("redis://cache?scheme=set-nx&prefix=app&profile={profile}"));
+    for profile in &told {
+        assert!(parse(profile).is_ok(), "{profile}");
+    }
+    let error = parse("nobody").unwrap_err().to_string();
+    let known = error.rsplit("one of ").next().unwrap().split(", ").collect();
+    assert_eq!(told, known);
+}

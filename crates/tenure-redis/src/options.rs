@@ -187,6 +187,9 @@ impl Options {
     /// Keeps locks with [`Scheme::SetNx`] where this library has them, e.g. `redis-py` or `pottery`. Some have a prefix of their own: for
     /// `shedlock` it is the environment, for `spring` the registry key.
     ///
+    /// That excludes a library which takes one key at one server, and none that takes a majority of several servers (RedLock) or keys:
+    /// `rueidislock` is for one with a majority of one, not for two of three keys, as it ships.
+    ///
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) for a library whose keys are not known; the error lists those that are.
     pub fn profile(mut self, library: &str) -> Result<Self, Error> {

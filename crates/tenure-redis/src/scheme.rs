@@ -9,7 +9,8 @@ use tenure::Error;
 #[non_exhaustive]
 pub enum Scheme {
     /// Ours: every kind of lock, with fences and queues. A mutex is a string key that holds its owner, so that clients of `SET NX PX` which
-    /// delete by comparison exclude us, and we them.
+    /// delete by comparison exclude us, and we them. They have no place in our queue: while
+    /// somebody of ours is always in it, they may get no turn.
     #[default]
     Native,
     /// `SETNX`, then `EXPIRE`, then `DEL`. The other side may lock a name for ever by dying between its first two commands, and may delete
