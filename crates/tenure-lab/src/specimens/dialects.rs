@@ -1,7 +1,5 @@
 //! Our client in the dialects of others, in the surroundings of the specimens: against itself, beside the others, and without its rules.
 
-use std::collections::BTreeSet;
-
 use tenure_testkit::history::Rule;
 
 use super::beside::{Flaw, Others};
@@ -154,7 +152,7 @@ fn ours_holds(world: &World) -> bool {
 }
 
 fn with_mistakes(world: &World, flaws: &[Flaw]) -> bool {
-    ours_holds(world) && world.beside.flaws == BTreeSet::from_iter(flaws.iter().copied())
+    ours_holds(world) && world.beside.flaws.iter().eq(flaws)
 }
 
 fn without_mistake(world: &World) -> bool {
