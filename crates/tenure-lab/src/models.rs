@@ -7,6 +7,7 @@
 //! A client may do nothing for as long as it likes, which is its pause; what is never delivered is lost. All clocks run alike; drift
 //! and the guard are arithmetic on top.
 
+mod dialects;
 mod lease;
 mod promise;
 mod queue;
@@ -73,8 +74,10 @@ impl fmt::Debug for Model {
 /// Every model, within bounds for each build: the protocols as they stand, then without each of their rules, then where they promise
 /// nothing.
 pub fn all() -> Vec<Model> {
-    let all = [lease::standing(), queue::standing(), lease::without(), queue::without(), lease::holes(), queue::holes()];
-    all.into_iter().flatten().collect()
+    let standing = [lease::standing(), queue::standing(), dialects::standing()];
+    let broken = [lease::without(), queue::without(), lease::holes(), queue::holes(), dialects::broken()];
+    let all = standing.into_iter().chain(broken);
+    all.flatten().collect()
 }
 
 /// The protocols as they stand, within bounds that take minutes and some gigabytes.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tenure_lab::models::{self, Expected, Model, Searched};
 
 /// How many states there are, of each model that holds. A count that changes says that the model has changed.
-const STATES: [(&str, usize); 19] = [
+const STATES: [(&str, usize); 27] = [
     ("lease", 162_724),
     ("lease-again", 354_233),
     ("lease-three", 94_848),
@@ -27,6 +27,14 @@ const STATES: [(&str, usize); 19] = [
     ("queue-unmarked", 45_041),
     ("cohort", 18_445),
     ("cohort-again", 43_640),
+    ("php", 56_360),
+    ("getset", 59_530),
+    ("watch", 14_514),
+    ("watch-late", 11_976),
+    ("php-beside", 458_420),
+    ("getset-beside", 101_714),
+    ("getset-clocks", 790),
+    ("watch-beside", 50_836),
 ];
 
 /// Searches a model, prints what came of it, and sees that this is what must come of it.
@@ -71,6 +79,16 @@ fn queues_hold() {
 #[test]
 fn cohorts_hold() {
     holds(&["cohort", "cohort-again"]);
+}
+
+#[test]
+fn dialects_hold_among_ourselves() {
+    holds(&["php", "getset", "watch", "watch-late"]);
+}
+
+#[test]
+fn dialects_hold_beside_others_that_make_no_mistake() {
+    holds(&["php-beside", "getset-beside", "getset-clocks", "watch-beside"]);
 }
 
 #[test]

@@ -76,6 +76,8 @@ pub enum Sight {
     TakenOver,
     /// Another holds after a client has crashed.
     AfterCrash,
+    /// Another holds what had no end, and whose owner was dead.
+    Orphan,
     /// Another holds by a lease that was passed on.
     Adopted,
     /// A fence was told after data was lost.
@@ -100,6 +102,7 @@ impl Sight {
             Self::Over => "cleared up",
             Self::TakenOver => "taken over after a lease has ended",
             Self::AfterCrash => "taken over after a crash",
+            Self::Orphan => "taken over though it had no end",
             Self::Adopted => "adopted",
             Self::AfterFlush => "granted after data was lost",
             Self::Queued => "queued",
@@ -117,6 +120,7 @@ impl Sight {
             Self::Over => |m: &P, s: &P::State| m.sees(s, Self::Over),
             Self::TakenOver => |m: &P, s: &P::State| m.sees(s, Self::TakenOver),
             Self::AfterCrash => |m: &P, s: &P::State| m.sees(s, Self::AfterCrash),
+            Self::Orphan => |m: &P, s: &P::State| m.sees(s, Self::Orphan),
             Self::Adopted => |m: &P, s: &P::State| m.sees(s, Self::Adopted),
             Self::AfterFlush => |m: &P, s: &P::State| m.sees(s, Self::AfterFlush),
             Self::Queued => |m: &P, s: &P::State| m.sees(s, Self::Queued),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::program::Tick;
+use super::stamp::Stamp;
 
 /// The key that is the lock, in every scheme.
 pub(super) const LOCK: &str = "lock";
@@ -147,6 +148,8 @@ pub enum Command {
     ReadUnlock(&'static str, Value),
     /// A script of a writer: takes the name unless anybody is there
     WriteLock(&'static str, Value, Tick),
+    /// A script of ours, at a lock whose value is a point in time
+    Stamp(Stamp),
 }
 
 impl fmt::Display for Value {
@@ -204,6 +207,7 @@ impl fmt::Display for Command {
                 write!(f, "UPDATE {key} SET version = version + 1, ends = {ends} WHERE version = {version}")
             }
             Self::ReadLock(key, value, ttl) => write!(f, "script: add {value} to the readers of {key}, EXPIRE {ttl} for all"),
+            Self::Stamp(stamp) => stamp.fmt(f),
             Self::ReadUnlock(key, value) => write!(f, "script: remove {value} from the readers of {key}"),
             Self::WriteLock(key, value, ttl) => write!(f, "script: SET {key} {value} PX {ttl} if nobody reads or writes"),
         }

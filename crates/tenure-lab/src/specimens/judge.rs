@@ -22,6 +22,16 @@ impl World {
         broken && (setting.also)(self)
     }
 
+    /// Whether anybody believes to hold.
+    pub(super) fn is_held(&self) -> bool {
+        self.clients.iter().any(|client| client.believes(self.now))
+    }
+
+    /// Whether a client's lease has ended before it gave it up.
+    pub(super) fn has_lapsed(&self, client: &Client) -> bool {
+        client.died.is_none() && client.hold.is_some() && !client.believes(self.now)
+    }
+
     /// Nobody holds, nobody is about to, and whoever died did so longer than a lease ago.
     fn is_over(&self, setting: &Setting) -> bool {
         let over = |client: &Client| match client.died {

@@ -4,8 +4,10 @@
 //! processes: what those see is judged by the checker that judges our own stores. Each reply of the real server is compared with that of the
 //! model, so the model is tested as well.
 
+mod beside;
 mod catalogue;
 mod command;
+pub(crate) mod dialects;
 mod judge;
 mod matrix;
 mod player;
@@ -15,6 +17,7 @@ mod schemes;
 mod search;
 mod server;
 mod setting;
+mod stamp;
 mod story;
 mod wire;
 mod world;

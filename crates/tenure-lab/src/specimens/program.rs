@@ -9,6 +9,7 @@ use std::fmt;
 use tenure_testkit::register::Comparison;
 
 use super::command::{Command, Value};
+use super::stamp::Rules;
 
 /// A moment or a span, in steps of the run's clock.
 pub(super) type Tick = i16;
@@ -72,6 +73,8 @@ pub struct Turn {
     pub now: Tick,
     /// `now`, when the last command was sent.
     pub sent: Tick,
+    /// What it minds, where it is ours.
+    pub rules: Rules,
 }
 
 /// Part of a lock client.
@@ -92,12 +95,16 @@ pub struct Scheme {
     pub works_on: bool,
     /// What the guarded resource compares a fence by, where there is one.
     pub resource: Option<Comparison>,
+    /// It does one thing after another: renewals do not run beside the rest.
+    pub in_turn: bool,
+    /// What it minds, where it is ours.
+    pub rules: Rules,
 }
 
 impl Scheme {
     /// One that never renews.
     pub const fn new(about: &'static str, acquire: Routine, release: Routine) -> Self {
-        Self { about, acquire, renew: None, release, works_on: false, resource: None }
+        Self { about, acquire, renew: None, release, works_on: false, resource: None, in_turn: false, rules: Rules::TENURE }
     }
 
     /// One that renews, with what is to be said of that.
@@ -310,7 +317,7 @@ impl Client {
             None => None,
         };
         let (now, sent) = (self.clock(now), self.lanes[lane].sent);
-        let turn = Turn { line: here, reply, wall: now + self.slept + self.skew, now, sent };
+        let turn = Turn { line: here, reply, wall: now + self.slept + self.skew, now, sent, rules: scheme.rules };
         let next = routine.map_or(Next::Freed, |routine| routine(self, turn));
         let stage = &mut self.lanes[lane].stage;
         match next {

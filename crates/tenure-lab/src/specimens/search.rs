@@ -7,6 +7,7 @@ use tenure_testkit::history::Rule;
 
 use super::setting::Setting;
 use super::world::{Action, World};
+use crate::models::Sight;
 
 /// The rules that a specimen can break.
 pub const RULES: [Rule; 7] =
@@ -17,6 +18,10 @@ pub const RULES: [Rule; 7] =
 pub struct Searched {
     /// How many states were looked at.
     pub states: usize,
+    /// How many steps it went.
+    pub depth: usize,
+    /// What never came about, though it should.
+    pub missed: Vec<Sight>,
     /// The shortest way to break the rule: each world, and what happens in it next.
     pub path: Option<Vec<(World, Action)>>,
     /// How long it took.
@@ -26,6 +31,7 @@ pub struct Searched {
 struct Search {
     setting: Setting,
     rules: Vec<Rule>,
+    sights: Vec<Sight>,
 }
 
 impl Model for Search {
@@ -48,19 +54,39 @@ impl Model for Search {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let intact = |model: &Self, state: &World| !model.rules.iter().any(|rule| state.breaks(&model.setting, *rule));
-        vec![Property::always("no rule is broken", intact)]
+        let sights = self.sights.iter().map(|sight| {
+            let seen = match sight {
+                Sight::Orphan => |_: &Self, state: &World| state.beside.adopted,
+                Sight::AfterCrash => {
+                    |_: &Self, state: &World| state.is_held() && state.clients.iter().any(|client| client.died.is_some())
+                }
+                Sight::TakenOver => {
+                    |_: &Self, state: &World| state.is_held() && state.clients.iter().any(|client| state.has_lapsed(client))
+                }
+                _ => |_: &Self, state: &World| state.is_held(),
+            };
+            Property::sometimes(sight.words(), seen)
+        });
+        std::iter::once(Property::always("no rule is broken", intact)).chain(sights).collect()
     }
 }
 
 /// The shortest way to break one of `rules`, or the certainty that there is none within the setting's bounds.
 pub fn search(setting: &Setting, rules: &[Rule]) -> Searched {
+    search_seeing(setting, rules, &[])
+}
+
+/// The same, with what must come about in one of the states.
+pub(crate) fn search_seeing(setting: &Setting, rules: &[Rule], sights: &[Sight]) -> Searched {
     let began = Instant::now();
-    let model = Search { setting: setting.clone(), rules: rules.to_vec() };
+    let model = Search { setting: setting.clone(), rules: rules.to_vec(), sights: sights.to_vec() };
     // One thread: only then is the first that is found the shortest, and the same every time.
     let checker = model.checker().threads(1).spawn_bfs().join();
     let path = checker.discovery("no rule is broken").map(|path| {
         let steps = path.into_vec().into_iter();
         steps.filter_map(|(world, action)| action.map(|action| (world, action))).collect()
     });
-    Searched { states: checker.unique_state_count(), path, took: began.elapsed() }
+    let missed = sights.iter().copied().filter(|sight| checker.discovery(sight.words()).is_none()).collect();
+    let depth = checker.max_depth().saturating_sub(1);
+    Searched { states: checker.unique_state_count(), depth, missed, path, took: began.elapsed() }
 }

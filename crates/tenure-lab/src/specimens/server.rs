@@ -1,9 +1,12 @@
 //! A model of one Redis server, as far as the schemes use it.
 
+mod stamp;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::command::{Command, FENCE, LOCK, OK, ONE, Value, ZERO};
 use super::program::Tick;
+pub(super) use stamp::ORPHANED;
 
 /// A server with its data. Its clock is the world's plus what it was set forward or back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,6 +37,21 @@ enum Data {
     Text(Value),
     /// A hash of counts, or a sorted set by score.
     Members(BTreeMap<Value, Tick>),
+    /// Whose the lock is, for as long as it has this value.
+    Owner(Value, Value),
+    /// Since when the lock was seen with this value and without an end.
+    Seen(Value, Tick),
+}
+
+/// What is at the lock, for whoever looks on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AtLock {
+    /// The value; nothing where there is no key.
+    pub value: Value,
+    /// Which write that was.
+    pub version: Option<u8>,
+    /// The key has no ttl.
+    pub endless: bool,
 }
 
 impl Server {
@@ -47,6 +65,18 @@ impl Server {
         self.watches.retain(|(other, _), _| *other != who);
         self.deafen(who);
         self.mail.remove(&who);
+    }
+
+    /// A connection is gone, and what it watched with it.
+    pub fn hang_up(&mut self, connection: (u8, u8)) {
+        self.watches.remove(&connection);
+    }
+
+    /// What is at the lock.
+    pub(super) fn at_lock(&self, now: Tick) -> AtLock {
+        let entry = self.get(LOCK, now);
+        let value = entry.map_or(Value::Nil, |_| self.text(LOCK));
+        AtLock { value, version: entry.map(|entry| entry.version), endless: entry.is_some_and(|entry| entry.until.is_none()) }
     }
 
     /// Whether the lock is taken, by anybody. A timestamp that has passed is nobody's, and so is a count of none.
@@ -76,7 +106,8 @@ impl Server {
         self.get(LOCK, now).is_some_and(|entry| match &entry.data {
             Data::Text(value) => *value == owner,
             Data::Members(members) => members.contains_key(&owner),
-        })
+            Data::Owner(..) | Data::Seen(..) => false,
+        }) || (self.get(LOCK, now).is_some() && self.stamped_for() == Some(owner))
     }
 
     /// Executes a command of connection `from`.
@@ -151,6 +182,7 @@ impl Server {
             Command::Decr(key) => self.add(key, -1),
             Command::TakeInTurn { key, member, at, ttl, patience } => self.take_in_turn(key, member, at, (ttl, patience), now),
             Command::Leave(key, member) | Command::ReadUnlock(key, member) => self.leave(key, member),
+            Command::Stamp(stamp) => self.stamp(stamp, now),
             Command::Update { key, version, ends } => self.update(key, version, ends),
             Command::ReadLock(key, member, ttl) => self.read_lock(key, member, now + ttl),
             _ => ZERO,

@@ -1,5 +1,6 @@
 //! The surroundings of a scheme: who is there, for how long, and what may go wrong.
 
+use super::beside::Others;
 use super::program::{Scheme, Tick};
 use super::schemes::TTL;
 use super::world::World;
@@ -9,6 +10,8 @@ use super::world::World;
 pub struct Setting {
     /// The lock.
     pub scheme: Scheme,
+    /// What others run at the same name.
+    pub others: Option<Others>,
     /// How many clients there are.
     pub clients: u8,
     /// How often each may ask.
@@ -23,6 +26,8 @@ pub struct Setting {
     pub horizon: Tick,
     /// By how much the wall clock of each is ahead.
     pub skews: [Tick; 3],
+    /// By how much the server's clock is ahead.
+    pub ahead: Tick,
     /// Renewals are never later than this after the last; otherwise they may be as late as they like.
     pub punctual: Option<Tick>,
     /// Nobody is slow: whoever lives finishes what it does within a step, and gives up before its lease ends.
@@ -67,6 +72,7 @@ impl Setting {
     pub const fn new(scheme: Scheme) -> Self {
         Self {
             scheme,
+            others: None,
             clients: 3,
             takes: 1,
             capacity: 1,
@@ -74,10 +80,24 @@ impl Setting {
             ttl: TTL,
             horizon: 2 * TTL,
             skews: [0; 3],
+            ahead: 0,
             punctual: None,
             prompt: false,
             also: |_| true,
             faults: Faults::NONE,
+        }
+    }
+
+    /// Whether a client is one of the others.
+    pub fn is_other(&self, who: u8) -> bool {
+        self.others.is_some_and(|others| who >= others.from)
+    }
+
+    /// What a client runs.
+    pub fn scheme_of(&self, who: u8) -> &Scheme {
+        match &self.others {
+            Some(others) if who >= others.from => &others.scheme,
+            _ => &self.scheme,
         }
     }
 }

@@ -119,8 +119,8 @@ impl Scale {
                 script(ENTER, key, &[text(member), now.to_string(), oldest.to_string(), limit.to_string()])
             }
             Command::ReadLock(key, value, ttl) => script(READ_LOCK, key, &[text(value), self.ttl(ttl)]),
-            // Of the table; see the player.
-            Command::Select(_) | Command::Update { .. } => Vec::new(),
+            // Of the table, see the player; and of ours, which is played by nobody.
+            Command::Stamp(_) | Command::Select(_) | Command::Update { .. } => Vec::new(),
         }
     }
 

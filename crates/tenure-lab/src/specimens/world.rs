@@ -3,6 +3,7 @@
 use tenure_testkit::history::Rule;
 use tenure_testkit::register::Comparison;
 
+use super::beside::Beside;
 use super::command::{Command, Value};
 use super::program::{Change, Client, Part, Stage, Tick};
 use super::server::Server;
@@ -29,6 +30,8 @@ pub struct World {
     before: Vec<u8>,
     /// The fence that the guarded resource has seen.
     resource: Option<i16>,
+    /// What others have done, where there are any.
+    pub(super) beside: Beside,
     /// Rules that were broken in a step, and not in a state.
     pub(super) broken: Vec<Rule>,
 }
@@ -105,13 +108,14 @@ impl World {
         Self {
             now: 0,
             server: Server::default(),
-            jumped: 0,
+            jumped: setting.ahead,
             clients: clients.collect(),
             left: setting.faults,
             largest: 0,
             floors: vec![0; usize::from(setting.clients)],
             before: vec![0; usize::from(setting.clients)],
             resource: None,
+            beside: Beside::default(),
             broken: Vec::new(),
         }
     }
@@ -188,7 +192,7 @@ impl World {
                 actions.push(Action::LoseRequest(next));
             }
         }
-        if setting.scheme.resource.is_some() && client.believes(self.now) {
+        if setting.scheme_of(who).resource.is_some() && client.believes(self.now) {
             actions.push(Action::Write(who));
         }
         if client.releasing && client.hold.is_some() && client.lanes[0].part.is_none() {
@@ -206,11 +210,16 @@ impl World {
     }
 
     fn may_begin(&self, setting: &Setting, client: &Client, lane: usize) -> Option<Part> {
-        let scheme = &setting.scheme;
+        let scheme = setting.scheme_of(client.who);
+        if scheme.in_turn && client.lanes[1 - lane].part.is_some() {
+            return None;
+        }
         match (lane, client.hold) {
-            // Clients are alike but for their clocks: the first to ask is A, and so on.
+            // Clients are alike but for their clocks and whose they are: the first to ask is A, and so on.
             (0, None) => {
-                let in_turn = client.takes > 0 || self.clients[..usize::from(client.who)].iter().all(|other| other.takes > 0);
+                let before = &self.clients[..usize::from(client.who)];
+                let asked = |other: &Client| other.takes > 0 || setting.is_other(other.who) != setting.is_other(client.who);
+                let in_turn = client.takes > 0 || before.iter().all(asked);
                 let differ = setting.skews.iter().any(|skew| *skew != 0);
                 (client.takes < setting.takes && (in_turn || differ)).then_some(Part::Acquire)
             }
@@ -226,7 +235,7 @@ impl World {
         match action {
             Action::Step(next) => {
                 if let Some((connection, command)) = self.send(setting, next, &mut said) {
-                    let reply = self.run(next.who, connection, command);
+                    let reply = self.run(setting, next.who, connection, command);
                     said.push(Said::Ran(next.who, command, reply));
                     self.hear(setting, next.who, next.lane, reply, &mut said);
                 }
@@ -240,7 +249,7 @@ impl World {
             Action::Run(who, lane) => {
                 let stage = self.client(who).lanes[lane].stage;
                 if let Stage::Sent(connection, line, command) = stage {
-                    let reply = self.run(who, connection, command);
+                    let reply = self.run(setting, who, connection, command);
                     self.client(who).lanes[lane].stage = Stage::Ran(line, reply);
                     said.push(Said::Ran(who, command, reply));
                 }
@@ -254,14 +263,16 @@ impl World {
             Action::LoseReply(next) => {
                 self.left.lost_replies -= 1;
                 if let Some((connection, command)) = self.send(setting, next, &mut said) {
-                    self.run(next.who, connection, command);
+                    self.run(setting, next.who, connection, command);
+                    self.server.hang_up((next.who, connection));
                     said.push(Said::Ran(next.who, command, Value::Broken));
                     self.hear(setting, next.who, next.lane, Value::Broken, &mut said);
                 }
             }
             Action::LoseRequest(next) => {
                 self.left.lost_requests -= 1;
-                if let Some((_, command)) = self.send(setting, next, &mut said) {
+                if let Some((connection, command)) = self.send(setting, next, &mut said) {
+                    self.server.hang_up((next.who, connection));
                     said.push(Said::Lost(next.who, command));
                     self.hear(setting, next.who, next.lane, Value::Broken, &mut said);
                 }
@@ -320,22 +331,27 @@ impl World {
         let Move { who, lane, begin } = next;
         let now = self.now;
         if let Some(part) = begin {
-            let changes = self.client(who).begin(&setting.scheme, part, now);
+            let changes = self.client(who).begin(setting.scheme_of(who), part, now);
             self.note(who, changes, said);
         }
         self.client(who).send(lane, now)
     }
 
-    fn run(&mut self, who: u8, connection: u8, command: Command) -> Value {
+    fn run(&mut self, setting: &Setting, who: u8, connection: u8, command: Command) -> Value {
         let now = self.now + self.jumped;
-        self.server.run((who, connection), command, now)
+        let before = self.server.at_lock(now);
+        let reply = self.server.run((who, connection), command, now);
+        if setting.others.is_some() {
+            self.judge(setting, who, command, reply, before, now);
+        }
+        reply
     }
 
     fn hear(&mut self, setting: &Setting, who: u8, lane: usize, reply: Value, said: &mut Vec<Said>) {
         let now = self.now;
         let client = self.client(who);
         let (believed, owner) = (client.believes(now), client.mine);
-        let changes = client.hear(&setting.scheme, lane, reply, now);
+        let changes = client.hear(setting.scheme_of(who), lane, reply, now);
         if changes.contains(&Change::Lost) && believed && self.server.is_taken_by(owner, now + self.jumped) {
             self.broken.push(Rule::FalseLoss);
         }
@@ -374,7 +390,7 @@ impl World {
 
     fn write(&mut self, setting: &Setting, who: u8, said: &mut Vec<Said>) {
         let fence = self.client(who).hold.and_then(|hold| hold.fence);
-        let accepted = match setting.scheme.resource {
+        let accepted = match setting.scheme_of(who).resource {
             Some(Comparison::Equality) => self.resource.is_none() || self.resource == fence,
             _ => self.resource <= fence,
         };

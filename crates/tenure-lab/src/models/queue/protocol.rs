@@ -271,7 +271,7 @@ impl Subject for Protocol {
             Sight::Over => any(Phase::Over),
             Sight::AfterCrash => any(Phase::Dead) && others_hold,
             Sight::Lost => any(Phase::Lost),
-            Sight::Renewed | Sight::TakenOver | Sight::Adopted | Sight::AfterFlush => false,
+            Sight::Renewed | Sight::TakenOver | Sight::Orphan | Sight::Adopted | Sight::AfterFlush => false,
         }
     }
 

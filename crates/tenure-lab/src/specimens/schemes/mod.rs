@@ -2,6 +2,7 @@
 
 pub(super) mod counted;
 pub(super) mod getset;
+pub(super) mod ours;
 pub(super) mod php;
 pub(super) mod row;
 pub(super) mod setnx;

@@ -16,6 +16,10 @@ pub(in crate::specimens) const PROLONGED: Scheme =
 pub(in crate::specimens) const MENDED_RELEASE: Scheme =
     Scheme::new("SETNX, EXPIRE, adoption; compare-and-delete of start + expiry", wait, delete_if_mine);
 
+/// As the class has it, with a timeout, and a client of Redis that throws when no reply comes.
+pub(in crate::specimens) const WAITING: Scheme =
+    Scheme::new("SETNX, EXPIRE, adoption; GET, then DEL", wait_or_throw, get_then_delete);
+
 /// A client that has adopted remembers it here.
 pub(in crate::specimens) const ADOPTED: Value = Value::Word("adopted");
 
@@ -45,6 +49,10 @@ fn wait(client: &mut Client, turn: Turn) -> Next {
         (2, Value::Int(ttl)) if ttl >= 0 => call(1, Command::SetNx(LOCK, client.mine)),
         _ => take(client, turn),
     }
+}
+
+fn wait_or_throw(client: &mut Client, turn: Turn) -> Next {
+    if turn.reply == Value::Broken { Next::Busy } else { wait(client, turn) }
 }
 
 fn get_then_expire(client: &mut Client, turn: Turn) -> Next {
