@@ -48,7 +48,7 @@ impl RedisStore {
 
     pub(crate) fn name_of(&self, key: &[u8]) -> Option<Name> {
         let name = std::str::from_utf8(key).ok()?.strip_prefix(&self.layout.prefix)?;
-        Name::new(name).ok()
+        Name::new(name).ok().filter(|name| self.layout.check(name).is_ok())
     }
 
     /// What is at the keys of `names`. Free ones for which nobody waits are left out.

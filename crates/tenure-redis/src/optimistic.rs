@@ -8,7 +8,9 @@
 
 mod found;
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use futures_util::stream::BoxStream;
 use redis::Value;
 use tenure::record::{Answer, Served, Turn};
 use tenure::{Acquired, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout_at};
 
 use self::found::Found;
@@ -37,13 +39,46 @@ use crate::reply::{executed, read, time};
 pub(crate) struct OptimisticStore {
     /// Everything that needs no transaction, and where pushes are heard.
     redis: RedisStore,
-    /// For transactions, whose turn it is.
+    lane: Lane,
+    /// Those who ask and wait may be many: renewals do not stand in line with them. One that runs late changes nothing, because it only
+    /// writes what nobody has changed.
+    renewals: Lane,
+}
+
+/// A connection for transactions, one at a time.
+struct Lane {
     connection: Connection,
     turn: Mutex<()>,
 }
 
+/// By how much the counter may be behind the server's time, us.
+const LAG: u64 = 1_000_000;
+
 /// Leases to a transaction: more would be undone by others more often.
 const BATCH: usize = 100;
+
+/// What came of one try of a transaction.
+enum Tried<T> {
+    Done(Done<T>),
+    /// The counter is behind, and has to be watched.
+    Behind,
+    /// Somebody else was faster; or the connection was another at the end, and nobody knows what became of the first, or it had sent
+    /// nothing.
+    Overtaken {
+        unheard: bool,
+    },
+}
+
+impl Lane {
+    async fn open(options: &Options) -> Result<Self, Error> {
+        Ok(Self { connection: Connection::open(options).await?, turn: Mutex::default() })
+    }
+
+    async fn turn(&self, end: Instant) -> Result<MutexGuard<'_, ()>, Error> {
+        let in_time = timeout_at(end, self.turn.lock()).await.ok().filter(|_| Instant::now() < end);
+        in_time.ok_or_else(|| Error::unavailable("other transactions of this process took all the time there was"))
+    }
+}
 
 /// What is read at the beginning of a transaction.
 struct Seen {
@@ -64,7 +99,7 @@ struct Done<T> {
 
 impl OptimisticStore {
     pub(crate) async fn connect(redis: RedisStore, options: &Options) -> Result<Self, Error> {
-        Ok(Self { redis, connection: Connection::open(options).await?, turn: Mutex::default() })
+        Ok(Self { redis, lane: Lane::open(options).await?, renewals: Lane::open(options).await? })
     }
 
     /// Has `change` change what is at the names, and writes it, all of it or nothing.
@@ -78,60 +113,87 @@ impl OptimisticStore {
         end: Instant,
         mut change: impl FnMut(&mut [Found], Duration, &mut dyn FnMut() -> u64) -> Result<T, Error> + Send,
     ) -> Result<Done<T>, Error> {
-        let Ok(_turn) = timeout_at(end, self.turn.lock()).await else {
-            return Err(Error::unavailable("other transactions of this process took all the time there was"));
-        };
-        let mut repeated = false;
-        let unheard = |error: Error, repeated| if repeated { error.maybe_applied() } else { error };
+        let _turn = self.lane.turn(end).await?;
+        let (mut lifts, mut repeated) = (false, false);
         while Instant::now() < end {
-            let Seen { link, now, counter, mut found } = self.see(names, end).await.map_err(|error| unheard(error, repeated))?;
-            let mut last = counter;
-            let mut next = || {
-                last = if last == counter { last.max(self.redis.connection.seen()).max(micros(now)) + 1 } else { last + 1 };
-                last
-            };
-            let outcome = change(&mut found, now, &mut next)?;
-            let done = Done { outcome, mark: counter, repeated };
-            let Some(writes) = self.writes(names, &found, now, last - counter) else { return Ok(done) };
-            // On any other connection nothing is watched.
-            let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { ping() };
-            let exchange = self.connection.exchange(end, repeat, write).await.map_err(|error| unheard(error, repeated))?;
-            let Exchange { link: asked, answers, repeated: again } = exchange;
-            repeated |= again;
-            if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
-                self.redis.connection.saw(last);
-                return Ok(done);
+            let tried = self.attempt(&self.lane, names, lifts, repeat, end, &mut change).await;
+            match tried.map_err(|error| if repeated { error.maybe_applied() } else { error })? {
+                Tried::Done(done) => return Ok(Done { repeated: repeated || done.repeated, ..done }),
+                Tried::Behind => lifts = true,
+                Tried::Overtaken { unheard } => (lifts, repeated) = (false, repeated || unheard),
             }
         }
-        Err(unheard(Error::unavailable("others changed the name again and again"), repeated))
+        Err(if repeated { overtaken().maybe_applied() } else { overtaken() })
+    }
+
+    /// One look, and what `change` makes of it, written unless somebody else was faster.
+    async fn attempt<T: Send>(
+        &self,
+        lane: &Lane,
+        names: &[&Name],
+        lifts: bool,
+        repeat: Repeat,
+        end: Instant,
+        change: &mut (impl FnMut(&mut [Found], Duration, &mut dyn FnMut() -> u64) -> Result<T, Error> + Send),
+    ) -> Result<Tried<T>, Error> {
+        let Seen { link, now, counter, mut found } = self.see(lane, names, lifts, end).await?;
+        let floor = self.redis.connection.seen().max(micros(now));
+        let first = if lifts { counter.max(floor) } else { counter };
+        let mut last = first;
+        let mut next = || {
+            last += 1;
+            last
+        };
+        let outcome = change(&mut found, now, &mut next)?;
+        let grants = last > first;
+        if grants && !lifts && counter.saturating_add(LAG) < floor {
+            // To lift the counter is to add what it is behind, once: so it has to be watched as well.
+            return Ok(Tried::Behind);
+        }
+        let done = |repeated| Tried::Done(Done { outcome, mark: counter, repeated });
+        let Some(writes) = self.writes(names, &found, now, if grants { last - counter } else { 0 }) else {
+            return Ok(done(false));
+        };
+        // On any other connection nothing is watched.
+        let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { ping() };
+        let Exchange { link: asked, answers, repeated } = lane.connection.exchange(end, repeat, write).await?;
+        if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
+            self.redis.connection.saw(last);
+            return Ok(done(repeated));
+        }
+        Ok(Tried::Overtaken { unheard: repeated })
     }
 
     /// Watches the names and reads what is there.
-    async fn see(&self, names: &[&Name], end: Instant) -> Result<Seen, Error> {
+    async fn see(&self, lane: &Lane, names: &[&Name], counter_too: bool, end: Instant) -> Result<Seen, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
             // Of one that was given up on the way.
             commands.add(&[b"UNWATCH"]);
-            commands.begin(1 + names.len());
+            let counter_key = self.redis.layout.counter.as_bytes();
+            commands.begin(1 + names.len() + usize::from(counter_too));
             commands.word(b"WATCH");
+            if counter_too {
+                commands.word(counter_key);
+            }
             for name in names {
                 commands.joined(&self.redis.layout.of(name).name());
             }
-            commands.add(&[b"GET", self.redis.layout.counter.as_bytes()]);
+            commands.add(&[b"GET", counter_key]);
             self.add_look(&mut commands, names);
             commands
         };
-        let Exchange { link, answers, .. } = self.connection.exchange(end, Repeat::Freely, ask).await?;
+        let Exchange { link, answers, .. } = lane.connection.exchange(end, Repeat::Freely, ask).await?;
         let mut answers = answers.into_iter();
         for _ in 0..2 {
             answers.next().ok_or_else(|| unexpected("no reply"))?.map_err(|e| translate(&e))?;
         }
-        let counter: Option<u64> = read(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
-        let counter = counter.unwrap_or_default();
-        if counter >= Fence::MAX_COUNTER {
-            let what = format!("the grant counter stands at {counter}, beyond what a fence can be made of");
-            return Err(Error::refused(what).fix("set the key tenure:fence to a number below 2^53, or use a prefix= of your own"));
-        }
+        let stored: Option<Vec<u8>> = read(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
+        let counter = stored.map_or(Some(0), |digits| std::str::from_utf8(&digits).ok()?.parse().ok());
+        let Some(counter) = counter.filter(|counter| *counter < Fence::MAX_COUNTER) else {
+            let what = format!("the grant counter at {} cannot be used", self.redis.layout.counter);
+            return Err(Error::refused(what).fix("set it to a number below 2^53, or use a prefix= of your own"));
+        };
         self.redis.connection.saw(counter);
         let (now, found) = look(answers.collect())?;
         Ok(Seen { link, now, counter, found: found.into_iter().collect::<Result<_, _>>()? })
@@ -185,7 +247,8 @@ impl OptimisticStore {
         turn.answer
     }
 
-    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Vec<Renewal>, Error> {
+    /// Tries to renew leases in one transaction; none where somebody else was faster.
+    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<Renewal>>, Error> {
         let names: Vec<&Name> = leases.iter().map(|lease| &lease.name).collect();
         // Several shares of one name are changes to one record.
         let (mut places, mut distinct) = (Vec::with_capacity(names.len()), Vec::<&Name>::new());
@@ -196,11 +259,15 @@ impl OptimisticStore {
                 distinct.push(name);
             }
         }
-        let renew = |found: &mut [Found], now, _: &mut dyn FnMut() -> u64| {
+        let mut renew = |found: &mut [Found], now, _: &mut dyn FnMut() -> u64| {
             let renew = |(lease, place): (&Lease, &usize)| found[*place].record.renew(&lease.owner, lease.ttl, now);
             Ok(leases.iter().zip(&places).map(renew).collect())
         };
-        Ok(self.transact(&distinct, Repeat::Settled, end, renew).await?.outcome)
+        let _turn = self.renewals.turn(end).await?;
+        Ok(match self.attempt(&self.renewals, &distinct, false, Repeat::Settled, end, &mut renew).await? {
+            Tried::Done(done) => Some(done.outcome),
+            Tried::Behind | Tried::Overtaken { .. } => None,
+        })
     }
 
     async fn look_at(&self, names: &[&Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
@@ -222,12 +289,16 @@ impl OptimisticStore {
 #[async_trait]
 impl Store for OptimisticStore {
     fn features(&self) -> Features {
-        Features { late_commands: self.connection.has_late_commands(), ..self.redis.features() }
+        let late_commands = self.lane.connection.has_late_commands() || self.renewals.connection.has_late_commands();
+        Features { late_commands, ..self.redis.features() }
     }
 
     async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
         self.redis.layout.check(&request.name)?;
         check_from(request)?;
+        if request.owner.as_bytes().is_empty() {
+            return Err(Error::invalid("the owner is empty").fix("use one with a byte at least"));
+        }
         let (end, channel) = (self.redis.end(request.ttl), self.redis.connection.channel().unwrap_or_default());
         let acquire = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| found[0].acquire(request, channel, now, next);
         let Done { outcome, mark, repeated } = self.transact(&[&request.name], Repeat::Settled, end, acquire).await?;
@@ -257,7 +328,9 @@ impl Store for OptimisticStore {
             }
             Ok(turns)
         };
-        let Some(turns) = self.transact(&names, Repeat::Settled, end, acquire).await?.outcome else { return Ok(None) };
+        let Some(turns) = self.transact(&names, Repeat::Settled, end, acquire).await?.outcome else {
+            return Ok(None);
+        };
         let mut grants = Vec::with_capacity(turns.len());
         for turn in turns {
             grants.push(self.tell(turn, end).await);
@@ -269,20 +342,28 @@ impl Store for OptimisticStore {
         let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
         // Somewhat less than the limit, so that the answers there are reach the caller before it gives up.
         let end = Instant::now() + limit.mul_f64(0.9);
-        let mut answers = Vec::with_capacity(leases.len());
-        for batch in leases.chunks(BATCH) {
-            match self.renew_batch(batch, end).await {
-                Ok(renewals) => answers.extend(renewals.into_iter().map(Ok)),
-                // One name that is refused fails its whole batch.
-                Err(error) if batch.len() > 1 && !error.is_transient() => {
-                    for alone in batch.chunks(1) {
-                        answers.push(self.renew_batch(alone, end).await.map(|renewals| renewals[0]));
-                    }
-                }
-                Err(error) => answers.extend(batch.iter().map(|_| Err(error.copy()))),
+        let mut answers: Vec<Option<Result<Renewal, Error>>> = leases.iter().map(|_| None).collect();
+        let mut parts: VecDeque<Range<usize>> =
+            (0..leases.len()).step_by(BATCH).map(|at| at..leases.len().min(at + BATCH)).collect();
+        while let Some(part) = parts.pop_front() {
+            let outcome = self.renew_batch(&leases[part.clone()], end).await;
+            let again = match &outcome {
+                Ok(renewals) => renewals.is_none() && Instant::now() < end,
+                Err(error) => part.len() > 1 && !error.is_transient(),
+            };
+            if again {
+                // Halved, until whoever is to blame stands alone, and does not keep the others waiting.
+                let middle = part.start + part.len() / 2;
+                parts.extend([part.start..middle, middle..part.end].into_iter().filter(|part| !part.is_empty()));
+                continue;
+            }
+            let outcome = outcome.and_then(|renewals| renewals.ok_or_else(overtaken));
+            for at in part.clone() {
+                let of_one = |renewals: &Vec<Renewal>| renewals[at - part.start];
+                answers[at] = Some(outcome.as_ref().map(of_one).map_err(Error::copy));
             }
         }
-        answers
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(overtaken()))).collect()
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
@@ -326,6 +407,10 @@ fn look(answers: Answers) -> Result<(Duration, Vec<Result<Found, Error>>), Error
         all.push(read(value).and_then(|value| Found::new(value, read(left)?, now)));
     }
     Ok((now, all))
+}
+
+fn overtaken() -> Error {
+    Error::unavailable("others changed the name again and again")
 }
 
 fn ping() -> Commands {

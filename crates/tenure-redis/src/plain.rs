@@ -4,6 +4,7 @@
 //! queue, because a foreign holder tells nobody that it is done.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,12 +32,14 @@ use crate::script::{self, DELETES};
 pub(crate) struct PlainStore {
     redis: RedisStore,
     seconds: bool,
+    /// A script has run.
+    scripts: AtomicBool,
 }
 
 impl PlainStore {
     /// `seconds`: leases last whole ones.
     pub(crate) const fn new(redis: RedisStore, seconds: bool) -> Self {
-        Self { redis, seconds }
+        Self { redis, seconds, scripts: AtomicBool::new(false) }
     }
 
     /// For how long the server is told to keep a lease of `ttl`.
@@ -58,12 +61,13 @@ impl PlainStore {
         Ok((only(answers)?.map_err(|e| translate(&e))? == Value::Okay, repeated))
     }
 
-    async fn ask(&self, request: &Request, ttl: Duration, end: Instant) -> Result<Acquired, Error> {
+    /// Asks by script; `repeated`: it was asked before, and nobody knows what came of that.
+    async fn ask(&self, request: &Request, ttl: Duration, repeated: bool, end: Instant) -> Result<Acquired, Error> {
         let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
         let repeatable: &[u8] = if request.repeatable { b"1" } else { b"0" };
         let args = [request.owner.as_bytes(), ms.as_bytes(), repeatable, from];
         let keys = self.redis.layout.of(&request.name);
-        let (answer, _) = self.redis.run(&script::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
+        let (answer, again) = self.redis.run(&script::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
         let held = match &answer {
             Value::Int(1) => return Ok(Acquired::Granted(Grant { fence: None, ttl })),
             Value::Array(held) => &held[..],
@@ -73,7 +77,8 @@ impl PlainStore {
             [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
             _ => None,
         };
-        Ok(Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder }))
+        let answer = Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder });
+        if repeated || again { told_apart(request, answer) } else { Ok(answer) }
     }
 
     /// What the script that releases without a linger would answer, by a plain command: that takes the server half as long. Nothing
@@ -134,15 +139,17 @@ impl Store for PlainStore {
         let (ttl, end) = (self.kept(request.ttl), self.redis.end(request.ttl));
         check_mutex(request, self)?;
         check_from(request)?;
-        if request.from.is_some() {
-            return self.ask(request, ttl, end).await;
+        // The first is asked by script: who may run none can neither renew nor give up, and is to be told before anything is taken.
+        if request.from.is_some() || !self.scripts.load(Ordering::Relaxed) {
+            let answer = self.ask(request, ttl, false, end).await?;
+            self.scripts.store(true, Ordering::Relaxed);
+            return Ok(answer);
         }
         let (set, repeated) = self.set(request, ttl, end).await?;
         if set {
             return Ok(Acquired::Granted(Grant { fence: None, ttl }));
         }
-        let answer = self.ask(request, ttl, end).await?;
-        if repeated { told_apart(request, answer) } else { Ok(answer) }
+        self.ask(request, ttl, repeated, end).await
     }
 
     async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {

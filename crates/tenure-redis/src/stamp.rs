@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
 use tenure::{
-    Acquired, Busy, Entry, Error, Features, Grant, Holder, Lease, Name, Notice, Released, Renewal, Request, Share, Store,
+    Acquired, Busy, Entry, Error, ErrorKind, Features, Grant, Holder, Lease, Name, Notice, Released, Renewal, Request, Share,
+    Store,
 };
 
 use crate::commands::Digits;
@@ -49,7 +50,8 @@ const PHP_LEAST: Duration = Duration::from_secs(5);
 /// Mutexes at keys that hold a point in time, see [`Scheme::Php`](crate::Scheme::Php) and [`Scheme::Getset`](crate::Scheme::Getset).
 ///
 /// # Round trips
-/// Acquire 1, renew 1 for each 1,000 leases, release 1, inspect 1, or as many as a `SCAN` of the whole database takes.
+/// Acquire 1, renew 1 for each 1,000 leases, release 1, inspect 1, or as many as a `SCAN` of the whole database takes
+/// and 1 for each name of ours.
 pub(crate) struct StampStore {
     redis: RedisStore,
     stamp: Stamp,
@@ -147,10 +149,15 @@ impl Store for StampStore {
         for name in self.redis.names_beside().await? {
             // One that others have taken since, or put something else at, is none of ours.
             let ours = |entry: &Entry| entry.holders.iter().any(|holder| holder.owner.is_ours());
-            entries.extend(self.look_at(&name).await.ok().flatten().filter(ours));
+            entries.extend(self.look_at(&name).await.or_else(unless_foreign)?.filter(ours));
         }
         Ok(entries)
     }
+}
+
+/// Nothing, for a name at which others have put something that is no lock.
+fn unless_foreign(error: Error) -> Result<Option<Entry>, Error> {
+    if error.kind() == ErrorKind::Mismatch { Ok(None) } else { Err(error) }
 }
 
 /// Who holds, as the scripts say it.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::{Acquired, Error, ErrorKind, Lease, Name, Owner, Place, Released, Renewal, Request, Share, Store};
@@ -27,6 +28,13 @@ fn lease(request: &Request) -> Lease {
     Lease { name, owner, share, ttl, fence: None }
 }
 
+/// A server whose counter is not behind: to lift it takes another look.
+fn server() -> RedisServer {
+    let server = RedisServer::start();
+    server.command(&["SET", "tenure:fence", "4503599627370496"]);
+    server
+}
+
 /// Has `meanwhile` happen when `store` has looked and sent what it makes of that, and nothing of it has reached the server.
 async fn between(proxy: &Proxy, store: &Arc<dyn Store>, request: Request, meanwhile: impl FnOnce()) -> Acquired {
     let sent = proxy.commands() + LOOK + 1;
@@ -46,7 +54,7 @@ async fn between(proxy: &Proxy, store: &Arc<dyn Store>, request: Request, meanwh
 /// written there.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_watched_elsewhere_is_not_written() {
-    let server = RedisServer::start();
+    let server = server();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
     let answer = between(&proxy, &store, request(), || {
@@ -61,7 +69,7 @@ async fn what_was_watched_elsewhere_is_not_written() {
 /// The same with the name free at the end: it is taken anew, once.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_not_written_is_asked_again() {
-    let server = RedisServer::start();
+    let server = server();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
     let ours = request();
@@ -74,7 +82,7 @@ async fn what_was_not_written_is_asked_again() {
 /// Somebody else was faster: the change is undone by the server, and the name is his.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_faster_one_undoes_the_transaction() {
-    let server = RedisServer::start();
+    let server = server();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
     let answer = between(&proxy, &store, request(), || {
@@ -89,7 +97,7 @@ async fn a_faster_one_undoes_the_transaction() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_was_lost_is_settled() {
     for repeatable in [true, false] {
-        let server = RedisServer::start();
+        let server = server();
         let proxy = Proxy::start(server.addr());
         let store = store(&proxy.url()).await;
         // Behind the look: MULTI, SET, INCRBY, EXEC.
@@ -120,6 +128,65 @@ async fn fences_rise_where_the_clock_falls() {
         last = grant.fence;
         assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
     }
+}
+
+/// Many who find the counter behind lift it once, whatever they take: one sum for each would soon leave no numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_counter_is_lifted_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let mut stores = Vec::new();
+    for _ in 0..20 {
+        stores.push(store(&proxy.url()).await);
+    }
+    // All have looked before any of them writes.
+    proxy.delay(Duration::from_millis(50));
+    let asked = stores.iter().enumerate().map(|(at, store)| {
+        let request = Request { name: Name::new(format!("x{at}")).unwrap(), ..request() };
+        async move { store.acquire(&request).await.unwrap() }
+    });
+    for answer in futures_util::future::join_all(asked).await {
+        assert!(matches!(answer, Acquired::Granted(_)));
+    }
+    proxy.delay(Duration::ZERO);
+    let time = server.cli("TIME");
+    let seconds: i64 = time.split_whitespace().next().unwrap().parse().unwrap();
+    let counter: i64 = server.cli("GET tenure:fence").parse().unwrap();
+    assert!(counter <= (seconds + 1 - 1_767_225_600) * 1_000_000 + 20, "{counter} is far ahead of {time}");
+    for kind in ["abc", "-5", "9007199254740991"] {
+        server.command(&["SET", "tenure:fence", kind]);
+        let error = stores[0].acquire(&request()).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
+        assert!(error.to_string().contains("counter"), "{error}");
+    }
+}
+
+/// A batch of renewals goes on where some of its names are changed all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_are_not_undone_together() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&proxy.url()).await;
+    let all: Vec<Request> = (0..16).map(|at| Request { name: Name::new(format!("x{at}")).unwrap(), ..request() }).collect();
+    for ours in &all {
+        assert!(matches!(store.acquire(ours).await.unwrap(), Acquired::Granted(_)));
+    }
+    proxy.delay(Duration::from_millis(2));
+    let done = Arc::new(AtomicBool::new(false));
+    let touching = std::thread::spawn({
+        let (done, mut redis) = (Arc::clone(&done), server.connect().unwrap());
+        // As those who wait for it do.
+        move || {
+            while !done.load(Ordering::Relaxed) {
+                redis.command(&["PEXPIRE", "x7", "600000"]).unwrap();
+            }
+        }
+    });
+    let renewed = store.renew(&all.iter().map(lease).collect::<Vec<_>>()).await;
+    done.store(true, Ordering::Relaxed);
+    touching.join().unwrap();
+    let gone_on = renewed.iter().filter(|renewal| matches!(renewal, Ok(Renewal::Renewed))).count();
+    assert!(gone_on >= 15, "{renewed:?}");
 }
 
 /// What a later version wrote is refused and stays as it is, and costs no other name its renewal.

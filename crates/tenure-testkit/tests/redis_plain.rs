@@ -92,6 +92,18 @@ async fn a_release_says_the_same_by_command_and_by_script() {
     }
 }
 
+/// Who may run no scripts could neither renew nor give up: it is refused before anything is taken.
+#[tokio::test]
+async fn who_may_run_no_scripts_takes_nothing() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* &* +@all -@scripting");
+    let store = open(&format!("redis://app:pw@{}", server.addr())).await;
+    let Lease { name, owner, share, ttl, .. } = lease(&Owner::mint("plain").unwrap());
+    let request = Request { name, owner, share, ttl, place: Place::None, repeatable: true, from: None };
+    assert_eq!(store.acquire(&request).await.unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(server.cli("EXISTS door"), "0");
+}
+
 /// The server repeats in its refusal of an unknown command what it was sent, and may cut that in the middle of a character.
 #[tokio::test]
 async fn odd_names_and_values_are_given_up() {

@@ -22,7 +22,10 @@ pub(super) struct Found {
 impl Found {
     /// From the value of a key and what is left of its ttl in ms.
     pub(super) fn new(value: Option<Vec<u8>>, left: i64, now: Duration) -> Result<Self, Error> {
-        let Some(bytes) = value else { return Ok(Self { record: Record::default(), value, foreign: None }) };
+        // A key may end between the two questions.
+        let Some(bytes) = value.filter(|_| left != -2) else {
+            return Ok(Self { record: Record::default(), value: None, foreign: None });
+        };
         if let Some(record) = Record::read(&bytes)? {
             return Ok(Self { record, value: Some(bytes), foreign: None });
         }

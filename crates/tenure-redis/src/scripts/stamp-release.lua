@@ -7,7 +7,7 @@
 local name, beside, owner, linger = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local lingering = 'linger:' .. owner
 local who, _, value, refused = look(name, beside)
-if refused then
+if refused and not value then
   return refused
 elseif who == lingering then
   return 1

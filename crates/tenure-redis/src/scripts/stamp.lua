@@ -40,8 +40,8 @@ local function point(value)
   return micros and micros >= 1e15 and micros < 1e17 and micros or nil
 end
 
--- Who holds, or nil, and what is left of the lease in ms, -1 for one that never ends; the value in any case. An error for a key whose
--- value is no lease.
+-- Who holds, or nil, and what is left of the lease in ms, -1 for one that never ends; the value in any case. An error for a value that is
+-- no lease, and without a value for a key of another type.
 local function look(name, beside)
   local value = redis.pcall('GET', name)
   if not value then
@@ -57,7 +57,7 @@ local function look(name, beside)
   else
     local till = point(value)
     if not till then
-      return nil, nil, nil, redis.error_reply('TENURESTAMP the value is no time in ' .. unit)
+      return nil, nil, value, redis.error_reply('TENURESTAMP the value is no time in ' .. unit)
     end
     left = math.ceil((till - now) / 1000)
     who = left > 0 and who or nil

@@ -28,7 +28,8 @@ pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome
     for repeated in [&held, &brief] {
         granted(&store, repeated).await;
         let left = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it is held").holders[0].ttl.expect("leases end");
-        assert!(left <= LONG && left > LONG / 2, "of {LONG:?} {left:?} is left");
+        // Some ends are written in whole seconds.
+        assert!(left <= LONG + Duration::from_secs(1) && left > LONG / 2, "of {LONG:?} {left:?} is left");
     }
     Ok(())
 }

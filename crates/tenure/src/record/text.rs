@@ -1,14 +1,14 @@
 //! A record as a value that a store keeps: one line for what it is, and one for each who holds or waits.
 //!
-//! The fields of a line are parted by tabs. Points in time and spans are whole microseconds, owners as they are shown, which has no control
-//! characters and reads back.
+//! The fields of a line are parted by tabs. Points in time and spans are whole microseconds. Owners, and how waiters are found, are as owners are
+//! shown, which has no control characters and reads back. No owner is empty.
 
 use std::fmt;
 use std::str::{FromStr, Split};
 use std::time::Duration;
 
 use super::{Held, Record, Waiter};
-use crate::{Error, ErrorKind, Share};
+use crate::{Error, ErrorKind, Owner, Share};
 
 /// What every version's value begins with, and what this one's does.
 const ANY: &[u8] = b"tenure:record:";
@@ -58,7 +58,10 @@ fn held(fields: &mut Split<'_, char>, lingers: bool) -> Option<Held> {
 fn waiter(fields: &mut Split<'_, char>) -> Option<Waiter> {
     let (share, number) = (share(fields)?, parsed(fields)?);
     let (keep, claim, until, owner) = (span(fields)?, span(fields)?, span(fields)?, parsed(fields)?);
-    let wake = fields.next()?.to_owned();
+    let wake = match fields.next()? {
+        "" => String::new(),
+        shown => String::from_utf8(shown.parse::<Owner>().ok()?.as_bytes().to_vec()).ok()?,
+    };
     Some(Waiter { number, owner, share, keep, claim, until, wake })
 }
 
@@ -74,7 +77,7 @@ fn parsed<T: FromStr>(fields: &mut Split<'_, char>) -> Option<T> {
     fields.next()?.parse().ok()
 }
 
-/// The value to keep. A waiter's `wake` must not have tabs or ends of lines.
+/// The value to keep.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(HEAD)?;
@@ -85,6 +88,7 @@ impl fmt::Display for Record {
         for Waiter { number, owner, share, keep, claim, until, wake } in self.waiters() {
             let (weight, capacity) = (share.weight(), share.capacity());
             let [keep, claim, until] = [keep, claim, until].map(Duration::as_micros);
+            let wake = Owner::from_bytes(wake.as_bytes());
             write!(f, "\nwaits\t{weight}\t{capacity}\t{number}\t{keep}\t{claim}\t{until}\t{owner}\t{wake}")?;
         }
         Ok(())
@@ -94,7 +98,6 @@ impl fmt::Display for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Owner;
 
     #[test]
     fn what_is_written_reads_back() {
@@ -116,7 +119,7 @@ mod tests {
                 keep: ms(2),
                 claim: ms(3),
                 until: ms(4),
-                wake: if number == 1 { String::new() } else { "app one:wake".to_owned() },
+                wake: if number == 1 { String::new() } else { "app\tone\n:wake".to_owned() },
             })
             .collect();
         let text = Record::new(holders.clone(), waiters.clone()).to_string();
