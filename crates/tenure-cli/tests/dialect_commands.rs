@@ -141,6 +141,19 @@ fn what_others_hold_is_shown_and_broken_by_name() {
     }
 }
 
+/// A dialect without shares is named as the reason, for the server is not.
+#[test]
+fn shares_are_refused_by_the_name_of_the_dialect() {
+    for scheme in ["set-nx", "php", "getset"] {
+        let store = Store::start(&format!("scheme={scheme}"));
+        for kind in [&["--shared"][..], &["--permits", "1/3"]] {
+            let refused = store.tenure(&[&["run"], kind, &["x", "--", "true"]].concat());
+            assert_one_line(&refused);
+            assert!(refused.code == 64 && refused.err.contains(&format!("scheme={scheme}")), "{refused:?}");
+        }
+    }
+}
+
 #[cfg(feature = "lab")]
 mod lab {
     use super::*;

@@ -335,17 +335,20 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
 /// The address without secrets, for messages.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, host, port) = match &self.address {
-            Address::Unix(path) => return write!(f, "redis+unix://{}", path.display()),
-            Address::Tcp { host, port } => ("redis", host, port),
-            Address::Tls { host, port, .. } => ("rediss", host, port),
+        let mut server = |scheme: &str, host: &str, port: u16| {
+            if host.contains(':') {
+                write!(f, "{scheme}://[{host}]:{port}")?;
+            } else {
+                write!(f, "{scheme}://{host}:{port}")?;
+            }
+            if self.db == 0 { Ok(()) } else { write!(f, "/{}", self.db) }
         };
-        if host.contains(':') {
-            write!(f, "{scheme}://[{host}]:{port}")?;
-        } else {
-            write!(f, "{scheme}://{host}:{port}")?;
+        match &self.address {
+            Address::Unix(path) => write!(f, "redis+unix://{}", path.display())?,
+            Address::Tcp { host, port } => server("redis", host, *port)?,
+            Address::Tls { host, port, .. } => server("rediss", host, *port)?,
         }
-        if self.db == 0 { Ok(()) } else { write!(f, "/{}", self.db) }
+        if self.scheme == Scheme::Native { Ok(()) } else { write!(f, "?scheme={}", self.scheme.name()) }
     }
 }
 
