@@ -199,6 +199,8 @@ mod lab {
             assert!(outcomes.len() == 1 && outcomes[0]["ok"] == true, "{url}: {outcomes:?}");
         }
         assert!(!place.path("nowhere.db").exists());
+        let said = run("redis://127.0.0.1:1?scheme=getset&unit=s&prefix=app:", "getset/04-wait-given-up");
+        assert!(said.code == 0 && said.err.contains("unit=, prefix="), "{said:?}");
         for (url, id, word) in [
             ("redis://h?scheme=php", "getset/04-wait-given-up", "among php/"),
             ("redis://h?scheme=redisson", "redisson/", "redisson"),
