@@ -154,6 +154,19 @@ fn shares_are_refused_by_the_name_of_the_dialect() {
     }
 }
 
+/// What the URL can say of others' locks is found where one looks first.
+#[test]
+fn the_dialects_are_in_the_help_and_the_manual() {
+    let place = Place::new();
+    for args in [&["run", "--help"][..], &["acquire", "--help"], &["show", "--help"], &["break", "--help"], &["--help"], &["man"]]
+    {
+        let told = place.output(args).out.replace("\\-", "-");
+        for word in ["set-nx|setnx-expire|setnx-expire-lua|php|getset|watch", "profile=", "prefix=", "recheck=", "choosing.md"] {
+            assert!(told.contains(word), "{args:?}: {word}: {told}");
+        }
+    }
+}
+
 #[cfg(feature = "lab")]
 mod lab {
     use super::*;
