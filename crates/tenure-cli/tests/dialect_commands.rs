@@ -141,6 +141,28 @@ fn what_others_hold_is_shown_and_broken_by_name() {
     }
 }
 
+/// What is said of a lock that is another's, and never ends, helps with that one.
+#[test]
+fn what_is_said_of_others_locks_fits_them() {
+    let store = Store::start("scheme=set-nx");
+    let nothing = store.tenure(&["show"]);
+    assert!(nothing.code == 0 && nothing.err.contains("nothing of ours is held"), "{nothing:?}");
+    store.server.command(&["SET", "x", "theirs", "PX", "60000"]);
+    let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+    assert!(refused.err.contains("try again later") && !refused.err.contains("for 0.0s"), "{refused:?}");
+    store.server.command(&["PERSIST", "x"]);
+    let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+    assert_one_line(&refused);
+    assert!(refused.err.contains("tenure break NAME") && !refused.err.contains("later"), "{refused:?}");
+    let broken = store.tenure(&["break", "x"]);
+    assert_one_line(&broken);
+    assert!(broken.err.contains("another client's lock") && !broken.err.contains("renewal"), "{broken:?}");
+    assert_eq!(store.tenure(&["run", "--min-hold", "60s", "x", "--", "true"]).code, 0);
+    let broken = store.tenure(&["break", "x"]);
+    assert_one_line(&broken);
+    assert!(broken.err.contains("held by nobody") && !broken.err.contains("renewal"), "{broken:?}");
+}
+
 /// A dialect without shares is named as the reason, for the server is not.
 #[test]
 fn shares_are_refused_by_the_name_of_the_dialect() {
