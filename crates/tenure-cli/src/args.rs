@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Release(Release),
     /// Show who holds what
     Show(Show),
-    /// Take a name from whoever holds it; the holder learns it at its next renewal
+    /// Take a name from whoever holds it; a holder that renews learns it then
     Break(Break),
     /// Measure what locks cost: on a redis-server of its own, or on the store you name
     #[cfg(feature = "lab")]
@@ -240,9 +240,15 @@ pub(crate) struct Break {
 }
 
 const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey). Otherwise \
-TENURE_STORE, the config file, or a file under $XDG_STATE_HOME";
+TENURE_STORE, the config file, or a file under $XDG_STATE_HOME. A Redis URL takes ?prefix=, timeout=, recheck= and, to share names with \
+other lock clients, scheme=set-nx|setnx-expire|setnx-expire-lua|php|getset|watch, with profile= for a library; docs/choosing.md has the \
+rest";
 
 const CODES: &str = "\
+A Redis URL takes ?prefix=, timeout=, recheck= and the dialects of other lock
+clients: scheme=set-nx|setnx-expire|setnx-expire-lua|php|getset|watch, with
+profile= for a library. docs/choosing.md has the rest.
+
 Exit codes: the command's own, or 128+n if signal n ended it
   75  another holds the name               79  the lock was lost meanwhile
   69  the store gives no answer            77  the store refuses

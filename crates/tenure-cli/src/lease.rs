@@ -93,7 +93,12 @@ async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<
         let lease = Lease { name: name.clone(), owner, share: holder.share, ttl: TTL, fence: holder.fence };
         match locker.release(&lease).await.map_err(named(name))? {
             Released::Released => {
-                say(format_args!("{name:?} is broken; it was held by {holder}; that holder learns it at its next renewal"));
+                let told = match holder.owner.label() {
+                    _ if holder.owner.lingers_after().is_some() => "",
+                    Some(_) => "; that holder learns it at its next renewal",
+                    None => "; it looks like another client's lock, which is not told",
+                };
+                say(format_args!("{name:?} is broken; it was held by {holder}{told}"));
                 broken = true;
             }
             Released::NotHeld => {

@@ -26,7 +26,7 @@ pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
         Output::Json => print(&format!("{}\n", entries.iter().map(to_json).collect::<Value>()))?,
         Output::Text if entries.is_empty() => match name {
             Some(name) => settings.voice.say(format_args!("{name:?} is free")),
-            None => settings.voice.say("nothing is held"),
+            None => settings.voice.say("nothing of ours is held"),
         },
         Output::Text => print(&table(&entries))?,
     }

@@ -131,7 +131,13 @@ impl<'a> Plan<'a> {
         if error.kind() != ErrorKind::TimedOut {
             return about(&self.names, error);
         }
-        self.settings.voice.say(format_args!("{error}; try again later, or see `tenure show`"));
+        let fix = match error.holder() {
+            Some(holder) if holder.ttl.is_none() => {
+                "see `tenure show`, and if its holder is gone, end it with `tenure break NAME`"
+            }
+            _ => "try again later, or see `tenure show`",
+        };
+        self.settings.voice.say(format_args!("{error}; {fix}"));
         Failure::told(self.taking.conflict_exit_code)
     }
 }

@@ -128,6 +128,8 @@ fn a_held_name_is_75_with_label_and_age() {
     let place = Place::new();
     let held = place.output(&["acquire", "--label", "night shift", "x"]);
     assert_eq!(held.code, 0);
+    // From a tenth of a second on the age is told.
+    assert_eq!(place.output(&["run", "-w", "100ms", "x", "--", "true"]).code, 75);
     for (args, code) in [(&["-n"][..], 75), (&["-w", "0"], 75), (&["-w", "50ms"], 75), (&["-n", "-E", "0"], 0), (&["-nE9"], 9)] {
         let mut line = vec!["run"];
         line.extend(args);

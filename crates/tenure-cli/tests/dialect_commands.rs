@@ -141,6 +141,54 @@ fn what_others_hold_is_shown_and_broken_by_name() {
     }
 }
 
+/// What is said of a lock that is another's, and never ends, helps with that one.
+#[test]
+fn what_is_said_of_others_locks_fits_them() {
+    let store = Store::start("scheme=set-nx");
+    let nothing = store.tenure(&["show"]);
+    assert!(nothing.code == 0 && nothing.err.contains("nothing of ours is held"), "{nothing:?}");
+    store.server.command(&["SET", "x", "theirs", "PX", "60000"]);
+    let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+    assert!(refused.err.contains("try again later") && !refused.err.contains("for 0.0s"), "{refused:?}");
+    store.server.command(&["PERSIST", "x"]);
+    let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+    assert_one_line(&refused);
+    assert!(refused.err.contains("tenure break NAME") && !refused.err.contains("later"), "{refused:?}");
+    let broken = store.tenure(&["break", "x"]);
+    assert_one_line(&broken);
+    assert!(broken.err.contains("another client's lock") && !broken.err.contains("renewal"), "{broken:?}");
+    assert_eq!(store.tenure(&["run", "--min-hold", "60s", "x", "--", "true"]).code, 0);
+    let broken = store.tenure(&["break", "x"]);
+    assert_one_line(&broken);
+    assert!(broken.err.contains("held by nobody") && !broken.err.contains("renewal"), "{broken:?}");
+}
+
+/// A dialect without shares is named as the reason, for the server is not.
+#[test]
+fn shares_are_refused_by_the_name_of_the_dialect() {
+    for scheme in ["set-nx", "php", "getset"] {
+        let store = Store::start(&format!("scheme={scheme}"));
+        for kind in [&["--shared"][..], &["--permits", "1/3"]] {
+            let refused = store.tenure(&[&["run"], kind, &["x", "--", "true"]].concat());
+            assert_one_line(&refused);
+            assert!(refused.code == 64 && refused.err.contains(&format!("scheme={scheme}")), "{refused:?}");
+        }
+    }
+}
+
+/// What the URL can say of others' locks is found where one looks first.
+#[test]
+fn the_dialects_are_in_the_help_and_the_manual() {
+    let place = Place::new();
+    for args in [&["run", "--help"][..], &["acquire", "--help"], &["show", "--help"], &["break", "--help"], &["--help"], &["man"]]
+    {
+        let told = place.output(args).out.replace("\\-", "-");
+        for word in ["set-nx|setnx-expire|setnx-expire-lua|php|getset|watch", "profile=", "prefix=", "recheck=", "choosing.md"] {
+            assert!(told.contains(word), "{args:?}: {word}: {told}");
+        }
+    }
+}
+
 #[cfg(feature = "lab")]
 mod lab {
     use super::*;
@@ -186,6 +234,8 @@ mod lab {
             assert!(outcomes.len() == 1 && outcomes[0]["ok"] == true, "{url}: {outcomes:?}");
         }
         assert!(!place.path("nowhere.db").exists());
+        let said = run("redis://127.0.0.1:1?scheme=getset&unit=s&prefix=app:", "getset/04-wait-given-up");
+        assert!(said.code == 0 && said.err.contains("unit=, prefix="), "{said:?}");
         for (url, id, word) in [
             ("redis://h?scheme=php", "getset/04-wait-given-up", "among php/"),
             ("redis://h?scheme=redisson", "redisson/", "redisson"),

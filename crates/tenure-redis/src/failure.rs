@@ -165,13 +165,23 @@ fn without_script(text: &str) -> &str {
     error.strip_prefix(": ").unwrap_or(error).trim_start_matches('-')
 }
 
+/// The answer without the word by which our scripts name what is wrong.
+fn without_word(text: &str) -> &str {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    if word.starts_with("TENURE") { rest } else { text }
+}
+
 pub(crate) fn translate_answer(text: &str) -> Error {
     let means = |meaning: &&Meaning| meaning.starts.iter().any(|start| text.starts_with(start));
     let (kind, what, fix) = match MEANINGS.iter().find(means) {
         Some(Meaning { kind, what, fix, .. }) => (*kind, *what, *fix),
         None => (ErrorKind::Refused, "the server refused", "make sure that it is Redis 6.2 or newer, or a Valkey"),
     };
-    Error::new(kind, format!("{what} ({text})")).fix(fix)
+    match without_word(text) {
+        "" => Error::new(kind, what),
+        told => Error::new(kind, format!("{what} ({told})")),
+    }
+    .fix(fix)
 }
 
 #[cfg(test)]
@@ -207,6 +217,15 @@ mod tests {
             let error = redis::make_extension_error(code.to_owned(), Some(text.to_owned()));
             assert_eq!(is_no_function(&error), forbidden, "{code} {text}");
         }
+    }
+
+    #[test]
+    fn our_own_words_for_scripts_are_not_told() {
+        let text = "TENURECLOCK the server is 60.0 s ahead of this host";
+        let told = translate_answer(text).to_string();
+        assert!(told.contains("(the server is 60.0 s ahead of this host)") && !told.contains("TENURE"), "{told}");
+        let told = translate(&crowded()).to_string();
+        assert!(!told.contains("TENURE") && !told.contains("()"), "{told}");
     }
 
     #[test]

@@ -69,6 +69,11 @@ impl Options {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let url = Url::parse(text)
             .map_err(|e| Error::invalid("the store URL cannot be read").source(e).fix(format!("it looks like {SCHEMES}")))?;
+        if url.fragment().is_some() {
+            // It is not shown: it may be the rest of a password.
+            let what = "the store URL has a #, and what follows one means nothing here";
+            return Err(Error::invalid(what).fix("leave it out, or write %23 for a # that is part of a name or password"));
+        }
         let (tls, unix) = match url.scheme() {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (true, false),
@@ -99,8 +104,13 @@ impl Options {
         let (prefix, timeout, scheme, profile) = (String::new(), None, Scheme::Native, None);
         let (seconds, timed) = (false, None);
         let mut options = Self { address, username, password, db, prefix, timeout, recheck, scheme, profile, seconds, timed };
+        let mut said = Vec::new();
         for (key, value) in url.query_pairs() {
+            if said.contains(&key) {
+                return Err(Error::invalid(format!("{key}= is said twice in the store URL")).fix("say it once"));
+            }
             options.set(&key, &value)?;
+            said.push(key);
         }
         options.check_tls_pair()?;
         options.check_scheme()?;
@@ -328,17 +338,20 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
 /// The address without secrets, for messages.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, host, port) = match &self.address {
-            Address::Unix(path) => return write!(f, "redis+unix://{}", path.display()),
-            Address::Tcp { host, port } => ("redis", host, port),
-            Address::Tls { host, port, .. } => ("rediss", host, port),
+        let mut server = |scheme: &str, host: &str, port: u16| {
+            if host.contains(':') {
+                write!(f, "{scheme}://[{host}]:{port}")?;
+            } else {
+                write!(f, "{scheme}://{host}:{port}")?;
+            }
+            if self.db == 0 { Ok(()) } else { write!(f, "/{}", self.db) }
         };
-        if host.contains(':') {
-            write!(f, "{scheme}://[{host}]:{port}")?;
-        } else {
-            write!(f, "{scheme}://{host}:{port}")?;
+        match &self.address {
+            Address::Unix(path) => write!(f, "redis+unix://{}", path.display())?,
+            Address::Tcp { host, port } => server("redis", host, *port)?,
+            Address::Tls { host, port, .. } => server("rediss", host, *port)?,
         }
-        if self.db == 0 { Ok(()) } else { write!(f, "/{}", self.db) }
+        if self.scheme == Scheme::Native { Ok(()) } else { write!(f, "?scheme={}", self.scheme.name()) }
     }
 }
 
@@ -392,6 +405,10 @@ mod tests {
             ("rediss://:hunter2@h?cert=/x", "both"),
             ("redis://:hunter2@h?scheme=redisson", "redisson"),
             ("redis://:hunter2@h?node_timeout=1s", "several servers"),
+            ("redis://:hunter2@h?scheme=set-nx&scheme=php", "scheme= is said twice"),
+            ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is said twice"),
+            ("redis://:hunter2@h#prefix=app:", "#"),
+            ("redis://u:1#hunter2@h", "%23"),
         ] {
             let error = Options::parse(url).unwrap_err();
             let text = format!("{error} {error:?}");

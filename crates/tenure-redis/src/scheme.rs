@@ -35,24 +35,33 @@ pub enum Scheme {
     SetNx,
 }
 
+const ALL: [Scheme; 7] =
+    [Scheme::Native, Scheme::SetnxExpire, Scheme::SetnxExpireLua, Scheme::Php, Scheme::Getset, Scheme::Watch, Scheme::SetNx];
+
+impl Scheme {
+    /// What `scheme=` calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::SetnxExpire => "setnx-expire",
+            Self::SetnxExpireLua => "setnx-expire-lua",
+            Self::Php => "php",
+            Self::Getset => "getset",
+            Self::Watch => "watch",
+            Self::SetNx => "set-nx",
+        }
+    }
+}
+
 const SPOKEN: &str = "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php, getset and watch";
 
 impl FromStr for Scheme {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "native" => Ok(Self::Native),
-            "setnx-expire" => Ok(Self::SetnxExpire),
-            "setnx-expire-lua" => Ok(Self::SetnxExpireLua),
-            "set-nx" => Ok(Self::SetNx),
-            "php" => Ok(Self::Php),
-            "getset" => Ok(Self::Getset),
-            "watch" => Ok(Self::Watch),
-            other => {
-                Err(Error::invalid(format!("scheme={other} is no lock dialect that this version speaks on Redis")).fix(SPOKEN))
-            }
-        }
+        ALL.into_iter().find(|scheme| scheme.name() == text).ok_or_else(|| {
+            Error::invalid(format!("scheme={text} is no lock dialect that this version speaks on Redis")).fix(SPOKEN)
+        })
     }
 }
 

@@ -486,7 +486,7 @@ async fn half_a_transaction_is_cleared_up() {
     assert_eq!(server.cli("EXISTS door"), "0");
 }
 
-/// U5, where CLIENT is forbidden: the clean-up is repeated until the ttl has passed, and says that late commands may come.
+/// Where CLIENT is forbidden, the clean-up is repeated until the ttl has passed, and says that late commands may come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_client_kill_the_clean_up_is_repeated() {
     let server = RedisServer::start();

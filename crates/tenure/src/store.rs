@@ -241,7 +241,8 @@ impl fmt::Display for Holder {
             Some(label) => f.write_str(label)?,
             None => write!(f, "another client (value {:?})", self.owner.to_string())?,
         }
-        if let Some(age) = self.age {
+        // A shorter one may be no more than how long we have looked.
+        if let Some(age) = self.age.filter(|age| *age >= Duration::from_millis(100)) {
             write!(f, ", for {:.1}s", age.as_secs_f64())?;
         }
         match self.ttl {
@@ -344,6 +345,7 @@ mod tests {
         let (ours, nameless) = (Owner::mint("web-1").unwrap(), Owner::mint("").unwrap());
         for (holder, words) in [
             (holder(&ours, Some(2_500), Some(1_000)), "web-1, for 1.0s, ending in 2.5s unless renewed"),
+            (holder(&ours, Some(2_500), Some(99)), "web-1, ending in 2.5s unless renewed"),
             (holder(&nameless, Some(2_500), None), "an owner without a label, ending in 2.5s unless renewed"),
             (
                 holder(&Owner::from_bytes(&b"1"[..]), None, None),

@@ -46,7 +46,8 @@ local free = not who and from == ''
 if free or (from ~= '' and who == from) then
   local apart = ARGV[2] ~= '' and now / 1000 - tonumber(ARGV[2]) or 0
   if math.abs(apart) > tonumber(ttl) / 3 then
-    return redis.error_reply('TENURECLOCK the server is ' .. string.format('%.1f', apart / 1000) .. ' s ahead of this host')
+    local side = apart > 0 and ' s ahead of' or ' s behind'
+    return redis.error_reply('TENURECLOCK the server is ' .. string.format('%.1f', math.abs(apart) / 1000) .. side .. ' this host')
   end
   put(name, beside, owner, ttl, value)
   return 1

@@ -175,7 +175,7 @@ pub async fn all_shares_of_a_kind_are_taken_together(subject: &dyn Subject) -> O
     Ok(())
 }
 
-/// Whoever waits for a kind keeps the others out, also when nobody holds any more (B18).
+/// Whoever waits for a kind keeps the others out, also when nobody holds any more.
 pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     if !(ours.features().shares && ours.features().queue) {
@@ -198,7 +198,7 @@ pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subje
     Ok(())
 }
 
-/// What was given up is not taken again, however late it is asked for (U4).
+/// What was given up is not taken again, however late it is asked for.
 pub async fn all_takes_nothing_again_that_lingers(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     for share in [Share::MUTEX, Share::READ] {

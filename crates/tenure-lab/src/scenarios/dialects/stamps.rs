@@ -214,9 +214,9 @@ fn clocks_off(stage: &mut Stage<'_>, redis: &Redis) {
     fast.shift(60_000);
     slow.shift(-60_000);
     stage.fault("A's clock is a minute ahead, and B's a minute behind");
-    for late in [&a, &b] {
+    for (late, server) in [(&a, "s behind this host"), (&b, "s ahead of this host")] {
         let told = late.asks(DOOR, terms()).failed("Refused");
-        stage.holds_true(told.contains("clock"), &told);
+        stage.holds_true(told.contains("clock") && told.contains(server), &told);
     }
     stage.holds_true(!redis.has(DOOR), "the name was taken");
     stage.keeps = true;
