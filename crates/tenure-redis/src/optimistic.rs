@@ -26,7 +26,7 @@ use self::found::Found;
 use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
 use crate::failure::{translate, unexpected};
-use crate::link::{Answers, Link};
+use crate::link::{Answers, Link, now_ms};
 use crate::native::{RedisStore, check_from, millis, released, releases, told_apart};
 use crate::options::Options;
 use crate::reply::{executed, read, time};
@@ -51,8 +51,9 @@ struct Lane {
     turn: Mutex<()>,
 }
 
-/// By how much the counter may be behind the server's time, us.
-const LAG: u64 = 1_000_000;
+/// How far the counter may be lifted without being watched, us. Whoever lifts it adds what it was behind when he looked, so several who do
+/// at once lift it too far; but if it were always watched, each of them would undo all others.
+const NEAR: u64 = 60_000_000;
 
 /// Leases to a transaction: more would be undone by others more often.
 const BATCH: usize = 100;
@@ -60,8 +61,8 @@ const BATCH: usize = 100;
 /// What came of one try of a transaction.
 enum Tried<T> {
     Done(Done<T>),
-    /// The counter is behind, and has to be watched.
-    Behind,
+    /// The counter is, and has to be watched to be lifted.
+    FarBehind,
     /// Somebody else was faster; or the connection was another at the end, and nobody knows what became of the first, or it had sent
     /// nothing.
     Overtaken {
@@ -114,31 +115,33 @@ impl OptimisticStore {
         mut change: impl FnMut(&mut [Found], Duration, &mut dyn FnMut() -> u64) -> Result<T, Error> + Send,
     ) -> Result<Done<T>, Error> {
         let _turn = self.lane.turn(end).await?;
-        let (mut lifts, mut repeated) = (false, false);
+        let (mut watched, mut repeated) = (false, false);
         while Instant::now() < end {
-            let tried = self.attempt(&self.lane, names, lifts, repeat, end, &mut change).await;
+            let tried = self.attempt(&self.lane, names, watched, repeat, end, &mut change).await;
             match tried.map_err(|error| if repeated { error.maybe_applied() } else { error })? {
                 Tried::Done(done) => return Ok(Done { repeated: repeated || done.repeated, ..done }),
-                Tried::Behind => lifts = true,
-                Tried::Overtaken { unheard } => (lifts, repeated) = (false, repeated || unheard),
+                Tried::FarBehind => watched = true,
+                Tried::Overtaken { unheard } => (watched, repeated) = (false, repeated || unheard),
             }
         }
         Err(if repeated { overtaken().maybe_applied() } else { overtaken() })
     }
 
-    /// One look, and what `change` makes of it, written unless somebody else was faster.
+    /// One look, and what `change` makes of it, written unless somebody else was faster. The counter may be `watched` as well.
     async fn attempt<T: Send>(
         &self,
         lane: &Lane,
         names: &[&Name],
-        lifts: bool,
+        watched: bool,
         repeat: Repeat,
         end: Instant,
         change: &mut (impl FnMut(&mut [Found], Duration, &mut dyn FnMut() -> u64) -> Result<T, Error> + Send),
     ) -> Result<Tried<T>, Error> {
-        let Seen { link, now, counter, mut found } = self.see(lane, names, lifts, end).await?;
-        let floor = self.redis.connection.seen().max(micros(now));
-        let first = if lifts { counter.max(floor) } else { counter };
+        let (seen, sent_at) = (self.redis.connection.seen(), now_ms());
+        let Seen { link, now, counter, mut found } = self.see(lane, names, watched, end).await?;
+        let doubts = link.doubts();
+        let due = counter < seen || link.due_lift(sent_at).is_some();
+        let first = if due { counter.max(seen).max(micros(now)) } else { counter };
         let mut last = first;
         let mut next = || {
             last += 1;
@@ -146,9 +149,8 @@ impl OptimisticStore {
         };
         let outcome = change(&mut found, now, &mut next)?;
         let grants = last > first;
-        if grants && !lifts && counter.saturating_add(LAG) < floor {
-            // To lift the counter is to add what it is behind, once: so it has to be watched as well.
-            return Ok(Tried::Behind);
+        if grants && !watched && first - counter > NEAR {
+            return Ok(Tried::FarBehind);
         }
         let done = |repeated| Tried::Done(Done { outcome, mark: counter, repeated });
         let Some(writes) = self.writes(names, &found, now, if grants { last - counter } else { 0 }) else {
@@ -159,6 +161,9 @@ impl OptimisticStore {
         let Exchange { link: asked, answers, repeated } = lane.connection.exchange(end, repeat, write).await?;
         if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
             self.redis.connection.saw(last);
+            if due && grants {
+                link.lifted(sent_at, doubts);
+            }
             return Ok(done(repeated));
         }
         Ok(Tried::Overtaken { unheard: repeated })
@@ -266,7 +271,7 @@ impl OptimisticStore {
         let _turn = self.renewals.turn(end).await?;
         Ok(match self.attempt(&self.renewals, &distinct, false, Repeat::Settled, end, &mut renew).await? {
             Tried::Done(done) => Some(done.outcome),
-            Tried::Behind | Tried::Overtaken { .. } => None,
+            Tried::FarBehind | Tried::Overtaken { .. } => None,
         })
     }
 

@@ -28,7 +28,7 @@ fn lease(request: &Request) -> Lease {
     Lease { name, owner, share, ttl, fence: None }
 }
 
-/// A server whose counter is not behind: to lift it takes another look.
+/// A server whose counter is not far behind: to lift that takes another look.
 fn server() -> RedisServer {
     let server = RedisServer::start();
     server.command(&["SET", "tenure:fence", "4503599627370496"]);
@@ -130,9 +130,28 @@ async fn fences_rise_where_the_clock_falls() {
     }
 }
 
-/// Many who find the counter behind lift it once, whatever they take: one sum for each would soon leave no numbers.
+/// A replica that takes over may be some grants behind: neither who has seen more nor who is new hands out a number again.
+#[tokio::test]
+async fn fences_rise_where_the_counter_falls_a_little() {
+    let server = RedisServer::start();
+    let mut process = store(&server.url()).await;
+    let mut last = None;
+    for new in [false, false, true, false] {
+        if new {
+            process = store(&server.url()).await;
+        }
+        let ours = request();
+        let Acquired::Granted(grant) = process.acquire(&ours).await.unwrap() else { panic!("it is free") };
+        assert!(grant.fence > last, "{:?} after {last:?}", grant.fence);
+        last = grant.fence;
+        assert_eq!(process.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
+        server.command(&["DECRBY", "tenure:fence", "1"]);
+    }
+}
+
+/// Many who find the counter far behind do not each add what it is behind: soon no numbers would be left.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_counter_is_lifted_once() {
+async fn the_counter_is_not_lifted_by_the_sum_of_all() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let mut stores = Vec::new();
@@ -152,7 +171,7 @@ async fn the_counter_is_lifted_once() {
     let time = server.cli("TIME");
     let seconds: i64 = time.split_whitespace().next().unwrap().parse().unwrap();
     let counter: i64 = server.cli("GET tenure:fence").parse().unwrap();
-    assert!(counter <= (seconds + 1 - 1_767_225_600) * 1_000_000 + 20, "{counter} is far ahead of {time}");
+    assert!(counter <= (seconds + 600 - 1_767_225_600) * 1_000_000, "{counter} is far ahead of {time}");
     for kind in ["abc", "-5", "9007199254740991"] {
         server.command(&["SET", "tenure:fence", kind]);
         let error = stores[0].acquire(&request()).await.unwrap_err();
