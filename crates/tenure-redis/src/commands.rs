@@ -2,6 +2,8 @@
 
 use redis::{Cmd, Pipeline};
 
+use crate::keys::Key;
+
 /// Commands that are sent together, ready for the wire: one piece of memory for all of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Commands {
@@ -19,6 +21,16 @@ impl Commands {
     pub(crate) fn add(&mut self, words: &[&[u8]]) {
         self.begin(words.len());
         for word in words {
+            self.word(word);
+        }
+    }
+
+    /// Adds a command about one key, which is its first argument.
+    pub(crate) fn about(&mut self, key: &Key<'_>, command: &[u8], rest: &[&[u8]]) {
+        self.begin(2 + rest.len());
+        self.word(command);
+        self.joined(key);
+        for word in rest {
             self.word(word);
         }
     }

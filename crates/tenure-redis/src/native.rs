@@ -14,8 +14,8 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use redis::Value;
 use tenure::{
-    Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Owner, Place, Released, Renewal, Request,
-    Share, Store,
+    Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Place, Released, Renewal, Request, Share,
+    Store,
 };
 use tokio::time::Instant;
 
@@ -108,11 +108,9 @@ impl RedisStore {
                 script::add_call(&mut commands, &script::LIFT, form, &[whole(counter_key)], &[Digits::of(seen).as_bytes()]);
             }
             commands.add(&[b"MULTI"]);
-            add_set(&mut commands, &keys.name(), &request.owner, b"PX", &ttl);
+            commands.about(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()]);
             commands.add(&[b"INCR", counter_key]);
-            commands.begin(2);
-            commands.word(b"EXISTS");
-            commands.joined(&keys.queue());
+            commands.about(&keys.queue(), b"EXISTS", &[]);
             commands.add(&[b"EXEC"]);
             commands
         };
@@ -337,16 +335,6 @@ pub(crate) fn check_from(request: &Request) -> Result<(), Error> {
     match &request.from {
         Some(from) if from.as_bytes().is_empty() => Err(Error::invalid("the owner to take over from is empty")),
         _ => Ok(()),
-    }
-}
-
-/// Adds the command that makes a key the owner's if there is none.
-pub(crate) fn add_set(commands: &mut Commands, key: &Key<'_>, owner: &Owner, unit: &[u8], ttl: &Digits) {
-    commands.begin(6);
-    commands.word(b"SET");
-    commands.joined(key);
-    for word in [owner.as_bytes(), b"NX", unit, ttl.as_bytes()] {
-        commands.word(word);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Locks by `WATCH`, `MULTI` and `EXEC`: for servers and proxies that run no scripts.
 //!
 //! A name holds its whole record as one value: who holds, who waits, until when. A call reads it, changes it here, and writes it back
-//! unless anybody has changed it meanwhile; then it begins anew. What is watched belongs to a connection, so there is one for this alone, and one
-//! transaction at a time: an `EXEC` among the commands of others would end their watch and take their change for unharmed.
+//! unless anybody has changed it meanwhile; then it begins anew. What is watched belongs to a connection, so there are some for this alone, each
+//! with one transaction at a time: an `EXEC` among the commands of others would end their watch and take their change for unharmed.
 //!
 //! A value that is no record is a lock of somebody else's. It is left as it is, so nobody can queue behind it.
 
@@ -210,9 +210,7 @@ impl OptimisticStore {
         for name in names {
             let keys = self.redis.layout.of(name);
             for question in [&b"GET"[..], b"PTTL"] {
-                commands.begin(2);
-                commands.word(question);
-                commands.joined(&keys.name());
+                commands.about(&keys.name(), question, &[]);
             }
         }
     }
@@ -344,9 +342,7 @@ impl Store for OptimisticStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
-        let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
-        // Somewhat less than the limit, so that the answers there are reach the caller before it gives up.
-        let end = Instant::now() + limit.mul_f64(0.9);
+        let end = self.redis.renewals_end(leases);
         let mut answers: Vec<Option<Result<Renewal, Error>>> = leases.iter().map(|_| None).collect();
         let mut parts: VecDeque<Range<usize>> =
             (0..leases.len()).step_by(BATCH).map(|at| at..leases.len().min(at + BATCH)).collect();

@@ -19,7 +19,7 @@ use crate::commands::{Commands, Digits};
 use crate::connection::{Exchange, Repeat};
 use crate::failure::{is_no_command, translate, unexpected};
 use crate::link::Link;
-use crate::native::{RedisStore, add_set, check_from, millis, released, releases, told_apart};
+use crate::native::{RedisStore, check_from, millis, released, releases, told_apart};
 use crate::reply::{holder, only};
 use crate::script::{self, DELETES};
 
@@ -54,7 +54,7 @@ impl PlainStore {
         let ttl = Digits::of(ttl);
         let set = |_: &Link| {
             let mut commands = Commands::new();
-            add_set(&mut commands, &keys.name(), &request.owner, unit, &ttl);
+            commands.about(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", unit, ttl.as_bytes()]);
             commands
         };
         let Exchange { answers, repeated, .. } = self.redis.connection.exchange(end, Repeat::Settled, set).await?;
@@ -90,10 +90,7 @@ impl PlainStore {
             let Some((before, between)) = DELETES.get(tried) else { return Ok(None) };
             let delete = |_: &Link| {
                 let mut commands = Commands::new();
-                commands.begin(3 + between.len());
-                commands.word(before);
-                commands.joined(&keys.name());
-                between.iter().chain([&lease.owner.as_bytes()]).for_each(|word| commands.word(word));
+                commands.about(&keys.name(), before, &[*between, &[lease.owner.as_bytes()]].concat());
                 commands
             };
             let Exchange { link, answers, repeated } = self.redis.connection.exchange(end, releases(lease), delete).await?;
@@ -114,9 +111,7 @@ impl PlainStore {
         let keys = self.redis.layout.of(&lease.name);
         let get = |_: &Link| {
             let mut commands = Commands::new();
-            commands.begin(2);
-            commands.word(b"GET");
-            commands.joined(&keys.name());
+            commands.about(&keys.name(), b"GET", &[]);
             commands
         };
         let Exchange { answers, .. } = self.redis.connection.exchange(end, Repeat::Freely, get).await?;

@@ -26,9 +26,7 @@ const UNDER_WAY: usize = 3;
 impl RedisStore {
     /// Renews leases of names that hold their owners, or, where they are `stamped`, points in time.
     pub(crate) async fn renew_all(&self, leases: &[Lease], stamped: Option<Stamp>) -> Vec<Result<Renewal, Error>> {
-        let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
-        // Somewhat less than the limit, so that the answers there are reach the caller before it gives up.
-        let end = Instant::now() + limit.mul_f64(0.9);
+        let end = self.renewals_end(leases);
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
         let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
@@ -50,6 +48,12 @@ impl RedisStore {
         // The caller's order is that of the addresses in its slice.
         answers.sort_by_key(|(lease, _)| std::ptr::from_ref::<Lease>(lease));
         answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// When renewals that begin now have to be over: somewhat before the caller gives up, so that the answers there are reach it.
+    pub(crate) fn renewals_end(&self, leases: &[Lease]) -> Instant {
+        let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
+        Instant::now() + limit.mul_f64(0.9)
     }
 
     fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], stamped: Option<Stamp>, form: Form) {

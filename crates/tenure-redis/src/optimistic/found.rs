@@ -52,9 +52,7 @@ impl Found {
         let until = self.record.holders().map(|held| held.until).chain(self.record.waiters().map(|waiter| waiter.until)).max();
         let Some(until) = until else {
             if self.value.is_some() {
-                commands.begin(2);
-                commands.word(b"DEL");
-                commands.joined(key);
+                commands.about(key, b"DEL", &[]);
             }
             return;
         };
@@ -68,11 +66,6 @@ impl Found {
             return;
         }
         let left = Digits::of(millis(until.saturating_sub(now)) + 1);
-        commands.begin(5);
-        commands.word(b"SET");
-        commands.joined(key);
-        for word in [&value[..], b"PX", left.as_bytes()] {
-            commands.word(word);
-        }
+        commands.about(key, b"SET", &[&value, b"PX", left.as_bytes()]);
     }
 }
