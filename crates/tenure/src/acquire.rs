@@ -32,7 +32,7 @@ pub struct Acquire {
     pub(crate) name: Result<Name, Error>,
     share: Result<Share, Error>,
     terms: Terms,
-    pub(crate) guard: Option<Duration>,
+    guard: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) recheck: Option<Duration>,
     label: Arc<str>,
@@ -46,6 +46,7 @@ impl Acquire {
             ttl: core.ttl,
             drift: core.drift,
             guard: Duration::ZERO,
+            guard_asked: false,
             renews: true,
             max_hold: None,
             min_hold: Duration::ZERO,
@@ -214,7 +215,7 @@ impl Acquire {
 
     pub(crate) fn terms(&self) -> Terms {
         let ttl = self.terms.ttl;
-        Terms { guard: self.guard.unwrap_or(ttl / 10), ..self.terms }
+        Terms { guard: self.guard.unwrap_or(ttl / 10), guard_asked: self.guard.is_some(), ..self.terms }
     }
 
     pub(crate) fn owner(&self) -> Result<Owner, Error> {

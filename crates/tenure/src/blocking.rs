@@ -185,6 +185,11 @@ impl Guard {
         self.guard.name()
     }
 
+    /// See [`Guard::share`](crate::Guard::share).
+    pub fn share(&self) -> Share {
+        self.guard.share()
+    }
+
     /// See [`Guard::fence`](crate::Guard::fence).
     pub fn fence(&self) -> Option<Fence> {
         self.guard.fence()

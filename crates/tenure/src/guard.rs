@@ -14,7 +14,7 @@ use crate::locker::Core;
 use crate::room::Shape;
 use crate::tenure::{Loss, State, Tenure};
 use crate::watchdog::gone;
-use crate::{Acquired, BootTime, Error, ErrorKind, Fence, Lease, Name, Owner, Place, Request, Share};
+use crate::{Acquired, BootTime, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Place, Request, Share};
 
 /// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
 ///
@@ -76,6 +76,11 @@ impl Guard {
         self.tenure.lease().name
     }
 
+    /// How much of the name is held. A [downgrade](Guard::downgrade) lowers it when it begins, whatever comes of it.
+    pub fn share(&self) -> Share {
+        self.tenure.lease().share
+    }
+
     /// The number to hand to the guarded resource; `None` where the store does not count.
     pub fn fence(&self) -> Option<Fence> {
         self.tenure.lease().fence
@@ -121,8 +126,10 @@ impl Guard {
         self.check()?;
         let lease = self.tenure.lease();
         let entries = self.core.looked(self.core.store.inspect(Some(&lease.name))).await?;
-        let ours = entries.iter().flat_map(|entry| &entry.holders).any(|holder| holder.owner == lease.owner);
-        if !ours {
+        // What the guard claims only shrinks, so what it claims now was the store's when it answered.
+        let claimed = self.share();
+        let ours = |holder: &Holder| holder.owner == lease.owner && holder.share.weight() >= claimed.weight();
+        if !entries.iter().flat_map(|entry| &entry.holders).any(ours) {
             self.core.watchdog.lose(self.id, Loss::Gone);
         }
         self.check()
@@ -170,9 +177,16 @@ impl Guard {
     /// Keeps a smaller share of what it holds: a writer becomes a reader ([`Share::READ`]), a holder of permits gives some back.
     /// Those who wait and fit are served. One round trip.
     ///
+    /// The guard claims the smaller share from the moment the request leaves; see [`share`](Guard::share). Act by it from then on.
+    ///
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) when the tenure has ended, [`Invalid`](crate::ErrorKind::Invalid) for a larger share or a
-    /// share of another kind. After any other error the smaller share may be in force already; it may be called again.
+    /// share of another kind: nothing has changed then. After any other error the guard claims the smaller share, and the store may
+    /// keep the larger one, which keeps others out. Call it again, or release.
+    ///
+    /// # Cancel safety
+    /// A dropped future counts as an error whose outcome is unknown: the guard claims the smaller share, the store keeps that or
+    /// more. The lease does not pass to another task of this process any more.
     pub async fn downgrade(&self, share: Share) -> Result<(), Error> {
         self.check()?;
         let Lease { name, owner, share: held, ttl, .. } = self.tenure.lease();
@@ -184,10 +198,13 @@ impl Guard {
             let what = format!("{share:?} of {name:?} is not a part of {held:?}");
             return Err(Error::invalid(what).fix("take a larger share with an acquisition of its own"));
         }
-        let request = Request { name, owner, share, ttl, place: Place::None, repeatable: true, from: None };
+        // As a heartbeat, which takes nothing that the owner does not hold: one that runs after the release finds nothing.
+        let request = Request { name, owner, share, ttl, place: Place::Keep, repeatable: true, from: None };
+        // Before anything is sent: the store may shrink the share, and nobody may be left to hear of it.
+        self.tenure.shrink(share);
         match self.core.attempt(&request).await? {
             Acquired::Granted(grant) => {
-                self.tenure.downgrade(share, grant.fence);
+                self.tenure.set_fence(grant.fence);
                 self.check()
             }
             Acquired::Busy(_) => {
@@ -211,7 +228,7 @@ impl Guard {
             0 if self.hand_on() => Ok(Release::Released),
             0 => {
                 self.core.watchdog.forget(self.id);
-                self.core.release(&self.tenure).await
+                self.core.release(Arc::clone(&self.tenure)).await
             }
             others => Ok(Release::StillHeld(others)),
         }

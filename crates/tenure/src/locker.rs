@@ -166,7 +166,11 @@ impl Locker {
     pub async fn release_all(&self) -> Vec<(Name, Result<Release, Error>)> {
         let all = self.core.watchdog.give_up_all();
         let given_up = all.into_iter().filter(|tenure| tenure.give_up());
-        join_all(given_up.map(|tenure| async move { (tenure.lease().name, self.core.release(&tenure).await) })).await
+        let releases = given_up.map(|tenure| {
+            let (name, release) = (tenure.lease().name, self.core.release(tenure));
+            async { (name, release.await) }
+        });
+        join_all(releases).await
     }
 
     /// Waits until what dropped guards and cancelled waits left behind has been released.
@@ -196,32 +200,10 @@ impl Core {
     /// Releases a tenure that has left the watchdog's book.
     ///
     /// # Cancel safety
-    /// A dropped future, and an outcome that stays unknown, leave the release to the background.
-    pub(crate) async fn release(&self, tenure: &Tenure) -> Result<Release, Error> {
-        let mut releasing = Releasing { core: self, tenure, settled: false };
-        let lease = tenure.lease();
-        let lost = matches!(tenure.loss(self.clock.now()), Some(loss) if loss != Loss::GivenUp);
-        if tenure.may_be_anothers(self.clock.now(), self.operation_timeout(lease.ttl)) {
-            releasing.settled = true;
-            return Ok(Release::WasLost);
-        }
-        // A value that was given may be another's once this has run unheard: it is not sent again.
-        releasing.settled = !tenure.minted;
-        let linger = tenure.linger(self.clock.now());
-        let answer = self.limited(lease.ttl, self.store.release(&lease, linger)).await;
-        releasing.settled |= match &answer {
-            // An acquire of this token may still run, and nobody would know of it.
-            Ok(_) => !(tenure.late && self.store.features().late_commands),
-            Err(error) => !error.is_transient(),
-        };
-        match answer {
-            Ok(Released::Released) if !lost => Ok(Release::Released),
-            Ok(_) => Ok(Release::WasLost),
-            Err(error) if error.is_transient() => {
-                Ok(Release::Unknown { until: self.forgotten_at(tenure).since(self.clock.now()), error })
-            }
-            Err(error) => Err(error),
-        }
+    /// A dropped future, also one that was never polled, and an outcome that stays unknown leave the release to the background.
+    pub(crate) fn release(&self, tenure: Arc<Tenure>) -> impl Future<Output = Result<Release, Error>> + Send {
+        let releasing = Releasing { core: self, tenure, settled: false };
+        releasing.run()
     }
 
     /// Has the watchdog release a tenure in the background.
@@ -258,14 +240,43 @@ impl Core {
 /// A release on its way. Dropped before it is settled, it goes to the background.
 struct Releasing<'a> {
     core: &'a Core,
-    tenure: &'a Tenure,
+    tenure: Arc<Tenure>,
     settled: bool,
+}
+
+impl Releasing<'_> {
+    async fn run(mut self) -> Result<Release, Error> {
+        let (core, tenure) = (self.core, &*self.tenure);
+        let lease = tenure.lease();
+        let lost = matches!(tenure.loss(core.clock.now()), Some(loss) if loss != Loss::GivenUp);
+        if tenure.may_be_anothers(core.clock.now(), core.operation_timeout(lease.ttl)) {
+            self.settled = true;
+            return Ok(Release::WasLost);
+        }
+        // A value that was given may be another's once this has run unheard: it is not sent again.
+        self.settled = !tenure.minted;
+        let linger = tenure.linger(core.clock.now());
+        let answer = core.limited(lease.ttl, core.store.release(&lease, linger)).await;
+        self.settled |= match &answer {
+            // An acquire of this token may still run, and nobody would know of it.
+            Ok(_) => !(tenure.late && core.store.features().late_commands),
+            Err(error) => !error.is_transient(),
+        };
+        match answer {
+            Ok(Released::Released) if !lost => Ok(Release::Released),
+            Ok(_) => Ok(Release::WasLost),
+            Err(error) if error.is_transient() => {
+                Ok(Release::Unknown { until: core.forgotten_at(tenure).since(core.clock.now()), error })
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Drop for Releasing<'_> {
     fn drop(&mut self) {
         if !self.settled {
-            self.core.clear(self.tenure);
+            self.core.clear(&self.tenure);
         }
     }
 }

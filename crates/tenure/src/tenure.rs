@@ -52,6 +52,8 @@ pub(crate) struct Terms {
     pub(crate) drift: f64,
     /// Time to stop work between the end of belief and the end of the lease.
     pub(crate) guard: Duration,
+    /// The user asked for that much time. Else it is our choice, and shorter until a lease that was handed over is renewed.
+    pub(crate) guard_asked: bool,
     pub(crate) renews: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
@@ -248,10 +250,18 @@ impl Tenure {
         self.believed_until.fetch_min(nanos(at), Ordering::AcqRel);
     }
 
-    /// From now on it is a smaller share, by another grant.
-    pub(crate) fn downgrade(&self, share: Share, fence: Option<Fence>) {
+    /// From now on it claims no more than `share`, whatever the store still keeps. It never grows again.
+    pub(crate) fn shrink(&self, share: Share) {
         let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        (lease.share, lease.fence) = (share, fence);
+        if share.weight() < lease.share.weight() {
+            lease.share = share;
+        }
+    }
+
+    /// Takes over the number of another grant to the same owner, unless an answer that came before had a later one.
+    pub(crate) fn set_fence(&self, fence: Option<Fence>) {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.fence = lease.fence.max(fence);
     }
 
     /// From now on renewals are for `ttl`.
@@ -336,6 +346,7 @@ mod tests {
         ttl: Duration::from_secs(30),
         drift: 0.01,
         guard: Duration::from_secs(3),
+        guard_asked: false,
         renews: true,
         max_hold: None,
         min_hold: Duration::ZERO,

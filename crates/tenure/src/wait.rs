@@ -396,7 +396,9 @@ impl<'a> Wait<'a> {
     fn believes(&self, heard: BootTime, claim: Duration) -> bool {
         let terms = self.shape.terms.claimed(claim);
         let left = (heard + terms.belief(claim)).since(self.core.clock.now());
-        let enough_guard = self.settings.guard.is_none_or(|guard| guard <= terms.guard);
+        // By the terms that all in the room share, and not by what the task that asks for them was told.
+        let asked = &self.shape.terms;
+        let enough_guard = !asked.guard_asked || asked.guard <= terms.guard;
         // Time for a renewal to fail once, and for the rest of what the terms promise no store has been asked yet.
         terms.renews && terms.min_hold.is_zero() && enough_guard && left >= claim / 6
     }

@@ -145,6 +145,31 @@ async fn only_the_like_of_a_lease_passes() {
     }
 }
 
+/// What a task asked for itself holds for it, whichever task of the process asks the store and by what it was told.
+#[tokio::test(start_paused = true)]
+async fn time_to_stop_work_that_was_asked_for_is_kept_by_every_hand_over() {
+    let (machine, store, here) = world();
+    let there = locker(&machine, &store);
+    let first = door(&there).acquire().await.unwrap();
+    // As much as who asks for none is given in the end, and more than a lease has that was only handed over.
+    let asked = LONG / 10;
+    let mut waiters = Vec::new();
+    for strict in [false, true, false, true, false] {
+        let acquire = if strict { door(&here).guard(asked) } else { door(&here) };
+        waiters.push(tokio::spawn(async move {
+            let guard = acquire.acquire().await.unwrap();
+            let stop = guard.lease_remaining() - guard.remaining();
+            assert!(!strict || stop >= asked, "{stop:?} to stop work");
+            released(guard).await;
+        }));
+        settle().await;
+    }
+    released(first).await;
+    for waiter in waiters {
+        timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_carry_it_hands_over_itself() {
     let (_machine, store, locks) = world_with(|features| features.cohort = false);

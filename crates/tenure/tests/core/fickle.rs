@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -36,6 +38,8 @@ pub(crate) enum Fate {
     Hangs,
     /// Executed, and answered after [`SLOW`].
     Slow,
+    /// Its caller gives way once before it is executed.
+    Yields,
     /// A renewal is answered for none of its leases.
     Short,
     /// The store's code fails, once.
@@ -185,6 +189,7 @@ impl Fickle {
             }
             Fate::Fails => return Err(Error::unreachable("no connection")),
             Fate::Says(kind) => return Err(Error::new(kind, "as the test wants it")),
+            Fate::Yields => yields().await,
             _ => {}
         }
         let answer = call.await;
@@ -201,6 +206,19 @@ impl Fickle {
             _ => answer,
         }
     }
+}
+
+/// Gives way once, and asks to be polled again at once.
+async fn yields() {
+    let mut polled = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut polled, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 #[async_trait]

@@ -11,6 +11,7 @@
 
 mod adopting;
 mod blocking;
+mod cancelling;
 mod cohort;
 mod extending;
 mod fickle;
