@@ -5,6 +5,8 @@
 //! [`Subject::exceptions`]; one that is declared and runs all the same fails, and so does one that cannot run undeclared.
 
 pub mod basics;
+mod calls;
+pub mod cancelled;
 pub mod dead;
 pub mod expiry;
 pub mod fences;
@@ -92,6 +94,10 @@ macro_rules! conformance {
                 guards_of_every_kind, a_given_token_is_not_downgraded, several_names_are_all_or_nothing, opposite_orders_never_deadlock,
                 a_cancelled_wait_for_several_leaves_nothing,
             ]
+            cancelled: [
+                a_call_dropped_at_any_await_leaves_the_truth, a_call_without_an_answer_leaves_the_truth,
+                a_blocking_call_that_times_out_leaves_nothing,
+            ]
             waiting: [
                 a_waiter_gets_the_name, a_wait_ends_with_who_holds, a_cancelled_wait_leaves_nothing, a_future_dropped_at_any_await_leaves_nothing,
                 a_wait_dropped_at_any_await_leaves_nothing,
@@ -105,6 +111,7 @@ macro_rules! conformance {
             shares: [
                 readers_hold_together_and_a_writer_alone, permits_add_up_and_never_to_more,
                 a_stream_of_readers_does_not_starve_a_writer, a_downgrade_lets_readers_in,
+                a_downgrade_takes_nothing_that_is_not_held,
                 a_smaller_share_cannot_grow, a_dead_reader_ends_at_its_own_time, a_crashed_permit_returns,
                 two_kinds_at_a_name_are_a_mismatch, fences_rise_over_exclusive_grants,
                 many_shares_of_a_name_are_renewed_in_one_batch, a_lingering_share_is_nobodys_share,
@@ -175,6 +182,7 @@ pub fn settle(case: &str, subject: &dyn Subject, outcome: Outcome) {
 pub fn check_list(listed: &[&str]) {
     const SOURCES: &[&str] = &[
         include_str!("conformance/basics.rs"),
+        include_str!("conformance/cancelled.rs"),
         include_str!("conformance/repeats.rs"),
         include_str!("conformance/expiry.rs"),
         include_str!("conformance/fences.rs"),

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -49,6 +50,8 @@ pub enum Fate {
     DelayedBefore(Duration),
     /// It is applied at once and answered so much later.
     DelayedAfter(Duration),
+    /// It works, and gives way before it is applied and before it is answered: its caller may go away at either.
+    Yields,
 }
 
 type Plan = dyn Fn(Operation, u64) -> Fate + Send + Sync;
@@ -167,8 +170,27 @@ impl<S: Store> Faulty<S> {
                 tokio::time::sleep(time).await;
                 answer
             }
+            (Fate::Yields, _) => {
+                gives_way().await;
+                let answer = call.await;
+                gives_way().await;
+                answer
+            }
         }
     }
+}
+
+/// Gives way once, to be polled again at once. The runtime's own way would be put off until other tasks have run.
+async fn gives_way() {
+    let mut gave_way = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut gave_way, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 fn unanswered() -> Error {

@@ -13,6 +13,7 @@ const NOTHING_BESIDE: &[&str] = &[
     "a_dead_holder_is_followed_by_the_first_live_waiter",
     "a_dead_reader_ends_at_its_own_time",
     "a_downgrade_lets_readers_in",
+    "a_downgrade_takes_nothing_that_is_not_held",
     "a_given_share_is_busy_for_its_second_user",
     "a_given_token_is_not_downgraded",
     "a_given_value_never_queues",

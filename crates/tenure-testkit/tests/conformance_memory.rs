@@ -52,3 +52,31 @@ fn subject() -> Memory {
 }
 
 tenure_testkit::conformance!(subject);
+
+/// Every call that can be dropped says what that leaves, and is dropped in the conformance cases.
+#[test]
+fn every_call_says_what_dropping_it_leaves() {
+    let tried = tenure_testkit::conformance::cancelled::functions();
+    let core = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tenure/src");
+    let mut seen = 0;
+    for file in ["acquire.rs", "guard.rs", "locker.rs", "multi.rs"] {
+        let source = std::fs::read_to_string(core.join(file)).unwrap();
+        let (mut of, mut docs) = (String::new(), String::new());
+        for line in source.lines() {
+            let code = line.trim_start();
+            if let Some(name) = line.strip_prefix("impl ") {
+                of = name.trim_end_matches(" {").to_owned();
+            } else if let Some(text) = code.strip_prefix("///") {
+                docs.push_str(text);
+            } else if let Some(name) = code.strip_prefix("pub async fn ") {
+                let call = format!("{of}::{}", name.split(['(', '<']).next().unwrap());
+                assert!(docs.contains("# Cancel safety"), "{call} does not say what dropping it leaves");
+                assert!(tried.contains(&call.as_str()), "{call} is in no conformance case that drops it");
+                seen += 1;
+            } else if !code.starts_with("#[") {
+                docs.clear();
+            }
+        }
+    }
+    assert!(seen >= 18, "only {seen} calls were found");
+}

@@ -150,7 +150,8 @@ impl Book {
     /// Has the next renewal be this extension: now, or after the one that is under way.
     pub(crate) fn extend(&mut self, id: Id, extension: Extension, now: BootTime) -> Result<(), Error> {
         let entry = self.held.get_mut(&id).ok_or_else(gone)?;
-        if entry.extension.is_some() {
+        // One whose caller has gone away, and that was not sent yet, gives way to this one.
+        if entry.extension.as_ref().is_some_and(|other| !other.answer.is_closed()) {
             return Err(Error::invalid("the lease is being extended already").fix("await the other extend first"));
         }
         entry.extension = Some(extension);
@@ -411,7 +412,8 @@ mod tests {
         let mut book = Book::default();
         let (id, tenure) = held(&mut book, 100);
         let (first, mut answered) = extension(TTL * 2);
-        book.extend(id, first, at(101)).unwrap();
+        book.extend(id, extension(TTL * 3).0, at(101)).unwrap();
+        book.extend(id, first, at(101)).expect("nobody waits for the one before");
         assert!(book.extend(id, extension(TTL).0, at(101)).is_err(), "one at a time");
         let sent = book.take_renewals(at(101)).remove(0);
         assert_eq!(sent.lease.ttl, TTL * 2);

@@ -121,6 +121,9 @@ impl Guard {
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) when it does not; the guard is lost from then on. Without an answer, the store's error:
     /// the guard is believed as before.
+    ///
+    /// # Cancel safety
+    /// Nothing has changed when the future is dropped.
     pub async fn verify(&self) -> Result<(), Error> {
         self.core.watchdog.tend();
         self.check()?;
@@ -154,6 +157,9 @@ impl Guard {
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) the moment the tenure ends; `work` is dropped then, wherever it was. Also when it ended
     /// during the last step: what that step did was not covered.
+    ///
+    /// # Cancel safety
+    /// `work` is dropped with the future, and the guard goes on.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         self.core.watchdog.tend();
         run_until(self.tenure.over(&*self.core.clock), || self.check(), work).await
@@ -166,7 +172,7 @@ impl Guard {
     /// its timeouts. After any other error the lease goes on as before.
     ///
     /// # Cancel safety
-    /// The renewal is sent and counted even if the future is dropped.
+    /// The renewal is sent and counted even if the future is dropped, unless another extend takes its place before it is sent.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         self.check()?;
         let terms = crate::tenure::Terms { ttl, ..self.tenure.terms };

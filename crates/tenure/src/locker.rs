@@ -127,6 +127,9 @@ impl Locker {
     ///
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) when it no longer stands, [`Invalid`](crate::ErrorKind::Invalid) for an impossible ttl.
+    ///
+    /// # Cancel safety
+    /// After a dropped future the lease may have been renewed or not; it may be called again.
     pub async fn renew(&self, lease: &Lease) -> Result<(), Error> {
         check_ttl(&self.core, lease.ttl)?;
         let leases = std::slice::from_ref(lease);
@@ -143,11 +146,17 @@ impl Locker {
     ///
     /// # Errors
     /// [`Unreachable`](crate::ErrorKind::Unreachable) when nobody knows whether it was given up; it may be called again.
+    ///
+    /// # Cancel safety
+    /// After a dropped future the lease may have been given up or not; it may be called again. Nothing is done in the background.
     pub async fn release(&self, lease: &Lease) -> Result<Released, Error> {
         self.core.limited(lease.ttl, self.core.store.release(lease, Duration::ZERO)).await
     }
 
     /// Who holds `name`; `None` when it is free. What it says may be over when it arrives.
+    ///
+    /// # Cancel safety
+    /// Changes nothing, dropped or not.
     pub async fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<Entry>, Error> {
         let name = Name::new(name)?;
         let entries = self.core.looked(self.core.store.inspect(Some(&name))).await?;
@@ -155,6 +164,9 @@ impl Locker {
     }
 
     /// Every name that is held, as far as the store can tell. Reads the whole store.
+    ///
+    /// # Cancel safety
+    /// Changes nothing, dropped or not.
     pub async fn list(&self) -> Result<Vec<Entry>, Error> {
         // A scan of a large store takes as long as it takes: no limit of one operation applies.
         self.core.store.inspect(None).await
@@ -163,6 +175,9 @@ impl Locker {
     /// Gives up everything that this locker holds and says how each release went.
     ///
     /// The guards that are left learn it: they are lost, by [`Loss::GivenUp`](crate::Loss::GivenUp).
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves the releases to the background.
     pub async fn release_all(&self) -> Vec<(Name, Result<Release, Error>)> {
         let all = self.core.watchdog.give_up_all();
         let given_up = all.into_iter().filter(|tenure| tenure.give_up());
@@ -176,6 +191,9 @@ impl Locker {
     /// Waits until what dropped guards and cancelled waits left behind has been released.
     ///
     /// A program that drops guards and then ends its runtime calls this in between, else those names stay taken for their ttl.
+    ///
+    /// # Cancel safety
+    /// A dropped future only stops waiting: the releases go on.
     pub async fn settled(&self) {
         self.core.watchdog.cleared().await;
     }

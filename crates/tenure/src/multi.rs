@@ -313,6 +313,9 @@ impl Guards {
     ///
     /// # Errors
     /// [`Lost`](ErrorKind::Lost) the moment any of them ends; see [`Guard::run`]. The others go on until they are given up.
+    ///
+    /// # Cancel safety
+    /// `work` is dropped with the future, and the guards go on.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         run_until(self.lost(), || self.iter().try_for_each(Guard::check), work).await
     }

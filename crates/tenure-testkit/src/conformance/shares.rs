@@ -149,6 +149,22 @@ pub async fn a_downgrade_lets_readers_in(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
+/// A downgrade that runs after the release, or after the lease has ended, is a heartbeat of nobody.
+pub async fn a_downgrade_takes_nothing_that_is_not_held(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let held = writer();
+    let late = keeping(&Request { share: Share::READ, ..held.clone() });
+    granted(&ours, &held).await;
+    granted(&ours, &late).await;
+    assert_eq!(holders(&ours).await, BTreeMap::from([(held.owner.clone(), Share::READ)]));
+    release(&ours, &held).await;
+    assert!(is_busy(&theirs, &late).await, "it took a free name");
+    granted(&theirs, &reader()).await;
+    assert!(is_busy(&ours, &late).await, "it came in beside another reader");
+    assert_eq!(holders(&ours).await.len(), 1);
+    Ok(())
+}
+
 /// Two readers that want to become writers would wait for each other for ever.
 pub async fn a_smaller_share_cannot_grow(subject: &dyn Subject) -> Outcome {
     let [ours, _] = two(subject).await?;
