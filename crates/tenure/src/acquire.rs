@@ -46,7 +46,6 @@ impl Acquire {
             ttl: core.ttl,
             drift: core.drift,
             guard: Duration::ZERO,
-            guard_asked: false,
             renews: true,
             max_hold: None,
             min_hold: Duration::ZERO,
@@ -215,7 +214,12 @@ impl Acquire {
 
     pub(crate) fn terms(&self) -> Terms {
         let ttl = self.terms.ttl;
-        Terms { guard: self.guard.unwrap_or(ttl / 10), guard_asked: self.guard.is_some(), ..self.terms }
+        Terms { guard: self.guard.unwrap_or(ttl / 10), ..self.terms }
+    }
+
+    /// The time to stop work was asked for. Else it is our choice, and may be shorter until a lease that was handed over is renewed.
+    pub(crate) fn asks_time(&self) -> bool {
+        self.guard.is_some()
     }
 
     pub(crate) fn owner(&self) -> Result<Owner, Error> {

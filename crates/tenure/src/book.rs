@@ -328,7 +328,6 @@ mod tests {
             ttl: TTL,
             drift: 0.01,
             guard,
-            guard_asked: false,
             renews: true,
             max_hold: None,
             min_hold: Duration::ZERO,

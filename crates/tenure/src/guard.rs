@@ -262,6 +262,11 @@ impl Guard {
         }
     }
 
+    /// Whether it is lost in time to stop work as was asked for.
+    pub(crate) fn leaves_time(&self) -> bool {
+        self.tenure.leaves_time()
+    }
+
     /// Until when it may be given to the next task of this process.
     pub(crate) fn turn_ends(&self) -> BootTime {
         self.tenure.turn_ends()
@@ -281,8 +286,11 @@ impl Guard {
         let (lease, terms, label) = (self.tenure.lease(), &self.tenure.terms, &self.tenure.label);
         let like =
             |shape: &Shape| shape.share == lease.share && shape.terms == *terms && shape.label == *label && shape.token.is_none();
-        let next = || {
-            let tenure = if store.features().cohort { watchdog.pass_on(self.id)? } else { return None };
+        let next = |asks_time: bool| {
+            if !store.features().cohort || (asks_time && !self.tenure.leaves_time()) {
+                return None;
+            }
+            let tenure = watchdog.pass_on(self.id)?;
             Some(Self { core: Arc::clone(&self.core), tenure, id: self.id, others: None })
         };
         rooms.pass(&lease.name, like, next)

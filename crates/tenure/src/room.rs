@@ -85,6 +85,8 @@ pub(crate) enum Turn {
 struct Slot {
     inbox: Mutex<Inbox>,
     waker: AtomicWaker,
+    /// Its task asked for the time to stop work, which every lease must leave that it is given.
+    asks_time: bool,
 }
 
 #[derive(Debug, Default)]
@@ -161,8 +163,8 @@ impl Rooms {
     }
 
     /// Takes a seat at the end, and says whether its task drives: the first one does.
-    pub(crate) fn enter(&self, name: &Name, shape: &Shape) -> (Seat, bool) {
-        let slot = Arc::new(Slot::default());
+    pub(crate) fn enter(&self, name: &Name, shape: &Shape, asks_time: bool) -> (Seat, bool) {
+        let slot = Arc::new(Slot { asks_time, ..Slot::default() });
         let mut inner = self.inner();
         inner.last_id += 1;
         let id = inner.last_id;
@@ -193,11 +195,19 @@ impl Rooms {
         true
     }
 
-    /// Gives `guard` to the first of those who wait where `seat` is. It comes back where nobody does any more.
+    /// Whether the first of those who wait where `seat` is asked for the time to stop work.
+    pub(crate) fn next_asks_time(&self, seat: &Seat) -> bool {
+        let mut inner = self.inner();
+        inner.room(seat).and_then(Room::first).is_some_and(|slot| slot.asks_time)
+    }
+
+    /// Gives `guard` to the first of those who wait where `seat` is. It comes back where nobody does any more, or where it does not
+    /// leave that one the time to stop work.
     pub(crate) fn deliver(&self, seat: &Seat, guard: Guard) -> Option<Guard> {
         let mut guard = Some(guard);
         let mut inner = self.inner();
-        if let Some(turn) = inner.room(seat).and_then(|room| room.serve(|| guard.take())) {
+        let lease = |asks_time: bool| guard.take_if(|guard| !asks_time || guard.leaves_time());
+        if let Some(turn) = inner.room(seat).and_then(|room| room.serve(lease)) {
             inner.begin_turn(&seat.name, turn);
         }
         drop(inner);
@@ -205,8 +215,8 @@ impl Rooms {
     }
 
     /// Gives what `lease` makes to the first of those who wait for the like of it. Whether anybody took it: else the name goes back
-    /// to the store, and whoever wants it asks there.
-    pub(crate) fn pass(&self, name: &Name, like: impl Fn(&Shape) -> bool, lease: impl FnOnce() -> Option<Guard>) -> bool {
+    /// to the store, and whoever wants it asks there. `lease` is told whether that one asked for the time to stop work.
+    pub(crate) fn pass(&self, name: &Name, like: impl Fn(&Shape) -> bool, lease: impl FnOnce(bool) -> Option<Guard>) -> bool {
         let mut inner = self.inner();
         let room = inner.rooms.get_mut(name).and_then(|rooms| rooms.iter_mut().find(|room| like(&room.shape)));
         let turn = room.and_then(|room| room.serve(lease));
@@ -298,20 +308,28 @@ impl Room {
         Self { id, shape, waiters: VecDeque::new(), live: 0, driver: None, news: News::default() }
     }
 
-    /// Gives what `lease` makes to the first who is still there; `lease` is asked only then. Until when that may pass it on.
-    fn serve(&mut self, lease: impl FnOnce() -> Option<Guard>) -> Option<BootTime> {
+    /// The first who is still there.
+    fn first(&mut self) -> Option<Arc<Slot>> {
         while let Some(slot) = self.waiters.front() {
-            let slot = Arc::clone(slot);
+            if slot.inbox().stage != Stage::Left {
+                return Some(Arc::clone(slot));
+            }
+            self.waiters.pop_front();
+        }
+        None
+    }
+
+    /// Gives what `lease` makes to the first who is still there; `lease` is asked only then. Until when that may pass it on.
+    fn serve(&mut self, lease: impl FnOnce(bool) -> Option<Guard>) -> Option<BootTime> {
+        while let Some(slot) = self.first() {
             let mut inbox = slot.inbox();
+            // It may have left since.
             if inbox.stage == Stage::Left {
-                drop(inbox);
-                self.waiters.pop_front();
                 continue;
             }
-            let guard = lease()?;
+            let guard = lease(slot.asks_time)?;
             let turn = guard.turn_ends();
-            inbox.guard = Some(guard);
-            inbox.stage = Stage::Served;
+            (inbox.guard, inbox.stage) = (Some(guard), Stage::Served);
             drop(inbox);
             self.waiters.pop_front();
             self.live -= 1;

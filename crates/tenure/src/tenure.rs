@@ -52,8 +52,6 @@ pub(crate) struct Terms {
     pub(crate) drift: f64,
     /// Time to stop work between the end of belief and the end of the lease.
     pub(crate) guard: Duration,
-    /// The user asked for that much time. Else it is our choice, and shorter until a lease that was handed over is renewed.
-    pub(crate) guard_asked: bool,
     pub(crate) renews: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
@@ -277,6 +275,12 @@ impl Tenure {
         BootTime::from_boot(Duration::from_nanos(self.believed_until.load(Ordering::Acquire)))
     }
 
+    /// Whether belief ends in time to stop work as the terms say. Not before a lease that was handed over has been renewed.
+    pub(crate) fn leaves_time(&self) -> bool {
+        let alone_until = BootTime::from_boot(Duration::from_nanos(self.alone_until.load(Ordering::Acquire)));
+        self.believed_until() + self.terms.guard <= alone_until
+    }
+
     /// When the lease ends at the store if nothing renews it, as far as answers tell.
     pub(crate) fn store_until(&self) -> BootTime {
         BootTime::from_boot(Duration::from_nanos(self.store_until.load(Ordering::Acquire)))
@@ -346,7 +350,6 @@ mod tests {
         ttl: Duration::from_secs(30),
         drift: 0.01,
         guard: Duration::from_secs(3),
-        guard_asked: false,
         renews: true,
         max_hold: None,
         min_hold: Duration::ZERO,

@@ -118,7 +118,7 @@ impl<'a> Wait<'a> {
     }
 
     fn enter(&mut self) -> Seat {
-        let (seat, drives) = self.core.rooms.enter(&self.name, &self.shape);
+        let (seat, drives) = self.core.rooms.enter(&self.name, &self.shape, self.settings.asks_time());
         self.seat = Some(seat.clone());
         self.drives = drives;
         if drives {
@@ -396,9 +396,9 @@ impl<'a> Wait<'a> {
     fn believes(&self, heard: BootTime, claim: Duration) -> bool {
         let terms = self.shape.terms.claimed(claim);
         let left = (heard + terms.belief(claim)).since(self.core.clock.now());
-        // By the terms that all in the room share, and not by what the task that asks for them was told.
-        let asked = &self.shape.terms;
-        let enough_guard = !asked.guard_asked || asked.guard <= terms.guard;
+        // It is for the first in the room, whoever asks the store for all of them.
+        let next_asks = self.seat.as_ref().map_or(self.settings.asks_time(), |seat| self.core.rooms.next_asks_time(seat));
+        let enough_guard = !next_asks || self.shape.terms.guard <= terms.guard;
         // Time for a renewal to fail once, and for the rest of what the terms promise no store has been asked yet.
         terms.renews && terms.min_hold.is_zero() && enough_guard && left >= claim / 6
     }
