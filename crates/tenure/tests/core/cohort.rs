@@ -170,6 +170,24 @@ async fn time_to_stop_work_that_was_asked_for_is_kept_by_every_hand_over() {
     }
 }
 
+/// Whoever asks the store for the room asks on behalf of the first in it, who keeps his turn.
+#[tokio::test(start_paused = true)]
+async fn who_asked_for_time_to_stop_work_keeps_his_turn() {
+    let (machine, store, here) = world();
+    let (there, elsewhere) = (locker(&machine, &store), locker(&machine, &store));
+    let first = door(&there).acquire().await.unwrap();
+    let strict = waiter(door(&here).guard(LONG / 10)).await;
+    let lax = waiter(door(&here)).await;
+    let other = waiter(door(&elsewhere)).await;
+    released(first).await;
+    let guard = served(strict).await;
+    assert!(!other.is_finished(), "the other process was served before");
+    released(guard).await;
+    for waiter in [lax, other] {
+        released(served(waiter).await).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_carry_it_hands_over_itself() {
     let (_machine, store, locks) = world_with(|features| features.cohort = false);
