@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use redis::Value;
 use tenure::record::{Answer, Served, Turn};
-use tenure::{Acquired, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{Acquired, Entry, Error, ErrorKind, Features, Fence, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout_at};
 
@@ -282,7 +282,9 @@ impl OptimisticStore {
         let answers = self.redis.connection.exchange(self.redis.end(Duration::MAX), Repeat::Freely, ask).await?.answers;
         let (now, found) = look(answers)?;
         let entry = |(name, found): (&&Name, Result<Found, Error>)| {
-            let (holders, waiters) = found?.record.inspect(now);
+            let found = found?;
+            found.check()?;
+            let (holders, waiters) = found.record.inspect(now);
             Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: (*name).clone(), holders, waiters }))
         };
         Ok(names.iter().zip(found).map(entry).collect())
@@ -405,7 +407,10 @@ fn look(answers: Answers) -> Result<(Duration, Vec<Result<Found, Error>>), Error
     let now = time(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
     let mut all = Vec::with_capacity(answers.len() / 2);
     while let (Some(value), Some(left)) = (answers.next(), answers.next()) {
-        all.push(read(value).and_then(|value| Found::new(value, read(left)?, now)));
+        all.push(match read(value) {
+            Err(error) if error.kind() == ErrorKind::Mismatch => Ok(Found::of_another_type(error)),
+            value => value.and_then(|value| Found::new(value, read(left)?, now)),
+        });
     }
     Ok((now, all))
 }
