@@ -215,3 +215,23 @@ fn shares_are_renewed_released_shown_and_broken() {
         assert!(table.lines().count() == 2 && table.contains("rw"), "{table}");
     });
 }
+
+/// Whoever lost the lock is told so, though another kind of lock has the name since: 79, never the command's own code.
+#[test]
+fn a_lock_that_was_taken_away_is_lost_whatever_kind_came_after() {
+    on_both(|place, store| {
+        let (kinds, at): ([&[&str]; 4], _) =
+            ([&[], &["--shared"], &["--permits", "1/3"], &["--permits", "1/5"]], store.join(" "));
+        let script = format!(r#""$TENURE" break {at} "$0" && "$TENURE" acquire {at} "$@" "$0" > taken"#);
+        for (i, held) in kinds.iter().enumerate() {
+            for (j, taken) in kinds.iter().enumerate().filter(|(j, _)| *j != i) {
+                let name = format!("x{i}{j}");
+                let inside = [&["--", "sh", "-c", &script, &name], *taken].concat();
+                let ended = place.output(&args("run", store, &[held, &[&*name][..], &inside].concat()));
+                assert!(place.read("taken").contains("TENURE_TOKEN="), "{held:?}, then {taken:?}: {ended:?}");
+                assert_eq!(ended.code, 79, "{held:?}, then {taken:?}: {ended:?}");
+                std::fs::remove_file(place.path("taken")).unwrap();
+            }
+        }
+    });
+}

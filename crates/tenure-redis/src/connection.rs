@@ -6,7 +6,7 @@
 //! first, so nothing that was under way there runs later.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,9 +16,10 @@ use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use crate::commands::Commands;
+use crate::counter::Counter;
 use crate::failure::{is_crowded, is_out_of_memory, translate};
 use crate::handshake::{Identity, Met};
-use crate::link::{Answers, DEAD_AFTER, Link, Moment};
+use crate::link::{Answers, DEAD_AFTER, Link, Moment, now_ms};
 use crate::options::Options;
 use crate::push::{Listener, Pushes};
 use crate::script::Form;
@@ -32,8 +33,7 @@ pub(crate) struct Connection {
     replacing: tokio::sync::Mutex<()>,
     pushes: Arc<Pushes>,
     subscribing: tokio::sync::Mutex<()>,
-    /// The largest grant counter that this process has seen at the server.
-    seen: AtomicU64,
+    counter: Counter,
     /// A connection was left behind whose commands may still run.
     loose: AtomicBool,
 }
@@ -97,7 +97,7 @@ impl Connection {
             replacing: tokio::sync::Mutex::default(),
             pushes,
             subscribing: tokio::sync::Mutex::default(),
-            seen: AtomicU64::new(0),
+            counter: Counter::default(),
             loose: AtomicBool::new(loose),
         }
     }
@@ -112,14 +112,19 @@ impl Connection {
         self.link().is_none_or(|link| link.is_new())
     }
 
-    /// The largest grant counter seen. Whoever compares a grant with it reads it before the request leaves: all that was seen by
-    /// then was granted before.
+    /// What is known of the grant counter.
+    pub(crate) fn counter(&self) -> &Counter {
+        &self.counter
+    }
+
+    /// The largest grant counter that a reply has told. Whoever compares a grant with it reads it before the request leaves: all that
+    /// was seen by then was granted before.
     pub(crate) fn seen(&self) -> u64 {
-        self.seen.load(Ordering::Acquire)
+        self.counter.largest()
     }
 
     pub(crate) fn saw(&self, counter: u64) {
-        self.seen.fetch_max(counter, Ordering::AcqRel);
+        self.counter.saw(counter, now_ms());
     }
 
     /// Hears what is pushed to `owner` from now on, until the listener is dropped. It hears nothing where

@@ -3,6 +3,10 @@
 use redis::RedisError;
 use tenure::{Error, ErrorKind};
 
+/// What to do about a grant counter that cannot be used.
+pub(crate) const COUNTER_FIX: &str = "delete the key tenure:fence (your prefix= stands in front): the next grant makes it anew from the \
+     server's clock, and fences that were made of the old one may be larger than the next";
+
 /// How the error starts that says that nothing more is taken in.
 const CROWDED: &str = "TENURECROWDED";
 
@@ -76,8 +80,9 @@ const MEANINGS: &[Meaning] = &[
     refused(
         &["TENURECOUNTER", "ERR increment or decrement would overflow", "ERR value is not an integer"],
         "the grant counter cannot be used",
-        "set the key tenure:fence to a number below 2^53, or use a prefix= of your own",
+        COUNTER_FIX,
     ),
+    refused(&["TENUREYEAR"], "no fence can be made", "set the clock of the server"),
     refused(
         &["MOVED", "ASK", "CROSSSLOT"],
         "the server is a node of a cluster",

@@ -24,6 +24,7 @@
 
 mod commands;
 mod connection;
+mod counter;
 mod dial;
 mod failure;
 mod frame;

@@ -227,10 +227,11 @@ impl Link {
         self.contact.silence(asked_at, now_ms())
     }
 
-    /// The call of the lifting script that has to go before a grant at `now`, if one has to.
-    pub(crate) fn due_lift(&self, now: u64) -> Option<Form> {
+    /// The call of the lifting script that has to go before a grant at `now`, if one has to: also where something was heard since, at
+    /// `pushed_at`, that no reply has told.
+    pub(crate) fn due_lift(&self, now: u64, pushed_at: u64) -> Option<Form> {
         let Lift { at, known, .. } = *self.lift();
-        let fresh = at.is_some_and(|at| now.saturating_sub(at) < LIFT_EVERY_MS);
+        let fresh = at.is_some_and(|at| now.saturating_sub(at) < LIFT_EVERY_MS && at > pushed_at);
         (!fresh).then_some(if known { Form::Digest } else { Form::Text })
     }
 

@@ -14,14 +14,14 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use redis::Value;
 use tenure::{
-    Acquired, Busy, Entry, Error, Features, Fence, Grant, Holder, Lease, Name, Notice, Place, Released, Renewal, Request, Share,
-    Store,
+    Acquired, Busy, Entry, Error, ErrorKind, Features, Fence, Grant, Holder, Lease, Name, Notice, Place, Released, Renewal,
+    Request, Share, Store,
 };
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
-use crate::failure::{is_noscript, translate, unexpected};
+use crate::failure::{COUNTER_FIX, is_noscript, translate, unexpected};
 use crate::keys::{Key, Keys, Layout, whole};
 use crate::link::{Link, now_ms};
 use crate::options::Options;
@@ -84,11 +84,12 @@ impl RedisStore {
         if !self.connection.is_new() {
             return Ok(());
         }
-        let (seen, sent_at) = (self.connection.seen(), now_ms());
-        let (counter_key, seen) = (whole(self.layout.counter.as_bytes()), Digits::of(seen));
+        let (asked, sent_at) = (self.connection.seen(), now_ms());
+        let (counter_key, seen) = (whole(self.layout.counter.as_bytes()), Digits::of(asked));
         let lift = |_: &Link| script::call(&script::LIFT, Form::Text, &[counter_key], &[seen.as_bytes()]);
         let Exchange { link, answers, .. } = self.connection.exchange(end, Repeat::Freely, lift).await?;
-        self.connection.saw(counter(&only(answers)?.map_err(|e| translate(&e))?)?);
+        let floor = counter(&only(answers)?.map_err(|e| translate(&e))?)?;
+        self.connection.counter().lifted(asked, floor, now_ms());
         link.lifted(sent_at, 0);
         Ok(())
     }
@@ -104,7 +105,7 @@ impl RedisStore {
         let pipeline = |link: &Link| {
             let mut commands = Commands::new();
             doubts.store(link.doubts(), Ordering::Relaxed);
-            if let Some(form) = link.due_lift(sent_at) {
+            if let Some(form) = link.due_lift(sent_at, self.connection.counter().pushed_at()) {
                 script::add_call(&mut commands, &script::LIFT, form, &[whole(counter_key)], &[Digits::of(seen).as_bytes()]);
             }
             commands.add(&[b"MULTI"]);
@@ -116,12 +117,14 @@ impl RedisStore {
         };
         let Exchange { link, mut answers, repeated } = self.connection.exchange(end, Repeat::Settled, pipeline).await?;
         let lift = (answers.len() == 6).then(|| answers.remove(0));
-        let executed = transaction(answers);
+        let executed = transaction(answers).map_err(about_counter);
         let floor = match lift {
             None => Some(seen),
             Some(Ok(floor)) => {
                 link.lifted(sent_at, doubts.into_inner());
-                Some(counter(&floor)?.max(seen))
+                let floor = counter(&floor)?;
+                self.connection.counter().lifted(seen, floor, now_ms());
+                Some(floor)
             }
             // Not lifted: the server has to be sent the text next time.
             Some(Err(error)) if is_noscript(&error) => {
@@ -293,7 +296,7 @@ impl Store for RedisStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
-        self.renew_all(leases, None).await
+        self.renew_counted(leases).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
@@ -309,11 +312,15 @@ impl Store for RedisStore {
         let told = move |heard| match heard {
             Heard::Look => Notice::Look,
             Heard::Message(payload) => {
-                let notice = notice(&payload, &owner);
-                if let Notice::Granted { fence, .. } = &notice {
-                    connection.saw(fence.counter());
+                let (notice, now) = (notice(&payload, &owner), now_ms());
+                match &notice {
+                    Notice::Granted { fence, .. } if connection.counter().explains(fence.counter(), now) => {
+                        connection.counter().heard(fence.counter(), now);
+                        notice
+                    }
+                    // Somebody forged it, or a clock was set: the server is asked.
+                    Notice::Granted { .. } | Notice::Look => Notice::Look,
                 }
-                notice
             }
         };
         Ok(listener.map(told).boxed())
@@ -365,6 +372,15 @@ pub(crate) fn released(answer: (Value, bool)) -> Result<Released, Error> {
         }
         (other, _) => Err(unexpected(format_args!("{other:?} to a release"))),
     }
+}
+
+/// For commands of which only those about the counter can be refused for the type of their key.
+pub(crate) fn about_counter(error: Error) -> Error {
+    if error.kind() != ErrorKind::Mismatch {
+        return error;
+    }
+    let refused = Error::refused("the grant counter cannot be used: it is another type of key").fix(COUNTER_FIX);
+    if error.may_have_been_applied() { refused.maybe_applied() } else { refused }
 }
 
 /// Whether the transaction behind a failed lift may have taken the name.

@@ -18,16 +18,16 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use redis::Value;
 use tenure::record::{Answer, Served, Turn};
-use tenure::{Acquired, Entry, Error, Features, Fence, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{Acquired, Entry, Error, ErrorKind, Features, Fence, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout_at};
 
 use self::found::Found;
 use crate::commands::{Commands, Digits};
 use crate::connection::{Connection, Exchange, Repeat};
-use crate::failure::{translate, unexpected};
+use crate::failure::{COUNTER_FIX, translate, unexpected};
 use crate::link::{Answers, Link, now_ms};
-use crate::native::{RedisStore, check_from, millis, released, releases, told_apart};
+use crate::native::{RedisStore, about_counter, check_from, millis, released, releases, told_apart};
 use crate::options::Options;
 use crate::reply::{executed, read, time};
 
@@ -140,8 +140,11 @@ impl OptimisticStore {
         let (seen, sent_at) = (self.redis.connection.seen(), now_ms());
         let Seen { link, now, counter, mut found } = self.see(lane, names, watched, end).await?;
         let doubts = link.doubts();
-        let due = counter < seen || link.due_lift(sent_at).is_some();
-        let first = if due { counter.max(seen).max(micros(now)) } else { counter };
+        let due = counter < seen || link.due_lift(sent_at, self.redis.connection.counter().pushed_at()).is_some();
+        let first = if due { counter.max(within(seen, micros(now))).max(micros(now)) } else { counter };
+        if due {
+            self.redis.connection.counter().lifted(seen, first, sent_at);
+        }
         let mut last = first;
         let mut next = || {
             last += 1;
@@ -193,11 +196,11 @@ impl OptimisticStore {
         for _ in 0..2 {
             answers.next().ok_or_else(|| unexpected("no reply"))?.map_err(|e| translate(&e))?;
         }
-        let stored: Option<Vec<u8>> = read(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
+        let stored: Option<Vec<u8>> = read(answers.next().ok_or_else(|| unexpected("no reply"))?).map_err(about_counter)?;
         let counter = stored.map_or(Some(0), |digits| std::str::from_utf8(&digits).ok()?.parse().ok());
         let Some(counter) = counter.filter(|counter| *counter < Fence::MAX_COUNTER) else {
             let what = format!("the grant counter at {} cannot be used", self.redis.layout.counter);
-            return Err(Error::refused(what).fix("set it to a number below 2^53, or use a prefix= of your own"));
+            return Err(Error::refused(what).fix(COUNTER_FIX));
         };
         self.redis.connection.saw(counter);
         let (now, found) = look(answers.collect())?;
@@ -263,7 +266,13 @@ impl OptimisticStore {
             }
         }
         let mut renew = |found: &mut [Found], now, _: &mut dyn FnMut() -> u64| {
-            let renew = |(lease, place): (&Lease, &usize)| found[*place].record.renew(&lease.owner, lease.ttl, now);
+            let renew = |(lease, place): (&Lease, &usize)| {
+                // The counter was read with what was found.
+                if self.redis.is_unheard_of(lease) {
+                    return Renewal::Gone;
+                }
+                found[*place].record.renew(&lease.owner, lease.ttl, now)
+            };
             Ok(leases.iter().zip(&places).map(renew).collect())
         };
         let _turn = self.renewals.turn(end).await?;
@@ -282,7 +291,9 @@ impl OptimisticStore {
         let answers = self.redis.connection.exchange(self.redis.end(Duration::MAX), Repeat::Freely, ask).await?.answers;
         let (now, found) = look(answers)?;
         let entry = |(name, found): (&&Name, Result<Found, Error>)| {
-            let (holders, waiters) = found?.record.inspect(now);
+            let found = found?;
+            found.check()?;
+            let (holders, waiters) = found.record.inspect(now);
             Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: (*name).clone(), holders, waiters }))
         };
         Ok(names.iter().zip(found).map(entry).collect())
@@ -405,7 +416,10 @@ fn look(answers: Answers) -> Result<(Duration, Vec<Result<Found, Error>>), Error
     let now = time(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
     let mut all = Vec::with_capacity(answers.len() / 2);
     while let (Some(value), Some(left)) = (answers.next(), answers.next()) {
-        all.push(read(value).and_then(|value| Found::new(value, read(left)?, now)));
+        all.push(match read(value) {
+            Err(error) if error.kind() == ErrorKind::Mismatch => Ok(Found::of_another_type(error)),
+            value => value.and_then(|value| Found::new(value, read(left)?, now)),
+        });
     }
     Ok((now, all))
 }
@@ -420,10 +434,16 @@ fn ping() -> Commands {
     commands
 }
 
-/// Microseconds from the beginning of 2026, as the native layout counts them; 0 where the clock is centuries ahead.
+/// A counter that was seen, where a clock explains it; 0 where not: one bad value must not use up the numbers. As in `fence.lua`.
+fn within(seen: u64, micros: u64) -> u64 {
+    const AHEAD: u64 = 10 * 365 * 24 * 3_600 * 1_000_000;
+    if seen <= micros + AHEAD { seen } else { 0 }
+}
+
+/// Microseconds from the beginning of 2026, as the native layout counts them; 0 where the clock is more than a century ahead.
 fn micros(now: Duration) -> u64 {
     const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
-    u64::try_from(now.saturating_sub(START).as_micros()).ok().filter(|micros| *micros < Fence::MAX_COUNTER).unwrap_or(0)
+    u64::try_from(now.saturating_sub(START).as_micros()).ok().filter(|micros| *micros <= Fence::MAX_COUNTER / 2).unwrap_or(0)
 }
 
 impl fmt::Display for OptimisticStore {

@@ -153,11 +153,12 @@ impl Store for PlainStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+        let end = self.redis.renewals_end(leases);
         if !self.seconds {
-            return self.redis.renew(leases).await;
+            return self.redis.renew_all(leases, None, end).await;
         }
         let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
-        self.redis.renew(&leases).await
+        self.redis.renew_all(&leases, None, end).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {

@@ -3,15 +3,17 @@
 use std::sync::OnceLock;
 
 use futures_util::stream::{self, StreamExt};
+use redis::Value;
 use tenure::{Error, Lease, Renewal, Share, Store};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
 use crate::connection::{Exchange, Repeat};
+use crate::failure::translate;
 use crate::keys::{Key, Keys};
 use crate::link::Link;
 use crate::native::{RedisStore, millis};
-use crate::reply::renewals;
+use crate::reply::{counter, only, renewals};
 use crate::script::{self, Form, Script};
 use crate::stamp::Stamp;
 
@@ -24,9 +26,44 @@ const TOGETHER: usize = 1_000;
 const UNDER_WAY: usize = 3;
 
 impl RedisStore {
-    /// Renews leases of names that hold their owners, or, where they are `stamped`, points in time.
-    pub(crate) async fn renew_all(&self, leases: &[Lease], stamped: Option<Stamp>) -> Vec<Result<Renewal, Error>> {
+    /// Whether only a push can have told of the lease: its fence is above all that the server has answered.
+    pub(crate) fn is_unheard_of(&self, lease: &Lease) -> bool {
+        lease.fence.is_some_and(|fence| fence.counter() > self.connection.seen())
+    }
+
+    /// Renews leases that have fences. The first renewal of one that was handed over reads the counter as well: what is above it was not
+    /// told by the server, and is not kept.
+    pub(crate) async fn renew_counted(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
         let end = self.renewals_end(leases);
+        if !leases.iter().any(|lease| self.is_unheard_of(lease)) {
+            return self.renew_all(leases, None, end).await;
+        }
+        let read = self.read_counter(end).await;
+        let (forged, sound): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| self.is_unheard_of(lease));
+        let sound: Vec<Lease> = sound.into_iter().cloned().collect();
+        let mut renewed = self.renew_all(&sound, None, end).await.into_iter();
+        let refusal = || read.as_ref().map_or_else(|error| Err(error.copy()), |()| Ok(Renewal::Gone));
+        let answer = |lease: &Lease| {
+            let is_forged = forged.iter().any(|forged| std::ptr::eq(*forged, lease));
+            if is_forged { refusal() } else { renewed.next().unwrap_or_else(refusal) }
+        };
+        leases.iter().map(answer).collect()
+    }
+
+    async fn read_counter(&self, end: Instant) -> Result<(), Error> {
+        let get = |_: &Link| {
+            let mut commands = Commands::new();
+            commands.add(&[b"GET", self.layout.counter.as_bytes()]);
+            commands
+        };
+        let answers = self.connection.exchange(end, Repeat::Freely, get).await?.answers;
+        let stored = only(answers)?.map_err(|e| translate(&e))?;
+        self.connection.saw(if stored == Value::Nil { 0 } else { counter(&stored)? });
+        Ok(())
+    }
+
+    /// Renews leases of names that hold their owners, or, where they are `stamped`, points in time.
+    pub(crate) async fn renew_all(&self, leases: &[Lease], stamped: Option<Stamp>, end: Instant) -> Vec<Result<Renewal, Error>> {
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
         let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());

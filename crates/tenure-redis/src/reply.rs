@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{RedisResult, Value};
 use tenure::{Busy, Error, Fence, Holder, Notice, Owner, Renewal, Share};
 
-use crate::failure::{translate, unexpected};
+use crate::failure::{COUNTER_FIX, translate, unexpected};
 
 /// The results of `MULTI, a, b, c, EXEC`.
 pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<[Value; 3], Error> {
@@ -82,12 +82,12 @@ pub(crate) fn counter(value: &Value) -> Result<u64, Error> {
         Value::BulkString(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
         _ => None,
     };
-    counter.ok_or_else(|| unexpected(format_args!("{value:?} as a grant counter")))
+    counter.ok_or_else(|| unexpected(format_args!("{value:?} as a grant counter")).fix(COUNTER_FIX))
 }
 
 pub(crate) fn fence(counter: u64) -> Result<Fence, Error> {
     let exhausted = || Error::refused(format!("the grant counter stands at {counter}, beyond what a fence can be made of"));
-    Fence::from_counter(counter).ok_or_else(|| exhausted().maybe_applied().fix("delete the key tenure:fence"))
+    Fence::from_counter(counter).ok_or_else(|| exhausted().maybe_applied().fix(COUNTER_FIX))
 }
 
 pub(crate) fn holder(value: &[u8], ttl: i64, share: Share) -> Holder {

@@ -125,7 +125,7 @@ impl Store for StampStore {
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
         let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
-        self.redis.renew_all(&leases, Some(self.stamp)).await
+        self.redis.renew_all(&leases, Some(self.stamp), self.redis.renewals_end(&leases)).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {

@@ -21,6 +21,7 @@ const NOTHING_BESIDE: &[&str] = &[
     "a_heartbeat_keeps_a_place",
     "a_heartbeat_never_makes_a_place",
     "a_lingering_share_is_nobodys_share",
+    "a_lost_lease_is_gone_whatever_kind_came_after",
     "a_place_without_heartbeat_lapses",
     "a_released_place_is_used_up",
     "a_repeated_join_is_one_place",

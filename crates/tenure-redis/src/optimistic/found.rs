@@ -1,5 +1,6 @@
 //! What was found at a name, and the command that writes what has become of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::record::{Answer, Held, Record, Turn};
@@ -17,22 +18,39 @@ pub(super) struct Found {
     value: Option<Vec<u8>>,
     /// The value is not ours: its end, and whose it is.
     foreign: Option<Held>,
+    /// The key holds no value at all, but something of another type: why nobody can take the name. Nobody holds it.
+    other_type: Option<Arc<Error>>,
 }
 
 impl Found {
+    /// Of a key without a record.
+    fn none() -> Self {
+        Self { record: Record::default(), value: None, foreign: None, other_type: None }
+    }
+
+    /// Of a key that holds something of another type, as `error` says.
+    pub(super) fn of_another_type(error: Error) -> Self {
+        Self { other_type: Some(Arc::new(error)), ..Self::none() }
+    }
+
+    /// Refuses a key that holds something of another type.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.other_type.as_ref().map_or(Ok(()), |error| Err(error.copy()))
+    }
+
     /// From the value of a key and what is left of its ttl in ms.
     pub(super) fn new(value: Option<Vec<u8>>, left: i64, now: Duration) -> Result<Self, Error> {
         // A key may end between the two questions.
         let Some(bytes) = value.filter(|_| left != -2) else {
-            return Ok(Self { record: Record::default(), value: None, foreign: None });
+            return Ok(Self::none());
         };
         if let Some(record) = Record::read(&bytes)? {
-            return Ok(Self { record, value: Some(bytes), foreign: None });
+            return Ok(Self { record, value: Some(bytes), ..Self::none() });
         }
         let until = u64::try_from(left).map_or(Duration::MAX, |left| now + Duration::from_millis(left));
         let owner = Owner::from_bytes(&bytes[..]);
         let held = Held { owner, share: Share::MUTEX, counter: 0, since: now, until, lingers: false };
-        Ok(Self { record: Record::new([held.clone()], []), value: Some(bytes), foreign: Some(held) })
+        Ok(Self { record: Record::new([held.clone()], []), value: Some(bytes), foreign: Some(held), other_type: None })
     }
 
     /// As [`Record::acquire`].
@@ -43,6 +61,7 @@ impl Found {
         now: Duration,
         next: &mut dyn FnMut() -> u64,
     ) -> Result<Turn<Answer>, Error> {
+        self.check()?;
         let place = if self.foreign.is_some() { Place::None } else { request.place };
         self.record.acquire(&Request { place, ..request.clone() }, wake, now, next)
     }

@@ -1,25 +1,37 @@
 -- The grant counter, lifted so that it never falls behind what was handed out before data was lost. Prefix of other scripts.
 --
 -- `lifted(key, least, time)` is the largest of the counter at `key`, `least` and the server's TIME in microseconds since
--- 2026-01-01 UTC. Numbers leave a script only through `digits`: Lua's own formatting keeps 14 of them, and the counter has
--- 15 from 2029 on.
+-- 2026-01-01 UTC. No clock lifts it beyond HALF of the numbers there are, which is the year 2168. What a client has seen lifts it
+-- AHEAD of the clock at most, ten years: one bad value must not use up the numbers, nor come back when it was deleted. Numbers leave
+-- a script only through `digits`: Lua's own formatting keeps 14 of them, and the counter has 15 from 2029 on.
 
 local EPOCH = 1767225600
 local MOST = 9007199254740991
+local HALF = 4503599627370496
+local AHEAD = 315360000000000
 
 local function digits(number)
   return string.format('%.0f', number)
 end
 
+-- Says what is at the key, the beginning of it and no control characters: anybody may have written it.
+local function unusable(key, stored)
+  return redis.error_reply('TENURECOUNTER the grant counter at ' .. key .. ' holds ' .. stored:sub(1, 40):gsub('[^%w%p ]', '?'))
+end
+
 local function lifted(key, least, time)
-  local stored = redis.call('GET', key) or '0'
-  local number = tonumber(stored)
-  local micros = (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2])
-  if not number or number < 0 or number >= MOST or number ~= math.floor(number) then
-    return nil, redis.error_reply('TENURECOUNTER the grant counter at ' .. key .. ' holds ' .. stored)
+  local stored = redis.pcall('GET', key) or '0'
+  if type(stored) == 'table' then
+    return nil, stored.err:find('WRONGTYPE', 1, true) and unusable(key, 'no number but another type of key') or stored
   end
-  if micros >= MOST then
-    return nil, redis.error_reply('TENURECOUNTER the clock of this server is centuries ahead')
+  local number = stored:match('^%d+$') and tonumber(stored)
+  local micros = math.max(0, (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2]))
+  if not number or number >= MOST then
+    return nil, unusable(key, stored)
   end
-  return math.max(number, micros, tonumber(least))
+  if micros >= HALF then
+    return nil, redis.error_reply('TENUREYEAR the clock of this server is more than a century ahead')
+  end
+  least = tonumber(least)
+  return math.max(number, micros, least <= micros + AHEAD and least or 0)
 end

@@ -93,6 +93,17 @@ local function reap()
   end
 end
 
+-- Whether a name that `look` has refused is `owner`'s all the same: as another kind, or as a share that has lost what stood beside it
+-- ('torn').
+local function member_otherwise(owner)
+  local value = redis.pcall('GET', name)
+  if type(value) ~= 'table' then
+    return value == owner
+  end
+  local member = type(redis.pcall('ZSCORE', name, owner)) == 'string'
+  return member and (mutex or kind) or member and 'torn'
+end
+
 -- Reads what is there, drops what has ended, and refuses a name that is of another kind.
 local function look()
   mutex, holder, kind, total = capacity == '1', false, nil, 0

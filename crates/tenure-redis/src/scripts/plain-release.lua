@@ -7,8 +7,11 @@
 
 local name, owner, linger = KEYS[1], ARGV[1], ARGV[2]
 local lingering = 'linger:' .. owner
-local value = redis.call('GET', name)
-if value == lingering then
+local value = redis.pcall('GET', name)
+-- A key of another type is nobody's.
+if type(value) == 'table' and not value.err:find('WRONGTYPE', 1, true) then
+  return value
+elseif value == lingering then
   return 1
 elseif value ~= owner then
   return 0

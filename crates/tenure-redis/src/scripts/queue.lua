@@ -41,12 +41,13 @@ local function mark()
   return last_counter and digits(last_counter) or redis.call('GET', counter) or '0'
 end
 
+-- None as well for an entry that makes no sense: it is dropped as one that has lapsed.
 local function place_of(owner)
-  local entry = redis.call('HGET', places, owner)
-  if not entry then
+  local entry = redis.call('HGET', places, owner) or ''
+  local till, claim, keep, weight, kept, channel = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  if not till then
     return nil
   end
-  local till, claim, keep, weight, kept, channel = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
   return { till = tonumber(till), claim = claim, keep = keep, weight = tonumber(weight), capacity = kept, channel = channel }
 end
 
@@ -110,17 +111,16 @@ end
 -- another kind of lock are not given this one. One whose process hears nothing any more is passed over and stays: its next heartbeat
 -- takes what is free. The counter of `me`, false if it was not among them; nil and the reason where no grant can be counted.
 local function serve(me, my_ttl)
-  local at, mine = 0, false
-  for _ = 1, AT_ONCE do
-    if mutex and holder then
-      break
-    end
+  local at, mine, left = 0, false, AT_ONCE
+  while left > 0 and not (mutex and holder) do
     local owner, place = waiter(at)
     if not owner or place.capacity ~= capacity or not fits(place.weight) then
       break
     elseif owner ~= me and is_deaf(place.channel) then
-      at = at + 1
+      -- As with the dead: after so many, whoever comes next goes on.
+      at, patience = at + 1, patience - 1
     else
+      left = left - 1
       local number, refused = next_counter()
       if not number then
         return nil, refused

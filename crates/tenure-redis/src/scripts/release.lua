@@ -5,12 +5,25 @@
 -- ARGV[3] owner     ARGV[4] linger, ms, 0 for none
 -- reply   1 given up, now or before   0 not this owner's
 
-local function release(keys, args)
-  local refused = begin(keys, args)
-  if refused then
+-- What there is to give up where the name is held as another kind, or holds something else: the owner is compared before the kind.
+-- Whoever waits finds out when he looks.
+local function otherwise(owner, refused)
+  if not refused.err:find('WRONGTYPE', 1, true) and not refused.err:find('TENUREKIND', 1, true) then
     return refused
   end
+  local stands = member_otherwise(owner)
+  if stands == 'torn' then
+    return redis.call('ZREM', name, owner)
+  end
+  return stands and refused or (leave(owner) and 1 or 0)
+end
+
+local function release(keys, args)
+  local refused = begin(keys, args)
   local owner, linger = args[3], args[4]
+  if refused then
+    return otherwise(owner, refused)
+  end
   local lingering = 'linger:' .. owner
   local held = weight_of(owner)
   if held and linger == '0' then

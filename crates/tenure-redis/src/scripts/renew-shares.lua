@@ -7,12 +7,25 @@
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local renewed, longest = {}, {}
+
+-- Whether what is kept beside the name is there. Without it nobody can be let in, so those who hold are told that they hold no more.
+local whole = {}
+local function is_whole(name, shares)
+  if whole[name] == nil then
+    whole[name] = redis.call('EXISTS', shares) == 1
+  end
+  return whole[name]
+end
+
 -- A server out of memory refuses ZADD as a script's first write, though nothing grows by it.
 redis.pcall('ZREM', KEYS[1], '')
 for i = 1, #KEYS, 2 do
   local name, owner, ttl = KEYS[i], ARGV[i], tonumber(ARGV[i + 1])
   local till = redis.pcall('ZSCORE', name, owner)
-  local lives = type(till) == 'string' and tonumber(till) > now
+  if type(till) == 'table' and not till.err:find('WRONGTYPE', 1, true) then
+    return till
+  end
+  local lives = type(till) == 'string' and tonumber(till) > now and is_whole(name, KEYS[i + 1])
   if lives and tonumber(till) < now + ttl then
     redis.call('ZADD', name, string.format('%.0f', now + ttl), owner)
   end

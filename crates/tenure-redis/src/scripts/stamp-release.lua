@@ -6,10 +6,9 @@
 
 local name, beside, owner, linger = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local lingering = 'linger:' .. owner
-local who, _, value, refused = look(name, beside)
-if refused and not value then
-  return refused
-elseif who == lingering then
+-- What is no lock is nobody's.
+local who, _, value = look(name, beside)
+if who == lingering then
   return 1
 elseif not who or who ~= owner then
   return 0

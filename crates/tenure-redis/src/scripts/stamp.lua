@@ -47,7 +47,8 @@ local function look(name, beside)
   if not value then
     return nil
   elseif type(value) == 'table' then
-    return nil, nil, nil, value
+    -- What this user may not look at may be anybody's.
+    return nil, nil, nil, value.err:find('WRONGTYPE', 1, true) and value or redis.call('GET', name)
   end
   local noted = redis.call('GET', beside) or ''
   local ours = noted:sub(1, #value + 1) == value .. ' '

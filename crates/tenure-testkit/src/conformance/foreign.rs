@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Acquired, BootTime, ErrorKind, Released};
+use tenure::{Acquired, BootTime, ErrorKind, Lease, Released, Renewal, Share};
 use tokio::time::timeout;
 
 use super::{LONG, Outcome, PATIENCE, Plant, Subject, granted, is_busy, lease, locker, name, request};
@@ -36,15 +36,19 @@ pub async fn a_lock_without_expiry_is_told(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// A key that is no lock is refused at once, by every call, and stays as it is.
+/// A key that is no lock is refused at once, and stays as it is. Who held the name before has lost it, and is told that.
 pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Outcome {
     let (locks, store) = (locker(subject).await, subject.store().await);
     subject.plant(&name("door"), &Plant::OtherType)?;
     let error = timeout(PATIENCE, locks.mutex("door").acquire()).await.expect("it is waited for").unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
-    let ours = lease(&request("door", LONG));
-    assert_eq!(store.release(&ours, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Mismatch);
-    assert_eq!(store.inspect(Some(&ours.name)).await.unwrap_err().kind(), ErrorKind::Mismatch);
+    let shares = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
+    for share in shares.into_iter().filter(|share| *share == Share::MUTEX || store.features().shares) {
+        let lost = Lease { share, ..lease(&request("door", LONG)) };
+        assert_eq!(store.release(&lost, Duration::ZERO).await.unwrap(), Released::NotHeld, "{share:?}");
+        assert!(matches!(store.renew(&[lost]).await[..], [Ok(Renewal::Gone)]), "{share:?}");
+    }
+    assert_eq!(store.inspect(Some(&name("door"))).await.unwrap_err().kind(), ErrorKind::Mismatch);
     Ok(())
 }
 

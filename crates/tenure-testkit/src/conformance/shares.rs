@@ -243,6 +243,28 @@ pub async fn two_kinds_at_a_name_are_a_mismatch(subject: &dyn Subject) -> Outcom
     Ok(())
 }
 
+/// A lease that was taken away is gone, whatever kind of lock has the name since: the owner is compared before the kind.
+pub async fn a_lost_lease_is_gone_whatever_kind_came_after(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let kinds = || [share(Share::MUTEX, LONG), reader(), writer(), permits(1, 3), permits(1, 5)];
+    for held in kinds() {
+        for taken in kinds().into_iter().filter(|taken| taken.share.capacity() != held.share.capacity()) {
+            granted(&ours, &held).await;
+            // Whoever has the token breaks the lock.
+            release(&theirs, &held).await;
+            granted(&theirs, &taken).await;
+            let (lost, kinds) = (lease(&held), format!("{:?}, then {:?}", held.share, taken.share));
+            assert!(!renewed(&ours, &held).await, "{kinds}");
+            for linger in [Duration::ZERO, LONG] {
+                assert_eq!(ours.release(&lost, linger).await.unwrap(), Released::NotHeld, "{kinds}");
+            }
+            assert_eq!(holders(&theirs).await, BTreeMap::from([(taken.owner.clone(), taken.share)]), "{kinds}");
+            release(&theirs, &taken).await;
+        }
+    }
+    Ok(())
+}
+
 /// A writer's number is larger than those of all who were before it, readers included.
 pub async fn fences_rise_over_exclusive_grants(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;

@@ -1,0 +1,235 @@
+//! The grant counter of a Redis, and who can spoil it: by a push, by a bad value, by the clock. Attackers are users with the rights they have.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tenure::{Acquired, ErrorKind, Fence, Guard, Locker, Loss, Name, Owner, Place, Request, Share, Store};
+use tenure_redis::{Options, RedisStore};
+use tenure_testkit::{Client, RedisServer, Reply, wait_until};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For how long a name is a waiter's that was handed it.
+const CLAIM: Duration = Duration::from_millis(1_500);
+const SECOND: u64 = 1_000_000;
+
+async fn store(url: &str) -> RedisStore {
+    Options::parse(url).unwrap().connect().await.unwrap()
+}
+
+async fn locks(server: &RedisServer, scheme: &str) -> Locker {
+    tenure_redis::connect(&format!("{}?scheme={scheme}", server.url())).await.unwrap()
+}
+
+fn request(name: &str) -> Request {
+    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("counter").unwrap());
+    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+}
+
+/// The server's time, as the counter has it.
+fn clock(server: &RedisServer) -> u64 {
+    let time = server.cli("TIME");
+    let mut parts = time.split_whitespace().map(|part| part.parse::<u64>().unwrap());
+    (parts.next().unwrap() - 1_767_225_600) * SECOND + parts.next().unwrap()
+}
+
+fn stored(server: &RedisServer) -> u64 {
+    server.cli("GET tenure:fence").parse().unwrap()
+}
+
+/// A user who may read everything and publish everywhere, and write nothing.
+struct Reader(Client);
+
+impl Reader {
+    fn on(server: &RedisServer) -> Self {
+        server.cli("ACL SETUSER reader on >reader ~* &* -@all +@read +publish +auth");
+        let mut client = Client::connect(server.addr(), PATIENCE).unwrap();
+        assert_eq!(client.command(&["AUTH", "reader", "reader"]).unwrap(), "OK");
+        let refused = client.command(&["SET", "tenure:fence", "1"]).unwrap();
+        assert!(matches!(&refused, Reply::Error(text) if text.starts_with("NOPERM")), "{refused:?}");
+        Self(client)
+    }
+
+    fn told(&mut self, words: &[&str]) -> String {
+        self.0.command(words).unwrap().text()
+    }
+
+    /// The first who waits for a name, and where it hears.
+    fn ear(&mut self, name: &str) -> (String, String) {
+        let queue = self.told(&["KEYS", &format!("*:q:{name}")]);
+        let owner = self.told(&["ZRANGE", &queue, "0", "0"]);
+        let place = self.told(&["HGET", &queue.replacen(":q:", ":p:", 1), &owner]);
+        (owner, place.rsplit(' ').next().unwrap().to_owned())
+    }
+
+    fn publish(&mut self, (owner, channel): &(String, String), counter: u64) {
+        assert_eq!(self.0.command(&["PUBLISH", channel, &format!("{counter}:1500 {owner}")]).unwrap(), 1);
+    }
+}
+
+/// A holder, and a waiter of another process.
+async fn held_and_waited_for(server: &RedisServer) -> (Guard, Locker, JoinHandle<Guard>) {
+    let (theirs, ours) = (locks(server, "native").await, locks(server, "native").await);
+    let held = theirs.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let acquire = ours.mutex("door").ttl(LONG);
+    let waiting = tokio::spawn(async move { acquire.acquire().await.unwrap() });
+    wait_until(PATIENCE, "the waiter", || !server.cli("KEYS *:q:door").is_empty());
+    (held, ours, waiting)
+}
+
+/// The counter is where it was, and all who ask get fences of it.
+async fn counts_as_before(server: &RedisServer, ours: &Locker) {
+    // So that the counter is lifted again.
+    tokio::time::sleep(Duration::from_millis(1_050)).await;
+    for (who, locks) in [("who heard it", ours), ("another", &locks(server, "native").await)] {
+        for name in ["gate", "attic"] {
+            let guard = locks.mutex(name).try_acquire().await.unwrap().expect("it is free");
+            let (fence, now) = (guard.fence().unwrap().counter(), clock(server));
+            assert!(fence <= now + 10, "{who} got {fence}, the clock is at {now}");
+            let _ = guard.release().await.unwrap();
+        }
+    }
+    assert!(stored(server) <= clock(server) + 10, "the counter was moved");
+}
+
+/// A number that time does not explain is no hand-over, whoever pushes it. The counter is not touched.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_from_far_ahead_is_at_most_a_reason_to_ask() {
+    let server = RedisServer::start();
+    let mut reader = Reader::on(&server);
+    let (held, ours, waiting) = held_and_waited_for(&server).await;
+    let ear = reader.ear("door");
+    for counter in [Fence::MAX_COUNTER, Fence::MAX_COUNTER - 1, 1 << 52, stored(&server) + 60 * SECOND] {
+        reader.publish(&ear, counter);
+    }
+    counts_as_before(&server, &ours).await;
+    assert!(!waiting.is_finished(), "it believes in what somebody published");
+    let _ = held.release().await.unwrap();
+    let guard = timeout(PATIENCE, waiting).await.expect("it was not handed over").unwrap();
+    assert!(guard.fence().unwrap().counter() <= clock(&server) + 10);
+    guard.verify().await.unwrap();
+}
+
+/// Whoever may read the queue and publish can make a waiter believe for as long as a claim. The counter is not touched.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_push_is_believed_for_one_claim_and_moves_no_counter() {
+    let server = RedisServer::start();
+    let mut reader = Reader::on(&server);
+    let (held, ours, waiting) = held_and_waited_for(&server).await;
+    let ear = reader.ear("door");
+    reader.publish(&ear, stored(&server) + 5 * SECOND);
+    let guard = timeout(PATIENCE, waiting).await.expect("it does not believe in it").unwrap();
+    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
+    counts_as_before(&server, &ours).await;
+    held.verify().await.unwrap();
+}
+
+/// A push that comes just before the real hand-over gives a fence that the server never made: it is not kept either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_fence_ends_with_the_first_renewal_of_a_real_lease() {
+    let server = RedisServer::start();
+    let mut reader = Reader::on(&server);
+    let (held, ours, waiting) = held_and_waited_for(&server).await;
+    let ear = reader.ear("door");
+    reader.publish(&ear, stored(&server) + 5 * SECOND);
+    let guard = timeout(PATIENCE, waiting).await.expect("it does not believe in it").unwrap();
+    let _ = held.release().await.unwrap();
+    assert_eq!(server.cli("GET door"), guard.token().to_string(), "the name is its own by now");
+    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
+    wait_until(PATIENCE, "the end of the claim", || server.cli("EXISTS door") == "0");
+    counts_as_before(&server, &ours).await;
+}
+
+/// What the counter cannot be made of is told with what to do, and that helps: also those who have seen it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spoilt_counter_is_told_and_mended_by_deleting_it() {
+    let number = |number: u64| vec!["SET".to_owned(), "tenure:fence".to_owned(), number.to_string()];
+    let words = |words: &str| words.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let spoilt = [
+        number(Fence::MAX_COUNTER),
+        number(1 << 60),
+        words("SET tenure:fence -5"),
+        words("SET tenure:fence 1e3"),
+        words("SET tenure:fence soon\x1b[31m"),
+        words(&format!("SET tenure:fence {}", "9".repeat(100_000))),
+        words("HSET tenure:fence field 1"),
+        words("RPUSH tenure:fence 1"),
+    ];
+    let cases = ["native", "watch"].into_iter().flat_map(|scheme| spoilt.iter().map(move |spoil| is_mended(scheme, spoil)));
+    join_all(cases).await;
+}
+
+async fn is_mended(scheme: &str, spoil: &[String]) {
+    let server = RedisServer::start();
+    let (locks, case) = (locks(&server, scheme).await, format!("{scheme} {:.40}", spoil.join(" ")));
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    // Within the second in which the counter is trusted, and after it.
+    for pause in [Duration::ZERO, Duration::from_millis(1_050)] {
+        server.cli("DEL tenure:fence");
+        server.command(spoil);
+        tokio::time::sleep(pause).await;
+        let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{case}: {text}");
+        assert!(text.contains("counter") && text.contains("delete the key tenure:fence"), "{case}: {text}");
+        assert!(text.len() < 500 && !text.contains('\x1b'), "{case}: {text}");
+        timeout(PATIENCE, locks.settled()).await.unwrap();
+        assert_eq!(server.cli("EXISTS door"), "0", "{case}: the name was left taken");
+    }
+    server.cli("DEL tenure:fence");
+    counts_as_before(&server, &locks).await;
+}
+
+/// A number near the end that somebody wrote is counted from while it stands, and does not come back when it was deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_near_the_end_does_not_outlive_its_key() {
+    for scheme in ["native", "watch"] {
+        let server = RedisServer::start();
+        let locks = locks(&server, scheme).await;
+        let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+        server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1_000));
+        let guard = locks.mutex("door").acquire().await.unwrap();
+        assert!(guard.fence().unwrap().counter() > Fence::MAX_COUNTER - 1_000, "{guard:?}");
+        let _ = guard.release().await.unwrap();
+        server.cli("DEL tenure:fence");
+        counts_as_before(&server, &locks).await;
+    }
+}
+
+/// A clock that cannot be right makes no numbers, and what is kept stays as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_from_another_century_uses_up_no_numbers() {
+    let server = RedisServer::builder().shifted_clock().start();
+    let locks = locks(&server, "native").await;
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    let before = stored(&server);
+    server.shift_clock(150 * 365 * 24 * 3_600 * 1_000);
+    tokio::time::sleep(Duration::from_millis(1_050)).await;
+    let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("clock"), "{error}");
+    timeout(PATIENCE, locks.settled()).await.unwrap();
+    assert!(stored(&server) <= before + 10, "{} after {before}", stored(&server));
+    server.shift_clock(0);
+    tokio::time::sleep(Duration::from_millis(1_050)).await;
+    let _ = locks.mutex("gate").acquire().await.unwrap();
+}
+
+/// A counter that fell back by as much as one grant makes no fence twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_that_fell_back_by_one_makes_no_fence_twice() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let fence = async |name| match store.acquire(&request(name)).await.unwrap() {
+        Acquired::Granted(grant) => grant.fence.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let before = fence("a").await;
+    server.cli(&format!("SET tenure:fence {}", before.counter() - 1));
+    let after = fence("b").await;
+    assert!(after > before, "{after:?} after {before:?}");
+}
