@@ -95,7 +95,7 @@ fn describe(path: &Path, error: rusqlite::Error) -> Error {
     damaged(path, why, fix).source(error)
 }
 
-const WRITABLE: &str = "make the file and its directory writable, or give another path";
+pub(super) const WRITABLE: &str = "make the file and its directory writable, or give another path";
 const RECREATE: &str = "stop the programs that use it and delete it with its -wal and -shm companions; its locks are then free";
 
 fn extended(error: &rusqlite::Error) -> i32 {

@@ -1,8 +1,9 @@
 //! The open file: its connection, its identity, and one checked transaction on it.
 
 use std::cell::Cell;
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -10,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use tenure::record::Listeners;
 use tenure::{BootTime, Error};
 
-use super::failure::{Failure, damaged};
+use super::failure::{Failure, WRITABLE, damaged};
 use super::machine::{Machine, NOTED_EVERY, Origin, SEES_REBOOTS, Traces, booted, wall_clock};
 use super::nodes::{Names, Nodes, check, node};
 use super::rows::{Found, nanos};
@@ -162,9 +163,13 @@ fn note(tx: &Transaction<'_>, found: &Found) -> Result<(), Failure> {
 
 /// A settled connection, and what it has open.
 fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes), Failure> {
-    let Ok(file) = fs::metadata(path) else {
-        make(path)?;
-        return Err(Failure::Replaced);
+    let file = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make(path)?;
+            return Err(Failure::Replaced);
+        }
+        Err(error) => return Err(damaged(path, &format!("it cannot be looked at ({error})"), WRITABLE).into()),
+        Ok(file) => file,
     };
     check(path, &file)?;
     // SQLite does not say which file it has opened: it is the one that had the name before and has it after.
@@ -179,8 +184,9 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
         schema::look(&conn)?;
         // Before anything is written: the log of one file must not come to another.
         is_same()?;
-        schema::settle(&conn, path, machine)?;
         let names = Names::of(path);
+        names.check(&file)?;
+        schema::settle(&conn, path, machine)?;
         let nodes = names.nodes();
         Ok((conn, names, nodes))
     };
@@ -191,9 +197,13 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
 /// Makes the file, and the directories above it where they are missing.
 fn make(path: &Path) -> Result<(), Failure> {
     match open(path, OpenFlags::SQLITE_OPEN_CREATE) {
-        Err(failure) if failure.is_cannot_open() && make_parent(path)? => open(path, OpenFlags::SQLITE_OPEN_CREATE).map(drop),
-        made => made.map(drop),
+        Err(failure) if failure.is_cannot_open() && make_parent(path)? => drop(open(path, OpenFlags::SQLITE_OPEN_CREATE)?),
+        made => drop(made?),
     }
+    // SQLite lets all read it, and its companions have its mode. Who may not write cannot take locks, but whoever may read a file may
+    // keep writers out, and sees the owners' values. It fails where another user was first.
+    let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
+    Ok(())
 }
 
 fn open(path: &Path, more: OpenFlags) -> Result<Connection, Failure> {

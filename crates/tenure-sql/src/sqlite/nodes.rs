@@ -46,6 +46,20 @@ impl Names {
     }
 }
 
+impl Names {
+    /// Refuses companions that somebody else has put beside a file to which its owner alone may write.
+    pub(super) fn check(&self, file: &Metadata) -> Result<(), Failure> {
+        let planted = |path: &&PathBuf| fs::metadata(path).is_ok_and(|found| found.uid() != file.uid());
+        match [&self.log, &self.index].into_iter().find(planted) {
+            Some(planted) if file.mode() & 0o022 == 0 => {
+                let why = format!("{} beside it belongs to another user, who may change its locks", planted.display());
+                Err(damaged(&self.path, &why, "stop the programs that use the file, and delete what is not yours").into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Refuses a file that others reach by another name: its companions are found by name, so each would have a log of its own.
 pub(super) fn check(path: &Path, file: &Metadata) -> Result<(), Failure> {
     if file.is_file() && file.nlink() > 1 {

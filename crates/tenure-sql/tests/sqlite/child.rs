@@ -35,10 +35,11 @@ pub(crate) fn start_apart(apart: &[&str], mount: &str, role: &str, path: &Path) 
     command(unshare, role, path)
 }
 
-fn command(mut command: Command, role: &str, path: &Path) -> Child {
+/// Runs this binary by `command`.
+pub(crate) fn command(mut command: Command, role: &str, path: &Path) -> Child {
     command.args(["--exact", "child::entry", "--nocapture"]).env(ROLE, role).env("TENURE_SQL_TEST_FILE", path);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.spawn().expect("cannot start a process of this test (some need unshare(1) and user name spaces)")
+    command.spawn().expect("cannot start a process of this test (some need strace(1), or unshare(1) and user name spaces)")
 }
 
 pub(crate) fn finish(children: Vec<Child>) {
@@ -76,6 +77,13 @@ async fn entry() {
             let error = open(&path).unwrap_err();
             assert_eq!(error.kind(), tenure::ErrorKind::Damaged, "{error}");
             assert!(one_line(&error).contains("mount its directory"), "{error}");
+        }
+        "use all" => crate::faults::use_all(&path, false).await,
+        "use all once" => crate::faults::use_all(&path, true).await,
+        "stranger" => {
+            let error = open(&path).unwrap_err();
+            assert_eq!(error.kind(), tenure::ErrorKind::Damaged, "{error}");
+            assert!(one_line(&error).contains("read-only"), "{error}");
         }
         "turned away" => turned_away(&open(&path).unwrap_err()),
         other => panic!("no role {other:?}"),

@@ -139,7 +139,9 @@ fn many_find_the_file_of_an_earlier_boot_at_once() {
         };
         std::thread::scope(|scope| {
             let started: Vec<_> = (0..MANY).map(|n| scope.spawn(move || begins(n))).collect();
-            started.into_iter().for_each(|thread| thread.join().unwrap());
+            for thread in started {
+                thread.join().unwrap();
+            }
         });
     }
 }

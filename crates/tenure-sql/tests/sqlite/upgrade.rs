@@ -35,7 +35,7 @@ fn odd() -> Owner {
 }
 
 /// A file of version 1 in which "held" is held, "left" lingers after somebody, and "over" has ended.
-fn version_1(path: &Path) {
+pub(crate) fn version_1(path: &Path) {
     drop(open(path).unwrap());
     let read = |what| raw(path).query_row(&format!("SELECT {what} FROM meta"), [], |row| row.get::<_, String>(0)).unwrap();
     let (boot, machine) = (read("boot"), read("machine"));
