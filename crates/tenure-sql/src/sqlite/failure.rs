@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rusqlite::ErrorCode;
-use rusqlite::ffi::{SQLITE_CANTOPEN_ISDIR, SQLITE_IOERR_SHMSIZE};
+use rusqlite::ffi::{SQLITE_CANTOPEN_ISDIR, SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_SHORT_READ};
 use rustix::fs::{Access, access};
 use tenure::{Error, ErrorKind};
 
@@ -14,6 +14,8 @@ pub(super) enum Failure {
     Sql(rusqlite::Error),
     /// SQLite's word on the commit.
     Commit(rusqlite::Error),
+    /// The name of the file has come to mean another one.
+    Replaced,
     /// Said in full already.
     Told(Error),
 }
@@ -48,6 +50,8 @@ impl Failure {
         match self {
             Self::Told(error) => error,
             Self::Sql(error) => describe(path, error),
+            Self::Replaced => Error::unavailable(format!("the lock file {} is replaced again and again", path.display()))
+                .fix("end the program that deletes or replaces it"),
             // The last page may have reached the file before the error did: a process that recovers the file after a crash
             // would find the commit there. A full disk cannot have taken it.
             Self::Commit(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => describe(path, error),
@@ -82,13 +86,16 @@ fn describe(path: &Path, error: rusqlite::Error) -> Error {
         ErrorCode::SystemIoFailure if extended(&error) == SQLITE_IOERR_SHMSIZE => {
             ("no space for its -shm companion", "free some space")
         }
+        ErrorCode::SystemIoFailure if extended(&error) == SQLITE_IOERR_SHORT_READ => {
+            ("it or its -wal companion was deleted or cut short while in use", RECREATE)
+        }
         ErrorCode::SystemIoFailure => ("the disk failed", "look at the system log, and whether the disk is full"),
         _ => ("its tables are not as tenure made them", RECREATE),
     };
     damaged(path, why, fix).source(error)
 }
 
-const WRITABLE: &str = "make the file and its directory writable, or give another path";
+pub(super) const WRITABLE: &str = "make the file and its directory writable, or give another path";
 const RECREATE: &str = "stop the programs that use it and delete it with its -wal and -shm companions; its locks are then free";
 
 fn extended(error: &rusqlite::Error) -> i32 {

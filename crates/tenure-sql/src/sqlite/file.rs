@@ -1,7 +1,9 @@
 //! The open file: its connection, its identity, and one checked transaction on it.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::cell::Cell;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -9,10 +11,11 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use tenure::record::Listeners;
 use tenure::{BootTime, Error};
 
-use super::failure::{Failure, damaged};
-use super::machine::{Machine, Origin, SEES_REBOOTS};
+use super::failure::{Failure, WRITABLE, damaged};
+use super::machine::{Machine, NOTED_EVERY, Origin, SEES_REBOOTS, Traces, booted, wall_clock};
+use super::nodes::{Names, Nodes, check, node};
 use super::rows::{Found, nanos};
-use super::statements::{EMPTY_LOG, FORGET, FORGET_FUTURE, REBOOTED, STAYING};
+use super::statements::{EMPTY_LOG, FORGET, FORGET_FUTURE, REBOOTED, STAYING, WRITTEN};
 use super::wake::Wake;
 use super::{patience, schema};
 
@@ -23,11 +26,13 @@ const LOG_LIMIT: u64 = 4 << 20;
 #[derive(Debug)]
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
-    log: PathBuf,
+    names: Names,
+    /// What the names meant when it was opened; none when it is closed.
+    nodes: Option<Nodes>,
     conn: Connection,
     machine: &'static Machine,
-    /// Device and inode of what was opened.
-    node: Option<(u64, u64)>,
+    /// It was of this boot when it was looked at last, so an earlier boot did not come after.
+    was_here: Cell<bool>,
     pub(super) wake: Wake,
 }
 
@@ -35,14 +40,10 @@ impl LockFile {
     /// Opens the file, and makes it and the directories above it where they are missing.
     pub(super) fn open(path: PathBuf, listeners: Listeners) -> Result<Self, Error> {
         let machine = Machine::this()?;
-        let opened = connect(&path).and_then(|conn| {
-            patience::persist(|| schema::settle(&conn, &path, machine))?;
-            Ok(conn)
-        });
-        let conn = opened.map_err(|failure| failure.told(&path))?;
-        let node = node(&path);
-        let wake = Wake::new(beside(&path, "-wake"), listeners);
-        let file = Self { log: beside(&path, "-wal"), path, conn, machine, node, wake };
+        let opened = patience::persist(|| connect(&path, machine));
+        let (conn, names, nodes) = opened.map_err(|failure| failure.told(&path))?;
+        let wake = Wake::new(names.wake.clone(), listeners);
+        let file = Self { path, names, nodes: Some(nodes), conn, machine, was_here: Cell::new(false), wake };
         // A file of another machine is told here, not at the first lock.
         file.read(|tx| file.find(tx, "").map(drop))?;
         if !SEES_REBOOTS {
@@ -55,14 +56,19 @@ impl LockFile {
         Ok(file)
     }
 
-    /// Opens the file anew where its path has come to mean another file: locks in a deleted one would be seen by nobody.
+    /// Opens the file anew where its names have come to mean other files: locks in a deleted one would be seen by nobody.
     pub(super) fn follow(&mut self) -> Result<(), Error> {
-        if self.conn.is_autocommit() && node(&self.path) == self.node {
+        if self.conn.is_autocommit() && self.nodes == Some(self.names.nodes()) {
             return Ok(());
         }
         tracing::warn!(path = %self.path.display(), "the lock file was replaced; opening the new one");
+        // While it is open, SQLite expects the log that belongs to what it knows of it.
+        self.nodes = None;
+        self.conn = Connection::open_in_memory().map_err(|error| Failure::from(error).told(&self.path))?;
         let mut opened = Self::open(self.path.clone(), self.wake.listeners())?;
-        std::mem::swap(&mut opened.wake, &mut self.wake);
+        if opened.names.wake == self.names.wake {
+            std::mem::swap(&mut opened.wake, &mut self.wake);
+        }
         *self = opened;
         Ok(())
     }
@@ -76,7 +82,7 @@ impl LockFile {
     /// Empties a log that grew large. By itself it begins anew only when nobody reads for a moment, which may never come while
     /// many processes are at it.
     pub(super) fn tidy(&self) {
-        if fs::metadata(&self.log).is_ok_and(|log| log.len() > LOG_LIMIT) {
+        if fs::metadata(&self.names.log).is_ok_and(|log| log.len() > LOG_LIMIT) {
             // It is tried again after the next call.
             let _ = self.conn.query_row(EMPTY_LOG, [], |_| Ok(()));
         }
@@ -102,6 +108,7 @@ impl LockFile {
             let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)?;
             let found = self.settled(&tx, name)?;
             let done = work(&tx, &found)?;
+            note(&tx, &found)?;
             tx.commit().map_err(Failure::Commit)?;
             Ok(done)
         });
@@ -117,7 +124,7 @@ impl LockFile {
         for forget in FORGET {
             tx.execute(forget, [])?;
         }
-        tx.execute(REBOOTED, (&self.machine.boot, &self.machine.id))?;
+        tx.execute(REBOOTED, (&self.machine.boot, &self.machine.id, booted(), wall_clock()))?;
         Ok(found.forget())
     }
 
@@ -134,37 +141,74 @@ impl LockFile {
 
     /// Where the file was last used; a file of another machine is refused.
     fn origin(&self, found: &Found) -> Result<Origin, Failure> {
-        match self.machine.origin(&found.boot, &found.machine, &self.path) {
-            Origin::Elsewhere => {
-                let why = format!(
-                    "it is used from two machines (its last user was machine {:?}, this one is {:?}), which cannot share leases \
-                     and file locks, e.g. over a network file system",
-                    found.machine, self.machine.id
-                );
-                let fix = "use a redis: store for several machines, or delete the file with its -wal and -shm companions if no \
-                           other machine uses it";
-                Err(damaged(&self.path, &why, fix).into())
+        match self.machine.origin(&found.stamp, || Traces::of(&self.path)) {
+            Origin::Here => {
+                self.was_here.set(true);
+                Ok(Origin::Here)
             }
-            origin => Ok(origin),
+            Origin::EarlierBoot if !self.was_here.get() => Ok(Origin::EarlierBoot),
+            _ => Err(self.machine.refuses(&found.stamp, &self.path).into()),
         }
     }
 }
 
-fn connect(path: &Path) -> Result<Connection, Failure> {
-    let conn = match open(path) {
-        Err(failure) if failure.is_cannot_open() && make_parent(path)? => open(path)?,
-        conn => conn?,
-    };
-    // A checkpoint costs two syncs. It is due every thousand pages, not at each end of a short command.
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    // Otherwise a statement is compiled again whenever another name is bound to it.
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    Ok(conn)
+/// Notes when the file was changed: by that another machine knows that it is not the only one.
+fn note(tx: &Transaction<'_>, found: &Found) -> Result<(), Failure> {
+    let now = wall_clock();
+    if !(0..NOTED_EVERY).contains(&(now - found.stamp.written)) {
+        tx.prepare_cached(WRITTEN)?.execute([now])?;
+    }
+    Ok(())
 }
 
-fn open(path: &Path) -> Result<Connection, Failure> {
+/// A settled connection, and what it has open.
+fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes), Failure> {
+    let file = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make(path)?;
+            return Err(Failure::Replaced);
+        }
+        Err(error) => return Err(damaged(path, &format!("it cannot be looked at ({error})"), WRITABLE).into()),
+        Ok(file) => file,
+    };
+    check(path, &file)?;
+    // SQLite does not say which file it has opened: it is the one that had the name before and has it after.
+    let before = node(path);
+    let is_same = || if node(path) == before { Ok(()) } else { Err(Failure::Replaced) };
+    let connect = || {
+        let conn = open(path, OpenFlags::empty())?;
+        // A checkpoint costs two syncs. It is due every thousand pages, not at each end of a short command.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        // Otherwise a statement is compiled again whenever another name is bound to it.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        schema::look(&conn)?;
+        // Before anything is written: the log of one file must not come to another.
+        is_same()?;
+        let names = Names::of(path);
+        names.check(&file)?;
+        schema::settle(&conn, path, machine)?;
+        let nodes = names.nodes();
+        Ok((conn, names, nodes))
+    };
+    let connected = connect();
+    is_same().and(connected)
+}
+
+/// Makes the file, and the directories above it where they are missing.
+fn make(path: &Path) -> Result<(), Failure> {
+    match open(path, OpenFlags::SQLITE_OPEN_CREATE) {
+        Err(failure) if failure.is_cannot_open() && make_parent(path)? => drop(open(path, OpenFlags::SQLITE_OPEN_CREATE)?),
+        made => drop(made?),
+    }
+    // SQLite lets all read it, and its companions have its mode. Who may not write cannot take locks, but whoever may read a file may
+    // keep writers out, and sees the owners' values. It fails where another user was first.
+    let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
+    Ok(())
+}
+
+fn open(path: &Path, more: OpenFlags) -> Result<Connection, Failure> {
     // No SQLITE_OPEN_URI: a path is a path, whatever it begins with.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
     let conn = Connection::open_with_flags(path, flags)?;
     let handler: fn(i32) -> bool = patience::wait;
     #[allow(unused_mut, reason = "the newest rusqlite takes the connection by &mut")]
@@ -182,16 +226,4 @@ fn make_parent(path: &Path) -> Result<bool, Failure> {
         .create(parent)
         .map_err(|e| damaged(path, &format!("cannot make its directory: {e}"), "make the directory, or give another path"))?;
     Ok(true)
-}
-
-/// Companions stand beside the file itself, not beside a link to it.
-fn beside(path: &Path, end: &str) -> PathBuf {
-    let linked = fs::read_link(path).and_then(|_| fs::canonicalize(path)).ok();
-    let mut companion = linked.unwrap_or_else(|| path.to_owned()).into_os_string();
-    companion.push(end);
-    companion.into()
-}
-
-fn node(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }

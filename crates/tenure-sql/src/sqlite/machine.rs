@@ -5,30 +5,72 @@
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tenure::{Error, ErrorKind};
+use tenure::{BootTime, Error, ErrorKind};
+
+use super::failure::damaged;
+
+/// Wall-clock time since 1970, in microseconds.
+type Micros = i64;
 
 /// This boot of this machine.
 #[derive(Debug)]
 pub(super) struct Machine {
+    /// In a time name space with a boot-time clock of its own, that is said behind it.
     pub(super) boot: String,
     /// Empty where the machine has no id, as in many containers.
     pub(super) id: String,
 }
 
-/// What a file that was last used under `boot` and `machine` is to us.
-#[derive(Debug, PartialEq, Eq)]
+/// On which boot of which machine a file was last used, as the file says.
+#[derive(Debug)]
+pub(super) struct Stamp {
+    pub(super) boot: String,
+    pub(super) machine: String,
+    /// What the wall clock said at that boot; 0 where a version that did not note it was the last.
+    pub(super) booted: Micros,
+    /// What the wall clock said at the last change, but for what changed within [`NOTED_EVERY`] of the one before.
+    pub(super) written: Micros,
+}
+
+/// What the system knows of a file that another boot has used.
+#[derive(Debug)]
+pub(super) struct Traces {
+    /// What the wall clock said at this boot, by what it says now.
+    pub(super) booted: Micros,
+    /// Other machines may reach it, as far as the type of its file system tells.
+    pub(super) shared: bool,
+}
+
+impl Traces {
+    pub(super) fn of(file: &Path) -> Self {
+        Self { booted: booted(), shared: on_network(file) }
+    }
+}
+
+/// What a file that was last used elsewhere or before is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// This boot: its deadlines compare with our clock.
     Here,
     /// An earlier boot of this machine: nothing in it stands.
     EarlierBoot,
-    /// Another machine.
+    /// Another machine, or another clock.
     Elsewhere,
 }
 
 /// Where no boot id can be had, a reboot is seen only by leases that begin in the future.
 pub(super) const SEES_REBOOTS: bool = cfg!(target_os = "linux");
+
+/// By so much the beginnings of one boot may differ, each taken from two readings of two clocks.
+const SAME_BOOT: Micros = 1_000;
+
+/// How often the time of a change is noted.
+pub(super) const NOTED_EVERY: Micros = 1_000_000;
+
+/// 2026-01-01T00:00:00Z. A clock that was before it at boot was not set, and may have been so at every boot.
+const CLOCK_IS_SET: Micros = 1_767_225_600_000_000;
 
 impl Machine {
     /// The one this process runs on.
@@ -37,19 +79,78 @@ impl Machine {
         if let Some(this) = THIS.get() {
             return Ok(this);
         }
-        let this = Self { boot: boot_id()?, id: machine_id() };
+        let this = Self { boot: boot_id()? + &other_clock(), id: machine_id() };
         Ok(THIS.get_or_init(|| this))
     }
 
-    /// Places a file by what it says of its last use.
-    pub(super) fn origin(&self, boot: &str, machine: &str, file: &Path) -> Origin {
-        if boot == self.boot {
+    /// Places a file by what it says of its last use, and else by its traces. In doubt it is another machine's: to forget its leases
+    /// would make two holders.
+    pub(super) fn origin(&self, last: &Stamp, traces: impl FnOnce() -> Traces) -> Origin {
+        if last.boot == self.boot {
             return Origin::Here;
         }
-        let unknown = machine.is_empty() || self.id.is_empty();
-        let same = if unknown { !on_network(file) } else { machine == self.id };
-        if same { Origin::EarlierBoot } else { Origin::Elsewhere }
+        let no_id = last.machine.is_empty() || self.id.is_empty();
+        if (!no_id && last.machine != self.id) || kernel(&last.boot) == kernel(&self.boot) {
+            return Origin::Elsewhere;
+        }
+        let traces = traces();
+        // A container may have a boot id of its own, and its clock is ours.
+        let same_boot = last.booted > CLOCK_IS_SET && (traces.booted - last.booted).abs() <= SAME_BOOT;
+        match traces {
+            Traces { shared: false, .. } if same_boot => Origin::Here,
+            Traces { shared: true, .. } if no_id => Origin::Elsewhere,
+            // An earlier boot wrote nothing after ours began.
+            Traces { booted, .. } if last.written > booted => Origin::Elsewhere,
+            _ => Origin::EarlierBoot,
+        }
     }
+
+    /// Why a file of another machine is refused.
+    pub(super) fn refuses(&self, last: &Stamp, path: &Path) -> Error {
+        let why = format!(
+            "it is used from two machines (its last user was machine {:?} in boot {:?}, this one is machine {:?} in boot {:?}), which \
+             cannot share leases and file locks, e.g. over a network file system",
+            last.machine, last.boot, self.id, self.boot
+        );
+        let fix = "use a redis: store for several machines; if no other uses the file, e.g. because it was copied here or the clock was \
+                   set back, delete the file with its -wal and -shm companions, and its locks are free";
+        damaged(path, &why, fix)
+    }
+}
+
+/// What the wall clock says.
+pub(super) fn wall_clock() -> Micros {
+    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// What the wall clock said at this boot. The same at every look, until the wall clock is set.
+pub(super) fn booted() -> Micros {
+    let look = |_| {
+        let before = BootTime::now();
+        let wall = wall_clock();
+        let took = BootTime::now().since(before);
+        let boot = wall - micros(before.since_boot() + took / 2);
+        (took, boot)
+    };
+    // The quickest look, between whose readings nothing came.
+    (0..16).map(look).min_by_key(|(took, _)| *took).map_or(0, |(_, boot)| boot)
+}
+
+fn micros(span: Duration) -> Micros {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A boot id without what a time name space adds to it.
+fn kernel(boot: &str) -> &str {
+    boot.split(' ').next().unwrap_or(boot)
+}
+
+/// By how much a time name space shifts the boot-time clock; empty where it does not.
+fn other_clock() -> String {
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let of_boot = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
+    let words: Vec<&str> = of_boot.unwrap_or_default().split_whitespace().collect();
+    if words.iter().all(|word| *word == "0") { String::new() } else { format!(" boottime {}", words.join(" ")) }
 }
 
 #[cfg(target_os = "linux")]
@@ -77,19 +178,29 @@ fn machine_id() -> String {
 /// Whether a file lies where other machines may reach it, as far as the type of its file system tells.
 #[cfg(target_os = "linux")]
 fn on_network(file: &Path) -> bool {
-    // NFS, SMB, CIFS, SMB2, CephFS, AFS, 9P, Lustre, GFS2, OCFS2, GPFS; see statfs(2).
-    const SHARED: [u32; 11] = [
+    // NFS, SMB, CIFS, SMB2, CephFS, AFS (two), 9P, Lustre, GFS2, OCFS2, GPFS, FUSE (and virtiofs), VirtualBox, VMware, Coda, NCP,
+    // OrangeFS, BeeGFS, PanFS; see statfs(2).
+    const SHARED: [u32; 20] = [
         0x6969,
         0x517B,
         0xFF53_4D42,
         0xFE53_4D42,
         0x00C3_6400,
         0x5346_414F,
+        0x6B41_4653,
         0x0102_1997,
         0x0BD0_0BD0,
         0x0116_1970,
         0x7461_636F,
         0x4750_4653,
+        0x6573_5546,
+        0x786F_4256,
+        0xBACB_ACBC,
+        0x7375_7245,
+        0x564C,
+        0x2003_0528,
+        0x1983_0326,
+        0xAAD7_AAEA,
     ];
     rustix::fs::statfs(file).is_ok_and(|on| SHARED.iter().any(|&kind| i128::from(kind) == i128::from(on.f_type)))
 }
@@ -104,16 +215,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_placed_by_boot_and_machine() {
-        let here = Machine { boot: "b2".into(), id: "m1".into() };
-        let nameless = Machine { boot: "b2".into(), id: String::new() };
-        let file = Path::new("/");
-        assert_eq!(here.origin("b2", "m1", file), Origin::Here);
-        assert_eq!(here.origin("b2", "m2", file), Origin::Here, "a container of this machine");
-        assert_eq!(here.origin("b1", "m1", file), Origin::EarlierBoot);
-        assert_eq!(here.origin("b1", "m2", file), Origin::Elsewhere);
-        assert_eq!(here.origin("b1", "", file), Origin::EarlierBoot);
-        assert_eq!(nameless.origin("b1", "", file), Origin::EarlierBoot);
+    fn a_file_is_placed_by_boot_and_machine_and_then_by_its_traces() {
+        const BOOTED: Micros = CLOCK_IS_SET + 10_000_000;
+        const LONG_AGO: Micros = BOOTED - 9_000_000;
+        let (before, after) = (BOOTED - 5_000_000, BOOTED + 1);
+        let place = |(boot, id): (&str, &str), (last, machine): (&str, &str), booted, written, shared| {
+            let last = Stamp { boot: last.into(), machine: machine.into(), booted, written };
+            Machine { boot: boot.into(), id: id.into() }.origin(&last, || Traces { booted: BOOTED, shared })
+        };
+        let (named, nameless) = (("b2", "m1"), ("b2", ""));
+        for shared in [false, true] {
+            assert_eq!(place(named, ("b2", "m2"), 0, after, shared), Origin::Here, "a container of this machine");
+            assert_eq!(place(named, ("b1", "m2"), LONG_AGO, before, shared), Origin::Elsewhere, "a known other");
+            assert_eq!(place(named, ("b1", "m1"), LONG_AGO, before, shared), Origin::EarlierBoot);
+            assert_eq!(place(named, ("b1", "m1"), LONG_AGO, after, shared), Origin::Elsewhere, "a clone");
+            assert_eq!(place(named, ("b1", "m1"), 0, 0, shared), Origin::EarlierBoot, "by a version that noted no time");
+            assert_eq!(place(nameless, ("b1", ""), LONG_AGO, after, shared), Origin::Elsewhere);
+            assert_eq!(place(named, ("b2 boottime 5 0", "m1"), BOOTED, before, shared), Origin::Elsewhere, "another clock");
+            assert_eq!(place(("b2 boottime 5 0", "m1"), ("b2", "m1"), BOOTED, before, shared), Origin::Elsewhere);
+        }
+        for (mine, its) in [("m1", "m1"), ("", "m1"), ("m1", ""), ("", "")] {
+            let place = |booted, written, shared| place(("b2", mine), ("b1", its), booted, written, shared);
+            assert_eq!(place(BOOTED + SAME_BOOT, after, false), Origin::Here, "a boot id of its own");
+            assert_eq!(place(BOOTED + SAME_BOOT, after, true), Origin::Elsewhere, "a coincidence");
+            assert_eq!(place(BOOTED + SAME_BOOT + 1, after, false), Origin::Elsewhere);
+            let restart = if mine.is_empty() || its.is_empty() { Origin::Elsewhere } else { Origin::EarlierBoot };
+            assert_eq!(place(LONG_AGO, before, true), restart);
+            assert_eq!(place(LONG_AGO, before, false), Origin::EarlierBoot);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_begins_anew_at_every_boot_tells_nothing() {
+        let last = Stamp { boot: "b1".into(), machine: String::new(), booted: 7, written: 9 };
+        let this = Machine { boot: "b2".into(), id: String::new() };
+        assert_eq!(this.origin(&last, || Traces { booted: 7, shared: false }), Origin::Elsewhere);
+    }
+
+    #[test]
+    fn a_boot_begins_once() {
+        let first = booted();
+        for _ in 0..100 {
+            assert!((booted() - first).abs() <= SAME_BOOT, "{} after {first}", booted());
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod calls;
 mod failure;
 mod file;
 mod machine;
+mod nodes;
 mod patience;
 mod rows;
 mod schema;

@@ -36,7 +36,7 @@ pub(super) fn wait(times: i32) -> bool {
 const TRIES: i32 = 12;
 
 fn is_passing(failure: &Failure, times: i32) -> bool {
-    failure.is_busy() || (failure.is_cannot_open() && times < TRIES)
+    failure.is_busy() || matches!(failure, Failure::Replaced) || (failure.is_cannot_open() && times < TRIES)
 }
 
 /// Repeats what SQLite gives up on without asking the busy handler.

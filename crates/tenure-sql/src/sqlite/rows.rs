@@ -6,14 +6,15 @@ use rusqlite::{Connection, Row};
 use tenure::record::{Held, Record, Waiter};
 use tenure::{Owner, Share};
 
+use super::machine::Stamp;
 use super::statements::{DROP_HELD, DROP_PLACE, FIND, PLACES, PUT_HELD, PUT_PLACE};
 
 /// What the file says of itself and of one name.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) counter: u64,
-    pub(super) boot: String,
-    pub(super) machine: String,
+    /// Of its last use.
+    pub(super) stamp: Stamp,
     /// In the order of their owners.
     holders: Vec<Held>,
     /// In the order of their numbers.
@@ -26,10 +27,11 @@ impl Found {
         let mut rows = find.query([name])?;
         let first = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
-        let (counter, boot, machine, queued) = (unsigned(first.get(0)?), first.get(1)?, first.get(2)?, first.get(3)?);
-        let mut next = first.get::<_, Option<i64>>(7)?.is_some().then_some(first);
+        let stamp = Stamp { boot: first.get(1)?, machine: first.get(2)?, booted: first.get(3)?, written: first.get(4)? };
+        let (counter, queued) = (unsigned(first.get(0)?), first.get(5)?);
+        let mut next = first.get::<_, Option<i64>>(9)?.is_some().then_some(first);
         while let Some(row) = next {
-            holders.push(held(row, 4)?);
+            holders.push(held(row, 6)?);
             next = rows.next()?;
         }
         // They come in this order; to say so in the statement would cost as much as all the rest of it.
@@ -38,7 +40,7 @@ impl Found {
             let mut places = conn.prepare_cached(PLACES)?;
             waiters = places.query_map([name], waiter)?.collect::<rusqlite::Result<_>>()?;
         }
-        Ok(Self { counter, boot, machine, holders, waiters })
+        Ok(Self { counter, stamp, holders, waiters })
     }
 
     /// Nothing of the name counts any more.

@@ -5,8 +5,10 @@ use std::path::Path;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::failure::{Failure, damaged};
-use super::machine::Machine;
-use super::statements::{APPLICATION, BEGIN_UPGRADE, CREATE, CREATE_2, EMPTY, END_UPGRADE, FIRST, PAGES, SETTINGS, VERSION, WAL};
+use super::machine::{Machine, booted, wall_clock};
+use super::statements::{
+    ADD_TIMES, APPLICATION, BEGIN_UPGRADE, CREATE, CREATE_2, EMPTY, END_UPGRADE, FIRST, PAGES, SETTINGS, TIMES, VERSION, WAL,
+};
 
 /// What is in a file that may be used.
 #[derive(PartialEq)]
@@ -14,6 +16,8 @@ enum Tables {
     None,
     /// Of the version before.
     Old,
+    /// Of this version, but for what came with time.
+    Early,
     Made,
 }
 
@@ -46,11 +50,16 @@ pub(super) fn settle(conn: &Connection, path: &Path, machine: &Machine) -> Resul
     Ok(())
 }
 
+/// Has SQLite open all that it keeps open, and writes nothing.
+pub(super) fn look(conn: &Connection) -> Result<(), Failure> {
+    Ok(conn.query_row(EMPTY, [], |_| Ok(()))?)
+}
+
 fn tables(conn: &Connection, path: &Path) -> Result<Tables, Failure> {
     let application: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let version: i32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     match (application, version) {
-        (APPLICATION, VERSION) => Ok(Tables::Made),
+        (APPLICATION, VERSION) => Ok(if conn.prepare(TIMES).is_ok() { Tables::Made } else { Tables::Early }),
         (APPLICATION, 1) => Ok(Tables::Old),
         (APPLICATION, newer) => {
             let why = format!("it is of version {newer}, and this tenure knows version {VERSION}");
@@ -69,14 +78,15 @@ fn make(conn: &Connection, path: &Path, machine: &Machine) -> Result<(), Failure
     // Another process may have been first.
     match tables(&write, path)? {
         Tables::Made => return Ok(()),
+        Tables::Early => write.execute_batch(ADD_TIMES)?,
         Tables::None => {
             write.execute_batch(CREATE)?;
-            write.execute(FIRST, (&machine.boot, &machine.id))?;
+            write.execute(FIRST, (&machine.boot, &machine.id, booted(), wall_clock()))?;
             write.execute_batch(CREATE_2)?;
         }
         // A process of the older version that has the file open is told at its next call that the tables are not as it made them.
         Tables::Old => {
-            for step in [BEGIN_UPGRADE, CREATE_2, END_UPGRADE] {
+            for step in [BEGIN_UPGRADE, CREATE_2, END_UPGRADE, ADD_TIMES] {
                 write.execute_batch(step)?;
             }
         }

@@ -1,7 +1,7 @@
 //! Every statement this store runs, as SQLite says it.
 //!
-//! `meta` has one row, for the file: the `counter` of grants; `boot` and `machine`, on whose boot-time clock the leases run; and
-//! the `hand`, the name up to which names were last swept.
+//! `meta` has one row, for the file: the `counter` of grants; `boot` and `machine`, on whose boot-time clock the leases run, and
+//! in microseconds what the wall clock said at that boot (`booted`) and at the last change (`written`); and the `hand`, the name up to which names were last swept.
 //!
 //! `lock` has one row for each holder of a name: its `owner`, or the owner's lingering value while the share `lingers`; its share,
 //! `weight` out of `capacity`; `fence`, the counter of its grant; `since` and `until` in nanoseconds since boot. A row whose `until`
@@ -45,9 +45,19 @@ CREATE TABLE meta (
   counter INTEGER NOT NULL,
   boot    TEXT NOT NULL,
   machine TEXT NOT NULL,
-  hand    TEXT NOT NULL DEFAULT ''
+  hand    TEXT NOT NULL DEFAULT '',
+  booted  INTEGER NOT NULL DEFAULT 0,
+  written INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 PRAGMA application_id = 0x746e7265;";
+
+/// Fails where the times are missing.
+pub(super) const TIMES: &str = "SELECT booted, written FROM meta";
+
+/// Processes that do not know of them go on.
+pub(super) const ADD_TIMES: &str = "
+ALTER TABLE meta ADD COLUMN booted INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE meta ADD COLUMN written INTEGER NOT NULL DEFAULT 0;";
 
 /// Makes the tables that version 1 did not have.
 pub(super) const CREATE_2: &str = "
@@ -85,12 +95,12 @@ INSERT INTO lock (name, owner, weight, capacity, fence, since, until, lingers)
 SELECT name, coalesce(owner, CAST('linger:' || released_by AS BLOB)), 1, 1, fence, since, until, owner IS NULL FROM lock_1;
 DROP TABLE lock_1;";
 
-/// ?1 boot, ?2 machine.
-pub(super) const FIRST: &str = "INSERT INTO meta (one, counter, boot, machine) VALUES (1, 0, ?1, ?2)";
+/// ?1 boot, ?2 machine, ?3 booted, ?4 written.
+pub(super) const FIRST: &str = "INSERT INTO meta (one, counter, boot, machine, booted, written) VALUES (1, 0, ?1, ?2, ?3, ?4)";
 
 /// ?1 name. Reply: the file's, whether anybody waits for the name, and its holders; one row without a holder if there is none.
 pub(super) const FIND: &str = "
-SELECT meta.counter, meta.boot, meta.machine, EXISTS (SELECT 1 FROM place WHERE place.name = ?1),
+SELECT meta.counter, meta.boot, meta.machine, meta.booted, meta.written, EXISTS (SELECT 1 FROM place WHERE place.name = ?1),
   lock.owner, lock.weight, lock.capacity, lock.fence, lock.since, lock.until, lock.lingers
 FROM meta LEFT JOIN lock ON lock.name = ?1";
 
@@ -98,8 +108,11 @@ FROM meta LEFT JOIN lock ON lock.name = ?1";
 pub(super) const PLACES: &str = "
 SELECT number, owner, weight, capacity, keep, claim, until, wake FROM place WHERE name = ?1 ORDER BY number";
 
-/// ?1 boot, ?2 machine.
-pub(super) const REBOOTED: &str = "UPDATE meta SET boot = ?1, machine = ?2";
+/// ?1 boot, ?2 machine, ?3 booted, ?4 written.
+pub(super) const REBOOTED: &str = "UPDATE meta SET boot = ?1, machine = ?2, booted = ?3, written = ?4";
+
+/// ?1 written.
+pub(super) const WRITTEN: &str = "UPDATE meta SET written = ?1";
 
 /// Ends every lease and every place.
 pub(super) const FORGET: [&str; 2] = ["DELETE FROM lock", "DELETE FROM place"];

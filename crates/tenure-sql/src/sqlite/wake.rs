@@ -8,7 +8,7 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -85,7 +85,8 @@ impl Wake {
         let Some(voice) = &self.voice else { return };
         let Ok(dir) = Dir::open(&self.dir) else { return };
         let to = dir.path.join(address);
-        if work(voice, &to).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+        let is_dead = work(voice, &to).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        if is_dead && is_ours(&self.dir).is_ok() {
             let _ = fs::remove_file(to);
         }
     }
@@ -106,6 +107,13 @@ impl Wake {
 /// Whether a text from the file is what this module wrote, and not a path to somewhere else.
 fn is_address(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Fails where another user may put files, or links, in place of ours.
+fn is_ours(dir: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(dir)?;
+    let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+    if ours { Ok(()) } else { Err(io::Error::other("the directory is not this user's alone")) }
 }
 
 /// A directory, by a path that leaves room for the name of a socket: of a longer one than this a socket cannot be made.
@@ -154,6 +162,7 @@ fn bind(dir: &Path, name: &str) -> io::Result<UnixDatagram> {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
+        is_ours(dir)?;
         let dir = Dir::open(dir)?;
         UnixDatagram::bind(dir.path.join(format!(".{name}")))
     };

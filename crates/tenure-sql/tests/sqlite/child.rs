@@ -13,7 +13,7 @@ use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 use tokio::time::timeout;
 
-use crate::common::{fill, granted, joining, lease, one_line, owner, request};
+use crate::common::{busy, fill, granted, joining, lease, one_line, owner, request};
 
 const ROLE: &str = "TENURE_SQL_TEST_ROLE";
 
@@ -24,15 +24,22 @@ pub(crate) fn start(role: &str, path: &Path) -> Child {
 
 /// The same in a mount name space of its own, after the shell commands of `mount`.
 pub(crate) fn start_mounted(mount: &str, role: &str, path: &Path) -> Child {
+    start_apart(&[], mount, role, path)
+}
+
+/// The same with more words for unshare(1).
+pub(crate) fn start_apart(apart: &[&str], mount: &str, role: &str, path: &Path) -> Child {
     let mut unshare = Command::new("unshare");
-    unshare.args(["-rm", "sh", "-ec", &format!("{mount}; exec \"$0\" \"$@\"")]).arg(std::env::current_exe().unwrap());
+    unshare.args(["-rm"]).args(apart);
+    unshare.args(["sh", "-ec", &format!("{mount}; exec \"$0\" \"$@\"")]).arg(std::env::current_exe().unwrap());
     command(unshare, role, path)
 }
 
-fn command(mut command: Command, role: &str, path: &Path) -> Child {
+/// Runs this binary by `command`.
+pub(crate) fn command(mut command: Command, role: &str, path: &Path) -> Child {
     command.args(["--exact", "child::entry", "--nocapture"]).env(ROLE, role).env("TENURE_SQL_TEST_FILE", path);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.spawn().expect("cannot start a process of this test (some need unshare(1) and user name spaces)")
+    command.spawn().expect("cannot start a process of this test (some need strace(1), or unshare(1) and user name spaces)")
 }
 
 pub(crate) fn finish(children: Vec<Child>) {
@@ -58,6 +65,27 @@ async fn entry() {
             wait(&open(&path).unwrap(), &joining("x")).await;
         }
         "read-only" => read_only(&path),
+        "busy" => {
+            let store = open(&path).unwrap();
+            busy(&store, &request("x", &owner())).await;
+            granted(&store, &request(&owner().to_string(), &owner())).await;
+        }
+        "take" => {
+            granted(&open(&path).unwrap(), &request("x", &owner())).await;
+        }
+        "alone" => {
+            let error = open(&path).unwrap_err();
+            assert_eq!(error.kind(), tenure::ErrorKind::Damaged, "{error}");
+            assert!(one_line(&error).contains("mount its directory"), "{error}");
+        }
+        "use all" => crate::faults::use_all(&path, false).await,
+        "use all once" => crate::faults::use_all(&path, true).await,
+        "stranger" => {
+            let error = open(&path).unwrap_err();
+            assert_eq!(error.kind(), tenure::ErrorKind::Damaged, "{error}");
+            assert!(one_line(&error).contains("read-only"), "{error}");
+        }
+        "turned away" => turned_away(&open(&path).unwrap_err()),
         other => panic!("no role {other:?}"),
     }
 }
@@ -224,6 +252,15 @@ async fn full(path: &Path) {
     store.renew(&[lease("kept", &kept)]).await.remove(0).unwrap();
     granted(&store, &request(&refused.to_string(), &refused)).await;
     crate::common::check_integrity(path);
+}
+
+/// Told that the file is another machine's: which two, and what to do.
+pub(crate) fn turned_away(error: &tenure::Error) {
+    assert_eq!((error.kind(), error.may_have_been_applied()), (tenure::ErrorKind::Damaged, false), "{error}");
+    let text = one_line(error);
+    for word in ["two machines", "boot", "redis", "delete the file"] {
+        assert!(text.contains(word), "no word of {word:?}: {text}");
+    }
 }
 
 fn read_only(path: &Path) {

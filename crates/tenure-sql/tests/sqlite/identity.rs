@@ -8,8 +8,10 @@ use tenure_sql::sqlite::open;
 
 use crate::common::{busy, fresh, granted, lease, one_line, owner, raw, request};
 
+/// As if it was last used then.
 fn last_used(path: &Path, boot: &str, machine: Option<&str>) {
-    raw(path).execute("UPDATE meta SET boot = ?1, machine = coalesce(?2, machine)", (boot, machine)).unwrap();
+    let used = "UPDATE meta SET boot = ?1, machine = coalesce(?2, machine), booted = 1, written = 1";
+    raw(path).execute(used, (boot, machine)).unwrap();
 }
 
 #[tokio::test]
@@ -62,8 +64,9 @@ async fn a_container_of_this_machine_is_not_another_machine() {
     granted(&store, &request("x", &owner())).await;
     raw(&path).execute("UPDATE meta SET machine = 'a container'", []).unwrap();
     busy(&store, &request("x", &owner())).await;
+    drop(store);
     last_used(&path, "an earlier boot", Some(""));
-    granted(&store, &request("x", &owner())).await;
+    granted(&open(&path).unwrap(), &request("x", &owner())).await;
 }
 
 /// Numbers that are used up are told, not begun anew.

@@ -35,7 +35,7 @@ fn odd() -> Owner {
 }
 
 /// A file of version 1 in which "held" is held, "left" lingers after somebody, and "over" has ended.
-fn version_1(path: &Path) {
+pub(crate) fn version_1(path: &Path) {
     drop(open(path).unwrap());
     let read = |what| raw(path).query_row(&format!("SELECT {what} FROM meta"), [], |row| row.get::<_, String>(0)).unwrap();
     let (boot, machine) = (read("boot"), read("machine"));
@@ -108,4 +108,19 @@ fn the_older_version_is_kept_out() {
     assert!(old.query_row("SELECT count(released_by) FROM lock", [], |row| row.get::<_, i64>(0)).is_err());
     let grant = "INSERT INTO lock (name, owner, released_by, fence, since, until) VALUES ('x', x'00', NULL, 1, 2, 3)";
     assert!(old.execute(grant, []).is_err());
+}
+
+/// The first files of this version did not note when they were written to.
+#[tokio::test]
+async fn a_file_without_times_gets_them() {
+    let (_dir, path) = fresh();
+    let held = owner();
+    granted(&open(&path).unwrap(), &request("x", &held)).await;
+    let drop_times = "ALTER TABLE meta DROP COLUMN booted; ALTER TABLE meta DROP COLUMN written";
+    raw(&path).execute_batch(drop_times).unwrap();
+    let store = open(&path).unwrap();
+    busy(&store, &request("x", &owner())).await;
+    granted(&store, &request("y", &owner())).await;
+    let noted = "SELECT written > 0 FROM meta";
+    assert!(raw(&path).query_row(noted, [], |row| row.get::<_, bool>(0)).unwrap());
 }
