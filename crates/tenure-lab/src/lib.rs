@@ -17,6 +17,7 @@
 
 pub mod bench;
 pub mod counterparts;
+mod cut;
 pub mod explore;
 pub mod item;
 pub mod models;
