@@ -25,6 +25,7 @@ pub mod reaper;
 pub mod report;
 pub mod run;
 pub mod scenarios;
+pub mod soak;
 pub mod specimens;
 pub mod worker;
 
