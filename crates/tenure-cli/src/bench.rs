@@ -1,6 +1,6 @@
 //! `tenure bench`: what locks cost.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Duration;
 
@@ -143,13 +143,18 @@ pub(crate) async fn main(args: &Bench) -> Result<u8, Failure> {
 /// The store that was named, or a server of its own.
 async fn place(args: &Bench) -> Result<Place, Failure> {
     let Some(store) = &args.store else { return Ok(Place::of_its_own()?) };
-    let common = Common { store: Some(store.clone()), quiet: args.quiet, verbose: false };
+    Ok(Place::at(address(store, args.quiet).await?)?)
+}
+
+/// How to reach a store that was named, and that answers.
+pub(crate) async fn address(store: &OsStr, quiet: bool) -> Result<Address, Failure> {
+    let common = Common { store: Some(store.to_owned()), quiet, verbose: false };
     let settings = Settings::load(&common)?;
     // What is wrong with it is told as the other commands tell it.
     drop(store::open(&settings).await?);
-    let url = store.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; a benchmark takes no such path"))?;
+    let url = store.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; the lab takes no such path"))?;
     let (username, password) = (settings.username, settings.password.map(|password| password.0));
-    Ok(Place::at(Address { url: url.to_owned(), username, password })?)
+    Ok(Address { url: url.to_owned(), username, password })
 }
 
 /// Tells on stderr what a case is at: each second on a terminal, once elsewhere.

@@ -17,12 +17,13 @@ use tenure_testkit::history::{Verdict, check, timeline};
 use crate::args::Output;
 use crate::exit::{DAMAGED, Failure, UNREACHABLE, say};
 use crate::show::print;
+use crate::soak::{self, Soak};
 
 /// How this program is called to become a process under test.
 pub(crate) const WORD: &str = "__lab";
 
 /// What came of it is not what was expected.
-const UNEXPECTED: u8 = 1;
+pub(crate) const UNEXPECTED: u8 = 1;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lab {
@@ -43,6 +44,8 @@ pub(crate) enum Lab {
     },
     /// Make random runs of the core against a simulated store in virtual time; a single one is drawn
     Explore(Explore),
+    /// Random holders and waiters on a real store, in several processes, while it is broken; exit 1 if anything is not as expected
+    Soak(Soak),
     /// Judge histories that `run --save` wrote, once more
     Check {
         /// Which
@@ -134,6 +137,7 @@ pub(crate) fn main(args: Lab) -> Result<u8, Failure> {
         Lab::Run(args) => run_items(&args),
         Lab::Models { larger } => search(larger),
         Lab::Explore(args) => explore(&args),
+        Lab::Soak(args) => soak::main(&args),
         Lab::Check { files } => recheck(&files),
     }
 }

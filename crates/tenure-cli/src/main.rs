@@ -17,6 +17,8 @@ mod lease;
 mod run;
 mod show;
 mod signals;
+#[cfg(feature = "lab")]
+mod soak;
 mod store;
 mod supervise;
 mod take;
@@ -93,7 +95,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
 }
 
 /// Runs on this thread alone: a child dies with the thread that started it, and one thread starts fastest.
-fn block_on(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| Failure::new(exit::UNREACHABLE, format!("no event loop, {e}; nothing was done")))?;
     let ended = runtime.block_on(work);

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use common::{Place, Running, children, is_dead, is_stopped, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use tenure_testkit::RedisServer;
 
 fn json(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap()
@@ -122,6 +123,40 @@ fn exploring_says_what_it_met() {
     let ended = place.output(&["lab", "explore", "--runs", "200", "--seed", "9"]);
     assert_eq!(ended.code, 0, "{ended:?}");
     assert!(ended.out.contains("200 runs in"), "{}", ended.out);
+}
+
+#[test]
+fn a_soak_ends_in_a_line_of_figures() {
+    let place = Place::new();
+    let ended = place.output(&["lab", "soak", "--for", "1s", "--seed", "3"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let line = ended.out.trim_end();
+    assert!(line.starts_with("memory, 1 s, seed 3, 1 process: ") && line.ends_with(" claims compared, 0 findings"), "{line}");
+    assert!(!line.contains('\n') && !line.contains(": 0 grants"), "{line}");
+}
+
+#[test]
+fn a_soak_on_a_store_that_was_named_leaves_nothing_there() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let ended = place.output(&["lab", "soak", "--store", &server.url(), "--for", "2s", "--processes", "2"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.out.contains("the store, 2 s, seed 1, 2 processes: "), "{}", ended.out);
+    wait_for("the end of what waiters had there", || server.cli("KEYS *") == "tenure:fence");
+}
+
+#[test]
+fn a_soak_that_cannot_be_is_refused() {
+    let place = Place::new();
+    for (args, words) in
+        [(&["--flush"][..], "--store redis"), (&["--store", "postgres://db"], "postgres"), (&["--processes", "0"], "--processes")]
+    {
+        let ended = place.output(&[&["lab", "soak", "--for", "1s"], args].concat());
+        assert_eq!(ended.code, 64, "{ended:?}");
+        assert!(ended.err.contains(words), "{}", ended.err);
+    }
+    let mut command = place.tenure(&["lab", "soak", "--store", "redis", "--for", "1s"]);
+    let missing = common::Ended::from(command.env("TENURE_REDIS_SERVER", "/nowhere/redis-server").output().unwrap());
+    assert_eq!(missing.code, 69, "{missing:?}");
 }
 
 /// The page in the repository is of what the lab has now: the same ids, the same verdicts, the same stories.

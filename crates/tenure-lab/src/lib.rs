@@ -17,6 +17,7 @@
 
 pub mod bench;
 pub mod counterparts;
+mod cut;
 pub mod explore;
 pub mod item;
 pub mod models;
@@ -24,6 +25,7 @@ pub mod reaper;
 pub mod report;
 pub mod run;
 pub mod scenarios;
+pub mod soak;
 pub mod specimens;
 pub mod worker;
 

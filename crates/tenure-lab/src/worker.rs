@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::{bench, reaper, specimens};
+use crate::{bench, reaper, soak, specimens};
 
 /// Becomes the process that `arguments` name, until standard input ends.
 ///
@@ -17,6 +17,7 @@ pub fn serve(arguments: &[String]) -> io::Result<()> {
             Ok(())
         }
         ["bench"] => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(bench::serve()),
+        ["soak"] => soak::serve(),
         ["specimen", id, who, scale] => {
             let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
             specimens::play(id, who, scale)
@@ -25,8 +26,9 @@ pub fn serve(arguments: &[String]) -> io::Result<()> {
             reaper::reap(Path::new(dir));
             Ok(())
         }
-        _ => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: reap DIR | store URL | bench | specimen ID NUMBER SCALE"))
-        }
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "expected: reap DIR | store URL | bench | soak | specimen ID NUMBER SCALE",
+        )),
     }
 }

@@ -41,6 +41,9 @@ fn the_core_survives_the_exploration() {
         Met::Served,
         Met::Believed,
         Met::Passed,
+        Met::Compared,
+        Met::Downgraded,
+        Met::CancelledDowngrade,
     ] {
         assert!(report.coverage.of(what) >= SEEDS / 20, "{what:?}: {}", report.coverage.of(what));
     }
@@ -61,7 +64,7 @@ fn a_seed_makes_the_same_history_again() {
 }
 
 /// Within how many seeds each flaw is found, and by which rule.
-const CAUGHT: [(Flaw, u64, &[Rule]); 10] = [
+const CAUGHT: [(Flaw, u64, &[Rule]); 13] = [
     (Flaw::ReleasesAnyone, 50, &[Rule::Overlap, Rule::FalseLoss, Rule::LateLoss]),
     (Flaw::ShortLease, 20, &[Rule::LateLoss]),
     (Flaw::ShortClaim, 100, &[Rule::Overlap, Rule::FalseLoss, Rule::LateLoss]),
@@ -70,8 +73,11 @@ const CAUGHT: [(Flaw, u64, &[Rule]); 10] = [
     (Flaw::LosesReleases, 20, &[Rule::Leak]),
     (Flaw::RenewalShortens, 500, &[Rule::Overlap, Rule::FalseLoss, Rule::LateLoss]),
     (Flaw::GivenIsMine, 50, &[Rule::Overlap]),
-    (Flaw::AdoptsAnything, 100, &[Rule::Overlap, Rule::FalseLoss]),
+    (Flaw::AdoptsAnything, 100, &[Rule::Overlap, Rule::FalseLoss, Rule::LateLoss]),
     (Flaw::EndsNoConnection, 500, &[Rule::Leak]),
+    (Flaw::KeepsShare, 100, &[Rule::Overlap]),
+    (Flaw::ShrinksShare, 50, &[Rule::Overlap]),
+    (Flaw::TellsOldFence, 20, &[Rule::FenceOrder]),
 ];
 
 #[test]

@@ -23,7 +23,7 @@ pub struct Address {
 
 impl Address {
     /// Opens the store once more, with a connection of its own.
-    pub(super) async fn open(&self) -> Result<Arc<dyn Store>, Error> {
+    pub(crate) async fn open(&self) -> Result<Arc<dyn Store>, Error> {
         if let Some(path) = self.file() {
             return Ok(Arc::new(tenure_sql::sqlite::open(path)?));
         }

@@ -61,6 +61,18 @@ counters! {
     Extended = "extensions",
     /// An extension was not.
     NotExtended = "extensions without effect",
+    /// A part of a share was kept.
+    Downgraded = "downgrades",
+    /// A downgrade had an error or no answer.
+    NotDowngraded = "downgrades without effect",
+    /// A downgrade was dropped.
+    CancelledDowngrade = "cancelled downgrades",
+    /// A second guard stood for a tenure.
+    Reentered = "tenures entered again",
+    /// Two names were taken, all or nothing.
+    Together = "names taken together",
+    /// A claim was compared with what the store keeps.
+    Compared = "claims compared with the store",
     /// The store was asked whether a tenure stands.
     Verified = "verifications",
     /// The resource took a write.

@@ -32,11 +32,17 @@ pub enum Flaw {
     AdoptsAnything,
     /// A new connection lets run what the old one had under way, though the store says otherwise.
     EndsNoConnection,
+    /// A holder goes on for all that it was granted after a downgrade.
+    KeepsShare,
+    /// A renewal leaves less of a share than there was.
+    ShrinksShare,
+    /// A grant is told with the fence of the one before.
+    TellsOldFence,
 }
 
 impl Flaw {
     /// What is found within some hundred seeds. The others need many thousands: a late command at a rare moment.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::ReleasesAnyone,
         Self::ShortLease,
         Self::ShortClaim,
@@ -47,5 +53,8 @@ impl Flaw {
         Self::GivenIsMine,
         Self::AdoptsAnything,
         Self::EndsNoConnection,
+        Self::KeepsShare,
+        Self::ShrinksShare,
+        Self::TellsOldFence,
     ];
 }

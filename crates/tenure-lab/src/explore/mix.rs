@@ -4,6 +4,7 @@
 use std::fmt;
 
 use fastrand::Rng;
+use tenure::Kind;
 
 use super::Flaw;
 use super::clock::{At, Life, ms};
@@ -47,6 +48,9 @@ pub(super) const FATES: [Fate; 14] = [
 /// Of what a given value must not meet: another may hold by it when such a command runs.
 const LATE: [Fate; 3] = [Fate::Slow, Fate::Twice, Fate::Reset];
 
+/// How many permits a semaphore has: a divisor of the capacity of a history, in which all weights are told.
+const PERMITS: u32 = 3;
+
 /// What is done to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blow {
@@ -83,7 +87,8 @@ pub(super) struct Mix {
     pub(super) cohort: bool,
     /// Most claims are alike, and short.
     pub(super) alike: bool,
-    pub(super) names: usize,
+    /// What kind of lock each name is.
+    pub(super) names: Vec<Kind>,
     pub(super) lives: Vec<Life>,
     /// The resource compares fences, and processes work without a look at their guards.
     pub(super) fenced: bool,
@@ -104,7 +109,7 @@ pub(super) struct Mix {
 impl Mix {
     pub(super) fn choose(rng: &mut Rng, flaw: Flaw) -> Self {
         let heal = ms(rng.u64(800..3_000));
-        let names = rng.usize(1..=3);
+        let names = (0..rng.usize(1..=3)).map(|_| kind(rng)).collect();
         let processes = rng.usize(2..=4);
         let speed = |rng: &mut Rng| if flaw == Flaw::SlowClock { 950_000 } else { rng.u64(990_000..=1_010_000) };
         let life =
@@ -203,7 +208,7 @@ impl Mix {
             for _ in 0..rng.usize(1..=3) {
                 let blow = match rng.u8(0..3) {
                     0 => Blow::Flush,
-                    1 => Blow::Delete(rng.usize(0..self.names)),
+                    1 => Blow::Delete(rng.usize(0..self.names.len())),
                     _ => Blow::Forward(ms(rng.u64(100..4_000))),
                 };
                 self.blows.push((rng.u64(0..self.heal), blow));
@@ -217,9 +222,17 @@ impl Mix {
     }
 }
 
+fn kind(rng: &mut Rng) -> Kind {
+    match rng.u8(0..5) {
+        0..=2 => Kind::Mutex,
+        3 => Kind::ReadWrite,
+        _ => Kind::Semaphore(PERMITS),
+    }
+}
+
 impl fmt::Display for Mix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tier {}, {} processes, {} names", self.tier, self.lives.len(), self.names)?;
+        write!(f, "tier {}, {} processes, {} names", self.tier, self.lives.len(), self.names.len())?;
         for (what, is) in [
             ("late commands", self.late),
             ("pushes", self.push),
@@ -228,6 +241,11 @@ impl fmt::Display for Mix {
             ("given values", self.given),
         ] {
             if is {
+                write!(f, ", {what}")?;
+            }
+        }
+        for (what, kind) in [("a read/write lock", Kind::ReadWrite), ("a semaphore", Kind::Semaphore(PERMITS))] {
+            if self.names.contains(&kind) {
                 write!(f, ", {what}")?;
             }
         }

@@ -1,8 +1,10 @@
 //! Seeded random exploration of the core against a simulated store in virtual time.
 //!
 //! Each run makes up some processes, names and faults from its seed, lets the processes contend while the faults last, and then
-//! asks that everything comes to rest. The history is judged by the [checker][check] that judges real servers, and besides:
+//! asks that everything comes to rest. Names are of every kind, alone and together, and each call is dropped half-way now and then.
+//! The history is judged by the [checker][check] that judges real servers, and besides:
 //!
+//! - at every step no guard claims more than the store keeps for it: no larger share, no longer lease, no fence that it did not give;
 //! - no token is sent after its release, no name passes on before its shortest hold, no belief outlasts the longest;
 //! - a loss is told when belief ends, and nobody is told of one that did not happen;
 //! - after the last fault every name is granted again, every task ends, every clean-up ends, and every name is free.
@@ -23,7 +25,9 @@ mod process;
 mod report;
 mod run;
 mod server;
+mod steps;
 mod store;
+mod watched;
 mod world;
 
 pub use coverage::{Coverage, Met};

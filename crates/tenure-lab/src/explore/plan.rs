@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Acquire, Lease, Locker, Name, Owner};
+use tenure::{Acquire, Kind, Lease, Locker, Name, Owner, Share};
+use tenure_testkit::worker::lock;
 
 use super::clock::{ms, nanos};
 use super::mix::Mix;
@@ -23,12 +24,22 @@ pub(super) enum Looks {
     Never,
 }
 
+/// Where a call is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    Never,
+    /// After this long, by the process's clock.
+    After(u64),
+    /// At its how manieth poll.
+    Poll(u32),
+}
+
 /// How a tenure ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Release,
-    /// The release is cancelled after a while.
-    CancelledRelease(u64),
+    /// The release is dropped on its way.
+    CancelledRelease(Cut),
     Drop,
     /// The lease is given to whoever takes it over.
     HandOn,
@@ -40,19 +51,23 @@ const CLAIM: Duration = Duration::from_millis(1_500);
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) name: Name,
+    /// Taken with it, all or nothing.
+    pub(super) also: Option<Name>,
+    pub(super) share: Share,
     pub(super) ttl: Duration,
     pub(super) wait: Option<Duration>,
     pub(super) renews: bool,
     pub(super) shortest: Duration,
     pub(super) longest: Option<Duration>,
+    linger: Duration,
     recheck: Option<Duration>,
     guard: Option<Duration>,
     pub(super) token: Option<Owner>,
-    /// The acquisition is dropped after this long.
-    pub(super) cancel: Option<u64>,
+    /// Where the acquisition is dropped.
+    pub(super) cut: Cut,
     pub(super) looks: Looks,
-    /// For how long it works, in parts with an extension or a verification between them.
-    pub(super) parts: Vec<(u64, Between)>,
+    /// For how long it works, in parts with something between them that may be dropped on its way.
+    pub(super) parts: Vec<(u64, Between, Cut)>,
     /// The time between reading and writing.
     pub(super) step: u64,
     pub(super) end: End,
@@ -63,16 +78,18 @@ pub(super) struct Plan {
 pub(super) enum Between {
     Nothing,
     Extend(Duration),
-    /// An extension whose future is dropped.
-    ExtendUnheard(Duration),
     Verify,
+    /// A part of the share is kept.
+    Downgrade,
+    /// A second guard of the tenure is made, and one of the two is given up.
+    Reenter,
     /// Another name is locked meanwhile.
     Nested,
 }
 
 impl Plan {
     pub(super) fn choose(rng: &mut Rng, mix: &Mix, names: &[Name], nested: bool) -> Self {
-        let name = rng.choice(names).expect("there are names").clone();
+        let (name, kind) = place(rng, mix, names);
         let ttl = Duration::from_millis(rng.choice([120, 300, 900, 2_000]).unwrap_or(300));
         let once = |rng: &mut Rng, of: u8| rng.u8(0..of) == 0;
         let shortest = if once(rng, 6) { Duration::from_millis(rng.u64(10..800)) } else { Duration::ZERO };
@@ -87,40 +104,52 @@ impl Plan {
         let end = match rng.u8(0..10) {
             0..=4 => End::Release,
             5 | 6 => End::Drop,
-            7 => End::CancelledRelease(ms(rng.u64(0..30))),
+            7 => End::CancelledRelease(cut(rng, 30)),
             _ if token.is_some() => End::Release,
             _ => End::HandOn,
         };
         let parts = (0..rng.usize(1..=3)).map(|_| part(rng, ttl, nested)).collect();
         let plan = Self {
+            also: also(rng, mix, names, &name, kind).filter(|_| token.is_none() && !nested),
+            share: share(rng, kind),
             name,
             ttl,
             wait,
             renews: !once(rng, 4),
             shortest,
             longest,
+            linger: if once(rng, 12) { Duration::from_millis(rng.u64(1..200)) } else { Duration::ZERO },
             recheck: once(rng, 4).then(|| Duration::from_millis(rng.u64(1..500))),
             guard: once(rng, 4).then(|| ttl / rng.choice([3, 5, 30]).unwrap_or(5)),
             token,
-            cancel: once(rng, 5).then(|| ms(rng.u64(0..400))),
+            cut: if once(rng, 4) { cut(rng, 400) } else { Cut::Never },
             looks: looks(rng, mix),
             parts,
             step: ms(rng.u64(8..200)),
             end,
         };
-        if mix.alike && !once(rng, 4) { plan.like_all(rng) } else { plan }
+        match plan.also {
+            _ if mix.alike && !once(rng, 4) => plan.like_all(rng),
+            // With another name these begin when both are held.
+            Some(_) => Self { renews: true, shortest: Duration::ZERO, longest: None, ..plan },
+            None => plan,
+        }
     }
 
     /// Short work under terms that all have in common, so that a lease may pass from task to task.
     fn like_all(self, rng: &mut Rng) -> Self {
+        // One that gives a part up on the way must not pass on what it had.
+        let between = if rng.u8(0..4) == 0 { Between::Downgrade } else { Between::Nothing };
         Self {
+            also: None,
             ttl: Duration::from_millis(900),
             renews: true,
             shortest: Duration::ZERO,
             longest: None,
+            linger: Duration::ZERO,
             guard: None,
             token: None,
-            parts: vec![(ms(rng.u64(0..6)), Between::Nothing)],
+            parts: vec![(ms(rng.u64(0..6)), between, cut(rng, 8))],
             step: ms(1),
             ..self
         }
@@ -128,7 +157,7 @@ impl Plan {
 
     /// What becomes of a lease that is taken over.
     pub(super) fn adopt(mut self, lease: &Lease) -> Self {
-        self.name = lease.name.clone();
+        (self.name, self.share, self.also) = (lease.name.clone(), lease.share, None);
         (self.ttl, self.renews, self.shortest, self.longest, self.guard) = (lease.ttl, true, Duration::ZERO, None, None);
         self.token = None;
         self
@@ -145,7 +174,8 @@ impl Plan {
     }
 
     pub(super) fn of(&self, locker: &Locker) -> Acquire {
-        let mut acquire = locker.mutex(&self.name).ttl(self.ttl).min_hold(self.shortest);
+        let acquire = lock(locker, self.name.as_str(), self.share).ttl(self.ttl);
+        let mut acquire = acquire.min_hold(self.shortest).linger(self.linger);
         if let Some(wait) = self.wait {
             acquire = acquire.wait(wait);
         }
@@ -174,20 +204,66 @@ fn looks(rng: &mut Rng, mix: &Mix) -> Looks {
     rng.choice(if mix.fenced { &all[..] } else { &all[..3] }).copied().unwrap_or(Looks::Lost)
 }
 
-fn part(rng: &mut Rng, ttl: Duration, nested: bool) -> (u64, Between) {
+/// A name, and what kind of lock it is.
+fn place(rng: &mut Rng, mix: &Mix, names: &[Name]) -> (Name, Kind) {
+    let index = rng.usize(0..names.len());
+    (names[index].clone(), mix.names[index])
+}
+
+/// Another name of the same kind, now and then.
+fn also(rng: &mut Rng, mix: &Mix, names: &[Name], name: &Name, kind: Kind) -> Option<Name> {
+    let (other, its) = place(rng, mix, names);
+    (rng.u8(0..3) == 0 && its == kind && other != *name).then_some(other)
+}
+
+/// All of a name of this kind.
+pub(super) fn whole(kind: Kind) -> Share {
+    match kind {
+        Kind::Mutex => Share::MUTEX,
+        Kind::ReadWrite => Share::WRITE,
+        Kind::Semaphore(permits) => Share::permits(permits, permits).expect("all of something"),
+    }
+}
+
+/// All of a name of this kind, or a part of it.
+pub(super) fn share(rng: &mut Rng, kind: Kind) -> Share {
+    if rng.bool() { whole(kind) } else { smaller(rng, whole(kind)).unwrap_or(whole(kind)) }
+}
+
+/// A part of a share, if it has parts.
+pub(super) fn smaller(rng: &mut Rng, share: Share) -> Option<Share> {
+    match share.kind() {
+        Kind::Mutex => None,
+        Kind::ReadWrite => Some(Share::READ),
+        Kind::Semaphore(_) => Share::from_parts(rng.u32(1..=3), share.capacity()),
+    }
+    .filter(|part| part.weight() < share.weight())
+}
+
+/// Some point of a call that takes up to so many milliseconds, or none.
+pub(super) fn cut(rng: &mut Rng, within: u64) -> Cut {
+    match rng.u8(0..3) {
+        0 => Cut::After(ms(rng.u64(0..within))),
+        1 => Cut::Poll(rng.u32(0..6)),
+        _ => Cut::Never,
+    }
+}
+
+fn part(rng: &mut Rng, ttl: Duration, nested: bool) -> (u64, Between, Cut) {
     let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
     let work = match rng.u8(0..4) {
         0 => rng.u64(0..20),
         1 | 2 => rng.u64(0..ttl_ms),
         _ => rng.u64(0..ttl_ms * 5 / 2),
     };
-    let between = match rng.u8(0..10) {
-        0 => Between::Extend(ttl * 2),
-        1 => Between::Extend(ttl.mul_f64(0.8)),
-        2 => Between::ExtendUnheard(ttl * 2),
+    let between = match rng.u8(0..14) {
+        0 | 1 => Between::Extend(ttl * 2),
+        2 => Between::Extend(ttl.mul_f64(0.8)),
         3 => Between::Verify,
         4 if !nested => Between::Nested,
+        5 | 6 => Between::Downgrade,
+        7 => Between::Reenter,
         _ => Between::Nothing,
     };
-    (ms(work), between)
+    (ms(work), between, cut(rng, 30))
 }

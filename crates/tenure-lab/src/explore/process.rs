@@ -8,13 +8,15 @@ use std::time::Duration;
 use fastrand::Rng;
 use tenure::{Clock, Error, ErrorKind, Guard, Lease, Locker, Loss, Release};
 use tenure_testkit::history::{Rule, What};
+use tenure_testkit::worker::lock;
 
 use super::clock::{SimClock, ms};
 use super::coverage::Met;
 use super::mix::Fate;
-use super::plan::{Between, End, Looks, Plan};
+use super::plan::{Between, Cut, End, Looks, Plan, share, smaller};
 use super::store::SimStore;
 use super::world::{GRAIN, Held, World};
+use crate::cut::cut_off;
 
 pub(super) struct Process {
     pub(super) who: String,
@@ -40,7 +42,7 @@ impl Process {
         self.claims.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn failed(&self, claim: u32, error: &Error) {
+    pub(super) fn failed(&self, claim: u32, error: &Error) {
         self.world.met(match error.kind() {
             ErrorKind::TimedOut => Met::TimedOut,
             ErrorKind::Unreachable | ErrorKind::Unavailable => Met::NoAnswer,
@@ -64,8 +66,8 @@ impl Process {
 
 /// One task of a process.
 pub(super) struct Task {
-    process: Arc<Process>,
-    rng: Rng,
+    pub(super) process: Arc<Process>,
+    pub(super) rng: Rng,
 }
 
 impl Task {
@@ -97,15 +99,29 @@ impl Task {
 
     /// When all is well, something is cancelled half-way: what it leaves behind would be seen when all has come to rest.
     async fn part(&mut self) {
-        let name = self.rng.choice(&self.process.world.names).expect("there are names").clone();
+        let index = self.rng.usize(0..self.process.world.names.len());
+        let (name, kind) = (self.process.world.names[index].clone(), self.process.world.mix.names[index]);
         let ttl = self.rng.choice([900, 2_000]).unwrap_or(900);
         let wait = self.rng.choice([40, 400]).unwrap_or(40);
-        let acquire = self.process.locker.mutex(&name).ttl(Duration::from_millis(ttl)).wait(Duration::from_millis(wait));
+        let share = share(&mut self.rng, kind);
+        let acquire = lock(&self.process.locker, name.as_str(), share).ttl(Duration::from_millis(ttl));
+        let acquire = acquire.wait(Duration::from_millis(wait));
+        let (first, second, third) = (self.soon(), self.soon(), self.soon());
+        if let Some(Ok(guard)) = self.unless_cut(first, acquire.acquire()).await {
+            if let Some(part) = smaller(&mut self.rng, share) {
+                let _ = self.unless_cut(second, guard.downgrade(part)).await;
+            }
+            let _ = self.unless_cut(third, guard.release()).await;
+        }
+    }
+
+    /// Some point of a call that meets no fault, or none.
+    fn soon(&mut self) -> Cut {
         let way = ms(3 * self.process.world.mix.way);
-        let mut soon = || (self.rng.u8(0..4) > 0).then(|| self.rng.u64(0..=way));
-        let (first, second) = (soon(), soon());
-        if let Some(Ok(guard)) = self.unless_cancelled(first, acquire.acquire()).await {
-            let _ = self.unless_cancelled(second, guard.release()).await;
+        match self.rng.u8(0..4) {
+            0 => Cut::Never,
+            1 => Cut::Poll(self.rng.u32(0..6)),
+            _ => Cut::After(self.rng.u64(0..=way)),
         }
     }
 
@@ -139,7 +155,7 @@ impl Task {
         let plan = self.plan(true).adopt(&lease);
         let claim = process.claim();
         process.record(What::Ask { claim, name: lease.name.as_str().to_owned() });
-        match self.unless_cancelled(plan.cancel, process.locker.adopt(&lease)).await {
+        match self.unless_cut(plan.cut, process.locker.adopt(&lease)).await {
             None => self.cancelled(claim),
             Some(Err(error)) => process.failed(claim, &error),
             Some(Ok(guard)) => {
@@ -154,70 +170,63 @@ impl Task {
         Plan::choose(&mut self.rng, &world.mix, &world.names, nested)
     }
 
-    async fn lock(&mut self, nested: bool) {
+    pub(super) async fn lock(&mut self, nested: bool) {
         let process = Arc::clone(&self.process);
         let plan = self.plan(nested);
+        if let Some(also) = plan.also.clone() {
+            return self.lock_both(plan, &also).await;
+        }
         let claim = process.claim();
         process.record(What::Ask { claim, name: plan.name.as_str().to_owned() });
-        match self.unless_cancelled(plan.cancel, plan.of(&process.locker).acquire()).await {
+        match self.unless_cut(plan.cut, plan.of(&process.locker).acquire()).await {
             None => self.cancelled(claim),
             Some(Err(error)) => process.failed(claim, &error),
             Some(Ok(guard)) => self.hold(claim, plan, guard).await,
         }
     }
 
-    async fn unless_cancelled<T>(&self, after: Option<u64>, work: impl Future<Output = T>) -> Option<T> {
-        let Some(after) = after else { return Some(work.await) };
-        tokio::select! {
-            biased;
-            done = work => Some(done),
-            () = self.process.clock.pause(after) => None,
+    pub(super) async fn unless_cut<T>(&self, cut: Cut, work: impl Future<Output = T>) -> Option<T> {
+        match cut {
+            Cut::Never => Some(work.await),
+            Cut::After(span) => cut_off(u32::MAX, self.process.clock.pause(span), work).await,
+            Cut::Poll(polls) => cut_off(polls, std::future::pending(), work).await,
         }
     }
 
-    fn cancelled(&self, claim: u32) {
+    pub(super) fn cancelled(&self, claim: u32) {
         self.process.world.met(Met::CancelledWait);
         self.process.record(What::Failed { claim, kind: Some("Cancelled".to_owned()), text: String::new() });
     }
 
-    async fn hold(&mut self, claim: u32, plan: Plan, guard: Guard) {
-        let process = Arc::clone(&self.process);
-        let world = &process.world;
+    /// A tenure that begins now.
+    pub(super) fn begin(&self, claim: u32, plan: &Plan, guard: Guard) -> Held {
+        let Process { world, who, clock, .. } = &*self.process;
         let handed = world.state().tokens.get(&guard.token()).is_some_and(|token| !token.answered);
         let stop = match (world.mix.fenced, handed) {
             (true, _) => 0,
             (_, true) => plan.guard().min(plan.claim_guard()),
             _ => plan.guard(),
         };
-        let (shortest, longest) = (plan.shortest, plan.longest);
-        let held = Held { claim, guard: Arc::new(guard), stop, shortest, longest };
-        world.granted(&process.who, &process.clock, &held);
-        for &(work, between) in &plan.parts {
-            if self.work(&plan, &held, work).await || world.healed() {
+        let (share, shortest, longest) = (guard.share(), plan.shortest, plan.longest);
+        let held = Held { claim, guard: Arc::new(guard), share, stop, shortest, longest };
+        world.granted(who, clock, &held);
+        held
+    }
+
+    pub(super) async fn hold(&mut self, claim: u32, plan: Plan, guard: Guard) {
+        let process = Arc::clone(&self.process);
+        let mut held = self.begin(claim, &plan, guard);
+        for &(work, between, cut) in &plan.parts {
+            if self.work(&plan, &held, work).await || process.world.healed() {
                 break;
             }
-            self.between(&held, between).await;
+            self.between(&mut held, between, cut).await;
         }
         if let Some(loss) = held.guard.loss() {
             self.lost(&plan, held, loss).await;
         } else {
             self.let_go(&plan, held).await;
         }
-    }
-
-    async fn between(&mut self, held: &Held, between: Between) {
-        let world = &self.process.world;
-        let extended = match between {
-            Between::Nothing => return,
-            Between::Extend(ttl) => held.guard.extend(ttl).await.is_ok(),
-            Between::ExtendUnheard(ttl) => self.unless_cancelled(Some(0), held.guard.extend(ttl)).await.is_some(),
-            Between::Verify => {
-                let _ = held.guard.verify().await;
-                return world.met(Met::Verified);
-            }
-            Between::Nested => return Box::pin(self.lock(true)).await,
-        };
-        world.met(if extended { Met::Extended } else { Met::NotExtended });
     }
 
     /// Works for `span`; true when it was told of a loss.
@@ -245,7 +254,8 @@ impl Task {
     async fn labour(&self, plan: &Plan, held: &Held, span: u64, looks: bool) {
         let process = &*self.process;
         let began = process.clock.now();
-        let guards = plan.name == process.world.names[0];
+        // One that shares the name only looks on.
+        let guards = plan.name == process.world.names[0] && held.share.is_exclusive();
         loop {
             let left = span.saturating_sub(super::clock::nanos(process.clock.now().since(began)));
             if left == 0 || process.world.healed() || (looks && held.guard.loss().is_some()) {
@@ -315,7 +325,7 @@ impl Task {
             world.find(Rule::FalseLoss, format!("{who}#{claim}: {loss}, though hardly anything was broken"));
         }
         let told = matches!(plan.looks, Looks::Lost | Looks::Cancellation | Looks::Run) && !world.mix.fenced;
-        if told && now > until + GRAIN && plan.parts.iter().all(|(_, between)| *between == Between::Nothing) {
+        if told && now > until + GRAIN && plan.parts.iter().all(|(_, between, _)| *between == Between::Nothing) {
             let late = Duration::from_nanos(now - until);
             world.find(Rule::LateLoss, format!("{who}#{claim} was told {late:?} after its belief had ended"));
         }
@@ -340,8 +350,8 @@ impl Task {
                 world.state().hands_on(lease);
             }
             End::Release => self.released(claim, sure, Some(guard.release().await)),
-            End::CancelledRelease(after) => {
-                let how = self.unless_cancelled(Some(after), guard.release()).await;
+            End::CancelledRelease(cut) => {
+                let how = self.unless_cut(cut, guard.release()).await;
                 self.released(claim, sure, how);
             }
         }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use futures_util::future::join_all;
-use tenure::Name;
+use tenure::{Name, Share};
 use tenure_testkit::History;
 use tenure_testkit::history::{Finding, Rule, What, check};
+use tenure_testkit::worker::lock;
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep_until, timeout};
@@ -16,6 +17,7 @@ use tokio::time::{sleep_until, timeout};
 use super::clock::{At, Life, SimClock, ms, nanos};
 use super::coverage::Met;
 use super::mix::Mix;
+use super::plan::whole;
 use super::process::{Process, Task};
 use super::server::Origin;
 use super::world::{Held, World};
@@ -109,7 +111,8 @@ async fn heal(world: &Arc<World>, members: Vec<Member>) {
     }
     let life = Life { speed: 1_000_000, offset: 0, crash_at: None, naps: Vec::new() };
     let prober = Process::new(world, world.mix.lives.len(), "Z", SimClock::new(life, world.began()));
-    let regranted = join_all(world.names.iter().map(|name| probe(&prober, name)));
+    let places = world.names.iter().zip(&world.mix.names);
+    let regranted = join_all(places.map(|(name, kind)| probe(&prober, name, whole(*kind))));
     let (mut processes, mut tasks) = (Vec::new(), Vec::new());
     for member in members {
         tasks.extend(member.tasks);
@@ -134,13 +137,13 @@ async fn heal(world: &Arc<World>, members: Vec<Member>) {
 }
 
 /// Takes a name once, when everything is well again.
-async fn probe(prober: &Process, name: &Name) {
+async fn probe(prober: &Process, name: &Name, share: Share) {
     let claim = prober.claim();
     prober.record(What::Ask { claim, name: name.as_str().to_owned() });
-    match prober.locker.mutex(name).ttl(Duration::from_secs(2)).acquire().await {
+    match lock(&prober.locker, name.as_str(), share).ttl(Duration::from_secs(2)).acquire().await {
         Err(error) => prober.world.find(Rule::NotGranted, format!("{name:?} after the last fault: {error}")),
         Ok(guard) => {
-            let held = Held { claim, guard: Arc::new(guard), stop: 0, shortest: Duration::ZERO, longest: None };
+            let held = Held { claim, guard: Arc::new(guard), share, stop: 0, shortest: Duration::ZERO, longest: None };
             prober.world.granted(&prober.who, &prober.clock, &held);
             prober.world.over(&prober.who, claim);
             prober.record(What::Release { claim });
@@ -159,7 +162,7 @@ fn leaks(world: &World) {
     let now = world.now();
     let mut state = world.state();
     for name in &world.names {
-        let held = state.server.held(name, now).into_iter().map(|(held, _)| (&held.owner, "still taken"));
+        let held = state.server.held(name, now).map(|(held, _)| (&held.owner, "still taken"));
         let waiting = state.server.waiters(name, now).map(|waiter| (&waiter.owner, "still waited for"));
         let left: Vec<_> = held.chain(waiting).map(|(owner, what)| (owner.clone(), what)).collect();
         for (owner, what) in left {
@@ -185,14 +188,14 @@ async fn free(world: &World) {
     for name in &world.names {
         loop {
             let now = world.now();
-            let Some(left) = world.state().server.held(name, now).map(|(_, left)| left) else { break };
+            let Some(left) = world.state().server.held(name, now).map(|(_, left)| left).min() else { break };
             if now > world.mix.heal + nanos(REST * 4) {
                 break;
             }
             sleep_until(world.at(now + left + ms(1))).await;
         }
         let now = world.now();
-        let taken = world.state().server.held(name, now).is_some();
+        let taken = world.state().server.held(name, now).next().is_some();
         let (name, holder) = (name.as_str().to_owned(), taken.then(|| "somebody".to_owned()));
         world.record("lab", What::Seen { name, holder, forever: false });
     }

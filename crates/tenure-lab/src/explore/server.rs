@@ -1,10 +1,10 @@
 //! The far end of the simulated network: names, owners, queues and a grant counter, by the server's own clock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tenure::record::{Held, Record, Served, Turn, Waiter};
-use tenure::{Acquired, Entry, Error, Lease, Name, Owner, Place, Released, Renewal, Request};
+use tenure::{Acquired, Entry, Error, Fence, Lease, Name, Owner, Place, Released, Renewal, Request, Share};
 
 use super::Flaw;
 use super::clock::{At, ms, nanos};
@@ -19,6 +19,8 @@ pub(super) struct Server {
     names: Vec<(Name, Record)>,
     /// What the last acquisition of each owner was.
     origins: HashMap<Owner, Origin>,
+    /// Every number that was given, and to whom.
+    given: HashSet<(Owner, u64)>,
     /// What its clock shows more than the virtual time, and less.
     ahead: u64,
     behind: u64,
@@ -55,7 +57,7 @@ impl Server {
         // The counter begins high, so that a flaw may let it fall; the clock starts ahead, so that it can go back.
         let (counter, ahead) = (1_000, (1 << 40) + grain);
         let names = names.iter().map(|name| (name.clone(), Record::default())).collect();
-        Self { flaw, counter, names, origins: HashMap::new(), ahead, behind: 0 }
+        Self { flaw, counter, names, origins: HashMap::new(), given: HashSet::new(), ahead, behind: 0 }
     }
 
     /// What its clock shows.
@@ -85,11 +87,16 @@ impl Server {
         &self.names.iter().find(|(key, _)| key == name).expect("the names of a run are known").1
     }
 
-    /// Who has a name by a lease that has not ended, and what is left of it.
-    pub(super) fn held(&self, name: &Name, now: At) -> Option<(&Held, u64)> {
+    /// Those who have a name by leases that have not ended, and what is left of these.
+    pub(super) fn held(&self, name: &Name, now: At) -> impl Iterator<Item = (&Held, u64)> {
         let clock = self.clock(now);
-        let held = self.record(name).holders().find(|held| held.until > clock)?;
-        Some((held, nanos(held.until.saturating_sub(clock))))
+        let standing = self.record(name).holders().filter(move |held| held.until > clock);
+        standing.map(move |held| (held, nanos(held.until.saturating_sub(clock))))
+    }
+
+    /// Whether a number was ever given to `owner`.
+    pub(super) fn gave(&self, owner: &Owner, counter: u64) -> bool {
+        self.given.contains(&(owner.clone(), counter))
     }
 
     /// Those who have places that have not lapsed.
@@ -132,14 +139,23 @@ impl Server {
         let mut done = Done::of(turn, |answer| answer.acquired(RECHECK, mark));
         if let Acquired::Granted(grant) = &mut done.answer {
             grant.ttl = request.ttl;
+            self.given.extend(grant.fence.map(|fence| (request.owner.clone(), fence.counter())));
+            if flaw == Flaw::TellsOldFence {
+                grant.fence = grant.fence.and_then(|fence| Fence::from_counter(fence.counter() - 1));
+            }
         }
+        self.notes(&done.served);
         Ok(done)
+    }
+
+    fn notes(&mut self, served: &[Served]) {
+        self.given.extend(served.iter().map(|served| (served.owner.clone(), served.counter)));
     }
 
     /// What a server that is broken on purpose makes of a request.
     fn as_flawed(&self, request: &Request, now: At) -> Request {
         let mut request = request.clone();
-        let holder = || self.held(&request.name, now).map(|(held, _)| held.owner.clone());
+        let holder = || anyone(self.held(&request.name, now).map(|(held, _)| held)).map(|held| held.owner.clone());
         match (self.flaw, &mut request.place) {
             (Flaw::ShortClaim, Place::Join { claim, .. }) => *claim /= 2,
             (Flaw::ShortLease, _) => request.ttl -= request.ttl / 10,
@@ -153,7 +169,7 @@ impl Server {
     pub(super) fn renew(&mut self, lease: &Lease, now: At) -> Renewal {
         let flaw = self.flaw;
         self.on(&lease.name, now, |record, clock, _| {
-            let held = record.holders().next().cloned();
+            let held = anyone(record.holders()).cloned();
             let owner = match held {
                 Some(held) if flaw == Flaw::RenewsLinger && held.lingers && held.owner == lease.owner.lingering() => {
                     let revived = Held { owner: lease.owner.clone(), lingers: false, ..held };
@@ -167,6 +183,9 @@ impl Server {
             if flaw == Flaw::RenewalShortens {
                 shorten(record, &owner, clock + lease.ttl);
             }
+            if flaw == Flaw::ShrinksShare {
+                change(record, &owner, |held| Held { share: least(held.share), ..held });
+            }
             renewal
         })
     }
@@ -177,9 +196,10 @@ impl Server {
             return Done { answer: Released::Released, served: Vec::new(), freed: false };
         }
         let turn = self.on(&lease.name, now, |record, clock, next| {
-            let anyone = record.holders().next().map(|held| held.owner.clone()).filter(|_| flaw == Flaw::ReleasesAnyone);
-            record.release(anyone.as_ref().unwrap_or(&lease.owner), linger, clock, next)
+            let any = anyone(record.holders()).map(|held| held.owner.clone()).filter(|_| flaw == Flaw::ReleasesAnyone);
+            record.release(any.as_ref().unwrap_or(&lease.owner), linger, clock, next)
         });
+        self.notes(&turn.served);
         Done::of(turn, |answer| answer)
     }
 
@@ -194,9 +214,24 @@ impl Server {
     }
 }
 
+/// One of those who hold, the same in every run: owners are random, and their order is.
+fn anyone<'a>(holders: impl Iterator<Item = &'a Held>) -> Option<&'a Held> {
+    holders.min_by_key(|held| held.counter)
+}
+
 /// The owner's lease ends at `until`, whatever it was.
 fn shorten(record: &mut Record, owner: &Owner, until: Duration) {
+    change(record, owner, |held| Held { until, ..held });
+}
+
+/// The owner's lease becomes another.
+fn change(record: &mut Record, owner: &Owner, into: impl Fn(Held) -> Held) {
     let holders: Vec<Held> = record.holders().cloned().collect();
-    let holders = holders.into_iter().map(|held| if held.owner == *owner { Held { until, ..held } } else { held });
+    let holders = holders.into_iter().map(|held| if held.owner == *owner { into(held) } else { held });
     *record = Record::new(holders, record.waiters().cloned().collect::<Vec<_>>());
+}
+
+/// The smallest share of a kind.
+fn least(share: Share) -> Share {
+    Share::from_parts(1, share.capacity()).expect("one of something")
 }

@@ -1,11 +1,11 @@
 //! All of one run that is not a process: its history, what is counted, the tokens and the guarded resource.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Fence, Guard, Lease, Name, Owner, State};
+use tenure::{Fence, Guard, Lease, Name, Owner, Share, State};
 use tenure_testkit::History;
 use tenure_testkit::history::{Event, Finding, Rule, What};
 use tokio::sync::Notify;
@@ -17,6 +17,7 @@ use super::coverage::{Coverage, Met};
 use super::mix::Mix;
 use super::network::Network;
 use super::server::Server;
+use super::watched::Watched;
 
 /// A world, shared by its processes.
 #[derive(Debug)]
@@ -69,20 +70,6 @@ pub(super) struct Token {
     pub(super) handed: bool,
 }
 
-/// A claim whose belief is followed.
-#[derive(Debug)]
-struct Watched {
-    who: String,
-    clock: SimClock,
-    claim: u32,
-    guard: Weak<Guard>,
-    /// How much longer than the belief the work may go on, by the process's clock.
-    stop: u64,
-    until: At,
-    latest: Option<At>,
-    jeopardy: bool,
-}
-
 #[derive(Debug, Default)]
 struct Resource {
     value: u64,
@@ -94,6 +81,8 @@ struct Resource {
 pub(super) struct Held {
     pub(super) claim: u32,
     pub(super) guard: Arc<Guard>,
+    /// As what its task acts.
+    pub(super) share: Share,
     /// The time to stop work after a loss, by the process's clock.
     pub(super) stop: u64,
     pub(super) shortest: Duration,
@@ -102,9 +91,11 @@ pub(super) struct Held {
 
 impl World {
     pub(super) fn new(seed: u64, mix: Mix, mut rng: Rng, flaw: Flaw) -> Self {
-        let names: Vec<Name> = ["a", "b", "c"].iter().take(mix.names).map(|name| Name::new(name).expect("a good name")).collect();
+        let names: Vec<Name> =
+            ["a", "b", "c"].iter().take(mix.names.len()).map(|name| Name::new(name).expect("a good name")).collect();
         let state = Inner {
-            history: History::new(format!("explore: {mix}"), seed),
+            // Names of all kinds stand in it: a weight is told as a part of this.
+            history: History { capacity: WHOLE, ..History::new(format!("explore: {mix}"), seed) },
             findings: Vec::new(),
             coverage: Coverage::default(),
             server: Server::new(&names, rng.u64(0..ms(1)), flaw),
@@ -186,28 +177,65 @@ impl World {
         if let Some(token) = state.tokens.get(&owner).filter(|_| owner.is_ours()) {
             let sent_at = token.sent_at;
             latest = held.longest.map(|longest| sent_at + clock.life().real(nanos(longest)) + GRAIN);
-            if !held.shortest.is_zero() && self.mix.tier == 1 {
+            if !held.shortest.is_zero() && self.mix.tier == 1 && held.share.is_exclusive() {
                 // Its clock may run apart from the server's.
                 let until = (sent_at + nanos(held.shortest) / 100 * 98).saturating_sub(GRAIN);
                 state.shortest.push((name.clone(), owner.clone(), until));
             }
         }
         let claim = held.claim;
-        let grant = What::Grant { claim, name: name.as_str().to_owned(), weight: 1, token: shown, fence, until: Some(until) };
+        let grant = What::Grant {
+            claim,
+            name: name.as_str().to_owned(),
+            weight: weight(held.share),
+            token: shown,
+            fence,
+            until: Some(until),
+        };
         state.record(now, who, grant);
-        let watched = Watched {
+        let mut watched = Watched {
             who: who.to_owned(),
             clock: clock.clone(),
             claim,
             guard: Arc::downgrade(&held.guard),
+            granted: held.guard.share(),
             stop: held.stop,
             until: believed,
             latest,
             jeopardy: false,
+            told: false,
         };
         let Inner { server, findings, .. } = &mut *state;
-        watched.check(self, server, &held.guard, now, believed, findings);
+        watched.compare(self, server, &held.guard, now, believed, findings);
         state.watched.push(watched);
+    }
+
+    /// From now on a holder counts for `share` only, as another claim: whatever becomes of the command.
+    pub(super) fn shrinks(&self, who: &str, held: &mut Held, claim: u32, share: Share) {
+        let now = self.now();
+        let old = std::mem::replace(&mut held.claim, claim);
+        held.share = share;
+        let mut state = self.state();
+        let Inner { watched, history, shortest, .. } = &mut *state;
+        // Others may fit beside it.
+        shortest.retain(|(_, owner, _)| *owner != held.guard.token());
+        let Some(watched) = watched.iter_mut().find(|watched| watched.claim == old && watched.who == who) else { return };
+        watched.claim = claim;
+        let name = held.guard.name().as_str().to_owned();
+        let until = Some(watched.until + watched.clock.life().real(watched.stop));
+        let grant = What::Grant { claim, name: name.clone(), weight: weight(share), token: None, fence: None, until };
+        for what in [What::Release { claim: old }, What::Ask { claim, name }, grant] {
+            history.events.push(Event { at: now, who: who.to_owned(), what });
+        }
+    }
+
+    /// Another guard stands for a tenure.
+    pub(super) fn reentered(&self, who: &str, held: &Held) {
+        let mut state = self.state();
+        let watched = state.watched.iter_mut().find(|watched| watched.claim == held.claim && watched.who == who);
+        if let Some(watched) = watched {
+            watched.guard = Arc::downgrade(&held.guard);
+        }
     }
 
     /// A claim is over: its belief is followed no more. Until when it was believed; `None` if it was over already.
@@ -226,36 +254,41 @@ impl World {
         self.state().watched.iter().find(|watched| watched.claim == claim && watched.who == who).map(|watched| watched.until)
     }
 
-    /// Notes what renewals have done to beliefs. Called when every task has come to rest, before time goes on.
+    /// Compares each claim with what the store keeps, and notes what renewals have done to it. Called when every task has come to
+    /// rest, before time goes on.
     pub(super) fn settle(&self) {
         let mut state = self.state();
-        if !std::mem::take(&mut state.news) {
-            return;
-        }
+        let news = std::mem::take(&mut state.news);
         let now = self.now();
-        let gone = std::mem::take(&mut state.gone);
+        let gone = if news { std::mem::take(&mut state.gone) } else { Vec::new() };
         let Inner { watched, history, coverage, findings, server, .. } = &mut *state;
         for watched in watched.iter_mut().filter(|watched| !watched.clock.life().dead_at(now)) {
             let Some(guard) = watched.guard.upgrade() else { continue };
+            let remaining = nanos(guard.remaining());
+            let believed = now + watched.clock.life().real(remaining);
+            if remaining > 0 {
+                coverage.met(Met::Compared);
+                watched.compare(self, server, &guard, now, believed, findings);
+            }
+            if !news {
+                continue;
+            }
             if gone.contains(&guard.token()) && watched.clock.life().naps.is_empty() && guard.loss().is_none() {
-                watched.finds(findings, now, "the store said that it is gone, and it is believed on");
+                watched.finds(findings, Rule::LateLoss, now, "the store said that it is gone, and it is believed on");
             }
             if !watched.jeopardy && guard.state() == State::Jeopardy {
                 watched.jeopardy = true;
                 coverage.met(Met::Jeopardy);
             }
-            let remaining = nanos(guard.remaining());
-            let believed = now + watched.clock.life().real(remaining);
             // A span may round to either side.
             if remaining == 0 || believed <= watched.until + ROUNDING {
                 continue;
             }
             if watched.until <= now {
-                watched.finds(findings, now, "its belief had ended, and it is believed again");
+                watched.finds(findings, Rule::LateLoss, now, "its belief had ended, and it is believed again");
             }
             (watched.until, watched.jeopardy) = (believed, false);
             coverage.met(Met::Renewal);
-            watched.check(self, server, &guard, now, believed, findings);
             let until = Some(now + watched.clock.life().real(remaining + watched.stop));
             history.events.push(Event { at: now, who: watched.who.clone(), what: What::Believe { claim: watched.claim, until } });
         }
@@ -292,24 +325,14 @@ impl World {
 /// What timers, which count in milliseconds, may add.
 pub(super) const GRAIN: u64 = ms(3);
 /// What going from one clock to another may add.
-const ROUNDING: u64 = 1_000;
+pub(super) const ROUNDING: u64 = 1_000;
 
-impl Watched {
-    /// Looks over the shoulders of holder and store: what is believed must stand there, for longer than it is believed.
-    fn check(&self, world: &World, server: &Server, guard: &Guard, now: At, believed: At, findings: &mut Vec<Finding>) {
-        if self.latest.is_some_and(|latest| believed > latest) {
-            self.finds(findings, now, "it is believed for longer than its longest hold");
-        }
-        let stopped = believed + self.clock.life().real(self.stop);
-        let stands = server.held(&guard.name(), now).filter(|(held, _)| held.owner == guard.token());
-        if world.mix.tier == 1 && believed > now && stands.is_none_or(|(_, left)| stopped > now + left + ROUNDING) {
-            self.finds(findings, now, "it is believed for longer than the lease lasts at the store");
-        }
-    }
+/// All of a name, in a history.
+const WHOLE: u32 = u32::MAX;
 
-    fn finds(&self, findings: &mut Vec<Finding>, at: At, what: &str) {
-        findings.push(Finding { rule: Rule::LateLoss, at, text: format!("{}#{}: {what}", self.who, self.claim) });
-    }
+/// What a share is of all of its name. Exact: every capacity is a divisor.
+fn weight(share: Share) -> u32 {
+    share.weight() * (WHOLE / share.capacity())
 }
 
 impl Resource {

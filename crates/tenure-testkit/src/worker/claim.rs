@@ -232,7 +232,8 @@ impl Claim {
     }
 }
 
-fn lock(locks: &Locker, name: &str, share: Share) -> Acquire {
+/// Begins to take `share` of `name`, of whatever kind that is.
+pub fn lock(locks: &Locker, name: &str, share: Share) -> Acquire {
     match share.kind() {
         Kind::Mutex => locks.mutex(name),
         Kind::ReadWrite if share.is_exclusive() => locks.write(name),

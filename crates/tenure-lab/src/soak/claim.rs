@@ -1,0 +1,106 @@
+//! What a guard claims, beside what the store says of it.
+
+use std::time::Duration;
+
+use tenure::{BootTime, Entry, Error, Fence, Guard, Locker, Owner, Share, State};
+
+/// What a guard said at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    owner: Owner,
+    share: Share,
+    fence: Option<Fence>,
+    /// The end of the belief, and that of the lease at the store.
+    believed_until: BootTime,
+    lease_until: BootTime,
+}
+
+/// What clocks that count in whole milliseconds, at either end, may add.
+const GRAIN: Duration = Duration::from_millis(5);
+
+impl Claim {
+    /// `None` once the tenure has ended: then nothing is claimed.
+    fn of(guard: &Guard) -> Option<Self> {
+        // In this order, time that passes between these lines makes each end earlier, and never later.
+        let now = BootTime::now();
+        let (believed_until, lease_until) = (now + guard.remaining(), now + guard.lease_remaining());
+        let claim = Self { owner: guard.token(), share: guard.share(), fence: guard.fence(), believed_until, lease_until };
+        (guard.state() != State::Lost).then_some(claim)
+    }
+
+    /// What it claims and the store does not keep, by an answer that came at `answered`.
+    fn excess(&self, entry: Option<&Entry>, answered: BootTime) -> Option<String> {
+        let Some(holder) = entry.into_iter().flat_map(|entry| &entry.holders).find(|holder| holder.owner == self.owner) else {
+            return Some(format!("the store does not have it: {entry:?}"));
+        };
+        if holder.share.weight() < self.share.weight() || holder.share.capacity() != self.share.capacity() {
+            return Some(format!("it claims {:?}, and the store keeps {:?}", self.share, holder.share));
+        }
+        if let (Some(claimed), Some(kept)) = (self.fence, holder.fence)
+            && claimed.counter() > kept.counter()
+        {
+            return Some(format!("it claims fence {claimed}, and the store gave {kept}"));
+        }
+        let ttl = holder.ttl?;
+        let ends = answered + ttl + GRAIN;
+        let late = self.believed_until.since(ends);
+        if !late.is_zero() {
+            return Some(format!("it is believed for {late:?} longer than the lease lasts, which ends in {ttl:?}"));
+        }
+        let late = self.lease_until.since(ends + ttl.mul_f64(0.01));
+        (!late.is_zero()).then(|| format!("its lease is taken to last for {late:?} longer than it does, which ends in {ttl:?}"))
+    }
+}
+
+/// Asks the store, and says what the guard claims beyond that; `None` where nothing is claimed any more.
+///
+/// # Errors
+/// The store's: nothing can be said then.
+pub(super) async fn compare(locker: &Locker, guard: &Guard) -> Result<Option<Option<String>>, Error> {
+    let Some(before) = Claim::of(guard) else { return Ok(None) };
+    let entry = locker.inspect(guard.name()).await?;
+    let answered = BootTime::now();
+    // It stood all the while only if it still stands: one that ended meanwhile may be missing.
+    let Some(after) = Claim::of(guard) else { return Ok(None) };
+    // A share only shrinks.
+    Ok(Some(Claim { share: after.share, ..before }.excess(entry.as_ref(), answered)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::{Holder, Name};
+
+    use super::*;
+
+    fn at(ms: u64) -> BootTime {
+        BootTime::from_boot(Duration::from_millis(10_000 + ms))
+    }
+
+    fn claim() -> Claim {
+        let owner = Owner::from_bytes(&b"me"[..]);
+        let fence = Fence::from_counter(7);
+        Claim { owner, share: Share::WRITE, fence, believed_until: at(900), lease_until: at(1_000) }
+    }
+
+    /// What is found where the store has `change` made of the very lease.
+    fn found(change: impl Fn(&mut Holder)) -> String {
+        let Claim { owner, share, fence, .. } = claim();
+        let mut holder = Holder { owner, share, fence, ttl: Some(Duration::from_secs(1)), age: None };
+        change(&mut holder);
+        let entry = Entry { name: Name::new("n").unwrap(), holders: vec![holder], waiters: 0 };
+        claim().excess(Some(&entry), at(0)).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_claim_is_no_more_than_what_the_store_keeps() {
+        assert_eq!(found(|_| {}), "");
+        assert_eq!(found(|holder| holder.ttl = None), "");
+        assert_eq!(found(|holder| holder.fence = Fence::from_counter(8)), "", "a repeated grant has a later number");
+        assert!(found(|holder| holder.share = Share::READ).contains("it claims"));
+        assert!(found(|holder| holder.fence = Fence::from_counter(6)).contains("it claims fence"));
+        assert!(found(|holder| holder.owner = Owner::from_bytes(&b"other"[..])).contains("does not have it"));
+        assert!(found(|holder| holder.ttl = Some(Duration::from_millis(890))).contains("it is believed"));
+        assert!(found(|holder| holder.ttl = Some(Duration::from_millis(950))).contains("its lease"));
+        assert!(claim().excess(None, at(0)).unwrap().contains("does not have it"));
+    }
+}

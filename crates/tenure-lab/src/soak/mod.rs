@@ -1,0 +1,199 @@
+//! A soak: random holders and waiters on a real store, in several processes, while faults are done to the store and to the processes.
+//!
+//! Every kind of lock, several names, alone and together; hand-overs, take-overs, downgrades, extensions; and every call is dropped
+//! half-way now and then. Each task enters a [place](referee) under what it holds, which sees overlaps, lost updates and fences out
+//! of order; and what its guard claims is [compared](claim) with what the store says of it. At the end all must come to rest, and
+//! nothing may be left at the store.
+//!
+//! What the tasks and the faults choose depends on the seed alone; when the store answers does not.
+
+mod claim;
+mod faults;
+mod party;
+mod process;
+mod referee;
+mod report;
+mod task;
+mod visitor;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure::{BootTime, Error, Locker, MemoryStore, Owner, Store};
+use tenure_testkit::{RedisServer, Reply};
+
+use self::faults::Faults;
+use self::party::Order;
+use self::process::Crew;
+use self::referee::Referee;
+use crate::Lab;
+use crate::bench::Address;
+
+pub(crate) use self::party::serve;
+pub use self::report::{Findings, Report, Tally};
+
+/// Where a soak runs.
+#[derive(Clone, Debug)]
+pub enum Where {
+    /// In the memory of this process.
+    Memory,
+    /// In a file of its own.
+    Sqlite,
+    /// On a server of its own, to which faults are done.
+    Redis,
+    /// On a store that is there. Faults are done to our own processes alone.
+    At(Address),
+}
+
+/// One soak.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// On what.
+    pub place: Where,
+    /// For how long.
+    pub time: Duration,
+    /// By which tasks and faults make their choices.
+    pub seed: u64,
+    /// How many processes; memory has one.
+    pub processes: u32,
+    /// The server loses its data again and again: two may hold then, and only the order of the fences is judged.
+    pub flushes: bool,
+}
+
+/// How long what is left of the dead may stay: the longest ttl, and the longest that a place lives.
+const FREE: Duration = Duration::from_secs(8);
+
+/// Runs a soak.
+///
+/// # Errors
+/// When the store, or a process, cannot be started.
+pub fn run(lab: &Lab, plan: &Plan) -> Result<Report, Error> {
+    match &plan.place {
+        Where::Memory => {
+            let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            here(&store, plan)
+        }
+        Where::Sqlite => {
+            let dir = TempDir::with_prefix("tenure-soak-").map_err(unmade)?;
+            let url = format!("sqlite:{}", dir.path().join("locks.db").display());
+            crew(lab, plan, "sqlite", &Address { url, username: None, password: None }, None)
+        }
+        Where::Redis => {
+            let server = RedisServer::start();
+            crew(lab, plan, "redis", &Address { url: server.url(), username: None, password: None }, Some(&server))
+        }
+        Where::At(address) => crew(lab, plan, "the store", address, None),
+    }
+}
+
+/// Runs a soak in this process, on a store that all its lockers share. Nothing is done to it.
+///
+/// # Errors
+/// When the place of the tasks cannot be made.
+pub fn here(store: &Arc<dyn Store>, plan: &Plan) -> Result<Report, Error> {
+    let plan = Plan { processes: 1, ..plan.clone() };
+    let referee = Referee::open(!plan.flushes).map_err(unmade)?;
+    let order = order(&plan, &referee, None, String::new());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(unmade)?;
+    let tally = runtime.block_on(async {
+        let mut tally = party::carry(&order, &party::shared(store)).await?;
+        remains(&Locker::new(Arc::clone(store)), &order.prefix, &[], &mut tally).await;
+        Ok::<_, Error>(tally)
+    })?;
+    Ok(concluded(plan, "memory", &referee, tally, 0, 0))
+}
+
+/// Runs a soak in several processes.
+fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, server: Option<&RedisServer>) -> Result<Report, Error> {
+    let referee = Referee::open(!plan.flushes).map_err(unmade)?;
+    // On a server of its own there are no other names.
+    let prefix = if matches!(plan.place, Where::At(_)) { format!("tenure-soak{}/", Owner::mint("")?) } else { String::new() };
+    let order = order(plan, &referee, Some(address.clone()), prefix);
+    let mut crew = Crew::start(lab, order.clone(), plan.processes)?;
+    let faults = Faults::new(plan, server).go_on(&mut crew, BootTime::from_boot(order.end))?;
+    let (mut tally, dead) = crew.end();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unmade)?;
+    runtime.block_on(async {
+        let locker = Locker::new(address.open().await?);
+        remains(&locker, &order.prefix, &dead, &mut tally).await;
+        Ok::<_, Error>(())
+    })?;
+    if let Some(server) = server {
+        companions(server, &mut tally);
+    }
+    let killed = u64::try_from(dead.len()).unwrap_or(u64::MAX);
+    Ok(concluded(plan.clone(), word, &referee, tally, faults, killed))
+}
+
+fn order(plan: &Plan, referee: &Referee, address: Option<Address>, prefix: String) -> Order {
+    let end = (BootTime::now() + plan.time).since_boot();
+    let (who, place, keeps) = ("P1".to_owned(), referee.path().to_owned(), !plan.flushes);
+    Order { address, who, place, prefix, seed: plan.seed, end, keeps }
+}
+
+fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally, faults: u64, killed: u64) -> Report {
+    // What it saw comes first: of many findings only the first are told.
+    let mut tally = Tally { findings: referee.findings(), ..Tally::default() };
+    tally.absorb(seen);
+    // A soak in which nothing happened has shown nothing.
+    if tally.grants == 0 || tally.compared == 0 {
+        tally.findings.add(format!("{} grants and {} claims that were compared show nothing", tally.grants, tally.compared));
+    }
+    Report { plan, store, tally, faults, killed }
+}
+
+/// What is left at the store when all has come to rest: nothing, but what lingers, was refused, or belonged to the dead; and of
+/// that nothing after a while.
+async fn remains(locker: &Locker, prefix: &str, dead: &[String], tally: &mut Tally) {
+    let until = BootTime::now() + FREE;
+    let (mut first, mut left) = (true, Vec::new());
+    while first || (!left.is_empty() && BootTime::now() < until) {
+        left.clear();
+        for name in task::names(prefix) {
+            match locker.inspect(&name).await {
+                Ok(entry) => left.extend(entry),
+                Err(error) => tally.findings.add(format!("{name:?} could not be looked at when all was well: {error}")),
+            }
+        }
+        if std::mem::take(&mut first) {
+            for entry in &left {
+                let of_dead = |owner: &Owner| {
+                    let label = owner.label().unwrap_or_default();
+                    dead.iter().any(|who| label.strip_prefix(who.as_str()).is_some_and(|rest| rest.starts_with('L')))
+                };
+                let excused =
+                    |owner: &Owner| owner.lingers_after().is_some() || of_dead(owner) || tally.loose.contains(&owner.to_string());
+                let strays: Vec<String> =
+                    entry.holders.iter().filter(|holder| !excused(&holder.owner)).map(ToString::to_string).collect();
+                let waited = entry.waiters > 0 && dead.is_empty();
+                tally.findings.extend(strays.into_iter().map(|stray| format!("{:?} is still held by {stray}", entry.name)));
+                tally.findings.extend(waited.then(|| format!("{:?} is still waited for", entry.name)));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tally.findings.extend(left.into_iter().map(|entry| format!("{FREE:?} after the end there is {entry:?}")));
+}
+
+/// When all names are free, a server keeps nothing but the counter.
+fn companions(server: &RedisServer, tally: &mut Tally) {
+    let until = BootTime::now() + FREE;
+    loop {
+        let Reply::Array(keys) = server.command(&["KEYS", "*"]) else {
+            return tally.findings.add("the keys of the server could not be listed");
+        };
+        let left: Vec<String> = keys.iter().map(Reply::text).filter(|key| key != "tenure:fence").collect();
+        if left.is_empty() {
+            return;
+        }
+        if BootTime::now() >= until {
+            return tally.findings.add(format!("{FREE:?} after the end the server keeps {left:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn unmade(error: std::io::Error) -> Error {
+    Error::unavailable("what a soak needs cannot be made").source(error)
+}

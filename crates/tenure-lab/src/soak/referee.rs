@@ -1,0 +1,307 @@
+//! The place that the locks of a soak guard. It keeps nobody out, and sees when two are inside who exclude each other.
+//!
+//! It stands in the process of the lab and is reached over a unix socket. A visitor says when it enters and when it leaves, and waits
+//! for the answer each time: so whoever is let in by a release enters after the one that released has left. Inside, an exclusive holder
+//! reads a number, and as it leaves writes one more than it read, as in a program that trusts its lock.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+use tenure::{BootTime, Share};
+use tenure_testkit::history::{At, nanos};
+
+use super::report::Findings;
+
+/// What a visitor says, a line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Says {
+    Enters(Entrance),
+    /// What it holds by is believed until then.
+    Stays {
+        visit: u64,
+        until: At,
+    },
+    Leaves {
+        visit: u64,
+        until: At,
+        wrote: u64,
+    },
+}
+
+/// One who enters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Entrance {
+    pub(super) who: String,
+    pub(super) name: String,
+    pub(super) share: Share,
+    pub(super) fence: Option<u64>,
+    /// When it began to ask for the name.
+    pub(super) asked: At,
+    /// Until when it believes that it holds.
+    pub(super) until: At,
+}
+
+/// What a visitor is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    pub(super) visit: u64,
+    pub(super) number: u64,
+}
+
+/// The place, open until it is dropped.
+#[derive(Debug)]
+pub(super) struct Referee {
+    path: PathBuf,
+    places: Arc<Mutex<Places>>,
+    closed: Arc<AtomicBool>,
+    listening: Option<JoinHandle<()>>,
+    _dir: TempDir,
+}
+
+impl Referee {
+    /// Opens. With `keeps` the store keeps its data, and no two who exclude each other may be inside; else only fences are judged.
+    pub(super) fn open(keeps: bool) -> io::Result<Self> {
+        let dir = TempDir::with_prefix("tenure-soak-")?;
+        let path = dir.path().join("place.sock");
+        let listener = UnixListener::bind(&path)?;
+        let places = Arc::new(Mutex::new(Places { keeps, ..Places::default() }));
+        let closed = Arc::new(AtomicBool::new(false));
+        let (theirs, ends) = (Arc::clone(&places), Arc::clone(&closed));
+        let listening = std::thread::spawn(move || {
+            for (visitor, stream) in (1..).zip(listener.incoming().map_while(Result::ok)) {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let places = Arc::clone(&theirs);
+                std::thread::spawn(move || serve(&stream, visitor, &places));
+            }
+        });
+        Ok(Self { path, places, closed, listening: Some(listening), _dir: dir })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What went wrong so far.
+    pub(super) fn findings(&self) -> Findings {
+        lock(&self.places).findings.clone()
+    }
+}
+
+impl Drop for Referee {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // So that the listener looks.
+        if UnixStream::connect(&self.path).is_ok() {
+            let _ = self.listening.take().map(JoinHandle::join);
+        }
+    }
+}
+
+/// Serves one visitor until it has gone, or was killed.
+fn serve(stream: &UnixStream, visitor: u64, places: &Mutex<Places>) {
+    for line in BufReader::new(stream).lines() {
+        let Some(says) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { break };
+        let told = lock(places).hear(visitor, says, nanos(BootTime::now().since_boot()));
+        let line = serde_json::to_string(&told).expect("plain data") + "\n";
+        let mut out = stream;
+        if out.write_all(line.as_bytes()).is_err() {
+            break;
+        }
+    }
+    lock(places).gone(visitor);
+}
+
+fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    keeps: bool,
+    names: HashMap<String, Place>,
+    visits: u64,
+    findings: Findings,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    inside: Vec<Inside>,
+    number: u64,
+    /// The fences of exclusive holders that came later than that of any before, and when.
+    fences: Vec<(At, u64)>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    visitor: u64,
+    visit: u64,
+    read: u64,
+    entrance: Entrance,
+}
+
+impl Places {
+    fn hear(&mut self, visitor: u64, says: Says, now: At) -> Told {
+        match says {
+            Says::Enters(entrance) => self.enters(visitor, entrance, now),
+            Says::Stays { visit, until } => {
+                if let Some(inside) = self.inside(visit) {
+                    inside.entrance.until = until;
+                }
+                Told { visit, number: 0 }
+            }
+            Says::Leaves { visit, until, wrote } => self.leaves(visit, until, wrote, now),
+        }
+    }
+
+    fn enters(&mut self, visitor: u64, entrance: Entrance, now: At) -> Told {
+        self.visits += 1;
+        let (visit, keeps) = (self.visits, self.keeps);
+        let place = self.names.entry(entrance.name.clone()).or_default();
+        // One that was stopped on its way here believes no more.
+        if entrance.until > now {
+            let told = place.overlap(&entrance, now).filter(|_| keeps);
+            let out_of_order = place.out_of_order(&entrance, now, keeps);
+            self.findings.extend(told.into_iter().chain(out_of_order));
+        }
+        let read = place.number;
+        place.inside.push(Inside { visitor, visit, read, entrance });
+        Told { visit, number: read }
+    }
+
+    fn leaves(&mut self, visit: u64, until: At, wrote: u64, now: At) -> Told {
+        let keeps = self.keeps;
+        for place in self.names.values_mut() {
+            let Some(at) = place.inside.iter().position(|inside| inside.visit == visit) else { continue };
+            let Inside { read, entrance, .. } = place.inside.swap_remove(at);
+            if entrance.share.is_exclusive() && until > now {
+                if keeps && place.number != read {
+                    let Entrance { who, name, .. } = &entrance;
+                    self.findings.add(format!("{who} lost an update of {name}: it read {read}, and found {}", place.number));
+                }
+                place.number = wrote;
+            }
+            return Told { visit, number: place.number };
+        }
+        Told { visit, number: 0 }
+    }
+
+    fn inside(&mut self, visit: u64) -> Option<&mut Inside> {
+        self.names.values_mut().flat_map(|place| &mut place.inside).find(|inside| inside.visit == visit)
+    }
+
+    fn gone(&mut self, visitor: u64) {
+        self.names.values_mut().for_each(|place| place.inside.retain(|inside| inside.visitor != visitor));
+    }
+}
+
+impl Place {
+    /// Those inside who leave no room.
+    fn overlap(&self, entrance: &Entrance, now: At) -> Option<String> {
+        let others: Vec<&Entrance> =
+            self.inside.iter().map(|inside| &inside.entrance).filter(|other| other.until > now).collect();
+        let taken: u64 = others.iter().map(|other| u64::from(other.share.weight())).sum();
+        let too_much = taken + u64::from(entrance.share.weight()) > u64::from(entrance.share.capacity());
+        too_much.then(|| {
+            format!("two hold at once: {} beside {}", told(entrance), others.into_iter().map(told).collect::<Vec<_>>().join(", "))
+        })
+    }
+
+    /// An exclusive holder whose fence is not larger than those before it. Where the store lost its data, one that asked before
+    /// another was granted may come after it.
+    fn out_of_order(&mut self, entrance: &Entrance, now: At, keeps: bool) -> Option<String> {
+        let fence = entrance.fence.filter(|_| entrance.share.is_exclusive())?;
+        let known = |(at, before): &&(At, u64)| *before == fence || (*before > fence && (keeps || *at <= entrance.asked));
+        let finding = self
+            .fences
+            .iter()
+            .find(known)
+            .map(|(_, before)| format!("a later holder's fence is not larger: {} after {before}", told(entrance)));
+        if self.fences.last().is_none_or(|(_, last)| fence > *last) {
+            // Nobody asks for so long.
+            if self.fences.len() >= MOST_FENCES {
+                self.fences.drain(..MOST_FENCES / 2);
+            }
+            self.fences.push((now, fence));
+        }
+        finding
+    }
+}
+
+/// So many fences of a name are remembered.
+const MOST_FENCES: usize = 4_096;
+
+fn told(entrance: &Entrance) -> String {
+    let Entrance { who, name, share, fence, .. } = entrance;
+    let fence = fence.map_or_else(String::new, |fence| format!(" with fence {}.{}", fence / 1_024, fence % 1_024));
+    format!("{who} in {name} for {share:?}{fence}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entrance(share: Share, fence: u64, asked: At, until: At) -> Says {
+        Says::Enters(Entrance { who: "P".into(), name: "n".into(), share, fence: Some(fence), asked, until })
+    }
+
+    fn found(keeps: bool, says: impl IntoIterator<Item = (At, Says)>) -> Vec<String> {
+        let mut places = Places { keeps, ..Places::default() };
+        for (at, says) in says {
+            places.hear(1, says, at);
+        }
+        places.findings.told().to_vec()
+    }
+
+    #[test]
+    fn readers_are_inside_together_and_a_writer_is_not() {
+        let reader = |fence| entrance(Share::READ, fence, 0, 100);
+        assert_eq!(found(true, [(1, reader(1)), (2, reader(2))]), [""; 0]);
+        let beside = found(true, [(1, reader(1)), (2, entrance(Share::WRITE, 3, 0, 100))]);
+        assert!(beside[0].starts_with("two hold at once: P in n for 4294967295/4294967295"), "{beside:?}");
+        // One whose belief has ended harms nobody, on either side.
+        assert_eq!(found(true, [(1, reader(1)), (100, entrance(Share::WRITE, 3, 0, 200))]), [""; 0]);
+        assert_eq!(found(true, [(1, reader(1)), (2, entrance(Share::WRITE, 3, 0, 2))]), [""; 0]);
+        // One that has renewed does.
+        let renewed = [(1, reader(1)), (2, Says::Stays { visit: 1, until: 300 }), (100, entrance(Share::WRITE, 3, 0, 200))];
+        assert_eq!(found(true, renewed).len(), 1);
+    }
+
+    #[test]
+    fn fences_rise() {
+        let writer = |fence, asked| entrance(Share::MUTEX, fence, asked, 1_000);
+        let leaves = |visit| Says::Leaves { visit, until: 1_000, wrote: visit };
+        assert_eq!(found(true, [(1, writer(5, 0)), (2, leaves(1)), (3, writer(6, 0))]), [""; 0]);
+        assert_eq!(found(true, [(1, writer(5, 0)), (2, leaves(1)), (3, writer(4, 0))]).len(), 1);
+        assert_eq!(found(true, [(1, writer(5, 0)), (2, leaves(1)), (3, writer(5, 0))]).len(), 1);
+        // After a flush two may hold, and the one that asked first may come last.
+        assert_eq!(found(false, [(10, writer(5, 0)), (12, writer(4, 9))]), [""; 0]);
+        assert_eq!(found(false, [(10, writer(5, 0)), (12, writer(4, 11))]).len(), 1);
+    }
+
+    #[test]
+    fn a_lost_update_is_seen() {
+        let writes = |visit, wrote| Says::Leaves { visit, until: 1_000, wrote };
+        let holder = |fence| entrance(Share::MUTEX, fence, 0, 1_000);
+        let lost = found(true, [(1, holder(1)), (2, holder(2)), (3, writes(2, 1)), (4, writes(1, 1))]);
+        assert_eq!(lost.last().unwrap(), "P lost an update of n: it read 0, and found 1");
+        assert_eq!(found(true, [(1, holder(1)), (3, writes(1, 1)), (4, holder(2)), (5, writes(2, 2))]), [""; 0]);
+    }
+
+    #[test]
+    fn one_that_was_killed_is_inside_no_more() {
+        let mut places = Places { keeps: true, ..Places::default() };
+        places.hear(1, entrance(Share::MUTEX, 1, 0, 1_000), 1);
+        places.gone(1);
+        places.hear(2, entrance(Share::MUTEX, 2, 0, 1_000), 2);
+        assert_eq!(places.findings.told(), [""; 0]);
+    }
+}

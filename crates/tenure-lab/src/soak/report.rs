@@ -1,0 +1,159 @@
+//! What came of a soak.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Plan;
+
+/// What went wrong: the first of it in words, the rest as a number.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Findings {
+    count: u64,
+    first: Vec<String>,
+}
+
+/// So many are told in words.
+const TOLD: usize = 20;
+
+impl Findings {
+    pub(super) fn add(&mut self, finding: impl Into<String>) {
+        self.count += 1;
+        if self.first.len() < TOLD {
+            self.first.push(finding.into());
+        }
+    }
+
+    pub(super) fn extend(&mut self, findings: impl IntoIterator<Item = String>) {
+        findings.into_iter().for_each(|finding| self.add(finding));
+    }
+
+    fn absorb(&mut self, other: Self) {
+        let more = other.count - u64::try_from(other.first.len()).unwrap_or(0);
+        self.extend(other.first);
+        self.count += more;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The first of them.
+    pub fn told(&self) -> &[String] {
+        &self.first
+    }
+}
+
+/// What tasks have done and seen.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Tenures, and of them the exclusive ones, those that came from another task of the process, and those that were taken over.
+    pub grants: u64,
+    /// See above.
+    pub exclusive: u64,
+    /// See above.
+    pub passed: u64,
+    /// See above.
+    pub adopted: u64,
+    /// How often a guard was compared with what the store says of it.
+    pub compared: u64,
+    /// Calls that were dropped half-way, of every kind.
+    pub cut: u64,
+    /// Downgrades that were begun.
+    pub downgrades: u64,
+    /// Tenures that ended before they were given up.
+    pub lost: u64,
+    /// Calls that failed, by the class of the error.
+    pub errors: BTreeMap<String, u64>,
+    /// The longest wait of one who waits for ever.
+    pub longest_wait: Duration,
+    /// Leases that may stay until their ttl has passed: a take-over or a release of them was not confirmed.
+    pub(super) loose: BTreeSet<String>,
+    /// What went wrong.
+    pub findings: Findings,
+}
+
+impl Tally {
+    pub(super) fn failed(&mut self, error: &tenure::Error) {
+        *self.errors.entry(format!("{:?}", error.kind())).or_default() += 1;
+    }
+
+    pub(super) fn absorb(&mut self, other: Self) {
+        for (sum, more) in [
+            (&mut self.grants, other.grants),
+            (&mut self.exclusive, other.exclusive),
+            (&mut self.passed, other.passed),
+            (&mut self.adopted, other.adopted),
+            (&mut self.compared, other.compared),
+            (&mut self.cut, other.cut),
+            (&mut self.downgrades, other.downgrades),
+            (&mut self.lost, other.lost),
+        ] {
+            *sum += more;
+        }
+        for (kind, count) in other.errors {
+            *self.errors.entry(kind).or_default() += count;
+        }
+        self.longest_wait = self.longest_wait.max(other.longest_wait);
+        self.loose.extend(other.loose);
+        self.findings.absorb(other.findings);
+    }
+}
+
+/// What came of a soak.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was asked for.
+    pub plan: Plan,
+    /// On what, in a word.
+    pub store: &'static str,
+    /// What its tasks did and saw.
+    pub tally: Tally,
+    /// How often something was broken.
+    pub faults: u64,
+    /// How many processes were killed.
+    pub killed: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plan, store, tally, faults, killed } = self;
+        let findings = &tally.findings;
+        for finding in findings.told() {
+            writeln!(f, "!! {finding}")?;
+        }
+        let Tally { grants, exclusive, passed, adopted, compared, cut, downgrades, lost, errors, longest_wait, .. } = tally;
+        let (seconds, seed, processes) = (plan.time.as_secs_f64(), plan.seed, plan.processes);
+        let processes = if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") };
+        write!(
+            f,
+            "{store}, {seconds} s, seed {seed}, {processes}: {grants} grants, {exclusive} exclusive, {passed} passed on, "
+        )?;
+        write!(
+            f,
+            "{adopted} adopted; {downgrades} downgrades, {cut} calls dropped, {lost} lost; {faults} faults, {killed} killed; "
+        )?;
+        let errors = errors.iter().map(|(kind, count)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ");
+        let errors = if errors.is_empty() { "none".to_owned() } else { errors };
+        write!(f, "errors: {errors}; longest wait {} ms; ", longest_wait.as_millis())?;
+        write!(f, "{compared} claims compared, {} findings", findings.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_add_up() {
+        let (mut all, mut few) = (Findings::default(), Findings::default());
+        few.extend((0..30).map(|number| number.to_string()));
+        all.add("first");
+        all.absorb(few);
+        assert_eq!((all.count(), all.told().len()), (31, TOLD));
+        assert_eq!(all.told()[..2], ["first", "0"]);
+    }
+}
