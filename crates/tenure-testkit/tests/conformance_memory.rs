@@ -57,10 +57,10 @@ tenure_testkit::conformance!(subject);
 #[test]
 fn every_call_says_what_dropping_it_leaves() {
     let tried = tenure_testkit::conformance::cancelled::functions();
-    let core = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tenure/src");
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tenure/src");
     let mut seen = 0;
     for file in ["acquire.rs", "guard.rs", "locker.rs", "multi.rs"] {
-        let source = std::fs::read_to_string(core.join(file)).unwrap();
+        let source = std::fs::read_to_string(sources.join(file)).unwrap();
         let (mut of, mut docs) = (String::new(), String::new());
         for line in source.lines() {
             let code = line.trim_start();

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tenure::{Acquire, Error, Guard, Guards, Lease, Locker, Share, State, Store};
+use tenure::{Acquire, Error, Fence, Guard, Guards, Lease, Locker, Share, State, Store};
 use tokio::task::JoinHandle;
 
 use super::LONG;
+
+/// How long the work takes that is done under a guard.
+const STEP: Duration = Duration::from_millis(2);
 
 /// One call in one situation.
 pub(super) struct Call {
@@ -98,7 +101,7 @@ pub(super) async fn claims_no_more(guard: &Guard, store: &dyn Store) {
     // The store counts in whole milliseconds.
     let kept = held.ttl.map(|ttl| ttl + took + Duration::from_millis(2));
     assert!(kept.is_none_or(|kept| kept >= remaining), "{guard:?} claims {remaining:?} and has {held:?}");
-    let (claimed, given) = (fence.map(|fence| fence.counter()), held.fence.map(|fence| fence.counter()));
+    let (claimed, given) = (fence.map(Fence::counter), held.fence.map(Fence::counter));
     assert!(given.is_none() || claimed <= given, "{guard:?} claims a number that was not given: {held:?}");
 }
 
@@ -218,82 +221,69 @@ async fn downgrades(parts: &mut Parts, share: Share) -> Result<(), Error> {
     parts.mine[0].downgrade(share).await
 }
 
+async fn acquires_all(scene: &Scene, parts: &mut Parts) -> Result<(), Error> {
+    parts.all = Some(scene.several().acquire().await?);
+    Ok(())
+}
+
+async fn tries_all(scene: &Scene, parts: &mut Parts) -> Result<(), Error> {
+    parts.all = scene.several().try_acquire().await?;
+    Ok(())
+}
+
+async fn adopts(scene: &Scene, parts: &mut Parts) -> Result<(), Error> {
+    let lease = parts.lease.clone().expect("it was passed on");
+    parts.mine.push(scene.here.adopt(&lease).await?);
+    Ok(())
+}
+
 /// Every call, and the situations in which it asks the store for different things.
 pub(super) fn calls() -> Vec<Call> {
-    const STEP: Duration = Duration::from_millis(2);
+    [acquisitions(), of_a_guard(), of_several(), of_a_locker()].into_iter().flatten().collect()
+}
+
+#[rustfmt::skip]
+fn acquisitions() -> Vec<Call> {
     vec![
         call!("Acquire::acquire", "a free mutex", mutex, nothing, |scene, parts| acquires(scene, parts).await),
         call!("Acquire::acquire", "as a writer", writer, nothing, |scene, parts| acquires(scene, parts).await, shares),
         call!("Acquire::acquire", "as a reader", reader, nothing, |scene, parts| acquires(scene, parts).await, shares),
-        call!("Acquire::acquire", "a mutex that stays busy", mutex, theirs, |scene, parts| acquires(scene, parts).await, endless),
-        call!(
-            "Acquire::acquire",
-            "permits that stay taken",
-            all_permits,
-            theirs,
-            |scene, parts| acquires(scene, parts).await,
-            shares,
-            endless
-        ),
-        call!("Acquire::acquire", "a mutex that is released", mutex, theirs_for_now, |scene, parts| acquires(scene, parts).await),
-        call!(
-            "Acquire::acquire",
-            "a writer that is followed",
-            writer,
-            theirs_for_now,
-            |scene, parts| acquires(scene, parts).await,
-            shares
-        ),
+        call!("Acquire::acquire", "a busy mutex", mutex, theirs, |scene, parts| acquires(scene, parts).await, endless),
+        call!("Acquire::acquire", "taken permits", all_permits, theirs, |scene, parts| acquires(scene, parts).await, shares, endless),
+        call!("Acquire::acquire", "a mutex in use", mutex, theirs_for_now, |scene, parts| acquires(scene, parts).await),
+        call!("Acquire::acquire", "after a writer", writer, theirs_for_now, |scene, parts| acquires(scene, parts).await, shares),
         call!("Acquire::try_acquire", "a free mutex", mutex, nothing, |scene, parts| tries(scene, parts).await),
         call!("Acquire::try_acquire", "a busy mutex", mutex, theirs, |scene, parts| tries(scene, parts).await),
-        call!("AcquireAll::acquire", "free names", mutex, nothing, |scene, parts| {
-            parts.all = Some(scene.several().acquire().await?);
-            Ok(())
-        }),
-        call!(
-            "AcquireAll::acquire",
-            "the last stays busy",
-            mutex,
-            last_is_theirs,
-            |scene, parts| {
-                parts.all = Some(scene.several().acquire().await?);
-                Ok(())
-            },
-            endless
-        ),
-        call!("AcquireAll::acquire", "the first is released", mutex, theirs_for_now, |scene, parts| {
-            parts.all = Some(scene.several().acquire().await?);
-            Ok(())
-        }),
-        call!("AcquireAll::try_acquire", "free names", mutex, nothing, |scene, parts| {
-            parts.all = scene.several().try_acquire().await?;
-            Ok(())
-        }),
-        call!("AcquireAll::try_acquire", "the last is busy", mutex, last_is_theirs, |scene, parts| {
-            parts.all = scene.several().try_acquire().await?;
-            Ok(())
-        }),
+        call!("AcquireAll::acquire", "free names", mutex, nothing, |scene, parts| acquires_all(scene, parts).await),
+        call!("AcquireAll::acquire", "the last is busy", mutex, last_is_theirs, |scene, parts| acquires_all(scene, parts).await, endless),
+        call!("AcquireAll::acquire", "the first in use", mutex, theirs_for_now, |scene, parts| acquires_all(scene, parts).await),
+        call!("AcquireAll::try_acquire", "free names", mutex, nothing, |scene, parts| tries_all(scene, parts).await),
+        call!("AcquireAll::try_acquire", "the last is busy", mutex, last_is_theirs, |scene, parts| tries_all(scene, parts).await),
+    ]
+}
+
+#[rustfmt::skip]
+fn of_a_guard() -> Vec<Call> {
+    vec![
         call!("Guard::verify", "held", mutex, mine, |_scene, parts| parts.mine[0].verify().await),
         call!("Guard::run", "held", mutex, mine, |_scene, parts| parts.mine[0].run(tokio::time::sleep(STEP)).await),
         call!("Guard::extend", "by more", mutex, mine, |_scene, parts| parts.mine[0].extend(LONG * 2).await, elsewhere),
         call!("Guard::extend", "by less", writer, mine, |_scene, parts| parts.mine[0].extend(LONG / 2).await, shares, elsewhere),
         call!("Guard::downgrade", "a writer", writer, mine, |_scene, parts| downgrades(parts, Share::READ).await, shares),
         call!("Guard::downgrade", "a writer's twin", writer, twins, |_scene, parts| downgrades(parts, Share::READ).await, shares),
-        call!(
-            "Guard::downgrade",
-            "permits",
-            all_permits,
-            mine,
-            |_scene, parts| downgrades(parts, Share::permits(1, 3)?).await,
-            shares
-        ),
+        call!("Guard::downgrade", "permits", all_permits, mine, |_scene, parts| downgrades(parts, Share::permits(1, 3)?).await, shares),
         call!("Guard::downgrade", "to the same", writer, mine, |_scene, parts| downgrades(parts, Share::WRITE).await, shares),
         call!("Guard::release", "a mutex", mutex, mine, |_scene, parts| releases(parts).await),
         call!("Guard::release", "a writer", writer, mine, |_scene, parts| releases(parts).await, shares),
-        call!("Guard::release", "one of twins, then the other", mutex, twins, |_scene, parts| {
+        call!("Guard::release", "twins", mutex, twins, |_scene, parts| {
             releases(parts).await?;
             releases(parts).await
         }),
+    ]
+}
+
+fn of_several() -> Vec<Call> {
+    vec![
         call!("Guards::run", "held", mutex, all, |_scene, parts| match &parts.all {
             Some(all) => all.run(tokio::time::sleep(STEP)).await,
             None => unreachable!("they are held"),
@@ -302,23 +292,14 @@ pub(super) fn calls() -> Vec<Call> {
             let released = parts.all.take().expect("they are held").release().await;
             released.into_iter().try_for_each(|(_, released)| released.map(drop))
         }),
-        call!("Locker::adopt", "a mutex", mutex, passed_on, |scene, parts| {
-            let lease = parts.lease.clone().expect("it was passed on");
-            parts.mine.push(scene.here.adopt(&lease).await?);
-            Ok(())
-        }),
-        call!(
-            "Locker::adopt",
-            "a writer",
-            writer,
-            passed_on,
-            |scene, parts| {
-                let lease = parts.lease.clone().expect("it was passed on");
-                parts.mine.push(scene.here.adopt(&lease).await?);
-                Ok(())
-            },
-            shares
-        ),
+    ]
+}
+
+#[rustfmt::skip]
+fn of_a_locker() -> Vec<Call> {
+    vec![
+        call!("Locker::adopt", "a mutex", mutex, passed_on, |scene, parts| adopts(scene, parts).await),
+        call!("Locker::adopt", "a writer", writer, passed_on, |scene, parts| adopts(scene, parts).await, shares),
         call!("Locker::renew", "a lease", mutex, passed_on, |scene, parts| {
             scene.here.renew(parts.lease.as_ref().expect("it was passed on")).await
         }),
@@ -331,17 +312,10 @@ pub(super) fn calls() -> Vec<Call> {
             let released = scene.here.release_all().await;
             released.into_iter().try_for_each(|(_, released)| released.map(drop))
         }),
-        call!(
-            "Locker::settled",
-            "after a drop",
-            mutex,
-            mine,
-            |scene, parts| {
-                parts.mine.clear();
-                scene.here.settled().await;
-                Ok(())
-            },
-            elsewhere
-        ),
+        call!("Locker::settled", "after a drop", mutex, mine, |scene, parts| {
+            parts.mine.clear();
+            scene.here.settled().await;
+            Ok(())
+        }, elsewhere),
     ]
 }
