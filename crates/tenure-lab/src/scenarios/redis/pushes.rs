@@ -33,7 +33,7 @@ pub(super) fn items() -> Vec<Item> {
         broken(
             "redis/51-published-hand-over",
             "somebody who may read and publish tells a waiter that it was served",
-            Rule::Overlap,
+            Rule::FenceOrder,
             NATIVE.plain(published_hand_over),
         ),
     ]
@@ -229,18 +229,24 @@ fn published_from_afar(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&waiting);
 }
 
-/// It believes for one claim at most: its first renewal finds the name another's.
+/// It believes for one claim at most: its first renewal finds the name another's. The fence is as far ahead as the clocks of two
+/// machines may be apart: so long a resource that saw it refuses others.
 fn published_hand_over(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.far(), stage.near());
     let held = a.takes(DOOR);
     let waiting = stage.queues(&b, &terms(), 1);
     let ear = Ear::of_first(redis);
-    publish(stage, redis, &ear, ear.counter + 1_000);
+    publish(stage, redis, &ear, ear.counter + 8_000_000);
     let since = stage.fault("it is told that it was served");
     waiting.granted();
+    waiting.works(&stage.register);
     waiting.lost();
     stage.holds_true(now() - since < 1_500_000_000, "it was believed for longer than a claim");
     held.renewed(now());
+    held.tries_to_work(&stage.register);
+    held.refused();
     stage.expect(&held.releases(), "Released");
+    let next = a.takes(DOOR);
+    stage.expect(&next.releases(), "Released");
     stage.free_due(DOOR, TTL + SLACK);
 }
