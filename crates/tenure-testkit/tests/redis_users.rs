@@ -4,12 +4,14 @@
 
 use std::time::Duration;
 
-use tenure::{Acquire, ErrorKind, Locker, Release};
+use tenure::{Acquire, ErrorKind, Locker, Loss, Release};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(20);
+/// For how long a name is a waiter's that was handed it.
+const CLAIM: Duration = Duration::from_millis(1_500);
 
 /// A server with a user of these rights, and that user's own connection.
 fn server_of(rights: &str) -> (RedisServer, Client) {
@@ -158,4 +160,34 @@ async fn who_may_use_one_name_reaches_no_other_but_the_counter() {
     assert!(matches!(held.release().await.unwrap(), Release::Released));
     timeout(PATIENCE, waiting).await.expect("it is not handed over").unwrap().verify().await.unwrap();
     let _ = ours.mutex("attic").acquire().await.unwrap();
+}
+
+/// A release publishes for whoever stands in the queue, where that entry says: who may write one queue, and knows whom another name is
+/// waited for by, needs no right to publish. It is believed for a claim, as any forged hand-over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_write_a_queue_has_others_publish() {
+    let (server, mut user) = server_of("%R~* ~door ~{????}:[qps]:door -@all +@read +@write +auth");
+    let (theirs, ours) = (locks(&server, "").await, locks(&server, "").await);
+    let (door, gate) = (theirs.mutex("door").acquire().await.unwrap(), theirs.mutex("gate").ttl(LONG).acquire().await.unwrap());
+    let acquire = ours.mutex("gate").ttl(LONG);
+    let waiting = tokio::spawn(async move { acquire.acquire().await.unwrap() });
+    wait_until(PATIENCE, "the waiter", || !server.cli("KEYS *:q:gate").is_empty());
+    let queue = server.cli("KEYS *:q:gate");
+    let mut run = |words: &[&str]| user.command(words).unwrap();
+    let waiter = run(&["ZRANGE", &queue, "0", "0"]).text();
+    let place = run(&["HGET", &queue.replacen(":q:", ":p:", 1), &waiter]).text();
+    let channel = place.rsplit(' ').next().unwrap().to_owned();
+    // The tag of the other name is known to anybody who has waited for it.
+    let other = theirs.mutex("door");
+    let waits = tokio::spawn(async move { other.wait(Duration::from_millis(300)).acquire().await.map(drop) });
+    wait_until(PATIENCE, "the other queue", || !server.cli("KEYS *:q:door").is_empty());
+    let line = server.cli("KEYS *:q:door");
+    assert!(waits.await.unwrap().is_err());
+    assert_eq!(run(&["ZADD", &line, "-1", &waiter]), 1);
+    run(&["HSET", &line.replacen(":q:", ":p:", 1), &waiter, &format!("99999999999999 1500 2500 1 1 {channel}")]);
+    forbidden(&mut user, &format!("PUBLISH {channel} x"));
+    assert!(matches!(door.release().await.unwrap(), Release::Released));
+    let guard = timeout(PATIENCE, waiting).await.expect("nobody published for it").unwrap();
+    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
+    gate.verify().await.unwrap();
 }
