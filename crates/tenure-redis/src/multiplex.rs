@@ -404,6 +404,47 @@ mod tests {
         answered
     }
 
+    fn asks(number: u64) -> Commands {
+        let mut commands = Commands::new();
+        commands.add(&[Digits::of(number).as_bytes()]);
+        commands
+    }
+
+    /// Whoever went away before its commands were taken over has an answer coming all the same: it is nobody else's.
+    #[tokio::test]
+    async fn the_answer_of_one_who_went_away_is_nobody_elses() {
+        let (near, far) = duplex(1 << 16);
+        tokio::spawn(server(far, 1 << 16, usize::MAX));
+        let wire = Multiplexed::start(near, Pushes::new("").unwrap());
+        for round in 0..20 {
+            let (gone, stays) = (asks(2 * round), asks(2 * round + 1));
+            let mut gone = Box::pin(wire.send(&gone));
+            // Handed in at its first step.
+            assert!(std::future::poll_fn(|cx| Poll::Ready(gone.as_mut().poll(cx))).await.is_pending());
+            drop(gone);
+            let answer = timeout(Duration::from_secs(20), wire.send(&stays)).await.expect("no answer").unwrap();
+            assert_eq!(answer, [Ok(Value::SimpleString((2 * round + 1).to_string()))]);
+        }
+    }
+
+    /// Also those whose commands nobody has begun to write are told that the connection has ended.
+    #[tokio::test]
+    async fn whoever_is_in_line_is_told_of_the_end() {
+        let (near, far) = duplex(4);
+        let wire = Arc::new(Multiplexed::start(near, Pushes::new("").unwrap()));
+        let mut callers = JoinSet::new();
+        for number in 0..5 {
+            let wire = Arc::clone(&wire);
+            callers.spawn(async move { wire.send(&asks(number)).await });
+            yield_now().await;
+            yield_now().await;
+        }
+        drop(far);
+        while let Some(told) = timeout(Duration::from_secs(20), callers.join_next()).await.expect("one was forgotten") {
+            assert!(told.unwrap().is_err());
+        }
+    }
+
     #[test]
     fn each_caller_has_its_own_answers_in_whatever_pieces_they_come() {
         for threads in [0, 2] {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops where its set-up does")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,4 +184,77 @@ async fn a_writer_that_hears_nothing_for_a_moment_is_passed_over_once() {
     assert_eq!(releases(&ours, &second).await, Released::Released);
     told(&mut hears).await;
     takes(&theirs, &heartbeat).await;
+}
+
+/// Shares that are taken, made smaller, renewed, waited for and given up while the server runs out of memory and recovers: what a call
+/// answered is what the server keeps, a refused call has changed nothing, and all together are never more than there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_add_up_while_memory_comes_and_goes() {
+    for (seed, functions) in [(1, true), (2, false), (3, true), (4, false)] {
+        let (server, mut random) = (RedisServer::start(), fastrand::Rng::with_seed(seed));
+        if !functions {
+            server.cli("ACL SETUSER default -function");
+        }
+        let store = store(&server.url()).await;
+        let (mut held, mut waiting, mut refused) = (BTreeMap::<Owner, Request>::new(), Vec::<Request>::new(), 0);
+        let weight = |share: u32| Share::permits(share, 5).unwrap();
+        for step in 0..600 {
+            if random.u8(0..8) == 0 {
+                server.cli(&format!("CONFIG SET maxmemory {}", random.u8(0..2)));
+            }
+            let any = |random: &mut fastrand::Rng| held.values().nth(random.usize(0..held.len().max(1))).cloned();
+            match (random.u8(0..10), any(&mut random)) {
+                (0..3, Some(one)) if one.share.weight() > 1 => {
+                    let smaller = Request { share: weight(random.u32(1..one.share.weight())), place: Place::None, ..one };
+                    match store.acquire(&smaller).await {
+                        Ok(Acquired::Granted(_)) => drop(held.insert(smaller.owner.clone(), smaller)),
+                        Ok(other) => panic!("step {step}: {other:?}"),
+                        Err(error) => {
+                            assert!(!error.may_have_been_applied(), "step {step}: {error}");
+                            refused += 1;
+                        }
+                    }
+                }
+                (3..6, Some(one)) => {
+                    assert_eq!(releases(&store, &one).await, Released::Released, "step {step}");
+                    held.remove(&one.owner);
+                }
+                (6, Some(one)) => assert_eq!(renewal(&store, &one).await, Renewal::Renewed, "step {step}"),
+                (7, _) if !waiting.is_empty() => {
+                    let one = waiting.swap_remove(random.usize(0..waiting.len()));
+                    // It waits, or was served meanwhile.
+                    assert_eq!(releases(&store, &one).await, Released::Released, "step {step}");
+                    held.remove(&one.owner);
+                }
+                (chosen, _) => {
+                    let share = weight(random.u32(1..=5));
+                    let one = if chosen % 2 == 0 { request(share) } else { joining(share) };
+                    match store.acquire(&one).await {
+                        Ok(Acquired::Granted(_)) => drop(held.insert(one.owner.clone(), one)),
+                        Ok(Acquired::Busy(busy)) if busy.ahead.is_some() => waiting.push(one),
+                        Ok(_) => {}
+                        Err(error) => {
+                            assert!(!error.may_have_been_applied(), "step {step}: {error}");
+                            refused += 1;
+                        }
+                    }
+                }
+            }
+            let entry = store.inspect(Some(&Name::new("door").unwrap())).await.unwrap().pop();
+            let kept: BTreeMap<Owner, Share> =
+                entry.map_or_else(BTreeMap::new, |entry| entry.holders.into_iter().map(|h| (h.owner, h.share)).collect());
+            // Those who waited may have been served.
+            let (came, still): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|one| kept.contains_key(&one.owner));
+            waiting = still;
+            held.extend(came.into_iter().map(|one| (one.owner.clone(), one)));
+            let model: BTreeMap<Owner, Share> = held.values().map(|one| (one.owner.clone(), one.share)).collect();
+            assert_eq!(kept, model, "step {step}, seed {seed}");
+            let sum: u32 = kept.values().map(|share| share.weight()).sum();
+            assert!(sum <= 5, "step {step}, seed {seed}: {sum} of 5");
+            let told = server.cli("KEYS *:s:door");
+            let counted = if told.is_empty() { 0 } else { server.cli(&format!("HGET {told} #")).parse().unwrap() };
+            assert_eq!(counted, sum, "step {step}, seed {seed}: what is counted");
+        }
+        assert!(refused > 20, "the server was hardly ever out of memory: {refused}");
+    }
 }

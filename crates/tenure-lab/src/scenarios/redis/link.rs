@@ -55,9 +55,15 @@ fn ours() -> Vec<Item> {
     ]
 }
 
+/// The operation timeout where a call is to be sent twice: half of it is for the first try, and the rest for another connection and
+/// the second, on a machine that does other things as well.
+const PATIENT: Duration = Duration::from_millis(600);
+
 /// Loses one of the commands of an acquire, a renewal and a release in turn.
 fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), what: &str, released: &str) {
-    let (a, b) = (stage.near(), stage.far());
+    let patient = redis.near().replacen("timeout=250ms", "timeout=600ms", 1);
+    stage.holds_true(patient.contains("timeout=600ms"), "the timeout of its calls is not known");
+    let (a, b) = (stage.actor(&patient), stage.far());
     stage.keeps = true;
     // So that the server knows the scripts, and no call takes two tries.
     stage.warms_up(&a);
@@ -69,7 +75,7 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     };
     lose(&redis.proxy, k);
     stage.fault(format!("the {what} of command {k} of the acquire is lost"));
-    stage.grant_due(OPERATION + SLACK);
+    stage.grant_due(PATIENT + SLACK);
     let first = a.takes(DOOR);
     is_hit(stage, "acquire");
     redis.proxy.heal();
@@ -87,7 +93,7 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     lose(&redis.proxy, redis.dialect.writes);
     stage.fault(format!("the {what} of the release is lost"));
     // Where telling is a command of its own, nobody tells whom a release without an answer has served.
-    stage.grant_due(if redis.dialect.writes == 1 { POLL } else { SOON } + OPERATION + SLACK);
+    stage.grant_due(if redis.dialect.writes == 1 { POLL } else { SOON } + PATIENT + SLACK);
     stage.expect(&first.releases(), released);
     is_hit(stage, "release");
     second.granted();

@@ -1,13 +1,14 @@
 //! Faults of what a server tells those who wait.
 
-use tenure_testkit::wait_until;
+use tenure_testkit::history::Rule;
+use tenure_testkit::{Client, wait_until};
 
 use super::queue::{Line, TOLD, UNHEARD, lined_up, long};
 use crate::Item;
 use crate::scenarios::dialect::NATIVE;
-use crate::scenarios::holds;
 use crate::scenarios::rigs::Redis;
-use crate::scenarios::stage::{DOOR, PATIENCE, SLACK, Stage, now, terms};
+use crate::scenarios::stage::{DOOR, PATIENCE, SLACK, Stage, TTL, now, terms};
+use crate::scenarios::{broken, holds};
 
 pub(super) fn items() -> Vec<Item> {
     vec![
@@ -24,6 +25,17 @@ pub(super) fn items() -> Vec<Item> {
         ),
         holds("redis/51-pushes-repeated", "waiters are told again of grants that are over", NATIVE.plain(pushes_repeated)),
         holds("redis/51-pushes-forged", "somebody tells waiters of grants to others, and nonsense", NATIVE.plain(pushes_forged)),
+        holds(
+            "redis/51-published-from-afar",
+            "somebody who may read and publish tells a waiter of fences far ahead",
+            NATIVE.plain(published_from_afar),
+        ),
+        broken(
+            "redis/51-published-hand-over",
+            "somebody who may read and publish tells a waiter that it was served",
+            Rule::FenceOrder,
+            NATIVE.plain(published_hand_over),
+        ),
     ]
 }
 
@@ -182,4 +194,59 @@ fn pushes_forged(stage: &mut Stage<'_>, redis: &Redis) {
     stage.hand_over(&held, &waiting);
     waiting.renewed(now());
     stage.is_left(&waiting);
+}
+
+/// Tells whom an ear is of that it was served, as a user who may do no more than read and publish.
+fn publish(stage: &Stage<'_>, redis: &Redis, ear: &Ear, counter: u64) {
+    redis.server.cli("ACL SETUSER reader on >reader ~* &* -@all +@read +publish +auth");
+    let mut reader = Client::connect(redis.server.addr(), PATIENCE).expect("the server answers");
+    let mut run = |words: &[&str]| reader.command(words).expect("the server answers");
+    stage.holds_true(run(&["AUTH", "reader", "reader"]) == "OK", "it is not let in");
+    stage.holds_true(run(&["SET", "tenure:fence", "1"]) != "OK", "it may write");
+    let told = run(&["PUBLISH", &ear.channel, &format!("{counter}:1500 {}", ear.owner)]);
+    stage.holds_true(told == 1, &format!("{counter} reached {told:?}"));
+}
+
+/// Time does not explain such a number, so it is a reason to look. The counter stays where it was.
+fn published_from_afar(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.far(), stage.near());
+    stage.keeps = true;
+    let held = a.takes(DOOR);
+    let waiting = stage.queues(&b, &terms(), 1);
+    let ear = Ear::of_first(redis);
+    let before = looks(redis);
+    for counter in [(1 << 53) - 1, 1 << 52, ear.counter + 60_000_000] {
+        publish(stage, redis, &ear, counter);
+    }
+    stage.fault("it is told of fences far ahead");
+    std::thread::sleep(SLACK);
+    stage.holds_true(!waiting.is_granted(), "it believes in them");
+    stage.holds_true(looks(redis) > before, "it did not hear of it");
+    stage.hand_over(&held, &waiting);
+    let counter: u64 = redis.server.cli("GET tenure:fence").parse().expect("a counter");
+    stage.holds_true(counter < ear.counter + 60_000_000, "the counter was moved");
+    waiting.renewed(now());
+    stage.is_left(&waiting);
+}
+
+/// It believes for one claim at most: its first renewal finds the name another's. The fence is as far ahead as the clocks of two
+/// machines may be apart: so long a resource that saw it refuses others.
+fn published_hand_over(stage: &mut Stage<'_>, redis: &Redis) {
+    let (a, b) = (stage.far(), stage.near());
+    let held = a.takes(DOOR);
+    let waiting = stage.queues(&b, &terms(), 1);
+    let ear = Ear::of_first(redis);
+    publish(stage, redis, &ear, ear.counter + 8_000_000);
+    let since = stage.fault("it is told that it was served");
+    waiting.granted();
+    waiting.works(&stage.register);
+    waiting.lost();
+    stage.holds_true(now() - since < 1_500_000_000, "it was believed for longer than a claim");
+    held.renewed(now());
+    held.tries_to_work(&stage.register);
+    held.refused();
+    stage.expect(&held.releases(), "Released");
+    let next = a.takes(DOOR);
+    stage.expect(&next.releases(), "Released");
+    stage.free_due(DOOR, TTL + SLACK);
 }
