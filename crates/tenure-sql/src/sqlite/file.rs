@@ -227,3 +227,24 @@ fn make_parent(path: &Path) -> Result<bool, Failure> {
         .map_err(|e| damaged(path, &format!("cannot make its directory: {e}"), "make the directory, or give another path"))?;
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Without a sync at each checkpoint, a power cut could leave a file that no log mends.
+    #[test]
+    fn settings_are_in_force() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let open = || LockFile::open(dir.path().join("locks.db"), Listeners::default()).unwrap();
+        let file = patience::until(Instant::now() + Duration::from_secs(5), open);
+        let read = |what| file.conn.pragma_query_value(None, what, |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(["synchronous", "wal_autocheckpoint", "page_size"].map(read), [1, 64, 1024]);
+        let mode: String = file.conn.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal");
+        file.stays();
+        assert_eq!(read("wal_autocheckpoint"), 1_000);
+    }
+}

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::ErrorKind;
+use tenure::{ErrorKind, Released, Renewal, Store as _};
 use tenure_sql::sqlite::open;
 
 use crate::child::{finish, start_mounted};
-use crate::common::{busy, fresh, granted, one_line, owner, request, wait_until_closed};
+use crate::common::{busy, fresh, granted, lease, one_line, owner, request, wait_until_closed};
 
 fn beside(path: &Path, end: &str) -> std::path::PathBuf {
     format!("{}{end}", path.display()).into()
@@ -42,6 +42,25 @@ async fn a_file_that_is_replaced_while_it_is_opened_is_followed() {
         let name = format!("round {round}");
         granted(&store, &request(&name, &owner())).await;
         busy(&open(&path).unwrap(), &request(&name, &owner())).await;
+    }
+}
+
+/// Whichever call is the first after it: a holder that renewed in the deleted file would go on beside the next one.
+#[tokio::test]
+async fn every_call_looks_whether_the_file_was_replaced() {
+    for call in ["renew", "release", "inspect", "acquire", "acquire all"] {
+        let (_dir, path) = fresh();
+        let (store, a, b) = (open(&path).unwrap(), owner(), owner());
+        granted(&store, &request("x", &a)).await;
+        remove(&path);
+        let held = lease("x", &a);
+        match call {
+            "renew" => assert_eq!(store.renew(&[held]).await.remove(0).unwrap(), Renewal::Gone),
+            "release" => assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::NotHeld),
+            "inspect" => assert_eq!(store.inspect(None).await.unwrap(), []),
+            "acquire" => assert!(granted(&store, &request("x", &b)).await.fence.is_some()),
+            _ => assert!(store.acquire_all(&[request("x", &b)]).await.unwrap().is_some()),
+        }
     }
 }
 
