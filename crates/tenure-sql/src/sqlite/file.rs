@@ -172,6 +172,9 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
         Ok(file) => file,
     };
     check(path, &file)?;
+    // As root, SQLite gives what it finds to the owner of the file.
+    let names = Names::of(path);
+    names.check(&file)?;
     // SQLite does not say which file it has opened: it is the one that had the name before and has it after.
     let before = node(path);
     let is_same = || if node(path) == before { Ok(()) } else { Err(Failure::Replaced) };
@@ -184,14 +187,12 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
         schema::look(&conn)?;
         // Before anything is written: the log of one file must not come to another.
         is_same()?;
-        let names = Names::of(path);
-        names.check(&file)?;
         schema::settle(&conn, path, machine)?;
-        let nodes = names.nodes();
-        Ok((conn, names, nodes))
+        Ok((conn, names.nodes()))
     };
     let connected = connect();
-    is_same().and(connected)
+    is_same()?;
+    connected.map(|(conn, nodes)| (conn, names, nodes))
 }
 
 /// Makes the file, and the directories above it where they are missing.

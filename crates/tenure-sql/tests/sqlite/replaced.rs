@@ -30,6 +30,8 @@ async fn a_file_that_is_replaced_while_it_is_opened_is_followed() {
                 for n in 1..=3 {
                     std::thread::sleep(Duration::from_micros(round * n * 37 % 1_500));
                     remove(&path);
+                    // Another process is there first.
+                    drop(open(&path));
                 }
             });
             let store = open(&path).unwrap();

@@ -134,6 +134,21 @@ async fn nothing_depends_on_the_socket() {
     granted(&theirs, &keeping(&waiting)).await;
 }
 
+/// Whoever may write to the file does not thereby send to sockets elsewhere as whoever releases.
+#[tokio::test]
+async fn a_name_in_the_file_does_not_lead_out_of_the_directory() {
+    let (dir, path) = fresh();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (held, waiting) = (joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    busy(&theirs, &waiting).await;
+    let victim = UnixDatagram::bind(dir.path().join("victim")).unwrap();
+    victim.set_nonblocking(true).unwrap();
+    crate::common::raw(&path).execute("UPDATE place SET wake = '../victim'", []).unwrap();
+    release(&ours, &held).await;
+    assert!(victim.recv(&mut [0; 64]).is_err(), "a name led out of the directory");
+}
+
 #[tokio::test]
 async fn what_others_send_harms_nobody() {
     let (_dir, path) = fresh();
