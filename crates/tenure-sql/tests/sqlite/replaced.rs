@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tenure::{ErrorKind, Released, Renewal, Store as _};
 use tenure_sql::sqlite::open;
 
-use crate::child::{finish, start_mounted};
+use crate::child::{command, finish, start_mounted};
 use crate::common::{busy, fresh, granted, lease, one_line, owner, request, wait_until_closed};
 
 fn beside(path: &Path, end: &str) -> std::path::PathBuf {
@@ -35,16 +36,44 @@ async fn a_file_that_is_replaced_while_it_is_opened_is_followed() {
                 }
             });
             let store = open(&path).unwrap();
-            // What comes after is seen at the next call.
-            let seen = replacing.is_finished();
             replacing.join().unwrap();
-            seen.then_some(store)
+            store
         });
-        let store = store.unwrap_or_else(|| open(&path).unwrap());
+        // What was replaced after it was opened is seen at the next call.
         let name = format!("round {round}");
         granted(&store, &request(&name, &owner())).await;
         busy(&open(&path).unwrap(), &request(&name, &owner())).await;
     }
+}
+
+/// Another process makes the new file between SQLite's look at the name and ours, which strace(1) holds apart.
+#[tokio::test]
+async fn a_file_that_is_replaced_behind_sqlite_is_followed() {
+    let (_dir, path) = fresh();
+    drop(open(&path).unwrap());
+    wait_until_closed(&path);
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-P"]).arg(beside(&path, "-shm"));
+    strace.args(["-e", "trace=openat", "-e", "inject=openat:delay_exit=1000000:when=1"]);
+    strace.arg(std::env::current_exe().unwrap());
+    let child = command(strace, "take", &path);
+    let tracer = child.id();
+    let begun = Instant::now();
+    while !is_open_in_a_child(tracer, &beside(&path, "-shm")) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the child does not open the file");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    remove(&path);
+    let store = open(&path).unwrap();
+    finish(vec![child]);
+    busy(&store, &request("x", &owner())).await;
+}
+
+fn is_open_in_a_child(parent: u32, path: &Path) -> bool {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    let files = |child: &str| fs::read_dir(format!("/proc/{child}/fd")).into_iter().flatten().flatten();
+    let mut files = children.split_whitespace().flat_map(files).filter_map(|fd| fs::read_link(fd.path()).ok());
+    files.any(|file| file == path)
 }
 
 /// Whichever call is the first after it: a holder that renewed in the deleted file would go on beside the next one.
