@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use tenure::{Acquired, Lease, Owner, Place, Released, Renewal, Request, Share, Store as _};
+use tenure::{Acquired, Lease, Owner, Place, Released, Renewal, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 
@@ -51,7 +51,7 @@ impl Case<'_> {
     async fn call(&self, what: &str, polls: usize) {
         let store = self.store;
         let joining = Request { owner: self.owner.clone(), ..joining("taken") };
-        let renewed = [self.lease("mine", &self.held)];
+        let renewed = [lease("mine", &self.held)];
         match what {
             "acquire" => drop_after(polls, store.acquire(&request("x", &self.owner))).await,
             "wait" => drop_after(polls, store.acquire(&joining)).await,
@@ -67,12 +67,9 @@ impl Case<'_> {
             other => panic!("no call {other}"),
         }
     }
-
-    fn lease(&self, name: &str, owner: &Owner) -> Lease {
-        Lease { share: Share::MUTEX, ..lease(name, owner) }
-    }
 }
 
+#[expect(clippy::future_not_send, reason = "SQLite's connection stays on its thread")]
 async fn is_consistent(thread: Thread, what: &str, polls: usize) {
     let (_dir, path) = fresh();
     let store = open(&path).unwrap();
@@ -96,7 +93,7 @@ async fn is_consistent(thread: Thread, what: &str, polls: usize) {
             case.call(what, polls).await;
         }
         // Sent behind it, and so run after it.
-        let cleared = ["x", "y", "taken"].map(|name| case.lease(name, &case.owner));
+        let cleared = ["x", "y", "taken"].map(|name| lease(name, &case.owner));
         let [x, y, taken] = &cleared;
         let clear = async { tokio::join!(clear(&store, x), clear(&store, y), clear(&store, taken)) };
         if thread != Thread::Idle && polls <= 1 {
@@ -111,7 +108,7 @@ async fn is_consistent(thread: Thread, what: &str, polls: usize) {
         let ours = entry.holders.iter().any(|holder| holder.owner == case.owner);
         assert!(!ours && entry.waiters == 0, "{text}: {entry:?} is left");
     }
-    let kept = store.renew(&[case.lease("mine", &case.held)]).await.remove(0).unwrap();
+    let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
     let given_up = what == "release" && polls > 0;
     assert_eq!(kept == Renewal::Gone, given_up, "{text}: a release that was sent is done, and nothing else gives up");
     let next = request("x", &owner());
@@ -122,6 +119,7 @@ async fn clear(store: &SqliteStore, lease: &Lease) {
     assert!(matches!(store.release(lease, Duration::ZERO).await.unwrap(), Released::Released | Released::NotHeld));
 }
 
+#[expect(clippy::future_not_send, reason = "SQLite's connection stays on its thread")]
 /// The thread has come to wait by then; if not, the case is that of an idle one.
 async fn unblock(blocker: &rusqlite::Connection) {
     tokio::time::sleep(Duration::from_millis(20)).await;
