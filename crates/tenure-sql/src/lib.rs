@@ -14,11 +14,11 @@
 //!
 //! # What is not
 //! - Several machines. SQLite cannot share a file over a network file system, and the leases in it are counted on the clock of one
-//!   machine. A file that another machine wrote to is refused, but two machines that were cloned with one machine id, and start
-//!   on the file at the same moment, are not told apart.
+//!   machine. A file that another machine wrote to is refused. Where both have one machine id, or none, it is told by the wall clock:
+//!   written to since this machine booted.
 //! - Thousands of holders of one name: every acquisition and release reads them all.
 //! - A push between processes of different users: a hand-over from one to another may take a second.
-//! - A time namespace (`unshare --time`) with a shifted boot clock of its own: its deadlines do not compare with those outside.
+//! - A time namespace (`unshare --time`) with a shifted boot clock of its own: refused, as another machine is.
 //! - Deleting the file while processes hold locks in it frees those locks at once: the holders learn it at their next renewal,
 //!   and only the fence protects until then. Its `-wal` and `-shm` companions belong to it and go with it.
 

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use rusqlite::Connection;
 use tenure_testkit::ShiftedClock;
 use tenure_testkit::history::Rule;
 
-use super::rigs::{File, on_file};
-use super::stage::{BELIEF, DOOR, Heir, NEXT, Stage, terms};
+use super::rigs::{File, on_file, wrap};
+use super::stage::{BELIEF, DOOR, Heir, NEXT, Stage, now, terms};
 use super::{broken, fenced, holds};
 use crate::Item;
 
@@ -32,6 +33,12 @@ pub(super) fn items() -> Vec<Item> {
             "another program locks the whole file for longer than the belief",
             on_file(locked_for_long),
         ),
+        holds(
+            "sqlite/35-two-machines",
+            "a machine with the same machine id comes to the file of one that holds",
+            on_file(two_machines),
+        ),
+        holds("sqlite/36-own-boot-id", "a container with a boot id of its own comes to the file", on_file(own_boot_id)),
         fenced("sqlite/29-deleted-row", "somebody deletes the name from the table", on_file(row_deleted)),
         holds("sqlite/31-damaged", "the tables are not as they were made, for longer than the belief", on_file(damaged)),
     ]
@@ -69,6 +76,40 @@ fn older_copy(stage: &mut Stage<'_>, file: &File) {
         remove(&file.path());
         fs::rename(&copy, file.path()).expect("a file can be renamed");
     });
+}
+
+/// In a mount name space with another boot id.
+fn elsewhere(file: &File, command: &mut Command) {
+    let boot = file.dir().join("boot");
+    fs::write(&boot, "11111111-2222-3333-4444-555555555555").expect("a directory of ours can be written");
+    let mut unshare = Command::new("unshare");
+    let mount = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@""#;
+    unshare.args(["-rm", "sh", "-ec", mount]).arg(&boot);
+    *command = wrap(unshare, command);
+}
+
+/// Both say the same machine id. The file is as a machine wrote it that booted at another time.
+fn two_machines(stage: &mut Stage<'_>, file: &File) {
+    let first = stage.near().takes(DOOR);
+    first.works(&stage.register);
+    run(&raw(file), "UPDATE meta SET booted = booted - 1000000000");
+    stage.fault("another machine comes to the file");
+    let told = stage.near_with(|command| elsewhere(file, command)).fails_to_open(&["Damaged"]);
+    stage.holds_true(told.contains("two machines") && told.contains("; "), &told);
+    first.renewed(now());
+    stage.is_left(&first);
+}
+
+/// Its clock is that of the machine, so it waits and is served as others are.
+fn own_boot_id(stage: &mut Stage<'_>, file: &File) {
+    let a = stage.near();
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    stage.fault("the container comes");
+    let b = stage.near_with(|command| elsewhere(file, command));
+    let second = b.asks(DOOR, terms());
+    first.renewed(now());
+    stage.ends_well(&first, &second);
 }
 
 fn row_deleted(stage: &mut Stage<'_>, file: &File) {

@@ -228,7 +228,7 @@ impl Mount {
 }
 
 /// `outer` with `command` behind it.
-fn wrap(mut outer: Command, command: &Command) -> Command {
+pub(super) fn wrap(mut outer: Command, command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args());
     outer
 }

@@ -120,3 +120,19 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
     };
     damaged(path, &why, WRITABLE).source(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi::{self, SQLITE_FULL, SQLITE_IOERR_WRITE};
+
+    use super::*;
+
+    #[test]
+    fn a_commit_that_failed_may_have_been_applied_unless_the_disk_was_full() {
+        let error = |code| rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+        let path = Path::new("/x");
+        assert!(Failure::Commit(error(SQLITE_IOERR_WRITE)).told(path).may_have_been_applied());
+        assert!(!Failure::Commit(error(SQLITE_FULL)).told(path).may_have_been_applied());
+        assert!(!Failure::Sql(error(SQLITE_IOERR_WRITE)).told(path).may_have_been_applied());
+    }
+}

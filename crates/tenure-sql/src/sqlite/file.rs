@@ -172,6 +172,9 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
         Ok(file) => file,
     };
     check(path, &file)?;
+    // As root, SQLite gives what it finds to the owner of the file.
+    let names = Names::of(path);
+    names.check(&file)?;
     // SQLite does not say which file it has opened: it is the one that had the name before and has it after.
     let before = node(path);
     let is_same = || if node(path) == before { Ok(()) } else { Err(Failure::Replaced) };
@@ -184,14 +187,12 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
         schema::look(&conn)?;
         // Before anything is written: the log of one file must not come to another.
         is_same()?;
-        let names = Names::of(path);
-        names.check(&file)?;
         schema::settle(&conn, path, machine)?;
-        let nodes = names.nodes();
-        Ok((conn, names, nodes))
+        Ok((conn, names.nodes()))
     };
     let connected = connect();
-    is_same().and(connected)
+    is_same()?;
+    connected.map(|(conn, nodes)| (conn, names, nodes))
 }
 
 /// Makes the file, and the directories above it where they are missing.
@@ -226,4 +227,25 @@ fn make_parent(path: &Path) -> Result<bool, Failure> {
         .create(parent)
         .map_err(|e| damaged(path, &format!("cannot make its directory: {e}"), "make the directory, or give another path"))?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Without a sync at each checkpoint, a power cut could leave a file that no log mends.
+    #[test]
+    fn settings_are_in_force() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let open = || LockFile::open(dir.path().join("locks.db"), Listeners::default()).unwrap();
+        let file = patience::until(Instant::now() + Duration::from_secs(5), open);
+        let read = |what| file.conn.pragma_query_value(None, what, |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(["synchronous", "wal_autocheckpoint", "page_size"].map(read), [1, 64, 1024]);
+        let mode: String = file.conn.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal");
+        file.stays();
+        assert_eq!(read("wal_autocheckpoint"), 1_000);
+    }
 }

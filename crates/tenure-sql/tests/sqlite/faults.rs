@@ -128,7 +128,9 @@ fn with_fault(role: &str, call: &str, fault: &str, path: &Path) -> bool {
     let log = path.with_extension("strace");
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-o"]).arg(&log);
-    for end in ["", "-wal", "-shm"] {
+    // The process makes other calls as well, but no other threads and sockets than ours.
+    let of_files = !["clone,clone3", "socket", "bind"].contains(&call);
+    for end in ["", "-wal", "-shm"].into_iter().filter(|_| of_files) {
         strace.arg("-P").arg(format!("{}{end}", path.display()));
     }
     strace.args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:{fault}")]);
@@ -216,4 +218,13 @@ fn no_memory_or_descriptor_at_any_call() {
 #[test]
 fn a_look_that_the_system_refuses() {
     refused(false, true, "statx,newfstatat", "EIO", 5);
+}
+
+/// A wait without a socket or a thread that listens is slower, and no more.
+#[test]
+fn no_thread_or_socket() {
+    refused(false, true, "clone,clone3", "EAGAIN", 1);
+    refused(false, false, "clone,clone3", "EAGAIN", 1);
+    refused(false, true, "socket", "EMFILE", 1);
+    refused(false, true, "bind", "EACCES", 1);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::{ErrorKind, Released, Renewal, Store as _};
 use tenure_sql::sqlite::open;
 
-use crate::common::{busy, fresh, granted, lease, one_line, owner, raw, request};
+use crate::common::{busy, fresh, granted, joining, lease, one_line, owner, raw, request};
 
 /// As if it was last used then.
 fn last_used(path: &Path, boot: &str, machine: Option<&str>) {
@@ -21,6 +21,7 @@ async fn a_restart_ends_every_lease() {
     let (a, b) = (owner(), owner());
     let old = granted(&store, &request("x", &a)).await;
     granted(&store, &request("y", &a)).await;
+    busy(&store, &joining("y")).await;
     drop(store);
     last_used(&path, "an earlier boot", None);
     let store = open(&path).unwrap();
@@ -30,6 +31,7 @@ async fn a_restart_ends_every_lease() {
     assert_eq!(store.release(&lease("y", &a), Duration::ZERO).await.unwrap(), Released::NotHeld);
     assert!(granted(&store, &request("x", &b)).await.fence > old.fence);
     busy(&open(&path).unwrap(), &request("x", &a)).await;
+    granted(&store, &request("y", &b)).await;
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod child;
 mod common;
 mod cost;
 mod damage;
+mod dropped;
 mod faults;
 mod identity;
 mod machines;

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use tenure::ErrorKind;
+use tenure::{ErrorKind, Released, Renewal, Store as _};
 use tenure_sql::sqlite::open;
 
-use crate::child::{finish, start_mounted};
-use crate::common::{busy, fresh, granted, one_line, owner, request, wait_until_closed};
+use crate::child::{command, finish, start_mounted};
+use crate::common::{busy, fresh, granted, lease, one_line, owner, request, wait_until_closed};
 
 fn beside(path: &Path, end: &str) -> std::path::PathBuf {
     format!("{}{end}", path.display()).into()
@@ -30,18 +31,67 @@ async fn a_file_that_is_replaced_while_it_is_opened_is_followed() {
                 for n in 1..=3 {
                     std::thread::sleep(Duration::from_micros(round * n * 37 % 1_500));
                     remove(&path);
+                    // Another process is there first.
+                    drop(open(&path));
                 }
             });
             let store = open(&path).unwrap();
-            // What comes after is seen at the next call.
-            let seen = replacing.is_finished();
             replacing.join().unwrap();
-            seen.then_some(store)
+            store
         });
-        let store = store.unwrap_or_else(|| open(&path).unwrap());
+        // What was replaced after it was opened is seen at the next call.
         let name = format!("round {round}");
         granted(&store, &request(&name, &owner())).await;
         busy(&open(&path).unwrap(), &request(&name, &owner())).await;
+    }
+}
+
+/// Another process makes the new file between SQLite's look at the name and ours, which strace(1) holds apart.
+#[tokio::test]
+async fn a_file_that_is_replaced_behind_sqlite_is_followed() {
+    let (_dir, path) = fresh();
+    drop(open(&path).unwrap());
+    wait_until_closed(&path);
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-P"]).arg(beside(&path, "-shm"));
+    strace.args(["-e", "trace=openat", "-e", "inject=openat:delay_exit=1000000:when=1"]);
+    strace.arg(std::env::current_exe().unwrap());
+    let child = command(strace, "take", &path);
+    let tracer = child.id();
+    let begun = Instant::now();
+    while !is_open_in_a_child(tracer, &beside(&path, "-shm")) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the child does not open the file");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    remove(&path);
+    let store = open(&path).unwrap();
+    finish(vec![child]);
+    busy(&store, &request("x", &owner())).await;
+}
+
+fn is_open_in_a_child(parent: u32, path: &Path) -> bool {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    let files = |child: &str| fs::read_dir(format!("/proc/{child}/fd")).into_iter().flatten().flatten();
+    let mut files = children.split_whitespace().flat_map(files).filter_map(|fd| fs::read_link(fd.path()).ok());
+    files.any(|file| file == path)
+}
+
+/// Whichever call is the first after it: a holder that renewed in the deleted file would go on beside the next one.
+#[tokio::test]
+async fn every_call_looks_whether_the_file_was_replaced() {
+    for call in ["renew", "release", "inspect", "acquire", "acquire all"] {
+        let (_dir, path) = fresh();
+        let (store, a, b) = (open(&path).unwrap(), owner(), owner());
+        granted(&store, &request("x", &a)).await;
+        remove(&path);
+        let held = lease("x", &a);
+        match call {
+            "renew" => assert_eq!(store.renew(&[held]).await.remove(0).unwrap(), Renewal::Gone),
+            "release" => assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::NotHeld),
+            "inspect" => assert_eq!(store.inspect(None).await.unwrap(), []),
+            "acquire" => assert!(granted(&store, &request("x", &b)).await.fence.is_some()),
+            _ => assert!(store.acquire_all(&[request("x", &b)]).await.unwrap().is_some()),
+        }
     }
 }
 

@@ -61,6 +61,8 @@ async fn a_lingering_name_is_nobodys() {
     assert_eq!(store.release(&mine, linger).await.unwrap(), Released::Released);
     assert_eq!(store.release(&mine, linger).await.unwrap(), Released::Released, "a repeated release is answered as the first");
     assert_eq!(store.renew(std::slice::from_ref(&mine)).await.remove(0).unwrap(), Renewal::Gone);
+    let by_its_value = lease("x", &a.lingering());
+    assert_eq!(store.renew(&[by_its_value]).await.remove(0).unwrap(), Renewal::Gone, "nobody keeps what lingers");
     for request in [request("x", &a), request("x", &b), Request { from: Some(a.clone()), ..request("x", &b) }] {
         let holder = busy(&store, &request).await.holder.unwrap();
         assert_eq!(holder.owner, a.lingering());
@@ -81,6 +83,46 @@ async fn a_lease_ends_and_is_not_renewed_after() {
     assert_eq!(store.inspect(None).await.unwrap(), []);
     assert_eq!(store.release(&lease("x", &a), Duration::ZERO).await.unwrap(), Released::NotHeld);
     granted(&store, &request("x", &b)).await;
+}
+
+/// One that runs late, or by anybody who has the token.
+#[tokio::test]
+async fn a_renewal_does_not_shorten_a_lease() {
+    let (_dir, path) = fresh();
+    let store = open(&path).unwrap();
+    let a = owner();
+    granted(&store, &request("x", &a)).await;
+    let short = tenure::Lease { ttl: TTL / 100, ..lease("x", &a) };
+    assert_eq!(store.renew(&[short]).await.remove(0).unwrap(), Renewal::Renewed);
+    assert!(busy(&store, &request("x", &owner())).await.holder.unwrap().ttl.unwrap() > TTL / 2);
+}
+
+#[tokio::test]
+async fn several_names_are_had_together_or_not_at_all() {
+    let (_dir, path) = fresh();
+    let store = open(&path).unwrap();
+    let (a, b) = (owner(), owner());
+    granted(&store, &request("y", &a)).await;
+    assert_eq!(store.acquire_all(&[request("x", &b), request("y", &b)]).await.unwrap(), None);
+    assert_eq!(store.inspect(Some(&"x".parse().unwrap())).await.unwrap(), [], "one of two was kept");
+    let both = store.acquire_all(&[request("x", &b), request("z", &b)]).await.unwrap().unwrap();
+    assert!(both[0].fence < both[1].fence, "{both:?}");
+}
+
+/// What has ended is swept up while others are granted, and nothing else is.
+#[tokio::test]
+async fn a_sweep_spares_the_living() {
+    let (_dir, path) = fresh();
+    let store = open(&path).unwrap();
+    let living: Vec<_> = (0..150).map(|n| request(&format!("n{n:03}"), &owner())).collect();
+    for request in &living {
+        granted(&store, request).await;
+    }
+    for _ in 0..100 {
+        granted(&store, &Request { ttl: Duration::from_millis(10), ..request(&owner().to_string(), &owner()) }).await;
+    }
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert_eq!(store.inspect(None).await.unwrap().len(), living.len());
 }
 
 #[tokio::test]

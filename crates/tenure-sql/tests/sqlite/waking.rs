@@ -69,6 +69,22 @@ fn threads() -> Vec<String> {
     threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).map(|name| name.trim().to_owned()).collect()
 }
 
+/// The holder has died, and who looks after its place is not the first: the name is the first one's, and it is told.
+#[tokio::test]
+async fn who_looks_serves_the_first_and_tells_it() {
+    let (_dir, path) = fresh();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (first, second) = (joining("x"), joining("x"));
+    granted(&ours, &Request { ttl: Duration::from_millis(100), ..joining("x") }).await;
+    busy(&theirs, &first).await;
+    busy(&ours, &second).await;
+    let mut notices = theirs.watch(&first).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(110)).await;
+    busy(&ours, &keeping(&second)).await;
+    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    assert!(matches!(notice, Some(Notice::Granted { owner, .. }) if owner == first.owner));
+}
+
 /// What was killed is removed by whoever would have told it, and by the next one that waits.
 #[tokio::test]
 async fn sockets_of_the_dead_are_removed() {
@@ -116,6 +132,21 @@ async fn nothing_depends_on_the_socket() {
     release(&ours, &held).await;
     assert!(victim.recv(&mut [0; 64]).is_err(), "a name led out of the directory");
     granted(&theirs, &keeping(&waiting)).await;
+}
+
+/// Whoever may write to the file does not thereby send to sockets elsewhere as whoever releases.
+#[tokio::test]
+async fn a_name_in_the_file_does_not_lead_out_of_the_directory() {
+    let (dir, path) = fresh();
+    let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
+    let (held, waiting) = (joining("x"), joining("x"));
+    granted(&ours, &held).await;
+    busy(&theirs, &waiting).await;
+    let victim = UnixDatagram::bind(dir.path().join("victim")).unwrap();
+    victim.set_nonblocking(true).unwrap();
+    crate::common::raw(&path).execute("UPDATE place SET wake = '../victim'", []).unwrap();
+    release(&ours, &held).await;
+    assert!(victim.recv(&mut [0; 64]).is_err(), "a name led out of the directory");
 }
 
 #[tokio::test]

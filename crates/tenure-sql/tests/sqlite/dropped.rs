@@ -1,0 +1,160 @@
+//! Each call dropped at each of its polls: before it was sent, while it waits behind another, while it runs, and when its answer is
+//! there. What the thread does for it comes before what is sent after it.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tenure::{Acquired, Lease, Owner, Place, Released, Renewal, Request, Store as _};
+use tenure_sql::SqliteStore;
+use tenure_sql::sqlite::open;
+
+use crate::common::{fresh, granted, joining, lease, owner, raw, request};
+
+const POLLS: usize = 3;
+const CALLS: [&str; 8] = ["acquire", "wait", "keep", "acquire all", "renew", "release", "watch", "inspect"];
+
+/// Polls so often, each time when it is woken, and drops.
+async fn drop_after<T>(polls: usize, call: impl Future<Output = T>) {
+    let (mut call, mut left) = (pin!(call), polls);
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        match call.as_mut().poll(cx) {
+            Poll::Pending if left > 0 => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    })
+    .await;
+}
+
+/// In which state the thread is when the call comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Thread {
+    Idle,
+    /// The call begins, and waits for another process.
+    Waits,
+    /// A call before it waits for another process.
+    IsBusy,
+}
+
+struct Case<'a> {
+    store: &'a SqliteStore,
+    owner: Owner,
+    held: Owner,
+}
+
+impl Case<'_> {
+    async fn call(&self, what: &str, polls: usize) {
+        let store = self.store;
+        let joining = Request { owner: self.owner.clone(), ..joining("taken") };
+        let renewed = [lease("mine", &self.held)];
+        match what {
+            "acquire" => drop_after(polls, store.acquire(&request("x", &self.owner))).await,
+            "wait" => drop_after(polls, store.acquire(&joining)).await,
+            "keep" => drop_after(polls, store.acquire(&Request { place: Place::Keep, ..joining })).await,
+            "acquire all" => {
+                let all = [request("x", &self.owner), request("y", &self.owner)];
+                drop_after(polls, store.acquire_all(&all)).await;
+            }
+            "renew" => drop_after(polls, store.renew(&renewed)).await,
+            "release" => drop_after(polls, store.release(&renewed[0], Duration::ZERO)).await,
+            "watch" => drop_after(polls, store.watch(&joining)).await,
+            "inspect" => drop_after(polls, store.inspect(None)).await,
+            other => panic!("no call {other}"),
+        }
+    }
+}
+
+#[expect(clippy::future_not_send, reason = "SQLite's connection stays on its thread")]
+async fn is_consistent(thread: Thread, what: &str, polls: usize) {
+    let (_dir, path) = fresh();
+    let store = open(&path).unwrap();
+    let case = Case { store: &store, owner: owner(), held: owner() };
+    granted(&store, &request("taken", &case.held)).await;
+    granted(&store, &request("mine", &case.held)).await;
+    let blocker = raw(&path);
+    if thread != Thread::Idle {
+        blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    }
+    let before = async {
+        if thread == Thread::IsBusy {
+            granted(&store, &request("before", &case.held)).await;
+        }
+    };
+    let after = async {
+        if thread != Thread::Idle && polls > 1 {
+            // Its answer comes when the other process is done.
+            tokio::join!(case.call(what, polls), unblock(&blocker));
+        } else {
+            case.call(what, polls).await;
+        }
+        // Sent behind it, and so run after it.
+        let cleared = ["x", "y", "taken"].map(|name| lease(name, &case.owner));
+        let [x, y, taken] = &cleared;
+        let clear = async { tokio::join!(clear(&store, x), clear(&store, y), clear(&store, taken)) };
+        if thread != Thread::Idle && polls <= 1 {
+            tokio::join!(clear, unblock(&blocker));
+        } else {
+            clear.await;
+        }
+    };
+    tokio::join!(before, after);
+    let text = format!("{what} dropped after {polls} polls, the thread {thread:?}");
+    for entry in store.inspect(None).await.unwrap() {
+        let ours = entry.holders.iter().any(|holder| holder.owner == case.owner);
+        assert!(!ours && entry.waiters == 0, "{text}: {entry:?} is left");
+    }
+    let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
+    let given_up = what == "release" && polls > 0;
+    assert_eq!(kept == Renewal::Gone, given_up, "{text}: a release that was sent is done, and nothing else gives up");
+    let next = request("x", &owner());
+    assert!(matches!(store.acquire(&next).await.unwrap(), Acquired::Granted(_)), "{text}");
+}
+
+async fn clear(store: &SqliteStore, lease: &Lease) {
+    assert!(matches!(store.release(lease, Duration::ZERO).await.unwrap(), Released::Released | Released::NotHeld));
+}
+
+#[expect(clippy::future_not_send, reason = "SQLite's connection stays on its thread")]
+/// The thread has come to wait by then; if not, the case is that of an idle one.
+async fn unblock(blocker: &rusqlite::Connection) {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    blocker.execute_batch("ROLLBACK").unwrap();
+}
+
+#[tokio::test]
+async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
+    for thread in [Thread::Idle, Thread::Waits, Thread::IsBusy] {
+        for what in CALLS {
+            for polls in 0..=POLLS {
+                is_consistent(thread, what, polls).await;
+            }
+        }
+    }
+    println!("{} calls, dropped after 0 to {POLLS} polls, on a thread in 3 states", CALLS.len());
+}
+
+/// What nobody waits for any more and has not begun is left out, but for what gives up or keeps: the caller's clean-up needs it less.
+#[tokio::test]
+async fn what_was_dropped_before_it_began_is_left_out() {
+    let (_dir, path) = fresh();
+    let store = open(&path).unwrap();
+    let (held, dropped) = (owner(), owner());
+    granted(&store, &request("mine", &held)).await;
+    let blocker = raw(&path);
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let sent = async {
+        drop_after(1, store.acquire(&request("x", &dropped))).await;
+        drop_after(1, store.release(&lease("mine", &held), Duration::ZERO)).await;
+        unblock(&blocker).await;
+    };
+    let before = request("before", &held);
+    let (first, ()) = tokio::join!(store.acquire(&before), sent);
+    assert!(matches!(first.unwrap(), Acquired::Granted(_)));
+    let names: Vec<_> = store.inspect(None).await.unwrap().into_iter().map(|entry| entry.name.to_string()).collect();
+    assert_eq!(names, ["before"], "x was not asked for any more, and mine was given up");
+}
