@@ -101,7 +101,8 @@ async fn count(path: &Path) {
         let mut log = OpenOptions::new().append(true).open(&log).unwrap();
         writeln!(log, "{}", guard.fence().unwrap()).unwrap();
         fs::write(&number, (read + 1).to_string()).unwrap();
-        assert!(matches!(guard.release().await.unwrap(), tenure::Release::Released));
+        let released = guard.release().await.unwrap();
+        assert!(matches!(released, tenure::Release::Released), "{released:?}");
     }
 }
 
