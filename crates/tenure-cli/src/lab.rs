@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use tenure::parse_duration;
 use tenure_lab::explore::{self, Extent, Report};
-use tenure_lab::{Item, Kind, Lab as Rig, Outcome, items, models, reaper, report, run};
+use tenure_lab::{Item, Kind, Lab as Rig, Outcome, items, models, report, run};
 use tenure_testkit::History;
 use tenure_testkit::history::{Verdict, check, timeline};
 
@@ -181,7 +181,7 @@ pub(crate) fn rig() -> Result<Rig, Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::new(UNREACHABLE, format!("where is tenure? {error}")))?;
     let rig = Rig { worker: vec![program.into(), WORD.into()] };
     let unwatched = |error| Failure::new(UNREACHABLE, format!("no process could be started to clean up after the run, {error}"));
-    reaper::watch_over_us(&rig).map_err(unwatched)?;
+    tenure_testkit::guardian::watch_over_us().map_err(unwatched)?;
     Ok(rig)
 }
 

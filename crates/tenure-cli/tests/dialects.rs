@@ -6,11 +6,11 @@ mod common;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use common::{Place, assert_one_line};
-use tenure_testkit::{Client, RedisServer, Reply};
+use tenure_testkit::{Client, RedisServer, Reply, Spawned};
 
 /// An unprotected read-modify-write.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; test -z \"$TENURE_FENCE\" || echo in > fenced";
@@ -185,11 +185,11 @@ fn every_side_has_its_turns_and_no_two_at_once() {
 }
 
 /// Starts a process that takes the turns of the other side.
-fn the_others(article: usize, server: &RedisServer, place: &Place, side: u32) -> Child {
+fn the_others(article: usize, server: &RedisServer, place: &Place, side: u32) -> Spawned {
     let mut process = Command::new(std::env::current_exe().unwrap());
     process.args(["--exact", "the_other_side", "--ignored", "--nocapture"]).current_dir(place.path("."));
     process.env("SIDE", format!("{article} {side} {}", server.port()));
-    process.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    Spawned::spawn(process.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap()
 }
 
 /// What it said at its end.

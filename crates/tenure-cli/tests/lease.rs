@@ -306,7 +306,7 @@ fn a_starter_that_is_ended_before_it_has_printed_leaves_nothing() {
         nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
         std::io::Write::write_all(&mut &writer, &[0; 4096]).unwrap();
         let mut command = place.tenure(&["acquire", "--watch-pid", &pid, "--ttl", "60s", "x"]);
-        let mut starter = Running(command.stdout(writer).stderr(Stdio::null()).spawn().unwrap());
+        let mut starter = Running::of(command.stdout(writer).stderr(Stdio::null()).spawn().unwrap());
         drop(command);
         wait_for("the lease", || !place.is_free("x"));
         std::thread::sleep(Duration::from_millis(100));

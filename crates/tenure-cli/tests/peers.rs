@@ -74,7 +74,7 @@ impl Library {
         let mut command = (self.program)(&[self.name, &server.url(), "x", what]);
         place.settle(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; {HELP}")))
+        Running::of(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; {HELP}")))
     }
 
     /// One that holds, until its input ends.

@@ -269,7 +269,7 @@ fn a_lost_lock_ends_a_nested_command_with_all_it_started() {
     let tenure = env!("CARGO_BIN_EXE_tenure");
     let inner = [tenure, "run", "--ttl", "60s", "inner", "--", "bash", "-c", stubborn];
     let mut command = place.tenure(&[&["run", "--ttl", "2s", "outer", "--"], &inner[..]].concat());
-    let mut running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let mut running = Running::of(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let started = [place.pid("child"), place.pid("grandchild"), place.pid("away")];
     assert_eq!(place.output(&["break", "outer"]).code, 0);
     assert_eq!(running.status().code(), Some(79));
@@ -364,7 +364,7 @@ fn full_stderr_does_not_hold_up_the_command() {
     nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
     std::io::Write::write_all(&mut &writer, &[0; 4096]).unwrap();
     let mut command = place.tenure(&["run", "-v", "x", "--", "sh", "-c", "echo > up; sleep 60"]);
-    let running = Running(command.stderr(writer).spawn().unwrap());
+    let running = Running::of(command.stderr(writer).spawn().unwrap());
     place.line("up");
     drop(running);
 }

@@ -21,7 +21,6 @@ mod cut;
 pub mod explore;
 pub mod item;
 pub mod models;
-pub mod reaper;
 pub mod report;
 pub mod run;
 pub mod scenarios;

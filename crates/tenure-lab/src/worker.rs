@@ -1,9 +1,8 @@
 //! The processes under test: the program that runs the lab becomes them when it is told so.
 
 use std::io;
-use std::path::Path;
 
-use crate::{bench, reaper, soak, specimens};
+use crate::{bench, soak, specimens};
 
 /// Becomes the process that `arguments` name, until standard input ends.
 ///
@@ -22,13 +21,6 @@ pub fn serve(arguments: &[String]) -> io::Result<()> {
             let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
             specimens::play(id, who, scale)
         }
-        ["reap", dir] => {
-            reaper::reap(Path::new(dir));
-            Ok(())
-        }
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "expected: reap DIR | store URL | bench | soak | specimen ID NUMBER SCALE",
-        )),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: store URL | bench | soak | specimen ID NUMBER SCALE")),
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
-use std::io::Write;
+use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Command, ExitStatus};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::guardian;
 
 /// The signals that tests send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,36 +81,36 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Who is told of each child: `+pid` when it is there, `-pid` when it is gone, a line each.
-static WITNESS: OnceLock<Mutex<Box<dyn Write + Send>>> = OnceLock::new();
-
-/// Has `witness` told of every child from now on, once for the process: it can end them when we are ended before we could.
-pub fn tell_of_children(witness: impl Write + Send + 'static) {
-    let _ = WITNESS.set(Mutex::new(Box::new(witness)));
-}
-
-fn witness(sign: char, pid: u32) {
-    if let Some(witness) = WITNESS.get() {
-        let mut witness = witness.lock().unwrap_or_else(PoisonError::into_inner);
-        // A witness that is gone is no reason to stop.
-        let _ = witness.write_all(format!("{sign}{pid}\n").as_bytes());
-    }
-}
-
-/// A child that is killed and reaped when this is dropped.
+/// A child that is killed and reaped when this is dropped, and killed when this process is.
 #[derive(Debug)]
 pub struct Spawned(Child);
 
 impl Spawned {
     /// Takes over a running child.
     pub fn new(child: Child) -> Self {
-        witness('+', child.id());
+        guardian::keep(child.id());
         Self(child)
     }
 
     /// Starts `command` under a guard.
     pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
         command.spawn().map(Self::new)
+    }
+
+    /// Runs `command` to its end and collects what it says, as [`Command::output`] does.
+    pub fn output(command: &mut Command) -> std::io::Result<Output> {
+        Self::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait_with_output()
+    }
+
+    /// Waits for its end and collects what it says, as [`Child::wait_with_output`] does.
+    pub fn wait_with_output(mut self) -> std::io::Result<Output> {
+        drop(self.stdin.take());
+        let (mut out, mut err) = (self.stdout.take(), self.stderr.take());
+        let (stdout, stderr) = std::thread::scope(|scope| {
+            let stderr = scope.spawn(|| all_of(err.as_mut()));
+            (all_of(out.as_mut()), stderr.join().expect("a thread that reads"))
+        });
+        Ok(Output { status: self.wait()?, stdout: stdout?, stderr: stderr? })
     }
 
     /// The child's process id.
@@ -147,11 +149,31 @@ impl Spawned {
     }
 }
 
+fn all_of(stream: Option<&mut impl Read>) -> std::io::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    stream.map_or(Ok(0), |stream| stream.read_to_end(&mut all))?;
+    Ok(all)
+}
+
+impl Deref for Spawned {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Spawned {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
 impl Drop for Spawned {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-        witness('-', self.0.id());
+        guardian::forget(self.0.id());
     }
 }
 

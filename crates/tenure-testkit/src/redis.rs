@@ -16,6 +16,7 @@ use tempfile::TempDir;
 pub use self::snapshot::Snapshot;
 use crate::client::{Client, Reply};
 use crate::clock::ShiftedClock;
+use crate::guardian;
 use crate::process::{Signal, Spawned, free_port};
 use crate::tls::Certificates;
 
@@ -91,6 +92,7 @@ impl Builder {
 
     /// Starts the server and returns when it answers; a replica, when it has its primary's data.
     pub fn start(self) -> RedisServer {
+        guardian::watch_over_us().expect("a shell can be started");
         let dir = TempDir::with_prefix("tenure-redis-").expect("a temporary directory can be made");
         for (name, content) in &self.files {
             fs::write(dir.path().join(name), content).expect("the server's directory can be written");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tenure_testkit::{Spawned, guardian};
 
 /// The longest any event is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,6 +20,7 @@ pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
     pub(crate) fn new() -> Self {
+        guardian::watch_over_us().unwrap();
         Self(tempfile::tempdir().unwrap())
     }
 
@@ -40,12 +42,13 @@ impl Place {
             command.env_remove(name);
         }
         command.env("XDG_STATE_HOME", self.path("state")).env("XDG_CONFIG_HOME", self.path("config"));
+        command.env("XDG_RUNTIME_DIR", self.0.path());
         command.env("TENURE", env!("CARGO_BIN_EXE_tenure"));
         command.current_dir(self.0.path());
     }
 
     pub(crate) fn output(&self, args: &[&str]) -> Ended {
-        Ended::from(self.tenure(args).output().unwrap())
+        Ended::from(Spawned::output(&mut self.tenure(args)).unwrap())
     }
 
     /// Starts the command and lets it run.
@@ -98,12 +101,16 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
     status.code().or(interrupted).unwrap_or_else(|| panic!("ended by {status}"))
 }
 
-/// A command that runs; killed when dropped.
-pub(crate) struct Running(pub(crate) Child);
+/// A command that runs; killed when dropped, and when this process is.
+pub(crate) struct Running(pub(crate) Spawned);
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        Self::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    pub(crate) fn of(child: Child) -> Self {
+        Self(Spawned::new(child))
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -136,13 +143,6 @@ impl Running {
             status.is_some()
         });
         status.unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

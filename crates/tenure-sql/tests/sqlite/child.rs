@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use tenure::{Acquired, BootTime, Grant, Place, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
+use tenure_testkit::Spawned;
 use tokio::time::timeout;
 
 use crate::common::{busy, fill, granted, joining, lease, one_line, owner, request};
@@ -18,17 +19,17 @@ use crate::common::{busy, fill, granted, joining, lease, one_line, owner, reques
 const ROLE: &str = "TENURE_SQL_TEST_ROLE";
 
 /// Starts this binary in `role`, on the file at `path`.
-pub(crate) fn start(role: &str, path: &Path) -> Child {
+pub(crate) fn start(role: &str, path: &Path) -> Spawned {
     command(Command::new(std::env::current_exe().unwrap()), role, path)
 }
 
 /// The same in a mount name space of its own, after the shell commands of `mount`.
-pub(crate) fn start_mounted(mount: &str, role: &str, path: &Path) -> Child {
+pub(crate) fn start_mounted(mount: &str, role: &str, path: &Path) -> Spawned {
     start_apart(&[], mount, role, path)
 }
 
 /// The same with more words for unshare(1).
-pub(crate) fn start_apart(apart: &[&str], mount: &str, role: &str, path: &Path) -> Child {
+pub(crate) fn start_apart(apart: &[&str], mount: &str, role: &str, path: &Path) -> Spawned {
     let mut unshare = Command::new("unshare");
     unshare.args(["-rm"]).args(apart);
     unshare.args(["sh", "-ec", &format!("{mount}; exec \"$0\" \"$@\"")]).arg(std::env::current_exe().unwrap());
@@ -36,13 +37,13 @@ pub(crate) fn start_apart(apart: &[&str], mount: &str, role: &str, path: &Path) 
 }
 
 /// Runs this binary by `command`.
-pub(crate) fn command(mut command: Command, role: &str, path: &Path) -> Child {
+pub(crate) fn command(mut command: Command, role: &str, path: &Path) -> Spawned {
     command.args(["--exact", "child::entry", "--nocapture"]).env(ROLE, role).env("TENURE_SQL_TEST_FILE", path);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.spawn().expect("cannot start a process of this test (some need strace(1), or unshare(1) and user name spaces)")
+    Spawned::spawn(&mut command).expect("cannot start a process of this test (some need strace(1), or unshare(1) and user name spaces)")
 }
 
-pub(crate) fn finish(children: Vec<Child>) {
+pub(crate) fn finish(children: Vec<Spawned>) {
     for mut child in children {
         assert!(child.wait().unwrap().success(), "a process of this test failed");
     }

@@ -8,11 +8,13 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure::{Acquired, Busy, Error, Grant, Lease, Name, Owner, Place, Request, Share, Store};
 use tenure_sql::SqliteStore;
+use tenure_testkit::guardian;
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 /// A directory that goes with the test, and a file in it that does not exist yet.
 pub(crate) fn fresh() -> (TempDir, PathBuf) {
+    guardian::watch_over_us().unwrap();
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("locks.db");
     (dir, path)

@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Child;
 
 use tenure::{Renewal, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
+use tenure_testkit::Spawned;
 
 use crate::child::{finish, start_apart, turned_away};
 use crate::common::{busy, fresh, granted, lease, owner, raw, request, wait_until_closed};
@@ -20,7 +20,7 @@ enum Id {
 }
 
 /// A process that sees another boot id, and a boot-time clock that is apart from ours by so many seconds.
-fn elsewhere(id: Id, apart: i64, role: &str, path: &Path) -> Child {
+fn elsewhere(id: Id, apart: i64, role: &str, path: &Path) -> Spawned {
     let dir = path.parent().unwrap();
     fs::write(dir.join("boot"), "11111111-2222-3333-4444-555555555555\n").unwrap();
     fs::write(dir.join("empty"), "").unwrap();

@@ -65,7 +65,7 @@ async fn a_killed_process_leaves_a_whole_file() {
         }
         for child in &mut children {
             assert!(child.try_wait().unwrap().is_none(), "a process ended by itself");
-            child.kill().unwrap();
+            child.child().kill().unwrap();
         }
         for child in &mut children {
             child.wait().unwrap();
@@ -88,7 +88,7 @@ async fn a_file_whose_users_were_all_killed_is_recovered() {
         let mut children: Vec<_> = (0..3).map(|_| start("churn", &path)).collect();
         std::thread::sleep(Duration::from_millis(50 + round * 11 % 50));
         for child in &mut children {
-            child.kill().unwrap();
+            child.child().kill().unwrap();
         }
         for child in &mut children {
             child.wait().unwrap();

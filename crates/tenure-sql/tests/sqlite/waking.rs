@@ -95,7 +95,7 @@ async fn sockets_of_the_dead_are_removed() {
     let killed_in_wait = async |path: &Path| {
         let mut child = start("wait", path);
         until("the child does not wait", || waiters(path) == 1).await;
-        child.kill().unwrap();
+        child.child().kill().unwrap();
         child.wait().unwrap();
         assert_eq!(sockets(path).len(), 1);
     };
