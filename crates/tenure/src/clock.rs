@@ -9,21 +9,41 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::Error;
+
 /// A point on the boot-time clock of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootTime(Duration);
 
 impl BootTime {
     /// Now.
+    ///
+    /// # Panics
+    /// Where the system refuses the clock, as a sandbox may: without it nothing can be believed. See [`check`](Self::check).
     pub fn now() -> Self {
+        match Self::read() {
+            Ok(now) => now,
+            Err(error) => panic!("the boot-time clock cannot be read, {error}; have the sandbox allow clock_gettime"),
+        }
+    }
+
+    /// Whether the clock can be read; ask before anything is taken.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) where the system refuses it, as a sandbox may.
+    pub fn check() -> Result<(), Error> {
+        Self::read().map(drop).map_err(refused)
+    }
+
+    fn read() -> std::io::Result<Self> {
         #[cfg(target_os = "linux")]
-        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        const CLOCK: rustix::time::DynamicClockId<'_> = rustix::time::DynamicClockId::Boottime;
         // On macOS the monotonic clock goes on while the machine sleeps. Elsewhere it is the best there is.
         #[cfg(not(target_os = "linux"))]
-        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-        let now = rustix::time::clock_gettime(CLOCK);
+        const CLOCK: rustix::time::DynamicClockId<'_> = rustix::time::DynamicClockId::Known(rustix::time::ClockId::Monotonic);
+        let now = rustix::time::clock_gettime_dynamic(CLOCK)?;
         let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
-        Self(Duration::new(now.tv_sec.unsigned_abs(), nanos))
+        Ok(Self(Duration::new(now.tv_sec.unsigned_abs(), nanos)))
     }
 
     /// The point that lies `since` after boot.
@@ -40,6 +60,10 @@ impl BootTime {
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
+}
+
+fn refused(error: std::io::Error) -> Error {
+    Error::unavailable("the boot-time clock cannot be read").source(error).fix("have the sandbox allow clock_gettime")
 }
 
 impl Add<Duration> for BootTime {
@@ -178,6 +202,13 @@ mod tests {
         assert_eq!(at(5).since_boot(), Duration::from_secs(5));
         let (now, clock) = (BootTime::now(), BootClock.now());
         assert!(clock.since(now) < Duration::from_secs(5) && now > at(0));
+    }
+
+    #[test]
+    fn a_clock_that_is_refused_is_an_error_with_its_fix() {
+        BootTime::check().unwrap();
+        let error = refused(std::io::ErrorKind::PermissionDenied.into());
+        assert!(!error.may_have_been_applied() && error.to_string().ends_with("have the sandbox allow clock_gettime"), "{error}");
     }
 
     #[tokio::test]
