@@ -9,6 +9,7 @@ use crate::args::{Acquire, Output};
 use crate::child::{Lease, Variables};
 use crate::config::Settings;
 use crate::exit::Failure;
+use crate::give_up::give_up;
 use crate::run::no_signals;
 use crate::show::print;
 use crate::signals::Signals;
@@ -31,12 +32,11 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
     let plan = Plan::fixed(&args.name, &args.taking, &settings)?;
     let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
-    let (_locker, guards) = plan.take(&mut signals).await?;
+    let (locker, guards) = plan.take(&mut signals).await?;
     let text = text(args.output, &variables(&guards), plan.ttl);
     if let Err(failure) = print(&text) {
         // Nobody knows the token: nobody could release it.
-        drop(guards.release().await);
-        return Err(failure);
+        return Err(give_up(&locker, guards, failure).await);
     }
     for guard in guards {
         drop(guard.into_lease());

@@ -43,10 +43,10 @@ impl Child {
         variables.set(&mut child);
         let child = child.spawn().map_err(|error| {
             let command = command.first().map(|c| c.to_string_lossy()).unwrap_or_default();
-            Failure::new(CANNOT_RUN, format!("cannot start {command:?}, {error}; the lock was released"))
+            Failure::new(CANNOT_RUN, format!("cannot start {command:?}, {error}"))
         })?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let group = group.ok_or_else(|| Failure::new(CANNOT_RUN, "the command got no process id; the lock was released"))?;
+        let group = group.ok_or_else(|| Failure::new(CANNOT_RUN, "the command got no process id"))?;
         Ok(Self { group, ended: None, died_of: None, strangers })
     }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use tenure::{Owner, parse_duration};
@@ -54,13 +55,53 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// The part of an environment that nobody else is to read: what may hold a password.
+#[derive(Default)]
+pub(crate) struct Handed(Vec<(String, OsString)>);
+
+impl Handed {
+    const NAMES: [&str; 2] = [SECRETS[0], STORE];
+
+    /// That of our environment.
+    pub(crate) fn ours() -> Self {
+        Self(Self::NAMES.into_iter().filter_map(|name| Some((name.to_owned(), env::var_os(name)?))).collect())
+    }
+
+    /// Keeps it out of the environment of `command`.
+    pub(crate) fn hide(&self, command: &mut Command) {
+        for (name, _) in &self.0 {
+            command.env_remove(name);
+        }
+    }
+
+    pub(crate) fn into_words(self) -> Vec<OsString> {
+        self.0.into_iter().flat_map(|(name, value)| [name.into(), value]).collect()
+    }
+
+    pub(crate) fn from_words(words: Vec<OsString>) -> Self {
+        let mut words = words.into_iter();
+        Self(std::iter::from_fn(|| Some((words.next()?.to_string_lossy().into_owned(), words.next()?))).collect())
+    }
+
+    /// A variable of it, or else of our environment, that is set to something.
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let handed = self.0.iter().find(|(handed, _)| handed == name).map(|(_, value)| value.clone());
+        handed.or_else(|| env::var_os(name)).filter(|value| !value.is_empty())
+    }
+}
+
 impl Settings {
     /// Reads the environment and the config file.
     pub(crate) fn load(common: &Common) -> Result<Self, Failure> {
+        Self::handed(common, &Handed::default())
+    }
+
+    /// The same, where a part of the environment was handed to us in another way.
+    pub(crate) fn handed(common: &Common, handed: &Handed) -> Result<Self, Failure> {
         let path = base("XDG_CONFIG_HOME", ".config").map(|base| base.join("tenure/config.toml"));
         let file = path.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let flag = common.store.clone().map(|store| (store, Source::Flag));
-        let explicit = flag.or_else(|| Some((variable(STORE)?, Source::Variable)));
+        let explicit = flag.or_else(|| Some((handed.variable(STORE)?, Source::Variable)));
         // Credentials of the file belong to the store of the file: another store must not be sent them.
         let (username, kept) = if explicit.is_some() { (None, None) } else { (file.username, file.password) };
         let (store, store_from) = match (explicit, file.store) {
@@ -68,7 +109,7 @@ impl Settings {
             (None, Some(store)) => (store.into(), Source::File),
             (None, None) => (default_store()?, Source::Default),
         };
-        let password = match password()? {
+        let password = match password(handed)? {
             Some(password) => Some(password),
             None => kept.map(Password::get).transpose()?,
         };
@@ -102,11 +143,6 @@ impl Settings {
     }
 }
 
-/// A variable that is set to something.
-fn variable(name: &str) -> Option<OsString> {
-    env::var_os(name).filter(|value| !value.is_empty())
-}
-
 /// A base directory of the XDG specification, which ignores relative ones.
 fn base(name: &str, under_home: &str) -> Option<PathBuf> {
     let given = env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -123,12 +159,12 @@ fn default_store() -> Result<OsString, Failure> {
 }
 
 /// The password of the environment.
-fn password() -> Result<Option<Secret>, Failure> {
-    if let Some(password) = variable(SECRETS[0]) {
+fn password(handed: &Handed) -> Result<Option<Secret>, Failure> {
+    if let Some(password) = handed.variable(SECRETS[0]) {
         let bad = |_| Failure::new(CONFIG, "TENURE_PASSWORD is not UTF-8; set it again");
         return Ok(Some(Secret(password.into_string().map_err(bad)?)));
     }
-    variable(SECRETS[1]).map(|path| password_file(Path::new(&path), "TENURE_PASSWORD_FILE")).transpose()
+    handed.variable(SECRETS[1]).map(|path| password_file(Path::new(&path), "TENURE_PASSWORD_FILE")).transpose()
 }
 
 fn password_file(path: &Path, named_by: &str) -> Result<Secret, Failure> {

@@ -2,9 +2,12 @@
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tenure::{Error, ErrorKind};
 
 /// Usage: a bad name, flag, value or URL.
@@ -56,6 +59,12 @@ impl Failure {
     /// A failure that has been told already.
     pub(crate) fn told(code: u8) -> Self {
         Self { code, text: None, signal: None }
+    }
+
+    /// The same, with more that is true of it.
+    pub(crate) fn and(self, more: &str) -> Self {
+        let text = self.text.map_or_else(|| more.to_owned(), |text| format!("{text}; {more}"));
+        Self { text: Some(text), ..self }
     }
 
     /// The end by a signal, which whoever sent it knows of.
@@ -146,7 +155,20 @@ pub(crate) struct Aside(Option<JoinHandle<()>>);
 
 /// Writes one line to stderr from a thread of its own: whoever should read it may have stopped.
 pub(crate) fn say_aside(text: String) -> Aside {
-    Aside(Builder::new().name("tenure-stderr".into()).spawn(|| say(text)).ok())
+    let line = Arc::new(text);
+    let theirs = Arc::clone(&line);
+    let thread = Builder::new().name("tenure-stderr".into()).stack_size(128 * 1024).spawn(move || say(theirs));
+    if thread.is_err() && takes_a_line() {
+        say(line);
+    }
+    Aside(thread.ok())
+}
+
+/// Whether stderr takes a line at once.
+fn takes_a_line() -> bool {
+    let stderr = std::io::stderr();
+    let mut polled = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 impl Aside {

@@ -1,57 +1,64 @@
 //! `tenure acquire --watch-pid`: a process in the background that keeps the lease for as long as another process lives.
 
-use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Read, Write};
+mod door;
+mod told;
+
+use std::env::{ArgsOs, args_os};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::os::unix::process::parent_id;
 use std::pin::pin;
-use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::process::{Child, ExitStatus, Stdio};
 
-use futures_util::future::select_all;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setsid,
+    Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setsid,
     test_kill_process,
 };
-use sha2::{Digest, Sha256};
-use tenure::{Guard, Guards, Loss, Name, Owner, Release, Released};
+use tenure::{Guards, Loss, Name};
+use tokio::io::AsyncReadExt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
-use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use crate::args::{Acquire, Cli, OnLost};
-use crate::config::Settings;
-use crate::exit::{CANNOT_RUN, Failure, LOST, USAGE, by_signal, say_aside};
+pub(crate) use self::door::{Asked, ask_release};
+use self::door::{Doors, release_for};
+use crate::args::{Acquire, Cli, Command, OnLost};
+use crate::config::{Handed, Settings};
+use crate::exit::{CANNOT_RUN, Failure, LOST, USAGE, by_signal, say, say_aside};
+use crate::give_up::{give_up, left_taken};
 use crate::run::no_signals;
 use crate::show::print;
 use crate::signals::Signals;
 use crate::take::{Plan, variables};
-use crate::{acquire, block_on, child, store};
+use crate::{acquire, block_on, child, parse};
 
 /// What stands in front of a keeper's arguments.
 pub(crate) const WORD: &str = "__keep";
-/// How long the keeper and those who ask it wait for each other.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// What the starter answers when it has passed the lease on.
 const HANDED_OVER: u8 = b'\n';
 
 /// Starts the keeper and prints what it took.
 pub(crate) fn start(pid: i32, args: &Acquire) -> Result<u8, Failure> {
     watched(pid, args.on_lost)?;
-    // The keeper reads the same flags again.
-    let flags = std::env::args_os().skip(2);
+    // On the main thread: until it has the lock the keeper dies with the thread that started it.
+    block_on(relay(pid, args))
+}
+
+/// Starts the process. What it shows of its arguments is for people; what it goes by is told it by a pipe.
+fn spawn(pid: i32, args: &Acquire) -> io::Result<Child> {
     let mut keeper = child::command();
-    keeper.arg(WORD).arg(std::process::id().to_string()).args(flags).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // The keeper dies with the thread that starts it until it has the lock, so it is started from the main thread.
-    let keeper =
-        keeper.spawn().map_err(|e| Failure::new(CANNOT_RUN, format!("the keeper cannot be started, {e}; nothing is held")))?;
-    block_on(relay(keeper))
+    keeper.arg(WORD).arg(std::process::id().to_string()).arg("--watch-pid").arg(pid.to_string()).arg("--").arg(&args.name);
+    let handed = Handed::ours();
+    handed.hide(&mut keeper);
+    let mut keeper = keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let flags: Vec<OsString> = args_os().skip(2).collect();
+    let pipe = keeper.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+    // A keeper that is gone has said why, and its end is seen below.
+    let _ = told::tell(pipe, &flags).and_then(|()| told::tell(pipe, &handed.into_words()));
+    Ok(keeper)
 }
 
 /// The process to watch.
@@ -74,9 +81,12 @@ fn pollable(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(process, Interest::READABLE)
 }
 
-/// Waits for what the keeper prints and passes it on.
-async fn relay(mut keeper: Child) -> Result<u8, Failure> {
+/// Starts the keeper, waits for what it prints and passes that on.
+async fn relay(pid: i32, args: &Acquire) -> Result<u8, Failure> {
     let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
+    let keeper = spawn(pid, args);
+    let mut keeper =
+        keeper.map_err(|e| Failure::new(CANNOT_RUN, format!("the keeper cannot be started, {e}; nothing is held")))?;
     let pipe = keeper.stdout.take().map(OwnedFd::from);
     let pipe = pipe.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe)).and_then(pipe::Receiver::from_owned_fd);
     let mut pipe =
@@ -98,10 +108,15 @@ async fn relay(mut keeper: Child) -> Result<u8, Failure> {
     }
 }
 
-/// The failure of a keeper that has ended, and has said why.
+/// The failure of a keeper that has ended, and has said why unless it was killed.
 fn ended(keeper: &mut Child) -> Failure {
-    let code = keeper.wait().ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
-    Failure::told(code.unwrap_or(CANNOT_RUN))
+    let status = keeper.wait();
+    let code = status.as_ref().ok().and_then(ExitStatus::code).and_then(|code| u8::try_from(code).ok());
+    let killed = || {
+        let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        Failure::new(CANNOT_RUN, format!("the keeper was killed, {how}; what it had taken may stay taken for its ttl"))
+    };
+    code.map_or_else(killed, Failure::told)
 }
 
 /// Has the keeper give up what it took.
@@ -113,27 +128,41 @@ fn stop(keeper: &mut Child, failure: Failure) -> Failure {
     failure
 }
 
-/// The keeper itself.
-pub(crate) fn main(cli: Cli, starter: Option<&OsStr>) -> Result<u8, Failure> {
-    let crate::args::Command::Acquire(args) = cli.command else {
-        return Err(Failure::new(USAGE, "__keep is for tenure itself; use `tenure acquire --watch-pid`"));
-    };
+/// The keeper itself: `tenure __keep STARTER`, and what the starter tells through standard input.
+pub(crate) fn main(mut args: ArgsOs) -> Result<u8, Failure> {
     // A session of its own: neither the keys nor the end of the terminal reach it. Until it has the lock it ends with its starter.
     let _ = setsid();
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
-    if starter != Some(parent_id().to_string().as_ref()) {
-        return Err(Failure::told(by_signal(Signal::TERM.as_raw())));
+    if args.next() != Some(parent_id().to_string().into()) {
+        return Err(not_for_people());
     }
+    let (cli, handed) = told_by_starter().map_err(|_| not_for_people())?;
+    let Command::Acquire(args) = cli?.command else { return Err(not_for_people()) };
     // Reads the password before its descriptor, which a shell may have opened for us, is closed.
-    let settings = Settings::load(&args.common)?;
+    let settings = Settings::handed(&args.common, &handed)?;
     close_inherited();
     block_on(keep(&args, &settings))
+}
+
+fn not_for_people() -> Failure {
+    Failure::new(USAGE, "__keep is for tenure itself; use `tenure acquire --watch-pid`")
+}
+
+/// The flags, and the part of the environment that nobody is to read.
+fn told_by_starter() -> io::Result<(Result<Cli, Failure>, Handed)> {
+    let mut pipe = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let flags = told::hear(&mut pipe)?;
+    let handed = Handed::from_words(told::hear(&mut pipe)?);
+    Ok((parse(["tenure".into(), "acquire".into()].into_iter().chain(flags)), handed))
 }
 
 async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
     let process = watched(args.watch_pid.unwrap_or_default(), args.on_lost)?;
     let process = pollable(process).map_err(|e| no_signals(&e))?;
     let starter = starter().map_err(|e| no_signals(&e))?;
+    let nowhere = File::options().read(true).write(true).open("/dev/null").map_err(|e| {
+        Failure::new(CANNOT_RUN, format!("the keeper cannot open /dev/null to let go of its streams, {e}; nothing is held"))
+    })?;
     let plan = Plan::guarded(&args.name, &args.taking, settings)?;
     let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
     let (locker, mut guards) = tokio::select! {
@@ -141,21 +170,26 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         _ = process.readable() => return Err(Failure::usage("the process to watch has ended; nothing is held")),
         taken = plan.take(&mut signals) => taken?,
     };
-    let doors: Vec<Door> = guards.iter().filter_map(|guard| Door::open(guard, settings)).collect();
+    let mut doors = Doors::open(&guards, settings).await;
+    if let Some((name, why)) = doors.shut() {
+        let what = format!("`tenure release` cannot reach the keeper of {name:?}, {why}");
+        settings.voice.say(format_args!("{what}; let the watched process end instead: a release is taken for a loss"));
+    }
     if let Err(failure) = print(&acquire::text(args.output, &variables(&guards), plan.ttl)) {
-        drop(guards.release().await);
-        return Err(failure);
+        return Err(give_up(&locker, guards, failure).await);
     }
     // The end of our stdout tells the starter that this is all; its own end is now that of the pipe it answers through.
     let _ = set_parent_process_death_signal(None);
-    detach(Stream::Out);
+    detach(Stream::Out, &nowhere);
     let end = match handed_over(&guards, starter, &mut signals).await {
         End::HandedOver => {
-            settle(args.on_lost);
-            watch(&mut guards, &process, &doors, &mut signals, args.on_lost).await
+            settle(args.on_lost, &nowhere);
+            watch(&mut guards, &process, &mut doors, &mut signals, args.on_lost).await
         }
         end => end,
     };
+    // Who comes now asks the store at once.
+    drop(doors);
     let code = match end {
         End::Lost(name, loss) => {
             tell_loss(&name, loss, &process, args.on_lost).await;
@@ -166,8 +200,9 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         End::GivenUp => by_signal(Signal::TERM.as_raw()),
         End::HandedOver | End::Done => 0,
     };
-    drop(guards.release().await);
-    let _ = timeout(PATIENCE, locker.settled()).await;
+    if let Some(left) = left_taken(&locker, guards).await {
+        say(left);
+    }
     Ok(code)
 }
 
@@ -195,11 +230,17 @@ async fn handed_over(guards: &Guards, mut starter: pipe::Receiver, signals: &mut
 }
 
 /// Keeps what is held for as long as the process lives, but for what is released meanwhile.
-async fn watch(guards: &mut Guards, process: &AsyncFd<OwnedFd>, doors: &[Door], signals: &mut Signals, on_lost: OnLost) -> End {
+async fn watch(
+    guards: &mut Guards,
+    process: &AsyncFd<OwnedFd>,
+    doors: &mut Doors,
+    signals: &mut Signals,
+    on_lost: OnLost,
+) -> End {
     while guards.iter().next().is_some() {
         let (visited, visitor) = {
             let mut ended = pin!(guards.lost());
-            let mut visitor = pin!(visitor(doors));
+            let mut visitor = pin!(doors.visitor());
             loop {
                 tokio::select! {
                     biased;
@@ -213,7 +254,7 @@ async fn watch(guards: &mut Guards, process: &AsyncFd<OwnedFd>, doors: &[Door], 
                 }
             }
         };
-        if let Some(guard) = guards.take(visited) {
+        if let Some(guard) = guards.take(&visited) {
             release_for(guard, visitor).await;
         }
     }
@@ -249,10 +290,10 @@ fn close_inherited() {
 }
 
 /// Lets go of what is the caller's: its streams, so that whoever reads them sees their end, and its directory.
-fn settle(on_lost: OnLost) {
-    detach(Stream::In);
+fn settle(on_lost: OnLost, nowhere: &File) {
+    detach(Stream::In, nowhere);
     if on_lost == OnLost::Term && !io::stderr().is_terminal() {
-        detach(Stream::Err);
+        detach(Stream::Err, nowhere);
     }
     let _ = rustix::process::chdir("/");
 }
@@ -265,108 +306,11 @@ enum Stream {
     Err,
 }
 
-fn detach(stream: Stream) {
-    let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+/// Has a stream lead nowhere. That was opened before: who reads the stream waits for its end.
+fn detach(stream: Stream, nowhere: &File) {
     let _ = match stream {
-        Stream::In => rustix::stdio::dup2_stdin(&nowhere),
-        Stream::Out => rustix::stdio::dup2_stdout(&nowhere),
-        Stream::Err => rustix::stdio::dup2_stderr(&nowhere),
+        Stream::In => rustix::stdio::dup2_stdin(nowhere),
+        Stream::Out => rustix::stdio::dup2_stdout(nowhere),
+        Stream::Err => rustix::stdio::dup2_stderr(nowhere),
     };
-}
-
-/// Where `tenure release` finds the keeper of one name.
-#[derive(Debug)]
-struct Door {
-    name: Name,
-    token: Owner,
-    listener: UnixListener,
-}
-
-impl Door {
-    fn open(guard: &Guard, settings: &Settings) -> Option<Self> {
-        let (name, token) = (guard.name(), guard.token());
-        let listener = StdListener::bind_addr(&address(&name, &token, settings).ok()?).ok()?;
-        listener.set_nonblocking(true).ok()?;
-        Some(Self { name, token, listener: UnixListener::from_std(listener).ok()? })
-    }
-
-    /// The next one who comes with the token.
-    async fn visitor(&self) -> UnixStream {
-        let expected = format!("{}\n", self.token);
-        loop {
-            let Ok((mut visitor, _)) = self.listener.accept().await else {
-                tokio::time::sleep(PATIENCE).await;
-                continue;
-            };
-            let mut said = vec![0; expected.len()];
-            let read = timeout(PATIENCE, visitor.read_exact(&mut said)).await;
-            if matches!(read, Ok(Ok(_))) && said == expected.as_bytes() && is_ours(visitor.peer_cred().map(|peer| peer.uid())) {
-                return visitor;
-            }
-        }
-    }
-}
-
-/// The next one who comes with a token, and the name that it is for.
-async fn visitor(doors: &[Door]) -> (&Name, UnixStream) {
-    if doors.is_empty() {
-        return std::future::pending().await;
-    }
-    select_all(doors.iter().map(|door| Box::pin(async move { (&door.name, door.visitor().await) }))).await.0
-}
-
-/// An address that only those can tell who know the token.
-fn address(name: &Name, token: &Owner, settings: &Settings) -> io::Result<SocketAddr> {
-    let mut digest = Sha256::new();
-    digest.update(name.as_str());
-    digest.update([0]);
-    digest.update(token.as_bytes());
-    if !token.is_ours() {
-        // A given token may be in use in another store as well.
-        digest.update([0]);
-        digest.update(store::identity(settings).as_bytes());
-    }
-    let digest = digest.finalize();
-    let half = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
-    SocketAddr::from_abstract_name(format!("tenure/{half:032x}"))
-}
-
-/// Releases for a visitor and tells it how that went.
-async fn release_for(guard: Guard, mut visitor: UnixStream) {
-    let answer: &[u8] = match guard.release().await {
-        Ok(Release::Released) => b"released\n",
-        Ok(Release::WasLost) => b"lost\n",
-        // The visitor sees no answer and asks the store itself.
-        _ => b"",
-    };
-    let _ = timeout(PATIENCE, visitor.write_all(answer)).await;
-}
-
-/// Asks the process that keeps the lease to release it; `None` where there is none.
-pub(crate) fn ask_release(name: &Name, token: &Owner, settings: &Settings) -> Option<Released> {
-    let mut keeper = StdStream::connect_addr(&address(name, token, settings).ok()?).ok()?;
-    let peer = rustix_peer(&keeper);
-    if !is_ours(peer) {
-        return None;
-    }
-    keeper.set_read_timeout(Some(PATIENCE)).ok()?;
-    keeper.set_write_timeout(Some(PATIENCE)).ok()?;
-    keeper.write_all(format!("{token}\n").as_bytes()).ok()?;
-    let mut answer = String::new();
-    keeper.read_to_string(&mut answer).ok()?;
-    match answer.as_str() {
-        "released\n" => Some(Released::Released),
-        "lost\n" => Some(Released::NotHeld),
-        _ => None,
-    }
-}
-
-fn rustix_peer(stream: &StdStream) -> io::Result<u32> {
-    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
-}
-
-/// Whether the other end is us or root, or we are root.
-fn is_ours(peer: io::Result<u32>) -> bool {
-    let us = geteuid().as_raw();
-    peer.is_ok_and(|peer| peer == us || peer == 0 || us == 0)
 }

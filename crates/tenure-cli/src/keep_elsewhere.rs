@@ -2,7 +2,7 @@
 
 use tenure::{Name, Owner, Released};
 
-use crate::args::{Acquire, Cli};
+use crate::args::Acquire;
 use crate::config::Settings;
 use crate::exit::Failure;
 
@@ -15,11 +15,24 @@ pub(crate) fn start(_pid: i32, _args: &Acquire) -> Result<u8, Failure> {
 }
 
 /// Says that there is none.
-pub(crate) fn main(_cli: Cli, _starter: Option<&std::ffi::OsStr>) -> Result<u8, Failure> {
+pub(crate) fn main(_args: std::env::ArgsOs) -> Result<u8, Failure> {
     Err(Failure::usage("__keep needs Linux"))
 }
 
+/// What came of looking for a keeper.
+#[derive(Debug)]
+#[allow(dead_code, reason = "there is never one here")]
+pub(crate) enum Asked {
+    /// There is none.
+    Nobody,
+    /// It has released the lease, or found it gone.
+    Answered(Released),
+    /// What is there was not asked, or gave no answer, for this reason.
+    Unheard(String),
+}
+
 /// There is none to ask.
-pub(crate) fn ask_release(_name: &Name, _token: &Owner, _settings: &Settings) -> Option<Released> {
-    None
+#[allow(clippy::unused_async, reason = "as where there are keepers")]
+pub(crate) async fn ask_release(_name: &Name, _token: &Owner, _settings: &Settings) -> Asked {
+    Asked::Nobody
 }

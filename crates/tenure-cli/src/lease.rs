@@ -8,8 +8,9 @@ use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Released, Share};
 use crate::args::{Break, Release, Renew};
 use crate::config::Settings;
 use crate::exit::{Failure, LOST, about, say};
+use crate::keep::{self, Asked};
+use crate::store;
 use crate::take::{TTL, lock_name};
-use crate::{keep, store};
 
 /// A locker for single steps; `None` where the store is a file that nobody has made yet.
 pub(crate) async fn open(settings: &Settings, ttl: Option<Duration>) -> Result<Option<Locker>, Failure> {
@@ -40,15 +41,14 @@ pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
 pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
     let (name, owner) = claim(&args.name, &args.token)?;
     let settings = Settings::load(&args.common)?;
-    let released = match keep::ask_release(&name, &owner, &settings) {
-        Some(released) => released,
-        None => match open(&settings, None).await? {
-            Some(locker) => {
-                let lease = lease(&locker, name.clone(), owner, TTL).await?;
-                locker.release(&lease).await.map_err(named(&name))?
-            }
-            None => Released::NotHeld,
-        },
+    let asked = keep::ask_release(&name, &owner, &settings).await;
+    if let Asked::Unheard(why) = &asked {
+        let what = format!("the keeper of {name:?} has not released it, {why}");
+        settings.voice.say(format_args!("{what}; the store is asked instead, which a keeper that is there takes for a loss"));
+    }
+    let released = match asked {
+        Asked::Answered(released) => released,
+        Asked::Nobody | Asked::Unheard(_) => release_at_store(&name, owner, &settings).await?,
     };
     match released {
         Released::Released => {
@@ -57,6 +57,12 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
         }
         Released::NotHeld => Err(not_held(&name)),
     }
+}
+
+async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Result<Released, Failure> {
+    let Some(locker) = open(settings, None).await? else { return Ok(Released::NotHeld) };
+    let lease = lease(&locker, name.clone(), owner, TTL).await?;
+    locker.release(&lease).await.map_err(named(name))
 }
 
 /// Makes an error one that names the lock.

@@ -9,6 +9,7 @@ mod config;
 mod docs;
 mod exec;
 mod exit;
+mod give_up;
 #[cfg_attr(not(target_os = "linux"), path = "keep_elsewhere.rs")]
 mod keep;
 #[cfg(feature = "lab")]
@@ -26,11 +27,15 @@ mod terminal;
 
 use std::env::args_os;
 use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 use rustix::process::Signal;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::args::{Cli, Command};
 use crate::exit::{Failure, USAGE, say};
@@ -49,13 +54,8 @@ fn main() -> ExitCode {
     if first.as_deref() == Some(lab::WORD.as_ref()) {
         return lab::worker(args).into();
     }
-    let ended = if first.as_deref() == Some(keep::WORD.as_ref()) {
-        let starter = args.next();
-        let flags = ["tenure".into(), "acquire".into()].into_iter().chain(args);
-        parse(flags).and_then(|cli| keep::main(cli, starter.as_deref()))
-    } else {
-        parse(args_os()).and_then(dispatch)
-    };
+    let ended =
+        if first.as_deref() == Some(keep::WORD.as_ref()) { keep::main(args) } else { parse(args_os()).and_then(dispatch) };
     match ended {
         Ok(code) => code.into(),
         Err(failure) => failed(failure, first.as_deref()).into(),
@@ -94,10 +94,30 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
+/// What the shortest run needs of descriptors, and a little more. Some of those who need one can only panic without.
+const DESCRIPTORS: usize = 32;
+
+/// Whether there are enough descriptors to begin anything that has to be ended.
+fn has_descriptors() -> io::Result<()> {
+    let spare: io::Result<Vec<OwnedFd>> = (0..DESCRIPTORS).map(|_| io::stdin().as_fd().try_clone_to_owned()).collect();
+    spare.map(drop)
+}
+
+/// The runtime, which panics where it gets no sockets to hear of signals by.
+fn event_loop() -> io::Result<Runtime> {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let built = panic::catch_unwind(|| Builder::new_current_thread().enable_all().build());
+    panic::set_hook(before);
+    built.unwrap_or_else(|_| Err(io::Error::other("the system gives no sockets for signals")))
+}
+
 /// Runs on this thread alone: a child dies with the thread that started it, and one thread starts fastest.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| Failure::new(exit::UNREACHABLE, format!("no event loop, {e}; nothing was done")))?;
+    tenure::BootTime::check()?;
+    let runtime = has_descriptors().and_then(|()| event_loop());
+    let runtime =
+        runtime.map_err(|e| Failure::new(exit::UNREACHABLE, format!("no event loop, {e}; nothing was done; see `ulimit -n`")))?;
     let ended = runtime.block_on(work);
     // A name look-up that hangs must not hold up our end.
     runtime.shutdown_background();

@@ -7,6 +7,7 @@ use crate::args::Run;
 use crate::child::Child;
 use crate::config::Settings;
 use crate::exit::{Failure, LOST, UNREACHABLE, Voice, say};
+use crate::give_up::{give_up, left_taken};
 use crate::show::span;
 use crate::signals::Signals;
 use crate::supervise::{End, Supervisor};
@@ -26,11 +27,18 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
         None => voice.detail_aside(format_args!("{names} is held")),
     };
     told.finish().await;
-    let mut jobs = passed_on.job_control().map_err(|e| no_signals(&e))?;
+    let mut jobs = match passed_on.job_control() {
+        Ok(jobs) => jobs,
+        Err(error) => return Err(give_up(&locker, guards, unheard(&error)).await),
+    };
     if let Some((name, loss)) = guards.loss() {
-        return Ok(lost_before(&name, loss));
+        return Err(give_up(&locker, guards, lost_before(&name, loss)).await);
     }
-    let mut supervisor = start(args, &guards, plan.kill_after.unwrap_or_default(), voice)?;
+    let (child, terminal) = match start(args, &guards) {
+        Ok(started) => started,
+        Err(failure) => return Err(give_up(&locker, guards, failure).await),
+    };
+    let mut supervisor = Supervisor::new(&guards, child, terminal, plan.kill_after.unwrap_or_default(), voice);
     let end = supervisor.watch(&mut passed_on, &mut jobs).await;
     supervisor.terminal.take_back();
     let left = supervisor.child.is_left();
@@ -39,7 +47,9 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
         End::Ended(code) => released(&locker, guards, code, voice).await,
         End::Lost => {
             // What the store may still keep for us is of no use to anyone.
-            drop(guards.release().await);
+            if let Some(left) = left_taken(&locker, guards).await {
+                say(left);
+            }
             LOST
         }
     };
@@ -52,7 +62,7 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     Ok(code)
 }
 
-fn start<'a>(args: &Run, guards: &'a Guards, kill_after: std::time::Duration, voice: Voice) -> Result<Supervisor<'a>, Failure> {
+fn start(args: &Run, guards: &Guards) -> Result<(Child, Terminal), Failure> {
     let front = Terminal::is_wanted();
     let child = Child::spawn(&args.command, &variables(guards), front)?;
     terminal::write_from_background();
@@ -61,7 +71,7 @@ fn start<'a>(args: &Run, guards: &'a Guards, kill_after: std::time::Duration, vo
         // The child comes to the front by itself, before it runs the command; we only have to know.
         terminal.expect(child.group());
     }
-    Ok(Supervisor { guards, child, terminal, kill_after, voice, stop_at: None, echo: false, woken: false, interrupted: false })
+    Ok((child, terminal))
 }
 
 /// Gives the locks up after the command has ended with `code`.
@@ -95,11 +105,15 @@ fn was_lost(name: &Name, release: Result<Release, Error>, voice: Voice) -> bool 
     false
 }
 
-fn lost_before(name: &Name, loss: Loss) -> u8 {
-    say(format_args!("the lock {name:?} was lost before the command was started: {loss}; nothing was run"));
-    LOST
+fn lost_before(name: &Name, loss: Loss) -> Failure {
+    Failure::new(LOST, format!("the lock {name:?} was lost before the command was started: {loss}; nothing was run"))
 }
 
+/// Before anything was taken.
 pub(crate) fn no_signals(error: &std::io::Error) -> Failure {
-    Failure::new(UNREACHABLE, format!("signals cannot be received, {error}; nothing was taken"))
+    unheard(error).and("nothing was taken")
+}
+
+fn unheard(error: &std::io::Error) -> Failure {
+    Failure::new(UNREACHABLE, format!("signals cannot be received, {error}"))
 }

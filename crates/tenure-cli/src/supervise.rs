@@ -58,22 +58,26 @@ impl Interrupt {
 /// A command that runs under a lock.
 #[derive(Debug)]
 pub(crate) struct Supervisor<'a> {
-    pub(crate) guards: &'a Guards,
+    guards: &'a Guards,
     pub(crate) child: Child,
     pub(crate) terminal: Terminal,
-    pub(crate) kill_after: Duration,
-    pub(crate) voice: Voice,
+    kill_after: Duration,
+    voice: Voice,
     /// When to stop a group that was asked to stop itself.
-    pub(crate) stop_at: Option<BootTime>,
+    stop_at: Option<BootTime>,
     /// A TSTP that we sent to our own group, and that arrives here as well.
-    pub(crate) echo: bool,
+    echo: bool,
     /// The CONT that ended our own stop arrives here as well.
-    pub(crate) woken: bool,
+    woken: bool,
     /// An interrupt came by us, so it was not the key.
-    pub(crate) interrupted: bool,
+    interrupted: bool,
 }
 
-impl Supervisor<'_> {
+impl<'a> Supervisor<'a> {
+    pub(crate) fn new(guards: &'a Guards, child: Child, terminal: Terminal, kill_after: Duration, voice: Voice) -> Self {
+        Self { guards, child, terminal, kill_after, voice, stop_at: None, echo: false, woken: false, interrupted: false }
+    }
+
     /// Watches until the command has ended, or has been ended because the lock was lost.
     pub(crate) async fn watch(&mut self, passed_on: &mut Signals, jobs: &mut Signals) -> End {
         let mut lost = pin!(self.guards.lost());

@@ -71,11 +71,11 @@ impl<'a> Plan<'a> {
         };
         match ended {
             Ok(guards) => Ok((locker, guards)),
-            Err(failure) => {
-                // What the dropped wait may have taken is given up before we are gone.
-                let _ = timeout(CLEAN_UP, locker.settled()).await;
-                Err(failure)
-            }
+            // What the dropped wait may have taken is given up before we are gone.
+            Err(failure) => match timeout(CLEAN_UP, locker.settled()).await {
+                Ok(()) => Err(failure),
+                Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, span(self.ttl)))),
+            },
         }
     }
 
@@ -118,7 +118,7 @@ impl<'a> Plan<'a> {
 
     fn interrupted(&self, signal: rustix::process::Signal) -> Failure {
         let n = signal.as_raw();
-        self.settings.voice.detail(format_args!("signal {n} ended the wait for {}; nothing is held", self.names));
+        self.settings.voice.detail(format_args!("signal {n} ended the wait for {}", self.names));
         Failure::signalled(n)
     }
 

@@ -26,7 +26,7 @@ impl Screen {
         place.settle(&mut setsid);
         let end = || pty.slave.try_clone().unwrap();
         setsid.arg("--ctty").args(command).stdin(end()).stdout(end()).stderr(end()).env("PS1", "$ ").env("TERM", "dumb");
-        let running = Running(setsid.spawn().unwrap());
+        let running = Running::of(setsid.spawn().unwrap());
         drop(pty.slave);
         let shown = Arc::new(Mutex::new(String::new()));
         let keys = File::from(pty.master);
@@ -110,6 +110,18 @@ fn the_terminal_is_given_back() {
     screen.enter("it");
     screen.wait("read-it");
     assert_eq!(screen.code(), 0);
+}
+
+#[test]
+fn a_terminal_that_a_lost_command_left_raw_is_as_before() {
+    let place = Place::new();
+    let left_raw = "\"$TENURE\" run --max-hold 500ms x -- bash -c 'stty raw -echo; echo up; exec sleep 60'";
+    let program = format!("{left_raw}; echo code-$?; stty -a | tr '\\n' ' '; echo do''ne");
+    let screen = Screen::open(&place, &["bash", "-c", &program]);
+    screen.wait("done");
+    let text = screen.text();
+    assert!(text.contains("up") && text.contains("code-79"), "{text}");
+    assert!(text.contains(" icanon ") && text.contains(" echo "), "raw after the loss: {text}");
 }
 
 #[test]

@@ -1,0 +1,282 @@
+//! The door of a keeper: a socket by which `tenure release` finds it, in a directory that only this user can enter.
+//!
+//! An address without a file could be taken by any user before the keeper has it, or after it has died. Here nobody else can connect,
+//! so nobody else can keep a keeper busy, and nobody else can be what listens. Both sides look at who the other is all the same.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use rustix::process::geteuid;
+use sha2::{Digest, Sha256};
+use tenure::{Guard, Guards, Name, Owner, Release, Released};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::config::Settings;
+use crate::store;
+
+/// How long the keeper and those who ask it wait for each other.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How many callers are listened to at one door at once; further ones wait until one of these has spoken or is given up.
+const CALLERS: usize = 16;
+/// The pause after a caller could not be let in, for want of descriptors, say.
+const BREATH: Duration = Duration::from_millis(100);
+/// What nobody listens at any more is removed when it is older: a younger one may be about to listen.
+const STALE: Duration = Duration::from_secs(60);
+
+/// The open doors of a keeper, one for each name.
+#[derive(Debug)]
+pub(super) struct Doors {
+    visitors: mpsc::Receiver<(Name, UnixStream)>,
+    paths: Vec<PathBuf>,
+    /// Who listens at them; ends with us.
+    porters: JoinSet<()>,
+    /// The first door that could not be opened, and why.
+    shut: Option<(Name, String)>,
+}
+
+impl Doors {
+    pub(super) async fn open(guards: &Guards, settings: &Settings) -> Self {
+        let (knock, visitors) = mpsc::channel(1);
+        let mut doors = Self { visitors, paths: Vec::new(), porters: JoinSet::new(), shut: None };
+        for (name, token) in guards.iter().map(|guard| (guard.name(), guard.token())) {
+            match listen(&address(&name, &token, settings)).await {
+                Ok((path, listener)) => {
+                    doors.paths.push(path);
+                    doors.porters.spawn(serve(listener, name, token, knock.clone()));
+                }
+                Err(why) => {
+                    doors.shut.get_or_insert((name, why));
+                }
+            }
+        }
+        doors
+    }
+
+    /// The first name whose keeper nobody can reach, and why.
+    pub(super) fn shut(&self) -> Option<&(Name, String)> {
+        self.shut.as_ref()
+    }
+
+    /// The next one who comes with a token, and the name that it is for.
+    pub(super) async fn visitor(&mut self) -> (Name, UnixStream) {
+        match self.visitors.recv().await {
+            Some(visitor) => visitor,
+            // There is no door.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Doors {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens at one door, to many callers at once: one who says nothing must not hold up another.
+async fn serve(listener: UnixListener, name: Name, token: Owner, knock: mpsc::Sender<(Name, UnixStream)>) {
+    let expected = format!("{token}\n").into_bytes();
+    let mut callers = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if callers.len() < CALLERS => match accepted {
+                Ok((caller, _)) if is_us(&caller) => callers.push(heard(caller, &expected)),
+                Ok(_) => {}
+                Err(_) => sleep(BREATH).await,
+            },
+            Some(caller) = callers.next() => if let Some(visitor) = caller {
+                let _ = knock.send((name.clone(), visitor)).await;
+            },
+        }
+    }
+}
+
+/// The caller, once it has said the token.
+async fn heard(mut caller: UnixStream, expected: &[u8]) -> Option<UnixStream> {
+    let mut said = vec![0; expected.len()];
+    let read = timeout(PATIENCE, caller.read_exact(&mut said)).await;
+    (matches!(read, Ok(Ok(_))) && said == expected).then_some(caller)
+}
+
+/// Releases for a visitor and tells it how that went.
+pub(super) async fn release_for(guard: Guard, mut visitor: UnixStream) {
+    let answer: &[u8] = match guard.release().await {
+        Ok(Release::Released) => b"released\n",
+        Ok(Release::WasLost) => b"lost\n",
+        // The visitor sees no answer and asks the store itself.
+        _ => b"",
+    };
+    let _ = timeout(PATIENCE, visitor.write_all(answer)).await;
+}
+
+/// What came of looking for a keeper.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// There is none.
+    Nobody,
+    /// It has released the lease, or found it gone.
+    Answered(Released),
+    /// What is there was not asked, or gave no answer, for this reason.
+    Unheard(String),
+}
+
+/// Asks the process that keeps the lease to release it.
+///
+/// The token goes to nobody but a process of this user: whoever has it can release the lease, and would be believed.
+pub(crate) async fn ask_release(name: &Name, token: &Owner, settings: &Settings) -> Asked {
+    let address = address(name, token, settings);
+    let mut unheard = None;
+    for room in rooms() {
+        let path = room.join(&address);
+        if fs::symlink_metadata(&path).is_err() {
+            continue;
+        }
+        let asked = match check(&room) {
+            Ok(()) => timeout(PATIENCE, ask(&path, token)).await.unwrap_or_else(|_| Asked::Unheard(no_answer())),
+            Err(why) => Asked::Unheard(why),
+        };
+        match asked {
+            Asked::Nobody => {}
+            Asked::Answered(_) => return asked,
+            Asked::Unheard(why) => unheard = Some(why),
+        }
+    }
+    unheard.map_or(Asked::Nobody, Asked::Unheard)
+}
+
+async fn ask(path: &Path, token: &Owner) -> Asked {
+    let mut keeper = match UnixStream::connect(path).await {
+        Ok(keeper) => keeper,
+        Err(error) if is_deserted(&error) => return Asked::Nobody,
+        Err(error) => return Asked::Unheard(format!("its socket {} cannot be used, {error}", path.display())),
+    };
+    if !is_us(&keeper) {
+        return Asked::Unheard(format!("another user listens at {}", path.display()));
+    }
+    let mut answer = String::new();
+    let spoken = async {
+        keeper.write_all(format!("{token}\n").as_bytes()).await?;
+        keeper.read_to_string(&mut answer).await
+    };
+    match (spoken.await, answer.as_str()) {
+        (Ok(_), "released\n") => Asked::Answered(Released::Released),
+        (Ok(_), "lost\n") => Asked::Answered(Released::NotHeld),
+        _ => Asked::Unheard(no_answer()),
+    }
+}
+
+fn no_answer() -> String {
+    "it gives no answer".into()
+}
+
+/// Where the sockets of our keepers may be: the first that can be used is used, and all are looked at, because whoever releases may
+/// have another environment than whoever acquired.
+fn rooms() -> Vec<PathBuf> {
+    let us = geteuid().as_raw();
+    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let parents = given.into_iter().chain([format!("/run/user/{us}").into()]);
+    let mut rooms: Vec<_> = parents.map(|parent| parent.join("tenure")).chain([format!("/tmp/tenure-{us}").into()]).collect();
+    rooms.dedup();
+    rooms
+}
+
+/// Whether a directory is ours, and nobody else can enter it.
+fn check(room: &Path) -> Result<(), String> {
+    let shown = room.display();
+    let found = fs::symlink_metadata(room).map_err(|error| format!("the directory {shown} cannot be used, {error}"))?;
+    if !found.is_dir() {
+        return Err(format!("{shown} is no directory"));
+    }
+    if found.uid() != geteuid().as_raw() {
+        return Err(format!("the directory {shown} is another user's"));
+    }
+    if found.mode() & 0o077 != 0 {
+        return Err(format!("the directory {shown} is open to other users"));
+    }
+    Ok(())
+}
+
+/// Makes a socket in the first room that can be used.
+async fn listen(address: &str) -> Result<(PathBuf, UnixListener), String> {
+    let mut unusable = Vec::new();
+    for room in rooms() {
+        match enter(&room, address).await {
+            Ok(opened) => return Ok(opened),
+            Err(why) => unusable.push(why),
+        }
+    }
+    Err(unusable.join("; "))
+}
+
+async fn enter(room: &Path, address: &str) -> Result<(PathBuf, UnixListener), String> {
+    match DirBuilder::new().mode(0o700).create(room) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(format!("the directory {} cannot be made, {error}", room.display())),
+    }
+    check(room)?;
+    sweep(room).await;
+    let path = room.join(address);
+    let listener = match UnixListener::bind(&path) {
+        // Left by a keeper that was killed, of a token that was given.
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_stale(&path).await => {
+            fs::remove_file(&path).and_then(|()| UnixListener::bind(&path))
+        }
+        bound => bound,
+    };
+    match listener {
+        Ok(listener) => Ok((path, listener)),
+        Err(error) => Err(format!("the socket {} cannot be made, {error}", path.display())),
+    }
+}
+
+/// Removes what keepers left that were killed.
+async fn sweep(room: &Path) {
+    for entry in fs::read_dir(room).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|found| found.modified()).map(|made| SystemTime::now().duration_since(made));
+        if matches!(age, Ok(Ok(age)) if age > STALE) && is_stale(&entry.path()).await {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether nobody listens there. Does not wait for one who does.
+async fn is_stale(path: &Path) -> bool {
+    UnixStream::connect(path).await.is_err_and(|error| is_deserted(&error))
+}
+
+fn is_deserted(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
+}
+
+/// An address that only those can tell who know the token.
+fn address(name: &Name, token: &Owner, settings: &Settings) -> String {
+    let mut digest = Sha256::new();
+    digest.update(name.as_str());
+    digest.update([0]);
+    digest.update(token.as_bytes());
+    if !token.is_ours() {
+        // A given token may be in use in another store as well.
+        digest.update([0]);
+        digest.update(store::identity(settings).as_encoded_bytes());
+    }
+    let digest = digest.finalize();
+    let half = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
+    format!("{half:032x}")
+}
+
+/// Whether the other end is a process of this very user. Not root's either: a root in another user's place must not be asked by chance.
+fn is_us(peer: &UnixStream) -> bool {
+    peer.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
+}
