@@ -40,7 +40,8 @@ pub(crate) fn start_apart(apart: &[&str], mount: &str, role: &str, path: &Path) 
 pub(crate) fn command(mut command: Command, role: &str, path: &Path) -> Spawned {
     command.args(["--exact", "child::entry", "--nocapture"]).env(ROLE, role).env("TENURE_SQL_TEST_FILE", path);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    Spawned::spawn(&mut command).expect("cannot start a process of this test (some need strace(1), or unshare(1) and user name spaces)")
+    Spawned::spawn(&mut command)
+        .expect("cannot start a process of this test (some need strace(1), or unshare(1) and user name spaces)")
 }
 
 pub(crate) fn finish(children: Vec<Spawned>) {
