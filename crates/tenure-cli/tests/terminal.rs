@@ -113,6 +113,18 @@ fn the_terminal_is_given_back() {
 }
 
 #[test]
+fn a_terminal_that_a_lost_command_left_raw_is_as_before() {
+    let place = Place::new();
+    let left_raw = "\"$TENURE\" run --max-hold 500ms x -- bash -c 'stty raw -echo; echo up; exec sleep 60'";
+    let program = format!("{left_raw}; echo code-$?; stty -a | tr '\\n' ' '; echo do''ne");
+    let screen = Screen::open(&place, &["bash", "-c", &program]);
+    screen.wait("done");
+    let text = screen.text();
+    assert!(text.contains("up") && text.contains("code-79"), "{text}");
+    assert!(text.contains(" icanon ") && text.contains(" echo "), "raw after the loss: {text}");
+}
+
+#[test]
 fn interrupt_ends_the_command() {
     let place = Place::new();
     let mut screen = Screen::open(&place, &[TENURE, "run", "x", "--", "sh", "-c", "echo up; exec sleep 60"]);
