@@ -71,3 +71,7 @@ costs *args:
 # Breakages that no test notices: of the core, or with `scripts` of the Lua scripts
 mutants *args:
     ./scripts/mutants {{args}}
+
+# Mistakes made by hand, one at a time: order, timing, flags; each has to be seen by its test
+mistakes *args:
+    ./scripts/mistakes {{args}}

@@ -8,10 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
-
-use futures_util::task::AtomicWaker;
 
 use crate::tenure::Terms;
 use crate::wait::Standing;
@@ -84,7 +82,6 @@ pub(crate) enum Turn {
 #[derive(Debug, Default)]
 struct Slot {
     inbox: Mutex<Inbox>,
-    waker: AtomicWaker,
     /// Its task asked for the time to stop work, which every lease must leave that it is given.
     asks_time: bool,
 }
@@ -97,6 +94,8 @@ struct Inbox {
     standing: Option<Box<Standing>>,
     turn_over: bool,
     stage: Stage,
+    /// The task, where it waits for any of that.
+    waker: Option<Waker>,
 }
 
 /// Where a task is that came to wait.
@@ -230,7 +229,8 @@ impl Rooms {
     /// Leaves. What a driver has reached goes to the next one, what was given and not taken to the next in the queue.
     pub(crate) fn leave(&self, seat: &Seat, drove: bool, standing: Option<Box<Standing>>) {
         let gone = Inbox { stage: Stage::Left, ..Inbox::default() };
-        let Inbox { guard, appointed, standing: inherited, stage, .. } = std::mem::replace(&mut *seat.slot.inbox(), gone);
+        let old = std::mem::replace(&mut *seat.slot.inbox(), gone);
+        let Inbox { guard, appointed, standing: inherited, stage, .. } = old;
         let mut standing = standing.or(inherited);
         {
             let mut inner = self.inner();
@@ -288,8 +288,9 @@ impl Inner {
     fn end_turn(&mut self, name: &Name) {
         if self.contended.get_mut(name).and_then(|known| known.turn.take()).is_some() {
             for driver in self.rooms.get(name).into_iter().flatten().filter_map(|room| room.driver.as_ref()) {
-                driver.inbox().turn_over = true;
-                driver.waker.wake();
+                let mut inbox = driver.inbox();
+                inbox.turn_over = true;
+                wake(inbox);
             }
         }
     }
@@ -330,10 +331,9 @@ impl Room {
             let guard = lease(slot.asks_time)?;
             let turn = guard.turn_ends();
             (inbox.guard, inbox.stage) = (Some(guard), Stage::Served);
-            drop(inbox);
+            wake(inbox);
             self.waiters.pop_front();
             self.live -= 1;
-            slot.waker.wake();
             return Some(turn);
         }
         None
@@ -345,8 +345,7 @@ impl Room {
             let mut inbox = slot.inbox();
             if inbox.stage == Stage::Waits {
                 (inbox.appointed, inbox.standing) = (true, standing.take());
-                drop(inbox);
-                slot.waker.wake();
+                wake(inbox);
                 return Some(Arc::clone(slot));
             }
         }
@@ -367,6 +366,15 @@ impl Slot {
     }
 }
 
+/// Wakes the task that an inbox is of, without the lock on it.
+fn wake(mut inbox: MutexGuard<'_, Inbox>) {
+    let waker = inbox.waker.take();
+    drop(inbox);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
 impl Seat {
     /// Waits to be given something.
     ///
@@ -374,7 +382,6 @@ impl Seat {
     /// Nothing that was given is lost.
     pub(crate) async fn turn(&self) -> Turn {
         poll_fn(|context| {
-            self.slot.waker.register(context.waker());
             let mut inbox = self.slot.inbox();
             if let Some(guard) = inbox.guard.take() {
                 return Poll::Ready(Turn::Guard(guard));
@@ -385,6 +392,8 @@ impl Seat {
             if std::mem::take(&mut inbox.turn_over) {
                 return Poll::Ready(Turn::Over);
             }
+            let _old = inbox.waker.replace(context.waker().clone());
+            drop(inbox);
             Poll::Pending
         })
         .await

@@ -136,8 +136,8 @@ impl Watchdog {
     /// Waits until everything that was to be cleared is.
     pub(crate) async fn cleared(&self) {
         loop {
-            let mut cleared = pin!(self.0.cleared.notified());
-            cleared.as_mut().enable();
+            // It hears of what is told from now on, also before it is waited for.
+            let cleared = self.0.cleared.notified();
             {
                 let book = self.0.book();
                 if book.all_cleared() {

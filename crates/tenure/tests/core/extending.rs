@@ -6,7 +6,7 @@ use tenure::Clock;
 use tenure::{ErrorKind, Lease, Loss, State};
 use tokio::time::timeout;
 
-use crate::fickle::Fate;
+use crate::fickle::{Fate, SLOW};
 use crate::{LIMIT, LONG, SOON, lease_of, locker, ms, secs, world};
 
 #[tokio::test(start_paused = true)]
@@ -76,8 +76,9 @@ async fn an_extension_goes_behind_a_renewal_that_is_under_way() {
     let error = guard.extend(LONG * 2).await.unwrap_err();
     assert_eq!((error.kind(), store.renewals().len()), (ErrorKind::Invalid, 1));
     extending.await.unwrap();
-    let sent: Vec<_> = store.renewals().into_iter().map(|(_, leases)| leases[0].ttl).collect();
-    assert_eq!(sent, [secs(30), LONG]);
+    let sent: Vec<_> = store.renewals().into_iter().map(|(at, leases)| (at, leases[0].ttl)).collect();
+    assert_eq!([sent[0].1, sent[1].1], [secs(30), LONG]);
+    assert_eq!(sent[1].0.since(sent[0].0), SLOW, "it waits for the next renewal");
     assert!(guard.lease_remaining() > secs(59));
 }
 
@@ -140,4 +141,19 @@ async fn a_lease_is_renewed_and_released_by_its_token() {
     assert_eq!(theirs.release(&lease).await.unwrap(), tenure::Released::NotHeld);
     assert_eq!(theirs.renew(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(theirs.renew(&Lease { ttl: ms(1), ..lease }).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// A ttl counts when it was granted: after a failure the lease is renewed as before.
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_failed_leaves_the_ttl_as_it_was() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
+    store.fated(Fate::Fails);
+    guard.extend(LONG).await.unwrap_err();
+    store.fated(Fate::Works);
+    store.forget_calls();
+    tokio::time::sleep(secs(10)).await;
+    assert_eq!(guard.state(), State::Held);
+    let renewed = store.renewals();
+    assert!(renewed.len() >= 9 && renewed.iter().all(|(_, leases)| leases[0].ttl == secs(3)), "{renewed:?}");
 }

@@ -91,3 +91,13 @@ async fn a_given_tokens_lock_is_released() {
         assert_eq!(locks.list().await.unwrap(), []);
     }
 }
+
+/// Each renewal that was answered makes it certain for another ttl that the value is ours.
+#[tokio::test(start_paused = true)]
+async fn a_given_tokens_lock_is_released_after_renewals() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(3)).token(fixed()).acquire().await.unwrap();
+    tokio::time::sleep(LONG).await;
+    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert_eq!(store.released(), [fixed()]);
+}

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints, SLOW};
 use crate::machine::Machine;
-use crate::{LONG, SOON, locker, ms, secs, settle, world};
+use crate::{LONG, SOON, locker, ms, secs, settle, until, world};
 
 const CLAIM: Duration = Duration::from_millis(1_500);
 
@@ -152,7 +152,9 @@ async fn a_slow_answer_does_not_make_belief_longer() {
 async fn a_push_after_an_old_heartbeat_is_a_hint() {
     let scene = scene(|acquire| acquire).await;
     scene.store.fated(Fate::Fails);
-    tokio::time::sleep(ms(1_250)).await;
+    tokio::time::sleep(ms(1_200)).await;
+    // Else a heartbeat may be answered at the very moment of the push.
+    scene.store.called().await;
     scene.store.fated(Fate::Works);
     assert!(scene.pushes(scene.mark() + 1, CLAIM).await >= 1, "it was believed");
     assert!(!scene.waiter.is_finished());
@@ -173,9 +175,7 @@ async fn a_believed_lease_survives_one_error() {
         // The last of these may be too old; what is asked for instead is granted for its full ttl.
         assert!(store.acquires().is_empty() || age > 900, "a push after {age} ms was not believed");
         store.fated(Fate::Says(ErrorKind::Unavailable));
-        while store.renewals().is_empty() {
-            tokio::time::sleep(ms(1)).await;
-        }
+        until(|| !store.renewals().is_empty()).await;
         store.fated(Fate::Works);
         tokio::time::sleep(secs(2)).await;
         assert_eq!((guard.state(), guard.loss()), (State::Held, None), "after a heartbeat of {age} ms ago");
@@ -196,4 +196,48 @@ async fn a_place_that_is_gone_is_taken_anew_with_another_token() {
         matches!(call, Call::Acquire(request) if request.owner == first && matches!(request.place, Place::Join { .. }))
     });
     assert_eq!(joins.count(), 1, "a token was queued twice");
+}
+
+/// The one for the token before would tell it nothing, and it would find out by its heartbeat.
+#[tokio::test(start_paused = true)]
+async fn another_token_is_listened_for() {
+    let scene = scene(|acquire| acquire).await;
+    let watches = || scene.store.calls().iter().filter(|(_, call)| matches!(call, Call::Watch)).count();
+    let before = watches();
+    scene.store.answers([tenure::Acquired::Busy(Busy { ahead: None, recheck: secs(1), mark: Some(1), holder: None })]);
+    tokio::time::sleep(ms(1_300)).await;
+    assert_eq!(watches(), before + 1);
+}
+
+/// Between the two the name may be handed to it.
+#[tokio::test(start_paused = true)]
+async fn who_queues_listens_already() {
+    let scene = scene(|acquire| acquire).await;
+    let asked = scene.store.calls();
+    let join = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.place, Place::Join { .. }));
+    let queued = asked.iter().position(|(_, call)| join(call)).unwrap();
+    assert!(asked[..queued].iter().any(|(_, call)| matches!(call, Call::Watch)), "{asked:?}");
+}
+
+/// The one that was tried may have been given something, and have had to give it back.
+#[tokio::test(start_paused = true)]
+async fn a_token_that_was_tried_is_not_queued() {
+    let (machine, store, locks) = world();
+    let _held = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    store.forget_calls();
+    let _waiter = tokio::spawn(door(&locks).acquire());
+    settle().await;
+    let asked = store.acquires();
+    assert_eq!(asked.len(), 2, "a try, and a place");
+    assert_ne!(asked[0].1, asked[1].1);
+}
+
+/// Whoever asks for less than a claim gets less: that is what its death costs those behind it.
+#[tokio::test(start_paused = true)]
+async fn no_claim_is_longer_than_the_ttl() {
+    let (machine, store, locks) = world();
+    let _held = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    let _waiter = tokio::spawn(locks.mutex("door").ttl(ms(900)).acquire());
+    settle().await;
+    assert!(matches!(last_place(&store), Place::Join { claim, .. } if claim <= ms(900)), "{:?}", last_place(&store));
 }

@@ -87,10 +87,13 @@ impl Store for Late {
     }
 }
 
+fn locks(store: &Late, ttl: Duration) -> Locker {
+    Locker::builder(store.clone()).clock(store.machine.clone()).ttl(ttl).build().unwrap()
+}
+
 /// A guard whose first acquire had no answer, and has not run yet.
 async fn held_once_unheard(store: &Late, ttl: Duration) -> Guard {
-    let locks = Locker::builder(store.clone()).clock(store.machine.clone()).ttl(ttl).build().unwrap();
-    locks.mutex("x").wait(Duration::from_secs(5)).acquire().await.unwrap()
+    locks(store, ttl).mutex("x").wait(Duration::from_secs(5)).acquire().await.unwrap()
 }
 
 async fn is_free_within(store: &Late, limit: Duration) -> bool {
@@ -139,4 +142,22 @@ async fn the_last_clean_up_is_sent_after_the_ttl_has_passed() {
         }
     }
     assert!(tried > 5, "only {tried} times was there a clean-up at that moment");
+}
+
+/// Also where the guard was passed on in between.
+#[tokio::test(start_paused = true)]
+async fn a_late_acquire_is_cleared_up_after_the_last_who_had_the_lease() {
+    let store = Late::new(Duration::ZERO);
+    let locks = locks(&store, Duration::from_secs(3));
+    let guard = locks.mutex("x").wait(Duration::from_secs(5)).acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.mutex("x").acquire());
+    crate::settle().await;
+    let fence = guard.fence().unwrap();
+    drop(guard);
+    let next = waiting.await.unwrap().unwrap();
+    assert_eq!(next.fence(), fence.next(), "it was not passed on");
+    drop(next);
+    assert!(is_free_within(&store, Duration::from_secs(1)).await);
+    store.run_late().await;
+    assert!(is_free_within(&store, Duration::from_secs(1)).await, "the name is taken for nobody");
 }

@@ -1,6 +1,8 @@
 //! How a tenure ends: by the clock, by the store's word, by its longest hold; and who is told.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use tenure::{Clock, ErrorKind, Loss, Release, State};
@@ -160,4 +162,26 @@ async fn an_answer_after_the_deadline_revives_nothing() {
     store.answer();
     assert_eq!(timeout(SOON, extending).await.unwrap().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.state(), State::Lost);
+}
+
+/// Whoever is told of the end, on whatever thread, can ask for the reason at once.
+#[tokio::test(start_paused = true)]
+async fn the_reason_is_known_when_the_end_is_told() {
+    struct Asks {
+        guard: tenure::Guard,
+        heard: Mutex<Vec<Option<Loss>>>,
+    }
+    impl Wake for Asks {
+        fn wake(self: Arc<Self>) {
+            self.heard.lock().unwrap().push(self.guard.loss());
+        }
+    }
+    let (_machine, _store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let asks = Arc::new(Asks { guard: guard.reenter(), heard: Mutex::default() });
+    let (waker, token) = (Waker::from(Arc::clone(&asks)), guard.cancellation());
+    let mut told = std::pin::pin!(token.cancelled());
+    assert!(told.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let _lease = guard.into_lease();
+    assert_eq!(*asks.heard.lock().unwrap(), [Some(Loss::GivenUp)]);
 }

@@ -179,3 +179,41 @@ async fn a_lease_that_was_passed_on_is_left_alone() {
     assert_eq!((store.renewals().len(), store.released().len()), (0, 0));
     assert!(locker(&machine, &store).inspect("door").await.unwrap().is_some());
 }
+
+/// However often its release has to be sent, a name lingers from when it was given up.
+#[tokio::test(start_paused = true)]
+async fn a_linger_counts_from_the_first_try() {
+    let (machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).linger(secs(20)).acquire().await.unwrap();
+    store.fated(Fate::Fails);
+    let free_at = machine.now() + secs(20);
+    drop(guard);
+    tokio::time::sleep(secs(2)).await;
+    store.fated(Fate::Works);
+    timeout(SOON, locks.settled()).await.unwrap();
+    let releases = store.releases();
+    assert!(releases.len() > 3 && releases.iter().all(|(at, _, linger)| *at + *linger == free_at), "{releases:?}");
+}
+
+/// A release that takes its time is not overtaken by a renewal.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_renewed_once_its_release_was_sent() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
+    tokio::time::sleep(ms(950)).await;
+    store.fated(Fate::Slow);
+    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert_eq!(store.renewals().len(), 0, "it was due while the release was under way");
+}
+
+/// The store's code fails in the middle of a release: that is sent again.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_panics_is_repeated() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    store.fated(Fate::Panics);
+    drop(guard);
+    timeout(SOON, locks.settled()).await.expect("nobody sees to it");
+    assert_eq!(store.released().len(), 2);
+    assert_eq!(locks.list().await.unwrap(), []);
+}

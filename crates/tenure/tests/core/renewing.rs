@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::fickle::{Fate, SLOW};
 use crate::machine::Machine;
-use crate::{LIMIT, LONG, ms, secs, until, world};
+use crate::{LIMIT, LONG, ms, secs, settle, until, world};
 
 #[tokio::test(start_paused = true)]
 async fn renewals_share_batches_and_fixed_leases_stay_out() {
@@ -200,4 +200,25 @@ impl fmt::Display for SlowByLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("slow:")
     }
+}
+
+/// Nobody comes by: the task that failed sees to the next one itself.
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_followed_by_a_task_that_renews() {
+    let (_machine, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
+    store.fated(Fate::Panics);
+    tokio::time::sleep(LONG).await;
+    assert_eq!(guard.state(), State::Held);
+}
+
+/// Nothing is due for a long time: the task ends all the same, and lets go of the store.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_sleeps_ends_with_its_locker() {
+    let (_machine, store, locks) = world();
+    let _lease = locks.mutex("door").ttl(LONG * 60).acquire().await.unwrap().into_lease();
+    settle().await;
+    drop(locks);
+    settle().await;
+    assert_eq!((store.handles(), tokio::runtime::Handle::current().metrics().num_alive_tasks()), (1, 0));
 }

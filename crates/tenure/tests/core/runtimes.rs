@@ -8,7 +8,7 @@ use tenure::{BootClock, BootTime, Clock, ErrorKind, Locker, Loss, Release, State
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::fickle::Fickle;
+use crate::fickle::{Fate, Fickle};
 use crate::{LONG, SOON, lease_of, ms};
 
 const BRIEF: Duration = ms(1_000);
@@ -182,4 +182,50 @@ fn a_guard_dropped_outside_a_runtime_is_released() {
     drop(guard);
     runtime.block_on(async { timeout(SOON, locks.settled()).await.expect("nobody clears up") });
     assert_eq!(store.released(), [token]);
+}
+
+/// A runtime whose task sleeps for long, and which nobody drives any more: whoever needs the task earlier finds that out.
+#[test]
+fn a_short_lease_is_renewed_though_the_task_sleeps_in_a_runtime_that_stands_still() {
+    let (store, locks) = over_a_store();
+    let (first, second) = (runtime(), runtime());
+    // Its task has looked, and has a renewal under way that will never be answered there.
+    store.fated(Fate::Hangs);
+    let long = first.block_on(async {
+        store.fated(Fate::Works);
+        let _far = locks.mutex("far").ttl(LONG).acquire().await.unwrap().into_lease();
+        let long = locks.mutex("long").ttl(ms(3_000)).acquire().await.unwrap();
+        store.fated(Fate::Hangs);
+        timeout(SOON, store.called()).await.expect("nobody renews");
+        long
+    });
+    store.fated(Fate::Works);
+    second.block_on(async {
+        let short = locks.mutex("short").ttl(ms(1_800)).acquire().await.unwrap();
+        tokio::time::sleep(ms(1_050)).await;
+        long.verify().await.unwrap();
+        tokio::time::sleep(ms(1_500)).await;
+        assert_eq!((short.state(), long.state()), (State::Held, State::Held), "nobody renews");
+    });
+}
+
+/// Whoever waits for clean-ups in one runtime sees to them when that of the task ends.
+#[test]
+fn clean_ups_go_on_where_somebody_waits_for_them() {
+    let (store, locks) = over_a_store();
+    let (first, second) = (runtime(), runtime());
+    first.block_on(async {
+        let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+        store.fated(Fate::Hangs);
+        drop(guard);
+        timeout(SOON, store.called()).await.expect("nobody clears up");
+    });
+    store.fated(Fate::Works);
+    second.block_on(async {
+        let mut settled = std::pin::pin!(locks.settled());
+        assert!(timeout(ms(20), settled.as_mut()).await.is_err(), "it is under way elsewhere");
+        std::thread::spawn(move || drop(first)).join().unwrap();
+        timeout(SOON, settled).await.expect("nobody clears up");
+    });
+    assert_eq!(store.released().len(), 2);
 }

@@ -212,3 +212,45 @@ async fn a_refusal_is_told_at_once() {
     let other = locker(&machine, &store);
     assert_eq!(other.renew(&lease_of(&guard)).await.unwrap_err().kind(), ErrorKind::Refused);
 }
+
+/// Several names are believed from when they were asked for, as one is.
+#[tokio::test(start_paused = true)]
+async fn belief_in_several_counts_from_the_send() {
+    let (_machine, store, locks) = world();
+    store.fated(Fate::Slow);
+    let guards = locks.mutex("a").ttl(LONG).and("b").acquire().await.unwrap();
+    assert_eq!(guards.lease_remaining(), LONG.saturating_sub(SLOW));
+    store.fated(Fate::Works);
+}
+
+/// That the name is another's now does not say that an unheard try will not come.
+#[tokio::test(start_paused = true)]
+async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
+    let (machine, store, locks) = world_with(|features| features.late_commands = true);
+    let _held = locker(&machine, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    store.forget_calls();
+    store.fated(Fate::Unheard);
+    let waiting = tokio::spawn(locks.mutex("door").ttl(secs(2)).wait(secs(1)).acquire());
+    store.called().await;
+    store.fated(Fate::Works);
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+    timeout(SOON, locks.settled()).await.unwrap();
+    let unheard = &store.acquires()[0].1;
+    assert!(store.released().contains(unheard), "it may run late, and nobody would know of it");
+}
+
+/// A place outlasts the ttl that was asked for, and so does its clean-up.
+#[tokio::test(start_paused = true)]
+async fn a_place_is_cleared_up_for_as_long_as_it_may_stand() {
+    let (machine, store, locks) = world();
+    let _held = locker(&machine, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.mutex("door").ttl(secs(1)).acquire());
+    tokio::time::sleep(ms(100)).await;
+    store.fated(Fate::Fails);
+    waiting.abort();
+    tokio::time::sleep(ms(1_800)).await;
+    store.fated(Fate::Works);
+    timeout(SOON, locks.settled()).await.unwrap();
+    assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters, 0);
+}

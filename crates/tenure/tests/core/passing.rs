@@ -1,0 +1,77 @@
+//! What goes with a lease that passes from task to task, and what must not.
+
+use std::pin::pin;
+
+use tenure::{Acquire, Fence, Guard, Locker, Notice, State};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::fickle::{Fate, Hints, SLOW};
+use crate::{LONG, SOON, locker, ms, settle, world};
+
+fn door(locks: &Locker) -> Acquire {
+    locks.mutex("door").ttl(LONG)
+}
+
+async fn waiter(locks: &Locker) -> JoinHandle<Guard> {
+    let acquire = door(locks);
+    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
+    settle().await;
+    assert!(!waiter.is_finished());
+    waiter
+}
+
+async fn served(waiter: JoinHandle<Guard>) -> Guard {
+    timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap()
+}
+
+/// A doubt about the lease is one for whoever has it.
+#[tokio::test(start_paused = true)]
+async fn a_doubt_passes_on() {
+    let (_machine, store, locks) = world();
+    let guard = door(&locks).acquire().await.unwrap();
+    let next = waiter(&locks).await;
+    store.fated(Fate::Fails);
+    guard.extend(LONG).await.unwrap_err();
+    assert_eq!(guard.state(), State::Jeopardy);
+    let fence = guard.fence().unwrap();
+    drop(guard);
+    let next = served(next).await;
+    assert_eq!((next.fence(), next.state()), (fence.next(), State::Jeopardy));
+}
+
+/// A turn begins with the hand-over, however long ago the place was looked after.
+#[tokio::test(start_paused = true)]
+async fn what_was_handed_over_passes_on() {
+    let (machine, store, locks) = world();
+    let held = door(&locker(&machine, &store)).acquire().await.unwrap();
+    store.hints(Hints::Pushed);
+    let (first, second) = (waiter(&locks).await, waiter(&locks).await);
+    let owner = store.acquires().pop().unwrap().1;
+    let fence = Fence::from_counter(held.fence().unwrap().counter() + 1).unwrap();
+    tokio::time::sleep(ms(500)).await;
+    store.push(&Notice::Granted { owner, fence, claim: ms(1_500) });
+    let first = served(first).await;
+    store.forget_calls();
+    drop(first);
+    assert_eq!(served(second).await.fence(), fence.next());
+    assert!(store.acquires().is_empty(), "it went through the store");
+}
+
+/// An extension that is under way is the ttl of the one that asked for it.
+#[tokio::test(start_paused = true)]
+async fn a_lease_with_an_extension_under_way_goes_through_the_store() {
+    let (_machine, store, locks) = world();
+    let guard = door(&locks).acquire().await.unwrap();
+    let next = waiter(&locks).await;
+    store.fated(Fate::Slow);
+    {
+        let mut extension = pin!(guard.extend(LONG * 60));
+        assert!(timeout(ms(1), extension.as_mut()).await.is_err());
+    }
+    drop(guard);
+    store.fated(Fate::Works);
+    let next = served(next).await;
+    tokio::time::sleep(SLOW).await;
+    assert!(next.lease_remaining() <= LONG, "{:?}", next.lease_remaining());
+}

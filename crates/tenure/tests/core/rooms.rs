@@ -1,0 +1,129 @@
+//! Who of a room asks the store, and what becomes of the role and of what was reached with it.
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use tenure::{Acquire, Clock, Guard, Locker, Notice, Place, Release, State};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::fickle::{Call, Fate, Fickle, Hints};
+use crate::{LONG, SOON, locker, ms, settle, world};
+
+fn door(locks: &Locker) -> Acquire {
+    locks.mutex("door").ttl(LONG)
+}
+
+async fn waiter(acquire: Acquire) -> JoinHandle<Guard> {
+    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
+    settle().await;
+    assert!(!waiter.is_finished());
+    waiter
+}
+
+async fn served(waiter: JoinHandle<Guard>) -> Guard {
+    timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap()
+}
+
+async fn released(guard: Guard) {
+    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+}
+
+fn joins(store: &Fickle) -> usize {
+    let joins = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.place, Place::Join { .. }));
+    store.calls().iter().filter(|(_, call)| joins(call)).count()
+}
+
+/// The one that was made the driver leaves before it hears of it: the next one has the role, and the place.
+#[tokio::test(start_paused = true)]
+async fn a_role_that_was_never_heard_of_passes_on_with_what_was_reached() {
+    let (machine, store, locks) = world();
+    let guard = door(&locker(&machine, &store)).acquire().await.unwrap();
+    // They try at the same time, so each has a token of its own.
+    store.fated(Fate::Slow);
+    let [first, second, third] = [0; 3].map(|_| tokio::spawn(door(&locks).acquire()));
+    tokio::time::sleep(ms(1_000)).await;
+    store.fated(Fate::Works);
+    tokio::time::sleep(ms(1_000)).await;
+    assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters, 1, "one place for all");
+    store.forget_calls();
+    first.abort();
+    third.abort();
+    tokio::time::sleep(ms(3_000)).await;
+    assert_eq!((joins(&store), store.released().len()), (0, 0), "the place was given up: {:?}", store.calls());
+    released(guard).await;
+    released(timeout(SOON, second).await.expect("nobody asks for it").unwrap().unwrap()).await;
+}
+
+/// What the one before had heard is looked at by the one that comes after it.
+#[tokio::test(start_paused = true)]
+async fn a_notice_is_not_lost_with_the_task_that_heard_it() {
+    let (machine, store, locks) = world();
+    let _guard = door(&locker(&machine, &store)).acquire().await.unwrap();
+    store.hints(Hints::Pushed);
+    let (driver, _next) = (waiter(door(&locks)).await, waiter(door(&locks)).await);
+    store.fated(Fate::Hangs);
+    store.push(&Notice::Look);
+    settle().await;
+    driver.abort();
+    store.fated(Fate::Works);
+    store.forget_calls();
+    settle().await;
+    assert_eq!(store.acquires().len(), 1, "it waits for its heartbeat");
+}
+
+/// Those whose lease is not alike sit a turn out, and no longer than it lasts.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_turn_is_told_to_those_who_sat_it_out() {
+    let (machine, store, locks) = world();
+    let guard = door(&locker(&machine, &store)).acquire().await.unwrap();
+    let first = waiter(door(&locks)).await;
+    released(guard).await;
+    let guard = served(first).await;
+    let other = waiter(door(&locks).label("another")).await;
+    store.forget_calls();
+    tokio::time::sleep(ms(3)).await;
+    assert!(store.acquires().is_empty(), "it asks while the name is passed on here");
+    let ended = machine.now();
+    released(guard).await;
+    let _other = served(other).await;
+    assert_eq!(machine.now(), ended);
+}
+
+/// Served while it stood still, for longer than the lease: it has its old place in the room, at the front.
+#[tokio::test(start_paused = true)]
+async fn whoever_slept_through_its_turn_is_the_next() {
+    let (machine, _store, locks) = world();
+    let mut context = Context::from_waker(Waker::noop());
+    let guard = door(&locks).acquire().await.unwrap();
+    let mut stopped = pin!(door(&locks).acquire());
+    assert!(stopped.as_mut().poll(&mut context).is_pending());
+    settle().await;
+    assert!(stopped.as_mut().poll(&mut context).is_pending());
+    let other = waiter(door(&locks)).await;
+    released(guard).await;
+    machine.pause(LONG * 2);
+    let guard = timeout(SOON, stopped).await.expect("the waiter was forgotten").unwrap();
+    assert!(guard.state() == State::Held && !other.is_finished(), "it was overtaken");
+}
+
+/// It waits like the others again, and may be made the one that asks for all.
+#[tokio::test(start_paused = true)]
+async fn whoever_slept_through_its_turn_can_ask_for_all() {
+    let (machine, _store, locks) = world();
+    let guard = door(&locks).acquire().await.unwrap();
+    let first = waiter(door(&locks)).await;
+    let mut stopped = pin!(door(&locks).acquire());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(stopped.as_mut().poll(&mut context).is_pending());
+    let last = waiter(door(&locks)).await;
+    released(guard).await;
+    released(served(first).await).await;
+    settle().await;
+    machine.pause(LONG * 2);
+    assert!(stopped.as_mut().poll(&mut context).is_pending(), "it believes in what has ended");
+    last.abort();
+    settle().await;
+    let guard = timeout(LONG, stopped).await.expect("nobody asks the store").unwrap();
+    assert_eq!(guard.state(), State::Held);
+}
