@@ -8,7 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
 
 use crate::guard::Release;
 use crate::{Entry, Error, Fence, Lease, Loss, Name, Owner, Released, Share, State};
@@ -30,30 +31,39 @@ pub struct Locker {
 
 /// The background thread, and what it works for.
 struct Background {
-    runtime: Option<Runtime>,
+    runtime: Handle,
     locks: Option<crate::Locker>,
+    /// The thread ends when this is dropped.
+    _lives: oneshot::Sender<()>,
 }
 
 impl Background {
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        match &self.runtime {
-            Some(runtime) => runtime.block_on(future),
-            None => unreachable!("the runtime is taken only when it is dropped"),
-        }
+        self.runtime.block_on(future)
+    }
+
+    /// A thread that drives a runtime. A runtime that starts its threads itself panics where there are none to be had.
+    fn start() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (lives, ended) = oneshot::channel();
+        let background = Self { runtime: runtime.handle().clone(), locks: None, _lives: lives };
+        std::thread::Builder::new().name("tenure".into()).spawn(move || {
+            let _ = runtime.block_on(ended);
+            runtime.shutdown_background();
+        })?;
+        Ok(background)
     }
 }
 
 /// The last handle is gone, and the program perhaps about to end: what was dropped before is released first, if that is quick.
 impl Drop for Background {
     fn drop(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
         // Inside another runtime nothing may block.
         if let Some(locks) = self.locks.take()
-            && tokio::runtime::Handle::try_current().is_err()
+            && Handle::try_current().is_err()
         {
-            let _ = runtime.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.settled()).await });
+            let _ = self.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.settled()).await });
         }
-        runtime.shutdown_background();
     }
 }
 
@@ -66,10 +76,11 @@ impl Locker {
     /// # Errors
     /// Those of the connection, and [`Unavailable`](crate::ErrorKind::Unavailable) when the thread cannot be started.
     pub fn connect(connecting: impl Future<Output = Result<crate::Locker, Error>>) -> Result<Self, Error> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("tenure").enable_all().build();
-        let runtime = runtime.map_err(|e| Error::unavailable("the thread that renews locks could not be started").source(e))?;
+        let no_thread = |e| Error::unavailable("the thread that renews locks could not be started").source(e);
+        let mut runtime = Background::start().map_err(no_thread)?;
         let locks = runtime.block_on(connecting)?;
-        Ok(Self { locks: locks.clone(), runtime: Arc::new(Background { runtime: Some(runtime), locks: Some(locks) }) })
+        runtime.locks = Some(locks.clone());
+        Ok(Self { locks, runtime: Arc::new(runtime) })
     }
 
     /// See [`Locker::mutex`](crate::Locker::mutex); hand the result to [`acquire`](Locker::acquire).

@@ -350,8 +350,10 @@ impl LockerBuilder {
     /// Checks the settings and makes the locker.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for a bad label, a drift outside 0 to 0.5, or a ttl too short for its timeouts.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a bad label, a drift outside 0 to 0.5, or a ttl too short for its timeouts;
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) where the system refuses the boot-time clock.
     pub fn build(self) -> Result<Locker, Error> {
+        BootTime::check()?;
         check_label(&self.label)?;
         if !(0.0..=0.5).contains(&self.drift) {
             return Err(

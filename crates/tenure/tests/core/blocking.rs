@@ -143,3 +143,25 @@ fn the_last_handle_waits_for_the_last_release() {
         });
     }
 }
+
+/// Run by the test below, in a process whose threads the system refuses.
+#[test]
+#[ignore = "needs a system that refuses threads"]
+fn connects_without_threads() {
+    let connected = tenure::blocking::Locker::connect(async { Ok(tenure::Locker::new(tenure::MemoryStore::new())) });
+    let error = connected.expect_err("there was a thread to be had");
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
+}
+
+/// An error, as the documentation says, and no panic.
+#[test]
+fn a_thread_that_cannot_be_had_is_told() {
+    let child = std::process::Command::new("strace")
+        .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=clone,clone3", "-e", "inject=clone,clone3:error=EAGAIN"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "blocking::connects_without_threads", "--test-threads=1"])
+        .output()
+        .expect("cannot run strace(1); get it with: apt-get install strace");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&child.stderr));
+}
