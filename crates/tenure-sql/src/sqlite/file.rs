@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rustix::io::Errno;
 use tenure::record::Listeners;
 use tenure::{BootTime, Error};
 
@@ -197,14 +198,30 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
 
 /// Makes the file, and the directories above it where they are missing.
 fn make(path: &Path) -> Result<(), Failure> {
-    match open(path, OpenFlags::SQLITE_OPEN_CREATE) {
-        Err(failure) if failure.is_cannot_open() && make_parent(path)? => drop(open(path, OpenFlags::SQLITE_OPEN_CREATE)?),
-        made => drop(made?),
+    if make_private(path) == Err(Errno::NOENT) && make_parent(path)? {
+        let _ = make_private(path);
     }
-    // SQLite lets all read it, and its companions have its mode. Who may not write cannot take locks, but whoever may read a file may
-    // keep writers out, and sees the owners' values. It fails where another user was first.
+    if path.exists() {
+        return Ok(());
+    }
+    // SQLite says why, or makes what a link leads to. It lets all read that, until this takes effect.
+    drop(open(path, OpenFlags::SQLITE_OPEN_CREATE)?);
     let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
     Ok(())
+}
+
+/// Makes an empty file for this user alone: whoever may read a lock file may keep writers out, and sees the owners' values. At no moment
+/// may others open it. Nor is it opened here: to close it would end the locks of every other store of this process on it.
+#[cfg(target_os = "linux")]
+fn make_private(path: &Path) -> Result<(), Errno> {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0)
+}
+
+/// Elsewhere SQLite makes it.
+#[cfg(not(target_os = "linux"))]
+fn make_private(path: &Path) -> Result<(), Errno> {
+    if path.parent().is_none_or(Path::exists) { Ok(()) } else { Err(Errno::NOENT) }
 }
 
 fn open(path: &Path, more: OpenFlags) -> Result<Connection, Failure> {

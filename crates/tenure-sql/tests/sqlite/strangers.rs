@@ -205,3 +205,17 @@ async fn a_flood_of_datagrams_makes_nothing_but_work() {
     let keeping = Request { place: Place::Keep, ..waiting.clone() };
     assert!(matches!(store.acquire(&keeping).await.unwrap(), Acquired::Granted(_)));
 }
+
+/// Whoever opened it while it was open to all could lock everybody out for as long as he liked, whatever its mode became.
+#[test]
+fn a_new_file_is_at_no_moment_open_to_others() {
+    let (dir, path) = sticky();
+    let trace = dir.path().join("trace");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", "trace=open,openat,mknod,mknodat", "-o"]).arg(&trace).arg("-P").arg(&path);
+    strace.arg(std::env::current_exe().unwrap());
+    assert!(command(strace, "take", &path).wait().unwrap().success(), "strace(1) is missing, or the child failed");
+    let trace = fs::read_to_string(trace).unwrap();
+    assert!(trace.contains("S_IFREG|0600") && !trace.contains("O_CREAT"), "{trace}");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
