@@ -181,7 +181,7 @@ impl Guard {
     }
 
     /// Keeps a smaller share of what it holds: a writer becomes a reader ([`Share::READ`]), a holder of permits gives some back.
-    /// Those who wait and fit are served. One round trip.
+    /// Those who wait and fit are served. One round trip; none for the share that it has.
     ///
     /// The guard claims the smaller share from the moment the request leaves; see [`share`](Guard::share). Act by it from then on.
     ///
@@ -204,6 +204,9 @@ impl Guard {
             let what = format!("{share:?} of {name:?} is not a part of {held:?}");
             return Err(Error::invalid(what).fix("take a larger share with an acquisition of its own"));
         }
+        if share == held && !self.tenure.is_shrinking() {
+            return self.check();
+        }
         // As a heartbeat, which takes nothing that the owner does not hold: one that runs after the release finds nothing.
         let request = Request { name, owner, share, ttl, place: Place::Keep, repeatable: true, from: None };
         // Before anything is sent: the store may shrink the share, and nobody may be left to hear of it.
@@ -211,6 +214,7 @@ impl Guard {
         match self.core.attempt(&request).await? {
             Acquired::Granted(grant) => {
                 self.tenure.set_fence(grant.fence);
+                self.tenure.shrunk(share);
                 self.check()
             }
             Acquired::Busy(_) => {

@@ -102,6 +102,8 @@ pub(crate) struct Tenure {
     /// When it ends however well renewals go; the largest number for never.
     cap: AtomicU64,
     jeopardy: AtomicBool,
+    /// It claims less than the store may keep: no answer has told that the share shrank.
+    shrinking: AtomicBool,
     pub(crate) ended: CancellationToken,
     loss: OnceLock<Loss>,
     /// Somebody has taken it on to give the name up, or to pass it on.
@@ -146,6 +148,7 @@ impl Tenure {
             store_until: AtomicU64::new(0),
             alone_until: AtomicU64::new(0),
             jeopardy: AtomicBool::new(false),
+            shrinking: AtomicBool::new(false),
             ended: CancellationToken::new(),
             loss: OnceLock::new(),
             given_up: AtomicBool::new(false),
@@ -253,7 +256,21 @@ impl Tenure {
         let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         if share.weight() < lease.share.weight() {
             lease.share = share;
+            self.shrinking.store(true, Ordering::Release);
         }
+    }
+
+    /// The store keeps `share` and no more.
+    pub(crate) fn shrunk(&self, share: Share) {
+        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        if share.weight() <= lease.share.weight() {
+            self.shrinking.store(false, Ordering::Release);
+        }
+    }
+
+    /// Whether the store may keep more than is claimed.
+    pub(crate) fn is_shrinking(&self) -> bool {
+        self.shrinking.load(Ordering::Acquire)
     }
 
     /// Takes over the number of another grant to the same owner, unless an answer that came before had a later one.

@@ -216,10 +216,12 @@ impl Place {
     }
 
     /// An exclusive holder whose fence is not larger than those before it. Where the store lost its data, one that asked before
-    /// another was granted may come after it.
+    /// another was granted may come after it; and so may one to which its process passed a lease on that the store has forgotten.
     fn out_of_order(&mut self, entrance: &Entrance, now: At, keeps: bool) -> Option<String> {
         let fence = entrance.fence.filter(|_| entrance.share.is_exclusive())?;
-        let known = |(at, before): &&(At, u64)| *before == fence || (*before > fence && (keeps || *at <= entrance.asked));
+        let passed_on = |before: u64| fence % 1_024 > 0 && fence / 1_024 < before / 1_024;
+        let late = |at: At, before: u64| !keeps && (at > entrance.asked || passed_on(before));
+        let known = |(at, before): &&(At, u64)| *before == fence || (*before > fence && !late(*at, *before));
         let finding = self
             .fences
             .iter()
@@ -285,6 +287,11 @@ mod tests {
         // After a flush two may hold, and the one that asked first may come last.
         assert_eq!(found(false, [(10, writer(5, 0)), (12, writer(4, 9))]), [""; 0]);
         assert_eq!(found(false, [(10, writer(5, 0)), (12, writer(4, 11))]).len(), 1);
+        // And a lease that is lost may pass on within its process, with the next fence of the same grant.
+        let (old, new) = (5 * 1_024 + 3, 6 * 1_024);
+        assert_eq!(found(false, [(10, writer(new, 0)), (12, writer(old, 11))]), [""; 0]);
+        assert_eq!(found(true, [(10, writer(new, 0)), (11, leaves(1)), (12, writer(old, 11))]).len(), 1);
+        assert_eq!(found(false, [(10, writer(old, 0)), (12, writer(old - 1, 11))]).len(), 1);
     }
 
     #[test]

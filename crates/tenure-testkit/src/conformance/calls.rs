@@ -272,7 +272,6 @@ fn of_a_guard() -> Vec<Call> {
         call!("Guard::downgrade", "a writer", writer, mine, |_scene, parts| downgrades(parts, Share::READ).await, shares),
         call!("Guard::downgrade", "a writer's twin", writer, twins, |_scene, parts| downgrades(parts, Share::READ).await, shares),
         call!("Guard::downgrade", "permits", all_permits, mine, |_scene, parts| downgrades(parts, Share::permits(1, 3)?).await, shares),
-        call!("Guard::downgrade", "to the same", writer, mine, |_scene, parts| downgrades(parts, Share::WRITE).await, shares),
         call!("Guard::release", "a mutex", mutex, mine, |_scene, parts| releases(parts).await),
         call!("Guard::release", "a writer", writer, mine, |_scene, parts| releases(parts).await, shares),
         call!("Guard::release", "twins", mutex, twins, |_scene, parts| {

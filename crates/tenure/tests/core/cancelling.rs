@@ -70,6 +70,20 @@ async fn a_guard_whose_downgrade_was_dropped_says_the_smaller_share() {
     }
 }
 
+/// Not even to a store without a queue, which knows no heartbeat and would take a name that is free.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_to_the_same_share_asks_nothing() {
+    let (_machine, store, locks) = world();
+    let (mutex, writer) = (locks.mutex("door").ttl(LONG).acquire().await.unwrap(), writer(&locks).await);
+    store.forget_calls();
+    mutex.downgrade(Share::MUTEX).await.unwrap();
+    writer.downgrade(Share::WRITE).await.unwrap();
+    writer.downgrade(Share::READ).await.unwrap();
+    assert_eq!(store.acquires().len(), 1, "{:?}", store.calls());
+    writer.downgrade(Share::READ).await.unwrap();
+    assert_eq!(store.acquires().len(), 1, "the store has told that it shrank");
+}
+
 /// The answer to the first must not raise what the second has lowered.
 #[tokio::test(start_paused = true)]
 async fn of_two_downgrades_at_once_the_smaller_share_stays() {
