@@ -85,31 +85,43 @@ fn read_only(stage: &mut Stage<'_>, disk: &Mount) {
     is_mended(stage, &a, &b);
 }
 
-/// Alone in the file, with all of it in one place; `change` gets its bytes, and everybody reads it anew.
-fn overwrite(file: &File, change: impl FnOnce(&fs::File)) {
-    let other = Connection::open(file.path()).expect("the lock file can be opened");
-    let run = |sql: &str| other.execute_batch(sql).expect("the lock file can be used");
-    other.busy_timeout(Duration::from_secs(5)).expect("a timeout can be set");
-    loop {
-        run("PRAGMA wal_checkpoint(TRUNCATE); BEGIN IMMEDIATE");
-        if fs::metadata(file.log()).is_ok_and(|log| log.len() == 0) {
-            break;
-        }
-        run("ROLLBACK");
+/// Somebody who writes into the file behind SQLite's back.
+struct Vandal {
+    /// It has read what the tables are like before they cannot be read any more.
+    other: Connection,
+    /// To close it before SQLite does would drop SQLite's locks on the file.
+    bytes: fs::File,
+}
+
+impl Vandal {
+    fn of(file: &File) -> Self {
+        let other = Connection::open(file.path()).expect("the lock file can be opened");
+        other.busy_timeout(Duration::from_secs(5)).expect("a timeout can be set");
+        let bytes = fs::OpenOptions::new().read(true).write(true).open(file.path()).expect("the lock file can be opened");
+        Self { other, bytes }
     }
-    // To close it before SQLite does would drop SQLite's locks on it.
-    let bytes = fs::OpenOptions::new().read(true).write(true).open(file.path()).expect("the lock file can be opened");
-    change(&bytes);
-    // Others keep what they have read until something is committed.
-    run("PRAGMA user_version = 2; COMMIT");
-    drop((other, bytes));
+
+    /// Alone in the file, with all of it in one place; `change` gets its bytes, and everybody reads it anew.
+    fn overwrites(&self, file: &File, change: impl FnOnce(&fs::File)) {
+        let run = |sql: &str| self.other.execute_batch(sql).expect("the lock file can be used");
+        loop {
+            run("PRAGMA wal_checkpoint(TRUNCATE); BEGIN IMMEDIATE");
+            if fs::metadata(file.log()).is_ok_and(|log| log.len() == 0) {
+                break;
+            }
+            run("ROLLBACK");
+        }
+        change(&self.bytes);
+        // Others keep what they have read until something is committed.
+        run("PRAGMA user_version = 2; COMMIT");
+    }
 }
 
 fn corrupt(stage: &mut Stage<'_>, file: &File) {
     let (a, b) = (stage.near(), stage.far());
     let (first, second) = begin(stage, &a, &b);
-    let mut before = Vec::new();
-    overwrite(file, |bytes| {
+    let (vandal, mut before) = (Vandal::of(file), Vec::new());
+    vandal.overwrites(file, |bytes| {
         let size = bytes.metadata().expect("an open file has a size").len();
         before.resize(usize::try_from(size - HEADER).expect("a small file"), 0);
         bytes.read_exact_at(&mut before, HEADER).expect("the lock file can be read");
@@ -120,7 +132,7 @@ fn corrupt(stage: &mut Stage<'_>, file: &File) {
     let told = stage.far().fails_to_open(&["Damaged"]);
     stage.holds_true(told.contains("corrupt"), &told);
     ends(stage, &first, &second, "corrupt");
-    overwrite(file, |bytes| bytes.write_all_at(&before, HEADER).expect("the lock file can be written"));
+    vandal.overwrites(file, |bytes| bytes.write_all_at(&before, HEADER).expect("the lock file can be written"));
     stage.fault("the file is as it was");
     is_mended(stage, &a, &b);
 }
