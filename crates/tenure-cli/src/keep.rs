@@ -177,7 +177,7 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         settings.voice.say(format_args!("{what}; let the watched process end instead: a release is taken for a loss"));
     }
     if let Err(failure) = print(&acquire::text(args.output, &variables(&guards), plan.ttl)) {
-        return Err(give_up(&locker, guards, failure).await);
+        return Err(give_up(&locker, guards, args.taking.min_hold, failure).await);
     }
     // The end of our stdout tells the starter that this is all; its own end is now that of the pipe it answers through.
     let _ = set_parent_process_death_signal(None);
