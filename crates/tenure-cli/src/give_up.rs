@@ -1,6 +1,9 @@
 //! Giving up what was taken when the work cannot begin or has ended, and saying what is true of it.
 
-use tenure::{Guards, Locker, Release};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tenure::{Guards, Locker, Name, Owner, Release};
 use tokio::time::timeout;
 
 use crate::exit::Failure;
@@ -8,29 +11,46 @@ use crate::show::span;
 use crate::take::CLEAN_UP;
 
 /// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the background.
-pub(crate) async fn give_up(locker: &Locker, guards: Guards, failure: Failure) -> Failure {
-    match left_taken(locker, guards).await {
+pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Duration>, failure: Failure) -> Failure {
+    match (left_taken(locker, guards).await, min_hold) {
+        (Some(left), _) => failure.and(&left),
         // What was told already needs no more words.
-        None if failure.text.is_none() => failure,
-        None => failure.and("nothing is held any more"),
-        Some(left) => failure.and(&left),
+        (None, _) if failure.text.is_none() => failure,
+        (None, Some(min)) if !min.is_zero() => {
+            failure.and(&format!("what was released stays taken for up to {}, as --min-hold says", span(min)))
+        }
+        (None, _) => failure.and("nothing is held any more"),
     }
 }
 
 /// Releases, and says which names may stay taken for how long; `None` where none does.
 pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String> {
     let lease = span(guards.lease_remaining());
+    let tokens: Vec<_> = guards.iter().map(|guard| (guard.name(), guard.token())).collect();
     let (mut left, mut unheard) = (Vec::new(), Vec::new());
     for (name, release) in guards.release().await {
         match release {
             Ok(Release::Released | Release::StillHeld(_) | Release::WasLost) => {}
-            Ok(Release::Unknown { until, .. }) => unheard.push(format!("{name:?} may stay taken for up to {}", span(until))),
-            Err(error) => left.push(format!("{name:?} could not be released, {error}, and may stay taken for up to {lease}")),
+            Ok(Release::Unknown { until, .. }) => unheard.push((name, until)),
+            Err(error) => left.push(format!("{name:?} may stay taken for up to {lease}, as it could not be released: {error}")),
         }
     }
-    // A release without an answer is repeated in the background for as long as we are there.
-    if timeout(CLEAN_UP, locker.settled()).await.is_err() {
-        left.append(&mut unheard);
-    }
+    // A release without an answer is repeated in the background for as long as we are there, but for a token that was given.
+    let settled = timeout(CLEAN_UP, locker.settled()).await.is_ok();
+    // What has settled may have been refused.
+    let looks = unheard.into_iter().map(|(name, until)| {
+        let token = tokens.iter().find(|(taken, _)| *taken == name).map(|(_, token)| token);
+        async move { (!settled || may_hold(locker, &name, token).await).then_some((name, until)) }
+    });
+    let unheard = join_all(looks).await.into_iter().flatten();
+    left.extend(unheard.map(|(name, until)| format!("{name:?} may stay taken for up to {}", span(until))));
     if left.is_empty() { None } else { Some(left.join("; ")) }
+}
+
+/// Whether the store keeps the name for this token, as far as it says.
+async fn may_hold(locker: &Locker, name: &Name, token: Option<&Owner>) -> bool {
+    match timeout(CLEAN_UP, locker.inspect(name)).await {
+        Ok(Ok(entry)) => entry.is_some_and(|entry| entry.holders.iter().any(|holder| Some(&holder.owner) == token)),
+        Ok(Err(_)) | Err(_) => true,
+    }
 }

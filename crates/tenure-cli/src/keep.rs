@@ -171,12 +171,13 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         taken = plan.take(&mut signals) => taken?,
     };
     let mut doors = Doors::open(&guards, settings).await;
-    if let Some((name, why)) = doors.shut() {
-        let what = format!("`tenure release` cannot reach the keeper of {name:?}, {why}");
+    if let [(name, why), others @ ..] = doors.shut() {
+        let others = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+        let what = format!("`tenure release` cannot reach the keeper of {name:?}{others}, {why}");
         settings.voice.say(format_args!("{what}; let the watched process end instead: a release is taken for a loss"));
     }
     if let Err(failure) = print(&acquire::text(args.output, &variables(&guards), plan.ttl)) {
-        return Err(give_up(&locker, guards, failure).await);
+        return Err(give_up(&locker, guards, args.taking.min_hold, failure).await);
     }
     // The end of our stdout tells the starter that this is all; its own end is now that of the pipe it answers through.
     let _ = set_parent_process_death_signal(None);

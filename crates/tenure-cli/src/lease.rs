@@ -46,17 +46,25 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
         let what = format!("the keeper of {name:?} has not released it, {why}");
         settings.voice.say(format_args!("{what}; the store is asked instead, which a keeper that is there takes for a loss"));
     }
-    let released = match asked {
-        Asked::Answered(released) => released,
-        Asked::Nobody | Asked::Unheard(_) => release_at_store(&name, owner, &settings).await?,
+    let (released, unknown) = match asked {
+        Asked::Answered(released) => (released, None),
+        Asked::Nobody | Asked::Unheard(_) => (release_at_store(&name, owner, &settings).await?, None),
+        Asked::Unknown(why) => (release_at_store(&name, owner, &settings).await?, Some(why)),
     };
-    match released {
-        Released::Released => {
-            settings.voice.detail(format_args!("{name:?} is released"));
-            Ok(0)
+    match (released, unknown) {
+        (Released::Released, None) => settings.voice.detail(format_args!("{name:?} is released")),
+        (Released::Released, Some(why)) => {
+            let what = format!("{name:?} is released at the store, for {why}");
+            settings.voice.say(format_args!("{what}; a keeper that only stood still takes that for a loss"));
         }
-        Released::NotHeld => Err(not_held(&name)),
+        (Released::NotHeld, None) => return Err(not_held(&name)),
+        // It may be the keeper that has released it: that is no loss.
+        (Released::NotHeld, Some(why)) => {
+            let what = format!("{name:?} is not held with this token any more");
+            settings.voice.say(format_args!("{what}; whether it was released or lost before is unknown, for {why}"));
+        }
     }
+    Ok(0)
 }
 
 async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Result<Released, Failure> {

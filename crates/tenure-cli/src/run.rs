@@ -20,7 +20,7 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     let plan = Plan { renews: !args.no_renew, ..Plan::guarded(&args.name, &args.taking, &settings)? };
     let mut passed_on = Signals::passed_on().map_err(|e| no_signals(&e))?;
     let (locker, guards) = plan.take(&mut passed_on).await?;
-    let (voice, names) = (settings.voice, &plan.names);
+    let (voice, names, min_hold) = (settings.voice, &plan.names, args.taking.min_hold);
     let fences: Option<Vec<_>> = guards.fences().map(|(_, fence)| Some(fence?.to_string())).collect();
     let told = match fences {
         Some(fences) => voice.detail_aside(format_args!("{names} is held, fence {}", fences.join(", "))),
@@ -29,14 +29,14 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     told.finish().await;
     let mut jobs = match passed_on.job_control() {
         Ok(jobs) => jobs,
-        Err(error) => return Err(give_up(&locker, guards, unheard(&error)).await),
+        Err(error) => return Err(give_up(&locker, guards, min_hold, unheard(&error)).await),
     };
     if let Some((name, loss)) = guards.loss() {
-        return Err(give_up(&locker, guards, lost_before(&name, loss)).await);
+        return Err(give_up(&locker, guards, min_hold, lost_before(&name, loss)).await);
     }
     let (child, terminal) = match start(args, &guards) {
         Ok(started) => started,
-        Err(failure) => return Err(give_up(&locker, guards, failure).await),
+        Err(failure) => return Err(give_up(&locker, guards, min_hold, failure).await),
     };
     let mut supervisor = Supervisor::new(&guards, child, terminal, plan.kill_after.unwrap_or_default(), voice);
     let end = supervisor.watch(&mut passed_on, &mut jobs).await;

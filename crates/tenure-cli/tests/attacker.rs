@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -75,9 +75,14 @@ fn addresses(process: Pid) -> Vec<String> {
     named.collect()
 }
 
+/// Where keepers of this place have their sockets.
+fn room(place: &Place) -> PathBuf {
+    place.path("tenure-keepers")
+}
+
 /// The only socket of the room of this place.
 fn socket(place: &Place) -> PathBuf {
-    let mut entries = fs::read_dir(place.path("tenure")).unwrap().flatten();
+    let mut entries = fs::read_dir(room(place)).unwrap().flatten();
     entries.next().unwrap().path()
 }
 
@@ -206,7 +211,7 @@ fn known_address(place: &Place) -> PathBuf {
 fn who_listens_in_the_directory_of_another_user_is_not_asked() {
     let place = open_place();
     let address = known_address(&place);
-    fs::remove_dir_all(place.path("tenure")).unwrap();
+    fs::remove_dir_all(room(&place)).unwrap();
     fs::set_permissions(place.path("."), PermissionsExt::from_mode(0o777)).unwrap();
     let theirs = spoofer(&address);
     assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
@@ -217,11 +222,11 @@ fn who_listens_in_the_directory_of_another_user_is_not_asked() {
 fn who_listens_behind_a_link_is_not_asked() {
     let place = open_place();
     let address = known_address(&place);
-    fs::remove_dir_all(place.path("tenure")).unwrap();
+    fs::remove_dir_all(room(&place)).unwrap();
     fs::create_dir(place.path("theirs")).unwrap();
     fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o777)).unwrap();
     let theirs = spoofer(&place.path("theirs").join(address.file_name().unwrap()));
-    symlink(place.path("theirs"), place.path("tenure")).unwrap();
+    symlink(place.path("theirs"), room(&place)).unwrap();
     assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
     let ended = place.output(&["release", "x", "--token", "t"]);
     assert!(ended.code == 0 && ended.err.contains("is no directory"), "{ended:?}");
@@ -246,7 +251,7 @@ fn another_user_who_listens_in_our_directory_is_not_asked() {
 fn a_keeper_whose_directory_is_taken_uses_another() {
     let place = open_place();
     let address = known_address(&place);
-    fs::remove_dir_all(place.path("tenure")).unwrap();
+    fs::remove_dir_all(room(&place)).unwrap();
     fs::set_permissions(place.path("."), PermissionsExt::from_mode(0o777)).unwrap();
     let _theirs = spoofer(&address);
     let mut script = script();
@@ -279,11 +284,48 @@ fn the_sockets_that_killed_keepers_left_are_removed() {
     assert!(!left.exists(), "what nobody listens at is left");
 }
 
+/// A lock file, say: it refuses a connection as a socket does at which nobody listens.
+#[test]
+fn what_is_no_socket_of_a_keeper_is_left_alone() {
+    let place = Place::new();
+    let (digest, linked) = ("0123456789abcdef".repeat(2), "fedcba9876543210".repeat(2));
+    let mut others = Vec::new();
+    for room in [place.path("tenure"), room(&place)] {
+        fs::create_dir(&room).unwrap();
+        fs::set_permissions(&room, PermissionsExt::from_mode(0o700)).unwrap();
+        for name in ["locks.db", &digest] {
+            fs::write(room.join(name), "locks").unwrap();
+        }
+        drop(UnixListener::bind(room.join("socket")).unwrap());
+        symlink(room.join("socket"), room.join(&linked)).unwrap();
+        others.extend(["locks.db", &digest, "socket", &linked].map(|name| room.join(name)));
+    }
+    assert!(Command::new("touch").args(["-h", "-d", "2 minutes ago"]).args(&others).status().unwrap().success());
+    let script = script();
+    let (_keeper, _) = kept(&place, &script, &[]);
+    for other in others {
+        assert!(fs::symlink_metadata(&other).is_ok(), "{} was removed", other.display());
+    }
+}
+
+/// As the system does when a user logs out.
+#[test]
+fn a_keeper_whose_directory_was_removed_makes_another() {
+    let (place, mut script) = (Place::new(), script());
+    let (keeper, token) = kept(&place, &script, &[]);
+    fs::remove_dir_all(room(&place)).unwrap();
+    wait_for("another socket", || {
+        let sockets = fs::read_dir(room(&place)).into_iter().flatten().flatten();
+        sockets.map(|socket| UnixStream::connect(socket.path())).any(|connected| connected.is_ok())
+    });
+    release_at_once(&place, &token, keeper, &mut script);
+}
+
 #[test]
 fn the_directory_of_keepers_is_for_their_user_alone() {
     let (place, script) = (open_place(), script());
     let (keeper, _) = kept(&place, &script, &[]);
-    let room = fs::metadata(place.path("tenure")).unwrap();
+    let room = fs::metadata(room(&place)).unwrap();
     assert_eq!((room.mode() & 0o777, room.uid()), (0o700, rustix::process::geteuid().as_raw()));
     let tried = as_nobody("kill").arg("-KILL").arg(keeper.to_string()).stderr(Stdio::null()).status().unwrap();
     assert!(!tried.success() && !is_dead(keeper), "another user has ended the keeper");
@@ -296,16 +338,18 @@ fn a_keeper_that_cannot_be_reached_says_so() {
     let place = open_place();
     fs::set_permissions(place.path("."), PermissionsExt::from_mode(0o777)).unwrap();
     let user = 70_000 + std::process::id() % 100_000;
-    let theirs = PathBuf::from(format!("/tmp/tenure-{user}"));
+    let theirs = PathBuf::from(format!("/tmp/tenure-keepers-{user}"));
     fs::create_dir(&theirs).unwrap();
-    fs::create_dir(place.path("tenure")).unwrap();
-    let script = "\"$TENURE\" acquire --watch-pid $$ x >lease && . ./lease && exec \"$TENURE\" release x --token $TENURE_TOKEN";
+    fs::create_dir(room(&place)).unwrap();
+    let script = "\"$TENURE\" acquire --watch-pid $$ -a b a >/dev/null; \"$TENURE\" acquire --watch-pid $$ x >lease && . ./lease && \
+                  exec \"$TENURE\" release x --token $TENURE_TOKEN";
     let mut command = Command::new("setpriv");
     command.args([&format!("--reuid={user}"), "--clear-groups", "sh", "-c", script]);
     place.settle(&mut command);
     let ended = Ended::from(command.output().unwrap());
     fs::remove_dir(theirs).unwrap();
-    assert!(ended.err.contains("cannot reach the keeper") && ended.err.contains("another user's"), "{ended:?}");
+    assert!(ended.err.contains("cannot reach the keeper of \"a\" and 1 more, "), "{ended:?}");
+    assert!(ended.err.contains("cannot reach the keeper of \"x\", ") && ended.err.contains("another user's"), "{ended:?}");
 }
 
 #[test]

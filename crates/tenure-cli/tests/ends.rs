@@ -4,9 +4,11 @@
 
 mod common;
 
-use common::{Place, is_dead, wait_for};
+use std::process::Stdio;
+
+use common::{Place, Running, is_dead, wait_for};
 use nix::sys::signal::Signal;
-use tenure_testkit::RedisServer;
+use tenure_testkit::{Proxy, RedisServer};
 
 /// It has left the group, and so heard of nothing.
 #[test]
@@ -41,4 +43,61 @@ fn a_wait_that_a_signal_ended_leaves_no_place() {
         let left = server.cli("KEYS *");
         assert_eq!(left.lines().count(), 2, "{left}");
     }
+}
+
+/// Takes `x` by a lease that then cannot be printed, after `fault` has begun: what is told of it, once it was checked whether the name
+/// `stays` taken.
+fn given_up(flags: &[&str], stays: bool, fault: impl Fn(&RedisServer, &Proxy)) -> String {
+    let (place, server) = (Place::new(), RedisServer::start());
+    // It has our functions, so that a release is one command.
+    assert_eq!(place.output(&["run", "--store", &server.url(), "x", "--", "true"]).code, 0);
+    let proxy = Proxy::start(server.addr());
+    let (reader, writer) = std::io::pipe().unwrap();
+    // No reader takes anything and the pipe is full, so that the print waits for us.
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    std::io::Write::write_all(&mut &writer, &[0; 4096]).unwrap();
+    let mut command = place.tenure(&[&["acquire", "--store", &proxy.url(), "--ttl", "10s"], flags, &["x"]].concat());
+    let mut taking = Running::of(command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap());
+    drop(command);
+    wait_for("the lease to be printed", || {
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", taking.pid())).unwrap();
+        call.split(' ').nth(1) == Some("0x1")
+    });
+    fault(&server, &proxy);
+    drop(reader);
+    let status = taking.status();
+    let told = std::io::read_to_string(taking.0.stderr.take().unwrap()).unwrap();
+    assert_eq!((common::code(status), server.cli("EXISTS x") == "1"), (74, stays), "{flags:?}: {told}");
+    told
+}
+
+const GIVEN: [&str; 2] = ["--token", "t"];
+
+#[test]
+fn a_name_that_may_not_have_been_released_is_told() {
+    for flags in [&GIVEN[..], &[]] {
+        let told = given_up(flags, true, |_, proxy| proxy.black_hole());
+        assert!(told.contains("\"x\" may stay taken for up to"), "{flags:?}: {told}");
+    }
+    let lost = given_up(&GIVEN, true, |_, proxy| proxy.drop_request(1));
+    assert!(lost.contains("\"x\" may stay taken for up to"), "{lost}");
+    let unheard = given_up(&GIVEN, false, |_, proxy| proxy.swallow_reply(1));
+    assert!(unheard.contains("nothing is held any more"), "{unheard}");
+}
+
+/// The release is lost on both connections that it is sent on, and the clean-up after it refused.
+#[test]
+fn a_name_whose_clean_up_was_refused_is_told() {
+    let told = given_up(&[], true, |server, proxy| {
+        proxy.drop_request(1);
+        proxy.drop_request(2);
+        server.cli("ACL SETUSER default -@write -@scripting -@transaction");
+    });
+    assert!(told.contains("\"x\" may stay taken for up to") && !told.contains("NOPERM"), "{told}");
+}
+
+#[test]
+fn a_name_that_stays_taken_for_its_shortest_hold_is_told() {
+    let told = given_up(&["--min-hold", "20s"], true, |_, _| {});
+    assert!(told.contains("stays taken for up to 20.0s, as --min-hold says") && !told.contains("nothing is held"), "{told}");
 }

@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Place, Running, assert_one_line, is_dead, wait_for};
+use common::{Place, Running, assert_one_line, is_dead, keepers, wait_for};
 use nix::sys::signal::Signal;
 use tenure_testkit::{Proxy, RedisServer, Reply};
 
@@ -263,4 +263,23 @@ fn waiting_rides_out_an_outage_and_tells_it_once() {
     let ended = waiter.end();
     assert_eq!(ended.code, 0, "{ended:?}");
     assert_eq!(ended.err.lines().filter(|line| line.contains("tenure:")).count(), 2, "one line down, one line up: {}", ended.err);
+}
+
+/// The store has released the lease for the keeper, and nobody has heard of it.
+#[test]
+fn a_release_whose_answer_the_keeper_has_not_heard_is_no_loss() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let proxy = Proxy::start(server.addr());
+    let mut script = Running::start(std::process::Command::new("sleep").arg("600"));
+    // The server has our functions, so that a release is one command.
+    assert_eq!(place.output(&["run", "--store", &server.url(), "x", "--", "true"]).code, 0);
+    let (url, pid) = (proxy.url(), script.pid().to_string());
+    let printed = place.output(&["acquire", "--store", &url, "--ttl", "20s", "--watch-pid", &pid, "x"]);
+    let token = printed.out.lines().find_map(|line| line.strip_prefix("TENURE_TOKEN=")).unwrap().to_owned();
+    proxy.swallow_reply(1);
+    let ended = place.output(&["release", "--store", &url, "x", "--token", &token]);
+    assert_eq!((ended.code, server.cli("EXISTS x").as_str()), (0, "0"), "{ended:?}");
+    assert!(ended.err.contains("unknown") && !ended.err.contains("has not released it"), "{ended:?}");
+    wait_for("the end of the keeper", || keepers(&place).is_empty());
+    assert!(script.0.try_wait().unwrap().is_none(), "the script was told of a loss");
 }

@@ -3,10 +3,13 @@
 //! An address without a file could be taken by any user before the keeper has it, or after it has died. Here nobody else can connect,
 //! so nobody else can keep a keeper busy, and nobody else can be what listens. Both sides look at who the other is all the same.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
@@ -18,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::config::Settings;
 use crate::store;
@@ -27,8 +30,12 @@ use crate::store;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How many callers are listened to at one door at once; further ones wait until one of these has spoken or is given up.
 const CALLERS: usize = 16;
+/// How often a keeper looks whether its socket is still there: the system removes it when the user logs out.
+const LOOK: Duration = Duration::from_secs(2);
 /// The pause after a caller could not be let in, for want of descriptors, say.
 const BREATH: Duration = Duration::from_millis(100);
+/// The length of an address.
+const DIGITS: usize = 32;
 /// What nobody listens at any more is removed when it is older: a younger one may be about to listen.
 const STALE: Duration = Duration::from_secs(60);
 
@@ -36,34 +43,36 @@ const STALE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Doors {
     visitors: mpsc::Receiver<(Name, UnixStream)>,
-    paths: Vec<PathBuf>,
+    paths: Vec<Arc<Mutex<PathBuf>>>,
     /// Who listens at them; ends with us.
     porters: JoinSet<()>,
-    /// The first door that could not be opened, and why.
-    shut: Option<(Name, String)>,
+    /// The doors that could not be opened, and why.
+    shut: Vec<(Name, String)>,
 }
 
 impl Doors {
     pub(super) async fn open(guards: &Guards, settings: &Settings) -> Self {
         let (knock, visitors) = mpsc::channel(1);
-        let mut doors = Self { visitors, paths: Vec::new(), porters: JoinSet::new(), shut: None };
+        let mut doors = Self { visitors, paths: Vec::new(), porters: JoinSet::new(), shut: Vec::new() };
         for (name, token) in guards.iter().map(|guard| (guard.name(), guard.token())) {
-            match listen(&address(&name, &token, settings)).await {
+            let address = address(&name, &token, settings);
+            match listen(&address).await {
                 Ok((path, listener)) => {
-                    doors.paths.push(path);
-                    doors.porters.spawn(serve(listener, name, token, knock.clone()));
+                    let path = Arc::new(Mutex::new(path));
+                    doors.paths.push(Arc::clone(&path));
+                    let mut door = Door { listener, address, path };
+                    let knock = knock.clone();
+                    doors.porters.spawn(async move { door.serve(name, token, knock).await });
                 }
-                Err(why) => {
-                    doors.shut.get_or_insert((name, why));
-                }
+                Err(why) => doors.shut.push((name, why)),
             }
         }
         doors
     }
 
-    /// The first name whose keeper nobody can reach, and why.
-    pub(super) fn shut(&self) -> Option<&(Name, String)> {
-        self.shut.as_ref()
+    /// The names whose keeper nobody can reach, and why.
+    pub(super) fn shut(&self) -> &[(Name, String)] {
+        &self.shut
     }
 
     /// The next one who comes with a token, and the name that it is for.
@@ -79,25 +88,50 @@ impl Doors {
 impl Drop for Doors {
     fn drop(&mut self) {
         for path in &self.paths {
-            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(&*path.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 }
 
-/// Listens at one door, to many callers at once: one who says nothing must not hold up another.
-async fn serve(listener: UnixListener, name: Name, token: Owner, knock: mpsc::Sender<(Name, UnixStream)>) {
-    let expected = format!("{token}\n").into_bytes();
-    let mut callers = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept(), if callers.len() < CALLERS => match accepted {
-                Ok((caller, _)) if is_us(&caller) => callers.push(heard(caller, &expected)),
-                Ok(_) => {}
-                Err(_) => sleep(BREATH).await,
-            },
-            Some(caller) = callers.next() => if let Some(visitor) = caller {
-                let _ = knock.send((name.clone(), visitor)).await;
-            },
+/// A door, and where it is.
+#[derive(Debug)]
+struct Door {
+    listener: UnixListener,
+    address: String,
+    path: Arc<Mutex<PathBuf>>,
+}
+
+impl Door {
+    /// Listens to many callers at once: one who says nothing must not hold up another.
+    async fn serve(&mut self, name: Name, token: Owner, knock: mpsc::Sender<(Name, UnixStream)>) {
+        let expected = format!("{token}\n").into_bytes();
+        let mut callers = FuturesUnordered::new();
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept(), if callers.len() < CALLERS => match accepted {
+                    Ok((caller, _)) if is_us(&caller) => callers.push(heard(caller, &expected)),
+                    Ok(_) => {}
+                    Err(_) => sleep(BREATH).await,
+                },
+                Some(caller) = callers.next() => if let Some(visitor) = caller {
+                    let _ = knock.send((name.clone(), visitor)).await;
+                },
+                _ = look.tick() => self.mend().await,
+            }
+        }
+    }
+
+    /// Makes the socket anew if somebody has removed it. Where that is not possible it is tried again at the next look.
+    async fn mend(&mut self) {
+        let is_gone = {
+            let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+            fs::symlink_metadata(&*path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        };
+        if is_gone && let Ok((path, listener)) = listen(&self.address).await {
+            *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
+            self.listener = listener;
         }
     }
 }
@@ -114,8 +148,8 @@ pub(super) async fn release_for(guard: Guard, mut visitor: UnixStream) {
     let answer: &[u8] = match guard.release().await {
         Ok(Release::Released) => b"released\n",
         Ok(Release::WasLost) => b"lost\n",
-        // The visitor sees no answer and asks the store itself.
-        _ => b"",
+        // The visitor asks the store itself.
+        _ => b"unknown\n",
     };
     let _ = timeout(PATIENCE, visitor.write_all(answer)).await;
 }
@@ -127,8 +161,10 @@ pub(crate) enum Asked {
     Nobody,
     /// It has released the lease, or found it gone.
     Answered(Released),
-    /// What is there was not asked, or gave no answer, for this reason.
+    /// What is there was not asked, for this reason.
     Unheard(String),
+    /// It has the token. Whether it has released the lease is unknown, for this reason.
+    Unknown(&'static str),
 }
 
 /// Asks the process that keeps the lease to release it.
@@ -143,12 +179,12 @@ pub(crate) async fn ask_release(name: &Name, token: &Owner, settings: &Settings)
             continue;
         }
         let asked = match check(&room) {
-            Ok(()) => timeout(PATIENCE, ask(&path, token)).await.unwrap_or_else(|_| Asked::Unheard(no_answer())),
+            Ok(()) => ask(&path, token).await,
             Err(why) => Asked::Unheard(why),
         };
         match asked {
             Asked::Nobody => {}
-            Asked::Answered(_) => return asked,
+            Asked::Answered(_) | Asked::Unknown(_) => return asked,
             Asked::Unheard(why) => unheard = Some(why),
         }
     }
@@ -156,7 +192,8 @@ pub(crate) async fn ask_release(name: &Name, token: &Owner, settings: &Settings)
 }
 
 async fn ask(path: &Path, token: &Owner) -> Asked {
-    let mut keeper = match UnixStream::connect(path).await {
+    let connected = timeout(PATIENCE, UnixStream::connect(path)).await;
+    let mut keeper = match connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
         Ok(keeper) => keeper,
         Err(error) if is_deserted(&error) => return Asked::Nobody,
         Err(error) => return Asked::Unheard(format!("its socket {} cannot be used, {error}", path.display())),
@@ -164,29 +201,29 @@ async fn ask(path: &Path, token: &Owner) -> Asked {
     if !is_us(&keeper) {
         return Asked::Unheard(format!("another user listens at {}", path.display()));
     }
+    let spoken = format!("{token}\n");
+    if !matches!(timeout(PATIENCE, keeper.write_all(spoken.as_bytes())).await, Ok(Ok(()))) {
+        return Asked::Unheard("it does not listen".into());
+    }
+    // From here on it may release, whether we hear of it or not.
     let mut answer = String::new();
-    let spoken = async {
-        keeper.write_all(format!("{token}\n").as_bytes()).await?;
-        keeper.read_to_string(&mut answer).await
-    };
-    match (spoken.await, answer.as_str()) {
-        (Ok(_), "released\n") => Asked::Answered(Released::Released),
-        (Ok(_), "lost\n") => Asked::Answered(Released::NotHeld),
-        _ => Asked::Unheard(no_answer()),
+    let heard = timeout(PATIENCE, keeper.read_to_string(&mut answer)).await;
+    match (heard, answer.as_str()) {
+        (Ok(Ok(_)), "released\n") => Asked::Answered(Released::Released),
+        (Ok(Ok(_)), "lost\n") => Asked::Answered(Released::NotHeld),
+        (Ok(Ok(_)), "unknown\n") => Asked::Unknown("its keeper has heard no outcome from the store"),
+        _ => Asked::Unknown("its keeper gives no answer"),
     }
 }
 
-fn no_answer() -> String {
-    "it gives no answer".into()
-}
-
-/// Where the sockets of our keepers may be: the first that can be used is used, and all are looked at, because whoever releases may
+/// Where the sockets of our keepers may be, and nothing else: the first that can be used is used, and all are looked at, because whoever releases may
 /// have another environment than whoever acquired.
 fn rooms() -> Vec<PathBuf> {
     let us = geteuid().as_raw();
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
     let parents = given.into_iter().chain([format!("/run/user/{us}").into()]);
-    let mut rooms: Vec<_> = parents.map(|parent| parent.join("tenure")).chain([format!("/tmp/tenure-{us}").into()]).collect();
+    let parents = parents.map(|parent| parent.join("tenure-keepers"));
+    let mut rooms: Vec<_> = parents.chain([format!("/tmp/tenure-keepers-{us}").into()]).collect();
     rooms.dedup();
     rooms
 }
@@ -230,7 +267,7 @@ async fn enter(room: &Path, address: &str) -> Result<(PathBuf, UnixListener), St
     let path = room.join(address);
     let listener = match UnixListener::bind(&path) {
         // Left by a keeper that was killed, of a token that was given.
-        Err(error) if error.kind() == ErrorKind::AddrInUse && is_stale(&path).await => {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_left(&path).await => {
             fs::remove_file(&path).and_then(|()| UnixListener::bind(&path))
         }
         bound => bound,
@@ -245,15 +282,21 @@ async fn enter(room: &Path, address: &str) -> Result<(PathBuf, UnixListener), St
 async fn sweep(room: &Path) {
     for entry in fs::read_dir(room).into_iter().flatten().flatten() {
         let age = entry.metadata().and_then(|found| found.modified()).map(|made| SystemTime::now().duration_since(made));
-        if matches!(age, Ok(Ok(age)) if age > STALE) && is_stale(&entry.path()).await {
+        if matches!(age, Ok(Ok(age)) if age > STALE) && is_left(&entry.path()).await {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// Whether nobody listens there. Does not wait for one who does.
-async fn is_stale(path: &Path) -> bool {
-    UnixStream::connect(path).await.is_err_and(|error| is_deserted(&error))
+/// Whether this is a socket of a keeper of ours at which nobody listens any more. Does not wait for one who does.
+///
+/// What is no socket refuses a connection, too, and may be anything: it is never ours to remove.
+async fn is_left(path: &Path) -> bool {
+    let has_our_shape = |name: &OsStr| name.len() == DIGITS && name.as_bytes().iter().all(u8::is_ascii_hexdigit);
+    let is_our_socket = |found: fs::Metadata| found.file_type().is_socket() && found.uid() == geteuid().as_raw();
+    path.file_name().is_some_and(has_our_shape)
+        && fs::symlink_metadata(path).is_ok_and(is_our_socket)
+        && UnixStream::connect(path).await.is_err_and(|error| is_deserted(&error))
 }
 
 fn is_deserted(error: &io::Error) -> bool {
@@ -273,7 +316,7 @@ fn address(name: &Name, token: &Owner, settings: &Settings) -> String {
     }
     let digest = digest.finalize();
     let half = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
-    format!("{half:032x}")
+    format!("{half:0DIGITS$x}")
 }
 
 /// Whether the other end is a process of this very user. Not root's either: a root in another user's place must not be asked by chance.
