@@ -2,12 +2,21 @@
 //!
 //! Anybody who may publish can push any number. So a pushed one is never what the counter is lifted to, and never what a grant is held
 //! against. It is a reason to lift the counter before the next grant, by the server's clock; and the renewal that follows a hand-over reads
-//! the counter as well, so that a fence above it is not kept.
+//! the counter as well, so that a fence above it is not kept. Whose those are is remembered: the number of a lease does not tell, for
+//! counters are deleted, and leases go from process to process.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure::{Lease, Owner};
 
 /// How far beyond what time explains a pushed counter may be, ms: for clocks that are set, and replies that were long on their way.
 const SLACK: i64 = 10_000;
+
+/// Owners that are remembered at once. Whoever comes then asks the server.
+const MOST: usize = 10_000;
 
 #[derive(Debug)]
 pub(crate) struct Counter {
@@ -18,12 +27,28 @@ pub(crate) struct Counter {
     ahead: AtomicI64,
     /// When a push last told of a counter above those of replies, ms since boot.
     pushed_at: AtomicU64,
+    /// Owners that a push alone has told of their grants.
+    pushed: Mutex<HashMap<Owner, Pushed>>,
+}
+
+/// What is known of a grant of which a push has told.
+#[derive(Clone, Copy, Debug)]
+struct Pushed {
+    /// When it ends unless it is renewed, and somewhat later, ms since boot.
+    until: u64,
+    /// The largest counter that a reply had told before.
+    seen: u64,
 }
 
 impl Default for Counter {
     fn default() -> Self {
         // So far ahead of nothing is no push.
-        Self { largest: AtomicU64::new(0), ahead: AtomicI64::new(i64::MIN / 2), pushed_at: AtomicU64::new(0) }
+        Self {
+            largest: AtomicU64::new(0),
+            ahead: AtomicI64::new(i64::MIN / 2),
+            pushed_at: AtomicU64::new(0),
+            pushed: Mutex::default(),
+        }
     }
 }
 
@@ -64,6 +89,37 @@ impl Counter {
     pub(crate) fn pushed_at(&self) -> u64 {
         self.pushed_at.load(Ordering::Acquire)
     }
+
+    /// Remembers that a push told `owner` of a grant for `claim`, at `now`. False where there is no room: then it is not to be believed.
+    pub(crate) fn remember(&self, owner: &Owner, claim: Duration, now: u64) -> bool {
+        let mut pushed = self.pushed();
+        if pushed.len() >= MOST {
+            pushed.retain(|_, known| known.until > now);
+        }
+        if pushed.len() >= MOST && !pushed.contains_key(owner) {
+            return false;
+        }
+        let claim = u64::try_from(claim.as_millis()).unwrap_or(u64::MAX);
+        let until = now.saturating_add(claim).saturating_add(SLACK.unsigned_abs());
+        let until = pushed.get(owner).map_or(until, |known| known.until.max(until));
+        pushed.insert(owner.clone(), Pushed { until, seen: self.largest() });
+        true
+    }
+
+    /// Where nobody but a push has told of the fence of a lease, at `now`: what the counter was before that push, at least.
+    pub(crate) fn before_push(&self, lease: &Lease, now: u64) -> Option<u64> {
+        lease.fence.filter(|fence| fence.counter() > self.largest())?;
+        self.pushed().get(&lease.owner).filter(|known| known.until > now).map(|known| known.seen)
+    }
+
+    /// A reply has told what became of the owner's grant.
+    pub(crate) fn confirmed(&self, owner: &Owner) {
+        self.pushed().remove(owner);
+    }
+
+    fn pushed(&self) -> MutexGuard<'_, HashMap<Owner, Pushed>> {
+        self.pushed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// How far a counter, in microseconds, is ahead of a clock, in ms.
@@ -74,6 +130,8 @@ fn ahead(counter: u64, now: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use tenure::{Fence, Name, Share};
+
     use super::*;
 
     const COUNTER: u64 = 28_000_000_000_000;
@@ -94,6 +152,46 @@ mod tests {
             assert_eq!(seen.explains(pushed, now), explained, "{pushed} at {now}");
         }
         assert_eq!(seen.largest(), COUNTER);
+    }
+
+    #[test]
+    fn a_push_is_remembered_until_a_reply_or_its_end() {
+        let seen = Counter::default();
+        let [mine, other] = ["mine", "other"].map(|label| Owner::mint(label).unwrap());
+        let lease = |owner: &Owner, counter| Lease {
+            name: Name::new("door").unwrap(),
+            owner: owner.clone(),
+            share: Share::MUTEX,
+            ttl: Duration::from_secs(60),
+            fence: Fence::from_counter(counter),
+        };
+        seen.saw(COUNTER, 5_000);
+        assert!(seen.remember(&mine, Duration::from_secs(2), 5_000));
+        assert!(seen.remember(&mine, Duration::ZERO, 5_000), "a second push shortens nothing");
+        for (owner, counter, now, pushed) in [
+            (&mine, COUNTER + 1, 5_000, true),
+            (&mine, COUNTER, 5_000, false),
+            (&other, COUNTER + 1, 5_000, false),
+            (&mine, COUNTER + 1, 16_999, true),
+            (&mine, COUNTER + 1, 17_000, false),
+        ] {
+            assert_eq!(seen.before_push(&lease(owner, counter), now), pushed.then_some(COUNTER), "{counter} at {now}");
+        }
+        seen.confirmed(&mine);
+        assert_eq!(seen.before_push(&lease(&mine, COUNTER + 1), 5_000), None);
+    }
+
+    #[test]
+    fn no_more_pushes_are_remembered_than_there_is_room_for() {
+        let (seen, second) = (Counter::default(), Duration::from_secs(1));
+        let owner = |number: usize| Owner::from_bytes(number.to_string().into_bytes());
+        for number in 0..MOST {
+            assert!(seen.remember(&owner(number), second, 5_000));
+        }
+        assert!(!seen.remember(&owner(MOST), second, 5_000));
+        assert!(seen.remember(&owner(0), second, 5_000), "it is known");
+        assert!(seen.remember(&owner(MOST), second, 16_000), "those before have ended");
+        assert_eq!(seen.pushed().len(), 1);
     }
 
     #[test]

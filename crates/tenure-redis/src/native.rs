@@ -144,6 +144,7 @@ impl RedisStore {
         if queued != Value::Int(0) {
             return Ok(Taken::Overtaking);
         }
+        self.connection.counter().confirmed(&request.owner);
         // A counter that does not rise above what was seen has lost data: no fence is made of it.
         if floor.is_some_and(|floor| counter > floor) { Ok(Taken::Granted(fence(counter)?)) } else { Ok(Taken::Unfenced) }
     }
@@ -175,6 +176,7 @@ impl RedisStore {
         {
             let counter = counter(number).map_err(Error::maybe_applied)?;
             self.connection.saw(counter);
+            self.connection.counter().confirmed(owner);
             return Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl }));
         }
         let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
@@ -303,18 +305,24 @@ impl Store for RedisStore {
         self.layout.check(&lease.name)?;
         let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
-        released(self.run_about(&script::RELEASE, &lease.name, lease.share, &args, releases(lease), self.end(lease.ttl)).await?)
+        let end = self.end(lease.ttl);
+        let answer = self.run_about(&script::RELEASE, &lease.name, lease.share, &args, releases(lease), end).await?;
+        self.connection.counter().confirmed(&lease.owner);
+        released(answer)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let listener = self.connection.listen(request.owner.clone(), self.end(request.ttl)).await?;
-        let (owner, connection) = (request.owner.clone(), Arc::clone(&self.connection));
+        let (owner, ttl, connection) = (request.owner.clone(), request.ttl, Arc::clone(&self.connection));
         let told = move |heard| match heard {
             Heard::Look => Notice::Look,
             Heard::Message(payload) => {
                 let (notice, now) = (notice(&payload, &owner), now_ms());
                 match &notice {
-                    Notice::Granted { fence, .. } if connection.counter().explains(fence.counter(), now) => {
+                    Notice::Granted { fence, claim, .. }
+                        if connection.counter().explains(fence.counter(), now)
+                            && connection.counter().remember(&owner, (*claim).min(ttl), now) =>
+                    {
                         connection.counter().heard(fence.counter(), now);
                         notice
                     }

@@ -48,6 +48,8 @@ pub(crate) struct OptimisticStore {
 /// A connection for transactions, one at a time.
 struct Lane {
     connection: Connection,
+    /// What is asked here may be granted. Else the counter need not be usable.
+    grants: bool,
     turn: Mutex<()>,
 }
 
@@ -71,8 +73,8 @@ enum Tried<T> {
 }
 
 impl Lane {
-    async fn open(options: &Options) -> Result<Self, Error> {
-        Ok(Self { connection: Connection::open(options).await?, turn: Mutex::default() })
+    async fn open(options: &Options, grants: bool) -> Result<Self, Error> {
+        Ok(Self { connection: Connection::open(options).await?, grants, turn: Mutex::default() })
     }
 
     async fn turn(&self, end: Instant) -> Result<MutexGuard<'_, ()>, Error> {
@@ -100,7 +102,7 @@ struct Done<T> {
 
 impl OptimisticStore {
     pub(crate) async fn connect(redis: RedisStore, options: &Options) -> Result<Self, Error> {
-        Ok(Self { redis, lane: Lane::open(options).await?, renewals: Lane::open(options).await? })
+        Ok(Self { redis, lane: Lane::open(options, true).await?, renewals: Lane::open(options, false).await? })
     }
 
     /// Has `change` change what is at the names, and writes it, all of it or nothing.
@@ -142,9 +144,6 @@ impl OptimisticStore {
         let doubts = link.doubts();
         let due = counter < seen || link.due_lift(sent_at, self.redis.connection.counter().pushed_at()).is_some();
         let first = if due { counter.max(within(seen, micros(now))).max(micros(now)) } else { counter };
-        if due {
-            self.redis.connection.counter().lifted(seen, first, sent_at);
-        }
         let mut last = first;
         let mut next = || {
             last += 1;
@@ -163,10 +162,12 @@ impl OptimisticStore {
         let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { ping() };
         let Exchange { link: asked, answers, repeated } = lane.connection.exchange(end, repeat, write).await?;
         if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
-            self.redis.connection.saw(last);
+            // What was not written is no counter.
             if due && grants {
+                self.redis.connection.counter().lifted(seen, first, sent_at);
                 link.lifted(sent_at, doubts);
             }
+            self.redis.connection.saw(if grants { last } else { counter });
             return Ok(done(repeated));
         }
         Ok(Tried::Overtaken { unheard: repeated })
@@ -196,15 +197,20 @@ impl OptimisticStore {
         for _ in 0..2 {
             answers.next().ok_or_else(|| unexpected("no reply"))?.map_err(|e| translate(&e))?;
         }
-        let stored: Option<Vec<u8>> = read(answers.next().ok_or_else(|| unexpected("no reply"))?).map_err(about_counter)?;
-        let counter = stored.map_or(Some(0), |digits| std::str::from_utf8(&digits).ok()?.parse().ok());
-        let Some(counter) = counter.filter(|counter| *counter < Fence::MAX_COUNTER) else {
-            let what = format!("the grant counter at {} cannot be used", self.redis.layout.counter);
-            return Err(Error::refused(what).fix(COUNTER_FIX));
-        };
+        let stored = read(answers.next().ok_or_else(|| unexpected("no reply"))?).map_err(about_counter);
+        let counter = stored.and_then(|stored| self.usable(stored));
+        let counter = if lane.grants { counter? } else { counter.unwrap_or_default() };
         self.redis.connection.saw(counter);
         let (now, found) = look(answers.collect())?;
         Ok(Seen { link, now, counter, found: found.into_iter().collect::<Result<_, _>>()? })
+    }
+
+    /// The counter that is stored as these digits.
+    fn usable(&self, stored: Option<Vec<u8>>) -> Result<u64, Error> {
+        let counter = stored.map_or(Some(0), |digits| std::str::from_utf8(&digits).ok()?.parse().ok());
+        counter.filter(|counter| *counter < Fence::MAX_COUNTER).ok_or_else(|| {
+            Error::refused(format!("the grant counter at {} cannot be used", self.redis.layout.counter)).fix(COUNTER_FIX)
+        })
     }
 
     /// Adds the questions that [`look`] reads the answers to.
@@ -266,13 +272,7 @@ impl OptimisticStore {
             }
         }
         let mut renew = |found: &mut [Found], now, _: &mut dyn FnMut() -> u64| {
-            let renew = |(lease, place): (&Lease, &usize)| {
-                // The counter was read with what was found.
-                if self.redis.is_unheard_of(lease) {
-                    return Renewal::Gone;
-                }
-                found[*place].record.renew(&lease.owner, lease.ttl, now)
-            };
+            let renew = |(lease, place): (&Lease, &usize)| found[*place].record.renew(&lease.owner, lease.ttl, now);
             Ok(leases.iter().zip(&places).map(renew).collect())
         };
         let _turn = self.renewals.turn(end).await?;
@@ -319,7 +319,10 @@ impl Store for OptimisticStore {
         let answer = self.tell(outcome, end).await;
         let recheck = match &answer {
             Answer::Busy { ahead, holder } => self.redis.recheck(!channel.is_empty(), *ahead, holder.as_ref()),
-            Answer::Granted(_) => Duration::ZERO,
+            Answer::Granted(_) => {
+                self.redis.connection.counter().confirmed(&request.owner);
+                Duration::ZERO
+            }
         };
         let answer = answer.acquired(recheck, Some(mark));
         if repeated && !request.repeatable { told_apart(request, answer) } else { Ok(answer) }
@@ -354,6 +357,8 @@ impl Store for OptimisticStore {
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
         let end = self.redis.renewals_end(leases);
+        let checked = self.redis.check_pushed(leases, end).await;
+        let leases = &checked.kept;
         let mut answers: Vec<Option<Result<Renewal, Error>>> = leases.iter().map(|_| None).collect();
         let mut parts: VecDeque<Range<usize>> =
             (0..leases.len()).step_by(BATCH).map(|at| at..leases.len().min(at + BATCH)).collect();
@@ -375,7 +380,8 @@ impl Store for OptimisticStore {
                 answers[at] = Some(outcome.as_ref().map(of_one).map_err(Error::copy));
             }
         }
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(overtaken()))).collect()
+        let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(overtaken()))).collect();
+        self.redis.answered(checked, answers)
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
@@ -385,6 +391,7 @@ impl Store for OptimisticStore {
             Ok(found[0].record.release(&lease.owner, linger, now, next))
         };
         let Done { outcome, repeated, .. } = self.transact(&[&lease.name], releases(lease), end, release).await?;
+        self.redis.connection.counter().confirmed(&lease.owner);
         let answer = Value::Int(i64::from(self.tell(outcome, end).await == Released::Released));
         released((answer, repeated))
     }

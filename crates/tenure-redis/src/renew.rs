@@ -1,17 +1,17 @@
 //! Renewals: many leases to a script, and many scripts to an exchange.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use futures_util::stream::{self, StreamExt};
-use redis::Value;
-use tenure::{Error, Lease, Renewal, Share, Store};
+use tenure::{Error, Fence, Lease, Renewal, Share, Store};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
 use crate::connection::{Exchange, Repeat};
-use crate::failure::translate;
+use crate::failure::{translate, unexpected};
 use crate::keys::{Key, Keys};
-use crate::link::Link;
+use crate::link::{Link, now_ms};
 use crate::native::{RedisStore, millis};
 use crate::reply::{counter, only, renewals};
 use crate::script::{self, Form, Script};
@@ -25,41 +25,78 @@ const BATCH: usize = 100;
 const TOGETHER: usize = 1_000;
 const UNDER_WAY: usize = 3;
 
-impl RedisStore {
-    /// Whether only a push can have told of the lease: its fence is above all that the server has answered.
-    pub(crate) fn is_unheard_of(&self, lease: &Lease) -> bool {
-        lease.fence.is_some_and(|fence| fence.counter() > self.connection.seen())
-    }
+/// Leases that are to be renewed, and what those are answered that are not.
+pub(crate) struct Checked<'a> {
+    /// To be renewed.
+    pub(crate) kept: Cow<'a, [Lease]>,
+    /// For each lease, what it is answered without being renewed; empty where all are kept.
+    refused: Vec<Option<Result<Renewal, Error>>>,
+}
 
-    /// Renews leases that have fences. The first renewal of one that was handed over reads the counter as well: what is above it was not
-    /// told by the server, and is not kept.
+impl RedisStore {
+    /// Renews leases that have fences.
     pub(crate) async fn renew_counted(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
         let end = self.renewals_end(leases);
-        if !leases.iter().any(|lease| self.is_unheard_of(lease)) {
-            return self.renew_all(leases, None, end).await;
-        }
-        let read = self.read_counter(end).await;
-        let (forged, sound): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| self.is_unheard_of(lease));
-        let sound: Vec<Lease> = sound.into_iter().cloned().collect();
-        let mut renewed = self.renew_all(&sound, None, end).await.into_iter();
-        let refusal = || read.as_ref().map_or_else(|error| Err(error.copy()), |()| Ok(Renewal::Gone));
-        let answer = |lease: &Lease| {
-            let is_forged = forged.iter().any(|forged| std::ptr::eq(*forged, lease));
-            if is_forged { refusal() } else { renewed.next().unwrap_or_else(refusal) }
-        };
-        leases.iter().map(answer).collect()
+        let checked = self.check_pushed(leases, end).await;
+        let answers = self.renew_all(&checked.kept, None, end).await;
+        self.answered(checked, answers)
     }
 
-    async fn read_counter(&self, end: Instant) -> Result<(), Error> {
+    /// Reads the counter before the first renewal of a lease of which a push alone has told. What is above it was not told by the server,
+    /// and is not renewed. A counter that is gone, fell back or is no number says nothing of a fence: the store's word about the owner counts.
+    pub(crate) async fn check_pushed<'a>(&self, leases: &'a [Lease], end: Instant) -> Checked<'a> {
+        let now = now_ms();
+        let pushed: Vec<Option<u64>> = leases.iter().map(|lease| self.connection.counter().before_push(lease, now)).collect();
+        if pushed.iter().all(Option::is_none) {
+            return Checked { kept: Cow::Borrowed(leases), refused: Vec::new() };
+        }
+        let counter = self.read_counter(end).await;
+        let refusal = |(lease, before): (&Lease, Option<u64>)| match (before?, &counter) {
+            (_, Err(error)) => Some(Err(error.copy())),
+            (before, Ok(Some(counter))) => {
+                let forged = before <= *counter && lease.fence.is_some_and(|fence| *counter < fence.counter());
+                forged.then_some(Ok(Renewal::Gone))
+            }
+            (_, Ok(None)) => None,
+        };
+        let refused: Vec<_> = leases.iter().zip(pushed).map(refusal).collect();
+        let kept = leases.iter().zip(&refused).filter(|(_, refusal)| refusal.is_none()).map(|(lease, _)| lease.clone()).collect();
+        Checked { kept: Cow::Owned(kept), refused }
+    }
+
+    /// What all leases are answered, where those that were kept were answered this.
+    pub(crate) fn answered(&self, checked: Checked<'_>, answers: Vec<Result<Renewal, Error>>) -> Vec<Result<Renewal, Error>> {
+        for (lease, answer) in checked.kept.iter().zip(&answers) {
+            if matches!(answer, Ok(Renewal::Renewed)) {
+                self.connection.counter().confirmed(&lease.owner);
+            }
+        }
+        if checked.refused.is_empty() {
+            return answers;
+        }
+        let mut answers = answers.into_iter();
+        let answer = |refusal: Option<_>| refusal.or_else(|| answers.next()).unwrap_or_else(|| Err(unexpected("no answer")));
+        checked.refused.into_iter().map(answer).collect()
+    }
+
+    /// The counter at the server; none where it is gone or no number.
+    async fn read_counter(&self, end: Instant) -> Result<Option<u64>, Error> {
         let get = |_: &Link| {
             let mut commands = Commands::new();
             commands.add(&[b"GET", self.layout.counter.as_bytes()]);
             commands
         };
         let answers = self.connection.exchange(end, Repeat::Freely, get).await?.answers;
-        let stored = only(answers)?.map_err(|e| translate(&e))?;
-        self.connection.saw(if stored == Value::Nil { 0 } else { counter(&stored)? });
-        Ok(())
+        let stored = match only(answers)?.map_err(|e| translate(&e)) {
+            Ok(stored) => counter(&stored).ok(),
+            Err(error) if error.is_transient() => return Err(error),
+            Err(_) => None,
+        };
+        let sound = stored.filter(|counter| *counter <= Fence::MAX_COUNTER);
+        if let Some(counter) = sound {
+            self.connection.saw(counter);
+        }
+        Ok(sound)
     }
 
     /// Renews leases of names that hold their owners, or, where they are `stamped`, points in time.

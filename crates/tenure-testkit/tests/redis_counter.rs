@@ -4,8 +4,11 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tenure::{Acquired, ErrorKind, Fence, Guard, Locker, Loss, Name, Owner, Place, Request, Share, Store};
+use tenure::{
+    Acquired, ErrorKind, Fence, Guard, Lease, Locker, Loss, Name, Notice, Owner, Place, Released, Renewal, Request, Share, Store,
+};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::task::JoinHandle;
@@ -142,6 +145,111 @@ async fn a_forged_fence_ends_with_the_first_renewal_of_a_real_lease() {
     assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
     wait_until(PATIENCE, "the end of the claim", || server.cli("EXISTS door") == "0");
     counts_as_before(&server, &ours).await;
+}
+
+/// A name that a push has handed to a waiter: the waiter's store, and its lease, which was not renewed yet.
+async fn handed_over(server: &RedisServer, scheme: &str) -> (impl Store + use<>, Lease) {
+    let open = async || Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
+    let (theirs, ours) = (open().await, open().await);
+    let held = request("door");
+    assert!(matches!(theirs.acquire(&held).await.unwrap(), Acquired::Granted(_)));
+    let waiting = Request { place: Place::Join { keep: LONG, claim: PATIENCE }, ..request("door") };
+    let mut notices = ours.watch(&waiting).await.unwrap();
+    assert!(matches!(ours.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
+    let lease = |Request { name, owner, share, ttl, .. }: Request, fence| Lease { name, owner, share, ttl, fence };
+    assert_eq!(theirs.release(&lease(held, None), Duration::ZERO).await.unwrap(), Released::Released);
+    loop {
+        if let Some(Notice::Granted { fence, .. }) = timeout(PATIENCE, notices.next()).await.expect("nothing was heard") {
+            return (ours, lease(waiting, Some(fence)));
+        }
+    }
+}
+
+async fn is_renewed(store: &impl Store, lease: &Lease) -> bool {
+    match store.renew(std::slice::from_ref(lease)).await[..] {
+        [Ok(renewal)] => renewal == Renewal::Renewed,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+/// A counter that is gone, was set back or is no number says nothing of a fence that was pushed: what the store keeps is renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_that_is_spoilt_after_a_hand_over_costs_no_lease() {
+    for scheme in ["native", "watch"] {
+        for spoil in ["SET tenure:fence soon", "SET tenure:fence 5", "HSET tenure:fence field 1", ""] {
+            let server = RedisServer::start();
+            let (ours, lease) = handed_over(&server, scheme).await;
+            server.cli("DEL tenure:fence");
+            if !spoil.is_empty() {
+                server.cli(spoil);
+            }
+            for time in ["first", "second"] {
+                assert!(is_renewed(&ours, &lease).await, "{scheme} {spoil:?}: told lost at its {time} renewal");
+            }
+            let left: u64 = server.cli("PTTL door").parse().unwrap();
+            assert!(Duration::from_millis(left) > PATIENCE, "{scheme} {spoil:?}: kept for {left} ms");
+        }
+    }
+}
+
+/// A fence that is above the counter was forged. The lease is not renewed, however often it is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pushed_fence_above_the_counter_is_not_renewed() {
+    for scheme in ["native", "watch"] {
+        let server = RedisServer::start();
+        let (ours, lease) = handed_over(&server, scheme).await;
+        let forged = lease.fence.unwrap().counter() + 3_600 * SECOND;
+        let forged = Lease { fence: Fence::from_counter(forged), ..lease.clone() };
+        for time in ["first", "second"] {
+            assert!(!is_renewed(&ours, &forged).await, "{scheme}: kept at its {time} renewal");
+        }
+        let left: u64 = server.cli("PTTL door").parse().unwrap();
+        assert!(Duration::from_millis(left) < LONG / 2, "{scheme}: kept for {left} ms");
+        assert!(is_renewed(&ours, &lease).await, "{scheme}: what the server gave is lost");
+    }
+}
+
+/// Only the process that heard a push has anything to find out: another has seen no counter, and renews what the store keeps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_counter_costs_no_lease_that_a_reply_granted() {
+    for scheme in ["native", "watch"] {
+        let server = RedisServer::start();
+        let (one, two) = (locks(&server, scheme).await, locks(&server, scheme).await);
+        let lease = one.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
+        server.cli("DEL tenure:fence");
+        for (who, locks) in [("its process", &one), ("another", &two)] {
+            assert!(locks.renew(&lease).await.is_ok(), "{scheme}: told lost to {who}");
+        }
+    }
+}
+
+/// Whoever holds by a number near the end goes on when somebody deletes it, and others are granted smaller ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_by_a_number_near_the_end_outlives_it() {
+    for scheme in ["native", "watch"] {
+        let server = RedisServer::start();
+        let locks = locks(&server, scheme).await;
+        server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1_000));
+        let lease = locks.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
+        server.cli("DEL tenure:fence");
+        counts_as_before(&server, &locks).await;
+        let renewed = locks.renew(&lease).await;
+        assert!(renewed.is_ok(), "{scheme}: {renewed:?}");
+    }
+}
+
+/// The same for one who was handed the name by such a number, also where the process has forgotten it by its first renewal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_by_a_number_near_the_end_outlives_it() {
+    for scheme in ["native", "watch"] {
+        let server = RedisServer::start();
+        server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1_000));
+        let (ours, lease) = handed_over(&server, scheme).await;
+        server.cli("DEL tenure:fence");
+        assert!(matches!(ours.acquire(&request("gate")).await.unwrap(), Acquired::Granted(_)));
+        assert!(stored(&server) < lease.fence.unwrap().counter(), "{scheme}: the number came back");
+        assert!(is_renewed(&ours, &lease).await, "{scheme}: told lost");
+    }
 }
 
 /// What the counter cannot be made of is told with what to do, and that helps: also those who have seen it.
