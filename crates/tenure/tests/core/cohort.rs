@@ -3,32 +3,11 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tenure::{Acquire, ErrorKind, Fence, Guard, Locker, Loss, Release, State};
-use tokio::task::JoinHandle;
+use tenure::{Acquire, ErrorKind, Fence, Loss, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints};
-use crate::{LONG, SOON, locker, ms, secs, settle, world, world_with};
-
-fn door(locks: &Locker) -> Acquire {
-    locks.mutex("door").ttl(LONG)
-}
-
-/// A task that waits, in the room when this returns.
-async fn waiter(acquire: Acquire) -> JoinHandle<Guard> {
-    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
-    settle().await;
-    assert!(!waiter.is_finished());
-    waiter
-}
-
-async fn served(waiter: JoinHandle<Guard>) -> Guard {
-    timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap()
-}
-
-async fn released(guard: Guard) {
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
-}
+use crate::{LONG, SOON, door, locker, ms, released, secs, served, settle, waiter, world, world_with};
 
 /// How often a lease went back to the store. A place that is given up has no fence.
 fn gives_up(store: &Fickle) -> usize {

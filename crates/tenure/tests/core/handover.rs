@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tenure::{Acquire, Busy, ErrorKind, Fence, Guard, Locker, Notice, Owner, Place, State};
+use tenure::{Acquire, Busy, ErrorKind, Fence, Guard, Notice, Owner, Place, State};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints, SLOW};
 use crate::machine::Machine;
-use crate::{LONG, SOON, locker, ms, secs, settle, until, world};
+use crate::{LONG, SOON, door, locker, ms, secs, settle, until, world};
 
 const CLAIM: Duration = Duration::from_millis(1_500);
 
@@ -29,10 +29,6 @@ async fn scene(acquire: impl FnOnce(Acquire) -> Acquire) -> Scene {
     settle().await;
     assert!(matches!(last_place(&store), Place::Join { keep, claim } if keep > claim && claim == CLAIM));
     Scene { store, _machine: machine, held, waiter }
-}
-
-fn door(locks: &Locker) -> Acquire {
-    locks.mutex("door").ttl(LONG)
 }
 
 fn last_place(store: &Fickle) -> Place {

@@ -34,7 +34,8 @@ mod waiting;
 
 use std::time::Duration;
 
-use tenure::{Lease, Locker};
+use tenure::{Acquire, Guard, Lease, Locker, Release};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::fickle::Fickle;
@@ -64,6 +65,27 @@ fn locker(machine: &Machine, store: &Fickle) -> Locker {
 
 fn lease_of(guard: &tenure::Guard) -> Lease {
     Lease { name: guard.name(), owner: guard.token(), share: tenure::Share::MUTEX, ttl: LONG, fence: guard.fence() }
+}
+
+/// The mutex that most cases are about.
+fn door(locks: &Locker) -> Acquire {
+    locks.mutex("door").ttl(LONG)
+}
+
+/// A task that waits, in the room when this returns.
+async fn waiter(acquire: Acquire) -> JoinHandle<Guard> {
+    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
+    settle().await;
+    assert!(!waiter.is_finished());
+    waiter
+}
+
+async fn served(waiter: JoinHandle<Guard>) -> Guard {
+    timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap()
+}
+
+async fn released(guard: Guard) {
+    assert!(matches!(guard.release().await.unwrap(), Release::Released));
 }
 
 /// Lets every task run until it waits, without any time passing.

@@ -2,35 +2,18 @@
 
 use std::pin::pin;
 
-use tenure::{Acquire, Fence, Guard, Locker, Notice, State};
-use tokio::task::JoinHandle;
+use tenure::{Fence, Notice, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Fate, Hints, SLOW};
-use crate::{LONG, SOON, locker, ms, settle, world};
-
-fn door(locks: &Locker) -> Acquire {
-    locks.mutex("door").ttl(LONG)
-}
-
-async fn waiter(locks: &Locker) -> JoinHandle<Guard> {
-    let acquire = door(locks);
-    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
-    settle().await;
-    assert!(!waiter.is_finished());
-    waiter
-}
-
-async fn served(waiter: JoinHandle<Guard>) -> Guard {
-    timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap()
-}
+use crate::{LONG, door, locker, ms, served, waiter, world};
 
 /// A doubt about the lease is one for whoever has it.
 #[tokio::test(start_paused = true)]
 async fn a_doubt_passes_on() {
     let (_machine, store, locks) = world();
     let guard = door(&locks).acquire().await.unwrap();
-    let next = waiter(&locks).await;
+    let next = waiter(door(&locks)).await;
     store.fated(Fate::Fails);
     guard.extend(LONG).await.unwrap_err();
     assert_eq!(guard.state(), State::Jeopardy);
@@ -46,7 +29,7 @@ async fn what_was_handed_over_passes_on() {
     let (machine, store, locks) = world();
     let held = door(&locker(&machine, &store)).acquire().await.unwrap();
     store.hints(Hints::Pushed);
-    let (first, second) = (waiter(&locks).await, waiter(&locks).await);
+    let (first, second) = (waiter(door(&locks)).await, waiter(door(&locks)).await);
     let owner = store.acquires().pop().unwrap().1;
     let fence = Fence::from_counter(held.fence().unwrap().counter() + 1).unwrap();
     tokio::time::sleep(ms(500)).await;
@@ -63,7 +46,7 @@ async fn what_was_handed_over_passes_on() {
 async fn a_lease_with_an_extension_under_way_goes_through_the_store() {
     let (_machine, store, locks) = world();
     let guard = door(&locks).acquire().await.unwrap();
-    let next = waiter(&locks).await;
+    let next = waiter(door(&locks)).await;
     store.fated(Fate::Slow);
     {
         let mut extension = pin!(guard.extend(LONG * 60));

@@ -3,31 +3,11 @@
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use tenure::{Acquire, Clock, Guard, Locker, Notice, Place, Release, State};
-use tokio::task::JoinHandle;
+use tenure::{Clock, Notice, Place, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints};
-use crate::{LONG, SOON, locker, ms, settle, world};
-
-fn door(locks: &Locker) -> Acquire {
-    locks.mutex("door").ttl(LONG)
-}
-
-async fn waiter(acquire: Acquire) -> JoinHandle<Guard> {
-    let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
-    settle().await;
-    assert!(!waiter.is_finished());
-    waiter
-}
-
-async fn served(waiter: JoinHandle<Guard>) -> Guard {
-    timeout(SOON, waiter).await.expect("the waiter was forgotten").unwrap()
-}
-
-async fn released(guard: Guard) {
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
-}
+use crate::{LONG, SOON, door, locker, ms, released, served, settle, waiter, world};
 
 fn joins(store: &Fickle) -> usize {
     let joins = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.place, Place::Join { .. }));
