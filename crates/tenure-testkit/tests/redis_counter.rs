@@ -117,15 +117,21 @@ async fn a_push_from_far_ahead_is_at_most_a_reason_to_ask() {
     guard.verify().await.unwrap();
 }
 
+/// A guard that holds, another locker, and the guard of a waiter that believes what somebody published.
+async fn believed_by_a_forged_push(server: &RedisServer) -> (Guard, Locker, Guard) {
+    let mut reader = Reader::on(server);
+    let (held, ours, waiting) = held_and_waited_for(server).await;
+    let ear = reader.ear("door");
+    reader.publish(&ear, stored(server) + 5 * SECOND);
+    let guard = timeout(PATIENCE, waiting).await.expect("it does not believe in it").unwrap();
+    (held, ours, guard)
+}
+
 /// Whoever may read the queue and publish can make a waiter believe for as long as a claim. The counter is not touched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_push_is_believed_for_one_claim_and_moves_no_counter() {
     let server = RedisServer::start();
-    let mut reader = Reader::on(&server);
-    let (held, ours, waiting) = held_and_waited_for(&server).await;
-    let ear = reader.ear("door");
-    reader.publish(&ear, stored(&server) + 5 * SECOND);
-    let guard = timeout(PATIENCE, waiting).await.expect("it does not believe in it").unwrap();
+    let (held, ours, guard) = believed_by_a_forged_push(&server).await;
     assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
     counts_as_before(&server, &ours).await;
     held.verify().await.unwrap();
@@ -135,11 +141,7 @@ async fn a_forged_push_is_believed_for_one_claim_and_moves_no_counter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_fence_ends_with_the_first_renewal_of_a_real_lease() {
     let server = RedisServer::start();
-    let mut reader = Reader::on(&server);
-    let (held, ours, waiting) = held_and_waited_for(&server).await;
-    let ear = reader.ear("door");
-    reader.publish(&ear, stored(&server) + 5 * SECOND);
-    let guard = timeout(PATIENCE, waiting).await.expect("it does not believe in it").unwrap();
+    let (held, ours, guard) = believed_by_a_forged_push(&server).await;
     let _ = held.release().await.unwrap();
     assert_eq!(server.cli("GET door"), guard.token().to_string(), "the name is its own by now");
     assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
