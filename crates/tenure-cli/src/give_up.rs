@@ -14,7 +14,7 @@ use crate::take::CLEAN_UP;
 pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Duration>, failure: Failure) -> Failure {
     match (left_taken(locker, guards).await, min_hold) {
         (Some(left), _) => failure.and(&left),
-        // What was told already needs no more words.
+        // The failure has been told already: add nothing.
         (None, _) if failure.text.is_none() => failure,
         (None, Some(min)) if !min.is_zero() => {
             failure.and(&format!("what was released stays taken for up to {}, as --min-hold says", span(min)))
@@ -37,7 +37,7 @@ pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String
     }
     // A release without an answer is repeated in the background for as long as we are there, but for a token that was given.
     let settled = timeout(CLEAN_UP, locker.settled()).await.is_ok();
-    // What has settled may have been refused.
+    // A release in the background also ends when the store refuses it, so look at the store.
     let looks = unheard.into_iter().map(|(name, until)| {
         let token = tokens.iter().find(|(taken, _)| *taken == name).map(|(_, token)| token);
         async move { (!settled || may_hold(locker, &name, token).await).then_some((name, until)) }

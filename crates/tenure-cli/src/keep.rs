@@ -47,7 +47,7 @@ pub(crate) fn start(pid: i32, args: &Acquire) -> Result<u8, Failure> {
     block_on(relay(pid, args))
 }
 
-/// Starts the process. What it shows of its arguments is for people; what it goes by is told it by a pipe.
+/// Starts the keeper. Other users can read its arguments, so its flags and its password reach it through a pipe.
 fn spawn(pid: i32, args: &Acquire) -> io::Result<Child> {
     let mut keeper = child::command();
     keeper.arg(WORD).arg(std::process::id().to_string()).arg("--watch-pid").arg(pid.to_string()).arg("--").arg(&args.name);

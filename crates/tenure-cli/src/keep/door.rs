@@ -26,7 +26,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::config::Settings;
 use crate::store;
 
-/// How long the keeper and those who ask it wait for each other.
+/// Timeout of each side of a conversation between a keeper and a client.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How many callers are listened to at one door at once; further ones wait until one of these has spoken or is given up.
 const CALLERS: usize = 16;
@@ -154,14 +154,14 @@ pub(super) async fn release_for(guard: Guard, mut visitor: UnixStream) {
     let _ = timeout(PATIENCE, visitor.write_all(answer)).await;
 }
 
-/// What came of looking for a keeper.
+/// Result of asking the keeper of a lease.
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// There is none.
     Nobody,
     /// It has released the lease, or found it gone.
     Answered(Released),
-    /// What is there was not asked, for this reason.
+    /// The keeper was not asked; the text says why.
     Unheard(String),
     /// It has the token. Whether it has released the lease is unknown, for this reason.
     Unknown(&'static str),
@@ -169,7 +169,7 @@ pub(crate) enum Asked {
 
 /// Asks the process that keeps the lease to release it.
 ///
-/// The token goes to nobody but a process of this user: whoever has it can release the lease, and would be believed.
+/// Sends the token only to a process of this user: whoever has the token can release the lease, and this command believes the answer.
 pub(crate) async fn ask_release(name: &Name, token: &Owner, settings: &Settings) -> Asked {
     let address = address(name, token, settings);
     let mut unheard = None;
