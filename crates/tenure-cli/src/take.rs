@@ -55,7 +55,7 @@ impl<'a> Plan<'a> {
             biased;
             signal = signals.next() => return Err(self.interrupted(signal)),
             builder = store::open(self.settings) => {
-                let builder = builder?.ttl(self.ttl).guard(self.guard());
+                let builder = builder?.ttl(self.ttl).safety_margin(self.guard());
                 let builder = match self.label() {
                     Some(label) => builder.label(valid(label)?),
                     None => builder,
@@ -72,7 +72,7 @@ impl<'a> Plan<'a> {
         match ended {
             Ok(guards) => Ok((locker, guards)),
             // What the dropped wait may have taken is given up before we are gone.
-            Err(failure) => match timeout(CLEAN_UP, locker.settled()).await {
+            Err(failure) => match timeout(CLEAN_UP, locker.flush_releases()).await {
                 Ok(()) => Err(failure),
                 Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, span(self.ttl)))),
             },
@@ -144,7 +144,7 @@ impl<'a> Plan<'a> {
 
 /// A label that can be part of an owner.
 fn valid(label: &str) -> Result<&str, Failure> {
-    Owner::mint(label)?;
+    Owner::generate(label)?;
     Ok(label)
 }
 

@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_push_is_remembered_until_a_reply_or_its_end() {
         let seen = Counter::default();
-        let [mine, other] = ["mine", "other"].map(|label| Owner::mint(label).unwrap());
+        let [mine, other] = ["mine", "other"].map(|label| Owner::generate(label).unwrap());
         let lease = |owner: &Owner, counter| Lease {
             name: Name::new("door").unwrap(),
             owner: owner.clone(),

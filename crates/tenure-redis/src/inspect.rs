@@ -24,7 +24,7 @@ impl RedisStore {
             while let Some(keys) = scan.next().await? {
                 let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
                 let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
-                entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
+                entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_generated())));
             }
         }
         Ok(entries)

@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
 use tenure::{
-    Acquired, Busy, Entry, Error, ErrorKind, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Share, Store,
+    AcquireReply, Busy, Entry, Error, ErrorKind, Features, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Share,
+    Store,
 };
 use tokio::time::Instant;
 
@@ -62,14 +63,14 @@ impl PlainStore {
     }
 
     /// Asks by script; `repeated`: it was asked before, and nobody knows what came of that.
-    async fn ask(&self, request: &Request, ttl: Duration, repeated: bool, end: Instant) -> Result<Acquired, Error> {
+    async fn ask(&self, request: &Request, ttl: Duration, repeated: bool, end: Instant) -> Result<AcquireReply, Error> {
         let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
-        let repeatable: &[u8] = if request.repeatable { b"1" } else { b"0" };
+        let repeatable: &[u8] = if request.generated { b"1" } else { b"0" };
         let args = [request.owner.as_bytes(), ms.as_bytes(), repeatable, from];
         let keys = self.redis.layout.of(&request.name);
         let (answer, again) = self.redis.run(&script::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
         let held = match &answer {
-            Value::Int(1) => return Ok(Acquired::Granted(Grant { fence: None, ttl })),
+            Value::Int(1) => return Ok(AcquireReply::Granted(Grant { fence: None, ttl })),
             Value::Array(held) => &held[..],
             other => return Err(unexpected(format_args!("{other:?} to an acquisition")).maybe_applied()),
         };
@@ -77,7 +78,7 @@ impl PlainStore {
             [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
             _ => None,
         };
-        let answer = Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder });
+        let answer = AcquireReply::Busy(Busy { position: None, poll_interval: self.redis.recheck, grant_seq: None, holder });
         if repeated || again { told_apart(request, answer) } else { Ok(answer) }
     }
 
@@ -129,7 +130,7 @@ impl Store for PlainStore {
         Features { fence: false, shares: false, queue: false, cohort: false, push: false, min_ttl, ..features }
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.redis.layout.check(&request.name)?;
         let (ttl, end) = (self.kept(request.ttl), self.redis.end(request.ttl));
         check_mutex(request, self)?;
@@ -142,7 +143,7 @@ impl Store for PlainStore {
         }
         let (set, repeated) = self.set(request, ttl, end).await?;
         if set {
-            return Ok(Acquired::Granted(Grant { fence: None, ttl }));
+            return Ok(AcquireReply::Granted(Grant { fence: None, ttl }));
         }
         self.ask(request, ttl, repeated, end).await
     }
@@ -152,7 +153,7 @@ impl Store for PlainStore {
         Ok(None)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.redis.renewals_end(leases);
         if !self.seconds {
             return self.redis.renew_all(leases, None, end).await;
@@ -161,7 +162,7 @@ impl Store for PlainStore {
         self.redis.renew_all(&leases, None, end).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.redis.layout.check(&lease.name)?;
         let end = self.redis.end(lease.ttl);
         if linger.is_zero()
@@ -190,7 +191,8 @@ pub(crate) fn check_mutex(request: &Request, store: &impl fmt::Display) -> Resul
     if request.share == Share::MUTEX {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Unsupported, format!("the locks in this scheme at {store} are mutexes only")).fix("use a mutex"))
+    Err(Error::new(ErrorKind::Unsupported, format!("the locks in this scheme at {store} are mutexes only"))
+        .with_hint("use a mutex"))
 }
 
 /// The span rounded up to whole seconds.

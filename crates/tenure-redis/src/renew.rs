@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use futures_util::stream::{self, StreamExt};
-use tenure::{Error, Fence, Lease, Renewal, Share, Store};
+use tenure::{Error, Fence, Lease, RenewReply, Share, Store};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
@@ -30,12 +30,12 @@ pub(crate) struct Checked<'a> {
     /// To be renewed.
     pub(crate) kept: Cow<'a, [Lease]>,
     /// For each lease, what it is answered without being renewed; empty where all are kept.
-    refused: Vec<Option<Result<Renewal, Error>>>,
+    refused: Vec<Option<Result<RenewReply, Error>>>,
 }
 
 impl RedisStore {
     /// Renews leases that have fences.
-    pub(crate) async fn renew_counted(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    pub(crate) async fn renew_counted(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.renewals_end(leases);
         let checked = self.check_pushed(leases, end).await;
         let answers = self.renew_all(&checked.kept, None, end).await;
@@ -55,7 +55,7 @@ impl RedisStore {
             (_, Err(error)) => Some(Err(error.copy())),
             (before, Ok(Some(counter))) => {
                 let forged = before <= *counter && lease.fence.is_some_and(|fence| *counter < fence.counter());
-                forged.then_some(Ok(Renewal::Gone))
+                forged.then_some(Ok(RenewReply::Gone))
             }
             (_, Ok(None)) => None,
         };
@@ -65,9 +65,13 @@ impl RedisStore {
     }
 
     /// What all leases are answered, where those that were kept were answered this.
-    pub(crate) fn answered(&self, checked: Checked<'_>, answers: Vec<Result<Renewal, Error>>) -> Vec<Result<Renewal, Error>> {
+    pub(crate) fn answered(
+        &self,
+        checked: Checked<'_>,
+        answers: Vec<Result<RenewReply, Error>>,
+    ) -> Vec<Result<RenewReply, Error>> {
         for (lease, answer) in checked.kept.iter().zip(&answers) {
-            if matches!(answer, Ok(Renewal::Renewed)) {
+            if matches!(answer, Ok(RenewReply::Renewed)) {
                 self.connection.counter().confirmed(&lease.owner);
             }
         }
@@ -100,7 +104,12 @@ impl RedisStore {
     }
 
     /// Renews leases of names that hold their owners, or, where they are `stamped`, points in time.
-    pub(crate) async fn renew_all(&self, leases: &[Lease], stamped: Option<Stamp>, end: Instant) -> Vec<Result<Renewal, Error>> {
+    pub(crate) async fn renew_all(
+        &self,
+        leases: &[Lease],
+        stamped: Option<Stamp>,
+        end: Instant,
+    ) -> Vec<Result<RenewReply, Error>> {
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
         let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
@@ -152,7 +161,7 @@ impl RedisStore {
         size: usize,
         batches: &[Vec<&Lease>],
         stamped: Option<Stamp>,
-    ) -> Vec<Result<Vec<Renewal>, Error>> {
+    ) -> Vec<Result<Vec<RenewReply>, Error>> {
         let failed = OnceLock::new();
         let exchanges: Vec<_> =
             batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, stamped, &failed)).collect();
@@ -166,7 +175,7 @@ impl RedisStore {
         batches: &[Vec<&Lease>],
         stamped: Option<Stamp>,
         failed: &OnceLock<Error>,
-    ) -> Vec<Result<Vec<Renewal>, Error>> {
+    ) -> Vec<Result<Vec<RenewReply>, Error>> {
         let pipeline = |_: &Link, form| {
             let mut commands = Commands::new();
             for batch in batches {

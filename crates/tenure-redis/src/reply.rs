@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
-use tenure::{Busy, Error, Fence, Holder, Notice, Owner, Renewal, Share};
+use tenure::{Busy, Error, Fence, Holder, Notice, Owner, RenewReply, Share};
 
 use crate::failure::{COUNTER_FIX, translate, unexpected};
 
@@ -40,10 +40,10 @@ pub(crate) fn executed(mut queued: Vec<RedisResult<Value>>) -> Result<Option<Vec
     }
 }
 
-pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<Renewal>, Error> {
+pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<RenewReply>, Error> {
     let renewal = |value: &Value| match value {
-        Value::Int(1) => Ok(Renewal::Renewed),
-        Value::Int(0) => Ok(Renewal::Gone),
+        Value::Int(1) => Ok(RenewReply::Renewed),
+        Value::Int(0) => Ok(RenewReply::Gone),
         other => Err(unexpected(format_args!("{other:?} to a renewal"))),
     };
     match answer.map_err(|e| translate(&e))? {
@@ -82,12 +82,12 @@ pub(crate) fn counter(value: &Value) -> Result<u64, Error> {
         Value::BulkString(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
         _ => None,
     };
-    counter.ok_or_else(|| unexpected(format_args!("{value:?} as a grant counter")).fix(COUNTER_FIX))
+    counter.ok_or_else(|| unexpected(format_args!("{value:?} as a grant counter")).with_hint(COUNTER_FIX))
 }
 
 pub(crate) fn fence(counter: u64) -> Result<Fence, Error> {
     let exhausted = || Error::refused(format!("the grant counter stands at {counter}, beyond what a fence can be made of"));
-    Fence::from_counter(counter).ok_or_else(|| exhausted().maybe_applied().fix(COUNTER_FIX))
+    Fence::from_counter(counter).ok_or_else(|| exhausted().maybe_applied().with_hint(COUNTER_FIX))
 }
 
 pub(crate) fn holder(value: &[u8], ttl: i64, share: Share) -> Holder {
@@ -108,7 +108,7 @@ pub(crate) fn busy(answer: &Value, asked: Share) -> Result<Busy, Error> {
         }
         _ => return Err(odd()),
     };
-    Ok(Busy { ahead: u32::try_from(*ahead).ok(), recheck: Duration::ZERO, mark: Some(counter(mark)?), holder })
+    Ok(Busy { position: u32::try_from(*ahead).ok(), poll_interval: Duration::ZERO, grant_seq: Some(counter(mark)?), holder })
 }
 
 /// A push as `queue.lua` writes it, `<counter>:<claim in ms>`. Anything else is at least a reason to look.
@@ -116,7 +116,7 @@ pub(crate) fn notice(payload: &[u8], owner: &Owner) -> Notice {
     let granted = || {
         let (counter, claim) = std::str::from_utf8(payload).ok()?.split_once(':')?;
         let (fence, claim) = (Fence::from_counter(counter.parse().ok()?)?, Duration::from_millis(claim.parse().ok()?));
-        Some(Notice::Granted { owner: owner.clone(), fence, claim })
+        Some(Notice::Granted { owner: owner.clone(), fence, handoff_ttl: claim })
     };
-    granted().unwrap_or(Notice::Look)
+    granted().unwrap_or(Notice::Changed)
 }

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
 use tenure::{
-    Acquired, Busy, Entry, Error, ErrorKind, Features, Grant, Holder, Lease, Name, Notice, Released, Renewal, Request, Share,
-    Store,
+    AcquireReply, Busy, Entry, Error, ErrorKind, Features, Grant, Holder, Lease, Name, Notice, ReleaseReply, RenewReply, Request,
+    Share, Store,
 };
 
 use crate::commands::Digits;
@@ -94,7 +94,7 @@ impl Store for StampStore {
         Features { fence: false, shares: false, queue: false, cohort: false, push: false, server_clock, min_ttl, ..features }
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.redis.layout.check(&request.name)?;
         check_mutex(request, &self.redis)?;
         check_from(request)?;
@@ -105,16 +105,16 @@ impl Store for StampStore {
             clock.as_ref().map_or(b"", Digits::as_bytes),
             request.owner.as_bytes(),
             ms.as_bytes(),
-            if request.repeatable { b"1" } else { b"0" },
+            if request.generated { b"1" } else { b"0" },
             request.from.as_ref().map_or(b"", |from| from.as_bytes()),
         ];
         let script_keys = [keys.name(), keys.owner()];
         let (answer, repeated) = self.redis.run(&script::STAMP_ACQUIRE, &script_keys, &args, Repeat::Settled, end).await?;
         if answer == Value::Int(1) {
-            return Ok(Acquired::Granted(Grant { fence: None, ttl }));
+            return Ok(AcquireReply::Granted(Grant { fence: None, ttl }));
         }
         let holder = held(&answer).map_err(Error::maybe_applied)?;
-        let answer = Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder });
+        let answer = AcquireReply::Busy(Busy { position: None, poll_interval: self.redis.recheck, grant_seq: None, holder });
         if repeated { told_apart(request, answer) } else { Ok(answer) }
     }
 
@@ -123,12 +123,12 @@ impl Store for StampStore {
         Ok(None)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
         self.redis.renew_all(&leases, Some(self.stamp), self.redis.renewals_end(&leases)).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.redis.layout.check(&lease.name)?;
         let (keys, end, linger) = (self.redis.layout.of(&lease.name), self.redis.end(lease.ttl), Digits::of(millis(linger)));
         let args = [self.stamp.word(), lease.owner.as_bytes(), linger.as_bytes()];
@@ -148,7 +148,7 @@ impl Store for StampStore {
         let mut entries = Vec::new();
         for name in self.redis.names_beside().await? {
             // One that others have taken since, or put something else at, is none of ours.
-            let ours = |entry: &Entry| entry.holders.iter().any(|holder| holder.owner.is_ours());
+            let ours = |entry: &Entry| entry.holders.iter().any(|holder| holder.owner.is_generated());
             entries.extend(self.look_at(&name).await.or_else(unless_foreign)?.filter(ours));
         }
         Ok(entries)

@@ -9,7 +9,7 @@ use crate::locker::Core;
 use crate::room::Shape;
 use crate::tenure::Terms;
 use crate::wait::Wait;
-use crate::{Acquired, Error, ErrorKind, Guard, Holder, Lease, Name, Owner, Place, Request, Share};
+use crate::{AcquireReply, Enqueue, Error, ErrorKind, Guard, Holder, Lease, Name, Owner, Request, Share};
 
 /// What a waiting acquisition meets; see [`Acquire::on_wait`].
 #[derive(Debug)]
@@ -32,9 +32,9 @@ pub struct Acquire {
     pub(crate) name: Result<Name, Error>,
     share: Result<Share, Error>,
     terms: Terms,
-    guard: Option<Duration>,
+    safety_margin: Option<Duration>,
     pub(crate) wait: Option<Duration>,
-    pub(crate) recheck: Option<Duration>,
+    pub(crate) poll_interval: Option<Duration>,
     label: Arc<str>,
     pub(crate) token: Option<Owner>,
     observer: Option<Observer>,
@@ -45,14 +45,25 @@ impl Acquire {
         let terms = Terms {
             ttl: core.ttl,
             drift: core.drift,
-            guard: Duration::ZERO,
+            safety_margin: Duration::ZERO,
             renews: true,
             max_hold: None,
             min_hold: Duration::ZERO,
             linger: Duration::ZERO,
         };
-        let (guard, label) = (core.guard, Arc::clone(&core.label));
-        Self { core, name, share, terms, guard, wait: None, recheck: None, label, token: None, observer: None }
+        let (guard, label) = (core.safety_margin, Arc::clone(&core.label));
+        Self {
+            core,
+            name,
+            share,
+            terms,
+            safety_margin: guard,
+            wait: None,
+            poll_interval: None,
+            label,
+            token: None,
+            observer: None,
+        }
     }
 
     /// How long the lease lasts from each renewal, at the store.
@@ -94,8 +105,8 @@ impl Acquire {
     }
 
     /// How often to look again while nothing is heard from the store, instead of the store's own choice. Jitter is added.
-    pub fn recheck(mut self, every: Duration) -> Self {
-        self.recheck = Some(every);
+    pub fn poll_interval(mut self, every: Duration) -> Self {
+        self.poll_interval = Some(every);
         self
     }
 
@@ -116,8 +127,8 @@ impl Acquire {
     }
 
     /// The guard time of this lock, instead of the locker's.
-    pub fn guard(mut self, guard: Duration) -> Self {
-        self.guard = Some(guard);
+    pub fn safety_margin(mut self, guard: Duration) -> Self {
+        self.safety_margin = Some(guard);
         self
     }
 
@@ -136,7 +147,7 @@ impl Acquire {
         let (share, features) = (*self.share.as_ref().map_err(Error::copy)?, self.core.store.features());
         if share != Share::MUTEX && !features.shares {
             let what = format!("{} keeps no shares, and {} needs them", self.core.store, share.kind());
-            return Err(Error::new(ErrorKind::Unsupported, what).fix("use a mutex, or another store"));
+            return Err(Error::new(ErrorKind::Unsupported, what).with_hint("use a mutex, or another store"));
         }
         crate::owner::check_label(&self.label)?;
         check_terms(&self.core, &self.terms())
@@ -147,7 +158,7 @@ impl Acquire {
         let (length, most) = (name.as_str().len(), self.core.store.features().max_name);
         if length > most {
             let what = format!("the lock name has {length} bytes, more than the {most} this store can keep");
-            return Err(Error::invalid(what).fix("use a shorter name, or a digest of it"));
+            return Err(Error::invalid(what).with_hint("use a shorter name, or a digest of it"));
         }
         Ok(())
     }
@@ -188,22 +199,22 @@ impl Acquire {
     /// Takes over `lease`, once.
     pub(crate) async fn adopt(self, lease: &Lease) -> Result<Guard, Error> {
         self.check()?;
-        if !lease.owner.is_ours() {
+        if !lease.owner.is_generated() {
             let what =
                 format!("the lease of {:?} has an owner that was given, and another may hold by the same value", lease.name);
-            return Err(Error::invalid(what).fix("release it where it was taken, and take it again"));
+            return Err(Error::invalid(what).with_hint("release it where it was taken, and take it again"));
         }
         self.core.watchdog.tend();
         let (name, owner, share) = (lease.name.clone(), self.owner()?, lease.share);
         let from = Some(lease.owner.clone());
-        let request = Request { name, owner, share, ttl: lease.ttl, place: Place::None, repeatable: true, from };
+        let request = Request { name, owner, share, ttl: lease.ttl, enqueue: Enqueue::No, generated: true, from };
         let mut attempt = Attempt::new(&self.core, request);
         let sent_at = self.core.clock.now();
         let lost = || crate::watchdog::gone().context(format_args!("{:?}", lease.name));
         match attempt.send().await? {
-            Acquired::Granted(grant) => attempt.won(self.terms(), &self.label, sent_at, &grant).ok_or_else(lost),
-            Acquired::Busy(_) => Err(lost()),
-            Acquired::Refused { why, .. } => Err(Error::unavailable(why)),
+            AcquireReply::Granted(grant) => attempt.won(self.terms(), &self.label, sent_at, &grant).ok_or_else(lost),
+            AcquireReply::Busy(_) => Err(lost()),
+            AcquireReply::Refused { why, .. } => Err(Error::unavailable(why)),
         }
     }
 
@@ -214,18 +225,18 @@ impl Acquire {
 
     pub(crate) fn terms(&self) -> Terms {
         let ttl = self.terms.ttl;
-        Terms { guard: self.guard.unwrap_or(ttl / 10), ..self.terms }
+        Terms { safety_margin: self.safety_margin.unwrap_or(ttl / 10), ..self.terms }
     }
 
     /// The time to stop work was asked for. Else it is our choice, and may be shorter until a lease that was handed over is renewed.
-    pub(crate) fn asks_time(&self) -> bool {
-        self.guard.is_some()
+    pub(crate) fn asks_margin(&self) -> bool {
+        self.safety_margin.is_some()
     }
 
     pub(crate) fn owner(&self) -> Result<Owner, Error> {
         match &self.token {
             Some(token) => Ok(token.clone()),
-            None => Owner::mint(&self.label),
+            None => Owner::generate(&self.label),
         }
     }
 
@@ -253,9 +264,8 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub(crate) fn check_ttl(core: &Core, ttl: Duration) -> Result<(), Error> {
     let min = core.store.features().min_ttl;
     if ttl < min {
-        return Err(
-            Error::invalid(format!("a ttl of {ttl:?} is shorter than the {min:?} this store can keep")).fix("use a longer ttl")
-        );
+        return Err(Error::invalid(format!("a ttl of {ttl:?} is shorter than the {min:?} this store can keep"))
+            .with_hint("use a longer ttl"));
     }
     check_span("ttl", ttl)
 }
@@ -263,14 +273,14 @@ pub(crate) fn check_ttl(core: &Core, ttl: Duration) -> Result<(), Error> {
 fn check_span(what: &str, span: Duration) -> Result<(), Error> {
     if span > CENTURY {
         let fix = "use a shorter one: renewal keeps the lock for as long as the holder lives";
-        return Err(Error::invalid(format!("a {what} of {span:?} is longer than a century")).fix(fix));
+        return Err(Error::invalid(format!("a {what} of {span:?} is longer than a century")).with_hint(fix));
     }
     Ok(())
 }
 
 /// Refuses settings under which no lease could be kept.
 pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
-    let Terms { ttl, guard, .. } = *terms;
+    let Terms { ttl, safety_margin: guard, .. } = *terms;
     check_ttl(core, ttl)?;
     check_span("shortest hold", terms.min_hold)?;
     check_span("linger", terms.linger)?;
@@ -283,15 +293,15 @@ pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
             "a ttl of {ttl:?} is too short: of it {belief:?} can be believed (less clock drift and {guard:?} to stop work), \
              and a renewal with its timeout of {timeout:?} needs {needed:?}"
         );
-        return Err(Error::invalid(what).fix("use a longer ttl, a shorter operation timeout or less time to stop work"));
+        return Err(Error::invalid(what).with_hint("use a longer ttl, a shorter operation timeout or less time to stop work"));
     }
     match terms.max_hold {
         Some(max) if max.is_zero() => {
-            Err(Error::invalid("a longest hold of zero allows no work").fix("leave max-hold out or raise it"))
+            Err(Error::invalid("a longest hold of zero allows no work").with_hint("leave max-hold out or raise it"))
         }
         Some(max) if max < terms.min_hold => {
             let what = format!("the longest hold of {max:?} is shorter than the shortest of {:?}", terms.min_hold);
-            Err(Error::invalid(what).fix("raise max-hold or lower min-hold"))
+            Err(Error::invalid(what).with_hint("raise max-hold or lower min-hold"))
         }
         _ => Ok(()),
     }

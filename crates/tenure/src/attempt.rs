@@ -8,7 +8,7 @@ use crate::locker::Core;
 use crate::room::Shape;
 use crate::tenure::{Tenure, Terms};
 use crate::wait::LONGEST_PLACE;
-use crate::{Acquire, Acquired, BootTime, Error, Fence, Grant, Guard, Lease, Name, Place, Request};
+use crate::{Acquire, AcquireReply, BootTime, Enqueue, Error, Fence, Grant, Guard, Lease, Name, Request};
 
 /// One owner token on its way to the store. What it may have left there is cleared up when it is dropped unfinished.
 #[derive(Debug)]
@@ -31,17 +31,17 @@ impl Attempt {
         // The first lease covers the shortest hold even if the holder crashes at once.
         let ttl = shape.terms.ttl.max(shape.terms.min_hold);
         let (name, owner, repeatable) = (name.clone(), settings.owner()?, shape.token.is_none());
-        let request = Request { name, owner, share: shape.share, ttl, place: Place::None, repeatable, from: None };
+        let request = Request { name, owner, share: shape.share, ttl, enqueue: Enqueue::No, generated: repeatable, from: None };
         Ok(Self::new(&settings.core, request))
     }
 
-    pub(crate) async fn send(&mut self) -> Result<Acquired, Error> {
+    pub(crate) async fn send(&mut self) -> Result<AcquireReply, Error> {
         let before = self.leaves();
         let answer = self.core.attempt(&self.request).await;
         let there = answer.as_ref().map(|answer| match answer {
-            Acquired::Granted(_) => true,
-            Acquired::Busy(busy) => busy.ahead.is_some(),
-            Acquired::Refused { .. } => false,
+            AcquireReply::Granted(_) => true,
+            AcquireReply::Busy(busy) => busy.position.is_some(),
+            AcquireReply::Refused { .. } => false,
         });
         self.heard(before, there);
         answer
@@ -94,7 +94,7 @@ impl Attempt {
     }
 
     fn believed(&mut self, mut tenure: Tenure) -> Option<Guard> {
-        (tenure.minted, tenure.late) = (self.request.repeatable, self.unheard);
+        (tenure.minted, tenure.late) = (self.request.generated, self.unheard);
         if tenure.loss(self.core.clock.now()).is_some() {
             return None;
         }
@@ -111,10 +111,10 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         // A given value may be another's claim: only what carries our own random bits is ours to clear up.
-        if self.dirty && self.request.repeatable {
+        if self.dirty && self.request.generated {
             let now = self.core.clock.now();
             // A place that is made late may be served at its very end.
-            let place = if self.request.place == Place::None { Duration::ZERO } else { LONGEST_PLACE };
+            let place = if self.request.enqueue == Enqueue::No { Duration::ZERO } else { LONGEST_PLACE };
             let until = now + self.request.ttl.max(place);
             let lease = self.lease(self.request.ttl, None);
             self.core.watchdog.clear(Orphan { lease, lingers_until: now, until, late: self.unheard, once: false });

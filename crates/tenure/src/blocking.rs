@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::guard::Release;
-use crate::{Entry, Error, Fence, Lease, Loss, Name, Owner, Released, Share, State};
+use crate::guard::ReleaseOutcome;
+use crate::{EndReason, Entry, Error, Fence, Lease, Name, Owner, ReleaseReply, Share, State};
 
 /// Takes locks in one store, blocking the calling thread.
 ///
@@ -62,7 +62,7 @@ impl Drop for Background {
         if let Some(locks) = self.locks.take()
             && Handle::try_current().is_err()
         {
-            let _ = self.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.settled()).await });
+            let _ = self.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.flush_releases()).await });
         }
     }
 }
@@ -76,7 +76,7 @@ impl Locker {
     /// # Errors
     /// Those of the connection, and [`Unavailable`](crate::ErrorKind::Unavailable) when the thread cannot be started.
     pub fn connect(connecting: impl Future<Output = Result<crate::Locker, Error>>) -> Result<Self, Error> {
-        let no_thread = |e| Error::unavailable("the thread that renews locks could not be started").source(e);
+        let no_thread = |e| Error::unavailable("the thread that renews locks could not be started").with_source(e);
         let mut runtime = Background::start().map_err(no_thread)?;
         let locks = runtime.block_on(connecting)?;
         runtime.locks = Some(locks.clone());
@@ -134,7 +134,7 @@ impl Locker {
     }
 
     /// See [`Locker::release`](crate::Locker::release).
-    pub fn release(&self, lease: &Lease) -> Result<Released, Error> {
+    pub fn release(&self, lease: &Lease) -> Result<ReleaseReply, Error> {
         self.runtime.block_on(self.locks.release(lease))
     }
 
@@ -149,13 +149,13 @@ impl Locker {
     }
 
     /// See [`Locker::release_all`](crate::Locker::release_all).
-    pub fn release_all(&self) -> Vec<(Name, Result<Release, Error>)> {
+    pub fn release_all(&self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
         self.runtime.block_on(self.locks.release_all())
     }
 
-    /// See [`Locker::settled`](crate::Locker::settled).
-    pub fn settled(&self) {
-        self.runtime.block_on(self.locks.settled());
+    /// See [`Locker::flush_releases`](crate::Locker::flush_releases).
+    pub fn flush_releases(&self) {
+        self.runtime.block_on(self.locks.flush_releases());
     }
 
     fn guard(&self, guard: crate::Guard) -> Guard {
@@ -227,8 +227,8 @@ impl Guard {
     }
 
     /// See [`Guard::loss`](crate::Guard::loss).
-    pub fn loss(&self) -> Option<Loss> {
-        self.guard.loss()
+    pub fn end_reason(&self) -> Option<EndReason> {
+        self.guard.end_reason()
     }
 
     /// See [`Guard::verify`](crate::Guard::verify).
@@ -247,7 +247,7 @@ impl Guard {
     }
 
     /// See [`Guard::release`](crate::Guard::release).
-    pub fn release(self) -> Result<Release, Error> {
+    pub fn release(self) -> Result<ReleaseOutcome, Error> {
         self.runtime.block_on(self.guard.release())
     }
 
@@ -287,7 +287,7 @@ impl Guards {
     }
 
     /// See [`Guards::release`](crate::Guards::release).
-    pub fn release(self) -> Vec<(Name, Result<Release, Error>)> {
+    pub fn release(self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
         self.runtime.block_on(self.guards.release())
     }
 }

@@ -37,7 +37,7 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     what: String,
-    fix: Option<String>,
+    hint: Option<String>,
     maybe_applied: bool,
     holder: Option<Holder>,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -47,7 +47,7 @@ impl Error {
     /// An error of `kind` whose call was certainly not applied.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let what = what.into();
-        Self(Box::new(Inner { kind, what, fix: None, maybe_applied: false, holder: None, source: None }))
+        Self(Box::new(Inner { kind, what, hint: None, maybe_applied: false, holder: None, source: None }))
     }
 
     /// An [`ErrorKind::Invalid`].
@@ -72,8 +72,8 @@ impl Error {
 
     /// Says what the reader can do about it.
     #[must_use]
-    pub fn fix(mut self, fix: impl Into<String>) -> Self {
-        self.0.fix = Some(fix.into());
+    pub fn with_hint(mut self, fix: impl Into<String>) -> Self {
+        self.0.hint = Some(fix.into());
         self
     }
 
@@ -86,7 +86,7 @@ impl Error {
 
     /// Keeps the error below this one.
     #[must_use]
-    pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }
@@ -129,7 +129,7 @@ impl Error {
     #[must_use]
     pub fn copy(&self) -> Self {
         let mut copy = Self::new(self.0.kind, self.0.what.clone());
-        copy.0.fix.clone_from(&self.0.fix);
+        copy.0.hint.clone_from(&self.0.hint);
         copy.0.maybe_applied = self.0.maybe_applied;
         copy.0.holder.clone_from(&self.0.holder);
         copy
@@ -142,7 +142,7 @@ impl fmt::Display for Error {
         if let Some(source) = &self.0.source {
             write!(f, ": {source}")?;
         }
-        if let Some(fix) = &self.0.fix {
+        if let Some(fix) = &self.0.hint {
             write!(f, "; {fix}")?;
         }
         Ok(())

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use crate::book::Id;
 use crate::locker::Core;
 use crate::room::Shape;
-use crate::tenure::{Loss, State, Tenure};
+use crate::tenure::{EndReason, State, Tenure};
 use crate::watchdog::gone;
-use crate::{Acquired, BootTime, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Place, Request, Share};
+use crate::{AcquireReply, BootTime, Enqueue, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Request, Share};
 
 /// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
 ///
@@ -38,7 +38,7 @@ pub struct Guard {
 /// How a release went.
 #[derive(Debug)]
 #[must_use = "whether the name was still ours when it was given up"]
-pub enum Release {
+pub enum ReleaseOutcome {
     /// The name was ours and is free, or another's already (or lingers, see [`linger`](crate::Acquire::linger)).
     Released,
     /// So many other guards stand for the same tenure; see [`Guard::reenter`].
@@ -112,7 +112,7 @@ impl Guard {
     }
 
     /// Why the tenure ended; `None` while it stands.
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn end_reason(&self) -> Option<EndReason> {
         self.tenure.loss(self.core.clock.now())
     }
 
@@ -133,13 +133,13 @@ impl Guard {
         let claimed = self.share();
         let ours = |holder: &Holder| holder.owner == lease.owner && holder.share.weight() >= claimed.weight();
         if !entries.iter().flat_map(|entry| &entry.holders).any(ours) {
-            self.core.watchdog.lose(self.id, Loss::Gone);
+            self.core.watchdog.lose(self.id, EndReason::Gone);
         }
         self.check()
     }
 
     /// Resolves when the tenure ends, with the reason. It stays useful after the guard is gone.
-    pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
+    pub fn lost(&self) -> impl Future<Output = EndReason> + Send + use<> {
         let (tenure, clock) = (Arc::clone(&self.tenure), Arc::clone(&self.core.clock));
         async move { tenure.over(&*clock).await }
     }
@@ -198,30 +198,30 @@ impl Guard {
         let Lease { name, owner, share: held, ttl, .. } = self.tenure.lease();
         if !self.tenure.minted {
             let what = format!("the owner of {name:?} was given, and another may hold by the same value");
-            return Err(Error::invalid(what).fix("release it, and take the smaller share"));
+            return Err(Error::invalid(what).with_hint("release it, and take the smaller share"));
         }
         if share.kind() != held.kind() || share.weight() > held.weight() {
             let what = format!("{share:?} of {name:?} is not a part of {held:?}");
-            return Err(Error::invalid(what).fix("take a larger share with an acquisition of its own"));
+            return Err(Error::invalid(what).with_hint("take a larger share with an acquisition of its own"));
         }
         if share == held && !self.tenure.is_shrinking() {
             return self.check();
         }
         // As a heartbeat, which takes nothing that the owner does not hold: one that runs after the release finds nothing.
-        let request = Request { name, owner, share, ttl, place: Place::Keep, repeatable: true, from: None };
+        let request = Request { name, owner, share, ttl, enqueue: Enqueue::Heartbeat, generated: true, from: None };
         // Before anything is sent: the store may shrink the share, and nobody may be left to hear of it.
         self.tenure.shrink(share);
         match self.core.attempt(&request).await? {
-            Acquired::Granted(grant) => {
+            AcquireReply::Granted(grant) => {
                 self.tenure.set_fence(grant.fence);
                 self.tenure.shrunk(share);
                 self.check()
             }
-            Acquired::Busy(_) => {
-                self.core.watchdog.lose(self.id, Loss::Gone);
+            AcquireReply::Busy(_) => {
+                self.core.watchdog.lose(self.id, EndReason::Gone);
                 Err(self.lost_error())
             }
-            Acquired::Refused { why, .. } => Err(Error::unavailable(why)),
+            AcquireReply::Refused { why, .. } => Err(Error::unavailable(why)),
         }
     }
 
@@ -232,15 +232,15 @@ impl Guard {
     ///
     /// # Cancel safety
     /// A dropped future leaves the release to the background.
-    pub async fn release(mut self) -> Result<Release, Error> {
+    pub async fn release(mut self) -> Result<ReleaseOutcome, Error> {
         match self.leave() {
-            0 if !self.tenure.give_up() => Ok(Release::WasLost),
-            0 if self.hand_on() => Ok(Release::Released),
+            0 if !self.tenure.give_up() => Ok(ReleaseOutcome::WasLost),
+            0 if self.hand_on() => Ok(ReleaseOutcome::Released),
             0 => {
                 self.core.watchdog.forget(self.id);
                 self.core.release(Arc::clone(&self.tenure)).await
             }
-            others => Ok(Release::StillHeld(others)),
+            others => Ok(ReleaseOutcome::StillHeld(others)),
         }
     }
 
@@ -249,7 +249,7 @@ impl Guard {
     pub fn into_lease(self) -> Lease {
         self.core.watchdog.forget(self.id);
         self.tenure.give_up();
-        self.tenure.end(Loss::GivenUp);
+        self.tenure.end(EndReason::Released);
         self.tenure.lease()
     }
 
@@ -306,7 +306,7 @@ impl Guard {
 
     fn lost_error(&self) -> Error {
         let name = self.tenure.lease().name;
-        match self.loss() {
+        match self.end_reason() {
             Some(loss) => Error::new(ErrorKind::Lost, format!("{name:?} was lost: {loss}")),
             None => gone().context(format_args!("{name:?}")),
         }
@@ -342,7 +342,7 @@ impl Drop for Guard {
             self.core.watchdog.forget(self.id);
             self.core.clear(&self.tenure);
         }
-        self.tenure.end(Loss::GivenUp);
+        self.tenure.end(EndReason::Released);
     }
 }
 

@@ -49,7 +49,7 @@ pub use crate::clock::{BootClock, BootTime, Clock};
 pub use crate::duration::parse_duration;
 pub use crate::error::{Error, ErrorKind};
 pub use crate::fence::Fence;
-pub use crate::guard::{Guard, Release};
+pub use crate::guard::{Guard, ReleaseOutcome};
 pub use crate::locker::{Locker, LockerBuilder};
 pub use crate::memory::MemoryStore;
 pub use crate::multi::{AcquireAll, Guards};
@@ -57,6 +57,7 @@ pub use crate::name::Name;
 pub use crate::owner::Owner;
 pub use crate::share::{Kind, Share};
 pub use crate::store::{
-    Acquired, Busy, Entry, Features, Grant, Holder, Lease, Notice, Place, Released, Renewal, Request, Store, operation_timeout,
+    AcquireReply, Busy, Enqueue, Entry, Features, Grant, Holder, Lease, Notice, ReleaseReply, RenewReply, Request, Store,
+    operation_timeout,
 };
-pub use crate::tenure::{Loss, State};
+pub use crate::tenure::{EndReason, State};

@@ -8,14 +8,14 @@ use futures_util::future::join_all;
 
 use crate::acquire::{Acquire, check_ttl};
 use crate::book::Orphan;
-use crate::guard::Release;
+use crate::guard::ReleaseOutcome;
 use crate::owner::check_label;
 use crate::room::Rooms;
 use crate::tenure::Tenure;
 use crate::watchdog::{Watchdog, gone, no_answer};
 use crate::{
-    Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request,
-    Share, Store,
+    AcquireReply, BootClock, BootTime, Clock, EndReason, Entry, Error, ErrorKind, Grant, Guard, Lease, Name, ReleaseReply,
+    RenewReply, Request, Share, Store,
 };
 
 /// Takes locks in one store. Cheap to clone; clones share one watchdog.
@@ -42,7 +42,7 @@ pub(crate) struct Core {
     pub(crate) rooms: Rooms,
     pub(crate) label: Arc<str>,
     pub(crate) ttl: Duration,
-    pub(crate) guard: Option<Duration>,
+    pub(crate) safety_margin: Option<Duration>,
     pub(crate) drift: f64,
     /// The store has answered once: from then on an outage is something to wait out.
     pub(crate) answered: AtomicBool,
@@ -64,7 +64,7 @@ impl Locker {
             clock: Arc::new(BootClock),
             label: default_label(),
             ttl: Duration::from_secs(30),
-            guard: None,
+            safety_margin: None,
             drift: 0.01,
         }
     }
@@ -135,8 +135,8 @@ impl Locker {
         let leases = std::slice::from_ref(lease);
         let mut answers = self.core.limited(lease.ttl, async { Ok(self.core.store.renew(leases).await) }).await?;
         match answers.pop() {
-            Some(Ok(Renewal::Renewed)) => Ok(()),
-            Some(Ok(Renewal::Gone)) => Err(gone().context(format_args!("{:?}", lease.name))),
+            Some(Ok(RenewReply::Renewed)) => Ok(()),
+            Some(Ok(RenewReply::Gone)) => Err(gone().context(format_args!("{:?}", lease.name))),
             Some(Err(error)) => Err(error),
             None => Err(Error::unavailable("the store gave no answer for the lease").maybe_applied()),
         }
@@ -149,7 +149,7 @@ impl Locker {
     ///
     /// # Cancel safety
     /// After a dropped future the lease may have been given up or not; it may be called again. Nothing is done in the background.
-    pub async fn release(&self, lease: &Lease) -> Result<Released, Error> {
+    pub async fn release(&self, lease: &Lease) -> Result<ReleaseReply, Error> {
         self.core.limited(lease.ttl, self.core.store.release(lease, Duration::ZERO)).await
     }
 
@@ -174,11 +174,11 @@ impl Locker {
 
     /// Gives up everything that this locker holds and says how each release went.
     ///
-    /// The guards that are left learn it: they are lost, by [`Loss::GivenUp`](crate::Loss::GivenUp).
+    /// The guards that are left learn it: they are lost, by [`EndReason::Released`](EndReason::Released).
     ///
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
-    pub async fn release_all(&self) -> Vec<(Name, Result<Release, Error>)> {
+    pub async fn release_all(&self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
         let all = self.core.watchdog.give_up_all();
         let given_up = all.into_iter().filter(|tenure| tenure.give_up());
         let releases = given_up.map(|tenure| {
@@ -194,7 +194,7 @@ impl Locker {
     ///
     /// # Cancel safety
     /// A dropped future only stops waiting: the releases go on.
-    pub async fn settled(&self) {
+    pub async fn flush_releases(&self) {
         self.core.watchdog.cleared().await;
     }
 }
@@ -219,7 +219,7 @@ impl Core {
     ///
     /// # Cancel safety
     /// A dropped future, also one that was never polled, and an outcome that stays unknown leave the release to the background.
-    pub(crate) fn release(&self, tenure: Arc<Tenure>) -> impl Future<Output = Result<Release, Error>> + Send {
+    pub(crate) fn release(&self, tenure: Arc<Tenure>) -> impl Future<Output = Result<ReleaseOutcome, Error>> + Send {
         let releasing = Releasing { core: self, tenure, settled: false };
         releasing.run()
     }
@@ -244,7 +244,7 @@ impl Core {
     }
 
     /// One attempt at the store.
-    pub(crate) async fn attempt(&self, request: &Request) -> Result<Acquired, Error> {
+    pub(crate) async fn attempt(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.limited(request.ttl, self.store.acquire(request)).await
     }
 
@@ -263,13 +263,13 @@ struct Releasing<'a> {
 }
 
 impl Releasing<'_> {
-    async fn run(mut self) -> Result<Release, Error> {
+    async fn run(mut self) -> Result<ReleaseOutcome, Error> {
         let (core, tenure) = (self.core, &*self.tenure);
         let lease = tenure.lease();
-        let lost = matches!(tenure.loss(core.clock.now()), Some(loss) if loss != Loss::GivenUp);
+        let lost = matches!(tenure.loss(core.clock.now()), Some(loss) if loss != EndReason::Released);
         if tenure.may_be_anothers(core.clock.now(), core.operation_timeout(lease.ttl)) {
             self.settled = true;
-            return Ok(Release::WasLost);
+            return Ok(ReleaseOutcome::WasLost);
         }
         // A value that was given may be another's once this has run unheard: it is not sent again.
         self.settled = !tenure.minted;
@@ -281,10 +281,10 @@ impl Releasing<'_> {
             Err(error) => !error.is_transient(),
         };
         match answer {
-            Ok(Released::Released) if !lost => Ok(Release::Released),
-            Ok(_) => Ok(Release::WasLost),
+            Ok(ReleaseReply::Released) if !lost => Ok(ReleaseOutcome::Released),
+            Ok(_) => Ok(ReleaseOutcome::WasLost),
             Err(error) if error.is_transient() => {
-                Ok(Release::Unknown { until: core.forgotten_at(tenure).since(core.clock.now()), error })
+                Ok(ReleaseOutcome::Unknown { until: core.forgotten_at(tenure).since(core.clock.now()), error })
             }
             Err(error) => Err(error),
         }
@@ -306,7 +306,7 @@ pub struct LockerBuilder {
     clock: Arc<dyn Clock>,
     label: String,
     ttl: Duration,
-    guard: Option<Duration>,
+    safety_margin: Option<Duration>,
     drift: f64,
 }
 
@@ -321,8 +321,8 @@ impl LockerBuilder {
     /// How long before the lease ends at the store the holder stops believing it, so that work can stop before anyone else
     /// starts: a tenth of the ttl.
     #[must_use]
-    pub fn guard(mut self, guard: Duration) -> Self {
-        self.guard = Some(guard);
+    pub fn safety_margin(mut self, guard: Duration) -> Self {
+        self.safety_margin = Some(guard);
         self
     }
 
@@ -356,9 +356,8 @@ impl LockerBuilder {
         BootTime::check()?;
         check_label(&self.label)?;
         if !(0.0..=0.5).contains(&self.drift) {
-            return Err(
-                Error::invalid(format!("a clock drift of {} is not between 0 and 0.5", self.drift)).fix("0.01 is one percent")
-            );
+            return Err(Error::invalid(format!("a clock drift of {} is not between 0 and 0.5", self.drift))
+                .with_hint("0.01 is one percent"));
         }
         let locker = self.build_unchecked();
         locker.mutex("settings").check()?;
@@ -366,10 +365,10 @@ impl LockerBuilder {
     }
 
     fn build_unchecked(self) -> Locker {
-        let Self { store, clock, label, ttl, guard, drift } = self;
+        let Self { store, clock, label, ttl, safety_margin: guard, drift } = self;
         let watchdog = Watchdog::new(Arc::clone(&store), Arc::clone(&clock));
         let (rooms, label, answered) = (Rooms::default(), label.into(), AtomicBool::new(false));
-        Locker { core: Arc::new(Core { store, clock, watchdog, rooms, label, ttl, guard, drift, answered }) }
+        Locker { core: Arc::new(Core { store, clock, watchdog, rooms, label, ttl, safety_margin: guard, drift, answered }) }
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 
 use crate::attempt::Attempt;
-use crate::guard::{Release, run_until};
+use crate::guard::{ReleaseOutcome, run_until};
 use crate::room::Shape;
 use crate::wait::Wait;
-use crate::{Acquire, BootTime, Error, ErrorKind, Fence, Guard, Loss, Name, State};
+use crate::{Acquire, BootTime, EndReason, Error, ErrorKind, Fence, Guard, Name, State};
 
 /// An acquisition of several names, all or nothing; see [`Acquire::and`].
 ///
@@ -71,7 +71,7 @@ impl AcquireAll {
         let names = self.names.as_ref().map_err(Error::copy)?;
         if names.len() > 1 && self.settings.token.is_some() {
             let what = "a value that was given cannot own several names: taking and releasing them may have to be repeated";
-            return Err(Error::invalid(what).fix("leave the token out, or take the names one by one"));
+            return Err(Error::invalid(what).with_hint("leave the token out, or take the names one by one"));
         }
         names.iter().try_for_each(|name| self.settings.check_name(name))
     }
@@ -183,7 +183,7 @@ impl Taking<'_> {
         loop {
             let Some(name) = self.names.get(held.len()) else {
                 self.prolong(&held).await;
-                if held.iter().all(|guard| guard.loss().is_none()) {
+                if held.iter().all(|guard| guard.end_reason().is_none()) {
                     return Ok(held);
                 }
                 give_up(std::mem::take(&mut held)).await;
@@ -249,7 +249,7 @@ async fn give_up(guards: Vec<Guard>) {
 }
 
 /// Resolves when the first of `guards` has ended.
-fn first_lost(guards: &[Guard]) -> impl Future<Output = (Name, Loss)> + Send + use<> {
+fn first_lost(guards: &[Guard]) -> impl Future<Output = (Name, EndReason)> + Send + use<> {
     let each = guards.iter().map(|guard| {
         let (name, lost) = (guard.name(), guard.lost());
         Box::pin(async move { (name, lost.await) })
@@ -290,12 +290,12 @@ impl Guards {
     }
 
     /// Which one ended first in the order of names, and why; `None` while all stand.
-    pub fn loss(&self) -> Option<(Name, Loss)> {
-        self.iter().find_map(|guard| Some((guard.name(), guard.loss()?)))
+    pub fn end_reason(&self) -> Option<(Name, EndReason)> {
+        self.iter().find_map(|guard| Some((guard.name(), guard.end_reason()?)))
     }
 
     /// Resolves when the first of them ends, with its name and the reason.
-    pub fn lost(&self) -> impl Future<Output = (Name, Loss)> + Send + use<> {
+    pub fn lost(&self) -> impl Future<Output = (Name, EndReason)> + Send + use<> {
         first_lost(&self.guards)
     }
 
@@ -330,7 +330,7 @@ impl Guards {
     ///
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
-    pub async fn release(self) -> Vec<(Name, Result<Release, Error>)> {
+    pub async fn release(self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
         join_all(self.guards.into_iter().map(|guard| async move { (guard.name(), guard.release().await) })).await
     }
 }

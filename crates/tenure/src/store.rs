@@ -31,11 +31,11 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// It is granted where its share fits and nobody waits in front of it. An owner that holds already is granted again, for no
     /// shorter than before, because it may be a late repetition; with a smaller share it is a downgrade, with a larger one it is
     /// refused. An owner that was served is granted for its full ttl. A place that has lapsed, or was served and given up, is not
-    /// made again for a [`Place::Keep`]: it is answered busy without an [`ahead`](Busy::ahead), and its token is used up.
+    /// made again for a [`Enqueue::Heartbeat`]: it is answered busy without an [`position`](Busy::position), and its token is used up.
     ///
     /// # Errors
     /// [`Mismatch`](crate::ErrorKind::Mismatch) when the name is held or waited for as another kind of lock.
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error>;
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error>;
 
     /// Asks for shares of several names, all or none, in one atomic step; the grants in the order of the requests.
     ///
@@ -51,12 +51,12 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     ///
     /// A renewal never shortens a lease: one that runs late, or is for a shorter ttl, must not end what its holder believes. The
     /// answers stand in the order of the leases. A lease that is gone, or is another's, is left alone.
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>>;
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>>;
 
     /// Gives up a share or a place, if it is still this owner's, and serves those who wait.
     ///
     /// With a `linger` the name stays taken that long, by nobody: no renewal and no acquisition of the owner matches it.
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error>;
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error>;
 
     /// A stream of hints that the request's name is worth another look; armed when the call returns.
     ///
@@ -75,7 +75,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).features()
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         (**self).acquire(request).await
     }
 
@@ -83,11 +83,11 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).acquire_all(requests).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         (**self).renew(leases).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         (**self).release(lease, linger).await
     }
 
@@ -152,10 +152,10 @@ pub struct Request {
     /// For how long after the store executes it.
     pub ttl: Duration,
     /// What to do when it is busy.
-    pub place: Place,
+    pub enqueue: Enqueue,
     /// The owner's bits were made for this attempt alone, so finding it in place already is success. For a value that the
     /// caller gave it is busy: another may have given the same.
-    pub repeatable: bool,
+    pub generated: bool,
     /// Take the tenure over from this owner in one checked step, with a new fence; anything else in place is busy, and so
     /// is a free name.
     pub from: Option<Owner>,
@@ -163,23 +163,23 @@ pub struct Request {
 
 /// What a request that finds the name busy does about the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Enqueue {
     /// Leaves nothing behind.
-    None,
+    No,
     /// Takes a place that lapses unless it is looked after within `keep`; a grant handed to it lasts `claim` until renewed.
     Join {
         /// How long the place lives without a heartbeat.
-        keep: Duration,
+        entry_ttl: Duration,
         /// The ttl of a lease handed to this waiter.
-        claim: Duration,
+        handoff_ttl: Duration,
     },
     /// Looks after a place it has, and never makes one.
-    Keep,
+    Heartbeat,
 }
 
 /// The answer to [`Store::acquire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acquired {
+pub enum AcquireReply {
     /// The name is the owner's.
     Granted(Grant),
     /// Another has it.
@@ -206,11 +206,11 @@ pub struct Grant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy {
     /// How many wait in front of the place this owner has; `None` where it has none.
-    pub ahead: Option<u32>,
+    pub position: Option<u32>,
     /// When to look again if nothing is heard. The caller adds jitter.
-    pub recheck: Duration,
+    pub poll_interval: Duration,
     /// The grant counter when this was answered: a pushed grant that is not above it is an old one.
-    pub mark: Option<u64>,
+    pub grant_seq: Option<u64>,
     /// One of those who hold it, where the store tells.
     pub holder: Option<Holder>,
 }
@@ -288,7 +288,7 @@ mod millis {
 
 /// The answer for one lease of [`Store::renew`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewal {
+pub enum RenewReply {
     /// It lasts for its full ttl from now, or longer.
     Renewed,
     /// It is this owner's no longer.
@@ -297,7 +297,7 @@ pub enum Renewal {
 
 /// The answer to [`Store::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseReply {
     /// It was the owner's and is given up.
     Released,
     /// It was not the owner's.
@@ -308,7 +308,7 @@ pub enum Released {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Something changed: look again.
-    Look,
+    Changed,
     /// The name was handed to this owner.
     Granted {
         /// To whom.
@@ -316,7 +316,7 @@ pub enum Notice {
         /// With which number.
         fence: Fence,
         /// For how long, until it is renewed.
-        claim: Duration,
+        handoff_ttl: Duration,
     },
 }
 
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_holder_is_told_in_words() {
-        let (ours, nameless) = (Owner::mint("web-1").unwrap(), Owner::mint("").unwrap());
+        let (ours, nameless) = (Owner::generate("web-1").unwrap(), Owner::generate("").unwrap());
         for (holder, words) in [
             (holder(&ours, Some(2_500), Some(1_000)), "web-1, for 1.0s, ending in 2.5s unless renewed"),
             (holder(&ours, Some(2_500), Some(99)), "web-1, ending in 2.5s unless renewed"),
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_lease_survives_as_json() {
-        let (name, owner) = (Name::new("door").unwrap(), Owner::mint("web-1").unwrap());
+        let (name, owner) = (Name::new("door").unwrap(), Owner::generate("web-1").unwrap());
         let ttl = Duration::from_millis(2_500);
         let lease = Lease { name, owner, share: Share::MUTEX, ttl, fence: Fence::from_counter(7) };
         let json = serde_json::to_string(&lease).unwrap();

@@ -23,14 +23,14 @@ impl Inner {
     /// Tells those whom a command has served or who should look; its answer.
     pub(super) fn settle<T>(&mut self, mix: &Mix, now: At, name: &Name, done: Done<T>) -> T {
         self.network.watchers.retain(|watcher| !watcher.notices.is_closed());
-        for Served { owner, counter, claim, .. } in done.served {
+        for Served { owner, counter, handoff_ttl: claim, .. } in done.served {
             self.coverage.met(Met::Served);
             self.given(now, name, &owner);
             let Some(fence) = Fence::from_counter(counter) else { continue };
-            self.notify(mix, now, name, &Notice::Granted { owner, fence, claim });
+            self.notify(mix, now, name, &Notice::Granted { owner, fence, handoff_ttl: claim });
         }
         if done.freed {
-            self.notify(mix, now, name, &Notice::Look);
+            self.notify(mix, now, name, &Notice::Changed);
         }
         done.answer
     }
@@ -39,7 +39,7 @@ impl Inner {
     fn notify(&mut self, mix: &Mix, now: At, name: &Name, notice: &Notice) {
         let is_for = |watcher: &&Watcher| match notice {
             Notice::Granted { owner, .. } => watcher.name == *name && watcher.owner == *owner,
-            Notice::Look => watcher.name == *name,
+            Notice::Changed => watcher.name == *name,
         };
         let watchers: Vec<_> = self.network.watchers.iter().filter(is_for).map(|watcher| watcher.notices.clone()).collect();
         for watcher in watchers {

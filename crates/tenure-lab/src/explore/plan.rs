@@ -186,10 +186,10 @@ impl Plan {
             acquire = acquire.max_hold(longest);
         }
         if let Some(every) = self.recheck {
-            acquire = acquire.recheck(every);
+            acquire = acquire.poll_interval(every);
         }
         if let Some(guard) = self.guard {
-            acquire = acquire.guard(guard);
+            acquire = acquire.safety_margin(guard);
         }
         if let Some(token) = &self.token {
             acquire = acquire.token(token.clone());

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tenure::record::{Held, Record, Served, Turn, Waiter};
-use tenure::{Acquired, Entry, Error, Fence, Lease, Name, Owner, Place, Released, Renewal, Request, Share};
+use tenure::record::{Change, Held, Record, Served, Waiter};
+use tenure::{AcquireReply, Enqueue, Entry, Error, Fence, Lease, Name, Owner, ReleaseReply, RenewReply, Request, Share};
 
 use super::Flaw;
 use super::clock::{At, ms, nanos};
@@ -47,7 +47,7 @@ pub(super) struct Done<T> {
 }
 
 impl<T> Done<T> {
-    fn of<U>(turn: Turn<U>, answer: impl FnOnce(U) -> T) -> Self {
+    fn of<U>(turn: Change<U>, answer: impl FnOnce(U) -> T) -> Self {
         Self { answer: answer(turn.answer), served: turn.served, freed: turn.freed }
     }
 }
@@ -124,7 +124,7 @@ impl Server {
         run(record, clock, &mut next)
     }
 
-    pub(super) fn acquire(&mut self, request: &Request, now: At, sent_at: At, copy: bool) -> Result<Done<Acquired>, Error> {
+    pub(super) fn acquire(&mut self, request: &Request, now: At, sent_at: At, copy: bool) -> Result<Done<AcquireReply>, Error> {
         let flaw = self.flaw;
         let asked = self.as_flawed(request, now);
         let turn = self.on(&request.name, now, |record, clock, next| {
@@ -137,7 +137,7 @@ impl Server {
         self.origins.insert(request.owner.clone(), Origin { sent_at, ran_at: now, copy, ttl: nanos(request.ttl) });
         let mark = Some(self.counter);
         let mut done = Done::of(turn, |answer| answer.acquired(RECHECK, mark));
-        if let Acquired::Granted(grant) = &mut done.answer {
+        if let AcquireReply::Granted(grant) = &mut done.answer {
             grant.ttl = request.ttl;
             self.given.extend(grant.fence.map(|fence| (request.owner.clone(), fence.counter())));
             if flaw == Flaw::TellsOldFence {
@@ -156,17 +156,17 @@ impl Server {
     fn as_flawed(&self, request: &Request, now: At) -> Request {
         let mut request = request.clone();
         let holder = || anyone(self.held(&request.name, now).map(|(held, _)| held)).map(|held| held.owner.clone());
-        match (self.flaw, &mut request.place) {
-            (Flaw::ShortClaim, Place::Join { claim, .. }) => *claim /= 2,
+        match (self.flaw, &mut request.enqueue) {
+            (Flaw::ShortClaim, Enqueue::Join { handoff_ttl: claim, .. }) => *claim /= 2,
             (Flaw::ShortLease, _) => request.ttl -= request.ttl / 10,
-            (Flaw::GivenIsMine, _) => request.repeatable = true,
+            (Flaw::GivenIsMine, _) => request.generated = true,
             (Flaw::AdoptsAnything, _) if request.from.is_some() => request.from = holder(),
             _ => {}
         }
         request
     }
 
-    pub(super) fn renew(&mut self, lease: &Lease, now: At) -> Renewal {
+    pub(super) fn renew(&mut self, lease: &Lease, now: At) -> RenewReply {
         let flaw = self.flaw;
         self.on(&lease.name, now, |record, clock, _| {
             let held = anyone(record.holders()).cloned();
@@ -190,10 +190,10 @@ impl Server {
         })
     }
 
-    pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Done<Released> {
+    pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Done<ReleaseReply> {
         let flaw = self.flaw;
         if flaw == Flaw::LosesReleases {
-            return Done { answer: Released::Released, served: Vec::new(), freed: false };
+            return Done { answer: ReleaseReply::Released, served: Vec::new(), freed: false };
         }
         let turn = self.on(&lease.name, now, |record, clock, next| {
             let any = anyone(record.holders()).map(|held| held.owner.clone()).filter(|_| flaw == Flaw::ReleasesAnyone);

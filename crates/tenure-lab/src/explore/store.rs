@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tenure::{Acquired, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{AcquireReply, Entry, Error, Features, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Store};
 use tokio::sync::mpsc;
 
 use super::clock::SimClock;
@@ -27,7 +27,7 @@ impl SimStore {
         match &op {
             Op::Acquire(request) => {
                 let now = self.world.now();
-                self.world.state().asks(now, self.process, &request.owner, request.repeatable);
+                self.world.state().asks(now, self.process, &request.owner, request.generated);
             }
             Op::Release(lease, _) => self.world.state().gives_up(&lease.owner),
             _ => {}
@@ -57,10 +57,10 @@ impl Store for SimStore {
         }
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         match self.call(Op::Acquire(request.clone())).await? {
             Reply::Acquired(acquired) => {
-                if let (Acquired::Granted(_), Some(token)) = (&acquired, self.world.state().tokens.get_mut(&request.owner)) {
+                if let (AcquireReply::Granted(_), Some(token)) = (&acquired, self.world.state().tokens.get_mut(&request.owner)) {
                     token.answered = true;
                 }
                 Ok(acquired)
@@ -75,7 +75,7 @@ impl Store for SimStore {
         Ok(None)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         match self.call(Op::Renew(leases.to_vec())).await {
             Ok(Reply::Renewed(answers)) => answers,
             Ok(_) => unreachable!("it answers what it is asked"),
@@ -83,7 +83,7 @@ impl Store for SimStore {
         }
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         match self.call(Op::Release(lease.clone(), linger)).await? {
             Reply::Released(released) => Ok(released),
             _ => unreachable!("it answers what it is asked"),

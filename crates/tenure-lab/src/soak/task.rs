@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Acquire, AcquireAll, BootTime, Error, Fence, Guard, Locker, Loss, Release, Share, State};
+use tenure::{Acquire, AcquireAll, BootTime, EndReason, Error, Fence, Guard, Locker, ReleaseOutcome, Share, State};
 use tenure_testkit::history::{At, nanos};
 use tenure_testkit::worker::lock;
 use tokio::time::sleep;
@@ -173,7 +173,7 @@ impl Task {
             1 => acquire.min_hold(self.millis(40)),
             2 => acquire.max_hold(Duration::from_millis(5) + self.millis(500)),
             3 => acquire.fixed_lease(),
-            4 => acquire.recheck(Duration::from_millis(3)),
+            4 => acquire.poll_interval(Duration::from_millis(3)),
             _ => acquire,
         }
     }
@@ -269,7 +269,7 @@ impl Task {
         }
         let cut = self.cut(2);
         match self.unless_cut(cut, goes.release()).await {
-            None | Some(Ok(Release::StillHeld(1))) => {}
+            None | Some(Ok(ReleaseOutcome::StillHeld(1))) => {}
             how => self.finds(format_args!("a guard beside another was released: {how:?}")),
         }
     }
@@ -322,7 +322,7 @@ impl Task {
         let Held { guard, told } = held;
         if guard.state() == State::Lost {
             self.tally.lost += 1;
-            if guard.loss() == Some(Loss::Gone) && self.keeps {
+            if guard.end_reason() == Some(EndReason::Gone) && self.keeps {
                 self.finds(format_args!("{} is gone, in a store that keeps its data", guard.name()));
             }
         }

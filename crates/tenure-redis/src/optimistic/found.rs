@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::record::{Answer, Held, Record, Turn};
-use tenure::{Error, Owner, Place, Request, Share};
+use tenure::record::{Answer, Change, Held, Record};
+use tenure::{Enqueue, Error, Owner, Request, Share};
 
 use crate::commands::{Commands, Digits};
 use crate::keys::Key;
@@ -60,10 +60,10 @@ impl Found {
         wake: &str,
         now: Duration,
         next: &mut dyn FnMut() -> u64,
-    ) -> Result<Turn<Answer>, Error> {
+    ) -> Result<Change<Answer>, Error> {
         self.check()?;
-        let place = if self.foreign.is_some() { Place::None } else { request.place };
-        self.record.acquire(&Request { place, ..request.clone() }, wake, now, next)
+        let place = if self.foreign.is_some() { Enqueue::No } else { request.enqueue };
+        self.record.acquire(&Request { enqueue: place, ..request.clone() }, wake, now, next)
     }
 
     /// Adds the command that writes what has become of it, where that is something else.

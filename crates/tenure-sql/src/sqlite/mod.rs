@@ -20,7 +20,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::record::Listeners;
-use tenure::{Acquired, Entry, Error, Features, Grant, Lease, Locker, Name, Notice, Released, Renewal, Request, Store};
+use tenure::{
+    AcquireReply, Entry, Error, Features, Grant, Lease, Locker, Name, Notice, ReleaseReply, RenewReply, Request, Store,
+};
 use tokio::sync::oneshot;
 
 use self::thread::{Worker, ended};
@@ -73,7 +75,7 @@ pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
 
 /// The path in full: it means the same file after a change of directory, and none of SQLite's special names.
 fn checked(path: &Path) -> Result<PathBuf, Error> {
-    absolute(path).map_err(|e| Error::invalid(format!("{:?} is no path for a lock file", path.display())).source(e))
+    absolute(path).map_err(|e| Error::invalid(format!("{:?} is no path for a lock file", path.display())).with_source(e))
 }
 
 impl SqliteStore {
@@ -122,7 +124,7 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let (request, recheck) = (request.clone(), self.recheck);
         self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, recheck)).await
     }
@@ -133,7 +135,7 @@ impl Store for SqliteStore {
         self.worker.call(self.limit(ttl), true, move |file| file.acquire_all(&requests)).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let Some(shortest) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
         let batch = leases.to_vec();
         match self.worker.call(self.limit(shortest), false, move |file| file.renew(&batch)).await {
@@ -142,7 +144,7 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let lease = lease.clone();
         self.worker.call(self.limit(lease.ttl), false, move |file| file.release(&lease, linger)).await
     }

@@ -55,7 +55,7 @@ impl Found {
     /// Whether the owner has a place that was looked after just now.
     pub(super) fn is_fresh(&self, owner: &Owner, now: Duration) -> bool {
         let place = self.waiters.iter().find(|waiter| waiter.owner == *owner);
-        place.is_some_and(|place| place.until >= now + place.keep / 8 * 7)
+        place.is_some_and(|place| place.until >= now + place.entry_ttl / 8 * 7)
     }
 
     pub(super) fn record(&self) -> Record {
@@ -77,7 +77,7 @@ impl Found {
         for Waiter { number, .. } in waiters.dropped {
             conn.prepare_cached(DROP_PLACE)?.execute((name, signed(*number)))?;
         }
-        for Waiter { number, owner, share, keep, claim, until, wake } in waiters.put {
+        for Waiter { number, owner, share, entry_ttl: keep, handoff_ttl: claim, until, wake } in waiters.put {
             let (number, keep, claim, until) = (signed(*number), nanos(*keep), nanos(*claim), nanos(*until));
             let row = (name, number, owner.as_bytes(), share.weight(), share.capacity(), keep, claim, until, wake);
             conn.prepare_cached(PUT_PLACE)?.execute(row)?;
@@ -143,8 +143,8 @@ fn waiter(row: &Row<'_>) -> rusqlite::Result<Waiter> {
         number: unsigned(row.get(0)?),
         owner: owner(row, 1)?,
         share: share(row, 2)?,
-        keep: span(row.get(4)?),
-        claim: span(row.get(5)?),
+        entry_ttl: span(row.get(4)?),
+        handoff_ttl: span(row.get(5)?),
         until: span(row.get(6)?),
         wake: row.get(7)?,
     })

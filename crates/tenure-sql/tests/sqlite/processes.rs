@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use tenure::{Acquired, Request, Store as _};
+use tenure::{AcquireReply, Request, Store as _};
 
 use crate::child::{finish, start};
 use crate::common::{check_integrity, fresh, granted, lease, owner, raw, request};
@@ -114,5 +114,5 @@ async fn a_busy_file_is_told_within_the_operation_timeout() {
     assert_eq!((error.kind(), error.may_have_been_applied()), (tenure::ErrorKind::Unavailable, false));
     println!("{error}");
     blocker.execute_batch("ROLLBACK").unwrap();
-    assert!(matches!(store.acquire(&asked).await.unwrap(), Acquired::Granted(_)));
+    assert!(matches!(store.acquire(&asked).await.unwrap(), AcquireReply::Granted(_)));
 }

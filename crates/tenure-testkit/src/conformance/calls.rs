@@ -48,7 +48,7 @@ pub(super) struct Parts {
 
 impl Scene {
     pub(super) fn lock(&self, locks: &Locker) -> Acquire {
-        (self.kind)(locks, &self.name).ttl(LONG).recheck(Duration::from_millis(20))
+        (self.kind)(locks, &self.name).ttl(LONG).poll_interval(Duration::from_millis(20))
     }
 
     fn several(&self) -> tenure::AcquireAll {
@@ -311,9 +311,9 @@ fn of_a_locker() -> Vec<Call> {
             let released = scene.here.release_all().await;
             released.into_iter().try_for_each(|(_, released)| released.map(drop))
         }),
-        call!("Locker::settled", "after a drop", mutex, mine, |scene, parts| {
+        call!("Locker::flush_releases", "after a drop", mutex, mine, |scene, parts| {
             parts.mine.clear();
-            scene.here.settled().await;
+            scene.here.flush_releases().await;
             Ok(())
         }, elsewhere),
     ]

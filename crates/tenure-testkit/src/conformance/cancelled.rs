@@ -101,7 +101,7 @@ impl Stage {
             drop((guard, rival));
         }
         for locks in [&self.here, &self.there] {
-            timeout(PATIENCE, locks.settled()).await.unwrap_or_else(|_| panic!("{what}: the clean-up hangs"));
+            timeout(PATIENCE, locks.flush_releases()).await.unwrap_or_else(|_| panic!("{what}: the clean-up hangs"));
         }
         for left in scene.names() {
             let left = self.witness.inspect(Some(&name(&left))).await.unwrap();
@@ -236,7 +236,7 @@ pub async fn a_blocking_call_that_times_out_leaves_nothing(subject: &dyn Subject
         let locks = tenure::blocking::Locker::connect(async move { Ok(tenure::Locker::new(store)) }).unwrap();
         for wait in [0, 1, 2, 3, 5, 8, 13, 21, 34] {
             let wait = Duration::from_millis(wait);
-            let one = locks.mutex("door").ttl(LONG).wait(wait).recheck(Duration::from_millis(3));
+            let one = locks.mutex("door").ttl(LONG).wait(wait).poll_interval(Duration::from_millis(3));
             assert_eq!(locks.acquire(one).unwrap_err().kind(), ErrorKind::TimedOut);
             let both = locks.mutex("attic").ttl(LONG).wait(wait).and("door");
             assert_eq!(locks.acquire_all(both).unwrap_err().kind(), ErrorKind::TimedOut);

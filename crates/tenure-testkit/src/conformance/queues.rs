@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use tenure::{Acquired, BootTime, Busy, Notice, Owner, Place, Released, Renewal, Request, Share, Store};
+use tenure::{AcquireReply, BootTime, Busy, Enqueue, Notice, Owner, ReleaseReply, RenewReply, Request, Share, Store};
 use tokio::time::timeout;
 
 use super::shares::release;
@@ -27,7 +27,7 @@ fn waiter() -> Request {
 }
 
 fn brief(keep: Duration) -> Request {
-    Request { place: Place::Join { keep, claim: CLAIM }, ..request("door", LONG) }
+    Request { enqueue: Enqueue::Join { entry_ttl: keep, handoff_ttl: CLAIM }, ..request("door", LONG) }
 }
 
 async fn holder(store: &dyn Store) -> Request {
@@ -38,13 +38,13 @@ async fn holder(store: &dyn Store) -> Request {
 
 async fn busy(store: &dyn Store, request: &Request) -> Busy {
     match store.acquire(request).await.unwrap() {
-        Acquired::Busy(busy) => busy,
+        AcquireReply::Busy(busy) => busy,
         other => panic!("{:?} was to be busy: {other:?}", request.owner),
     }
 }
 
 async fn ahead(store: &dyn Store, request: &Request) -> Option<u32> {
-    busy(store, request).await.ahead
+    busy(store, request).await.position
 }
 
 async fn waiters(store: &dyn Store) -> u64 {
@@ -96,7 +96,7 @@ pub async fn a_try_neither_queues_nor_overtakes(subject: &dyn Subject) -> Outcom
 pub async fn a_given_value_never_queues(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
-    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..waiter() };
+    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), generated: false, ..waiter() };
     assert_eq!((ahead(&ours, &given).await, ahead(&theirs, &given).await), (None, None));
     assert_eq!(waiters(&ours).await, 0);
     release(&ours, &held).await;
@@ -159,7 +159,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
     let (held, first, second) = (holder(&ours).await, waiter(), waiter());
     assert_eq!((ahead(&ours, &first).await, ahead(&theirs, &second).await), (Some(0), Some(1)));
     release(&ours, &first).await;
-    assert_eq!(ours.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(ours.release(&lease(&first), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     assert_eq!((waiters(&ours).await, ahead(&theirs, &keeping(&second)).await), (1, Some(0)));
     release(&ours, &held).await;
     assert_inside(&ours, &second).await;
@@ -173,7 +173,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
 pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let claim = Duration::from_secs(1);
-    let dead = Request { place: Place::Join { keep: LONG, claim }, ..waiter() };
+    let dead = Request { enqueue: Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim }, ..waiter() };
     let (held, alive) = (holder(&ours).await, waiter());
     assert_eq!((ahead(&ours, &dead).await, ahead(&theirs, &alive).await), (Some(0), Some(1)));
     let released_at = BootTime::now();
@@ -181,7 +181,7 @@ pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subj
     let waited = served_after(&theirs, &alive, released_at).await;
     assert!(waited + Duration::from_millis(2) >= claim, "served after {waited:?}");
     assert!(waited < claim + Duration::from_secs(1), "served only after {waited:?}");
-    assert!(matches!(ours.renew(&[lease(&dead)]).await[..], [Ok(Renewal::Gone)]));
+    assert!(matches!(ours.renew(&[lease(&dead)]).await[..], [Ok(RenewReply::Gone)]));
     assert_eq!(ahead(&ours, &keeping(&dead)).await, None);
     Ok(())
 }
@@ -196,8 +196,8 @@ pub async fn dead_heads_in_a_row_are_passed(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
     let claim = Duration::from_millis(400);
-    let place = Place::Join { keep: LONG, claim };
-    let dead: Vec<_> = (0..3).map(|_| Request { place, ..waiter() }).collect();
+    let place = Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim };
+    let dead: Vec<_> = (0..3).map(|_| Request { enqueue: place, ..waiter() }).collect();
     for request in &dead {
         busy(&ours, request).await;
     }
@@ -222,7 +222,7 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     let grant = granted(&theirs, &keeping(&waiting)).await;
     assert_eq!(grant.ttl, LONG);
     assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG / 2);
-    assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(Renewal::Renewed)]));
+    assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(RenewReply::Renewed)]));
     Ok(())
 }
 
@@ -237,11 +237,11 @@ pub async fn a_hand_over_is_pushed_to_the_one_that_is_served(subject: &dyn Subje
     busy(&theirs, &second).await;
     let mut notices = theirs.watch(&first).await.unwrap();
     let mut silent = theirs.watch(&second).await.unwrap();
-    let mark = busy(&theirs, &keeping(&first)).await.mark;
+    let mark = busy(&theirs, &keeping(&first)).await.grant_seq;
     busy(&theirs, &keeping(&second)).await;
     release(&ours, &held).await;
     let notice = timeout(PATIENCE, notices.next()).await.expect("nobody told the waiter").expect("the stream ended");
-    let Notice::Granted { owner, fence, claim } = notice else { panic!("{notice:?}") };
+    let Notice::Granted { owner, fence, handoff_ttl: claim } = notice else { panic!("{notice:?}") };
     assert_eq!((&owner, claim), (&first.owner, CLAIM));
     assert!(Some(fence.counter()) > mark, "{fence} is not above {mark:?}");
     assert!(granted(&theirs, &keeping(&first)).await.fence >= Some(fence));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Acquired, BootTime, ErrorKind, Fence, Lease, Released, Renewal, Request, Share, Store};
+use tenure::{AcquireReply, BootTime, ErrorKind, Fence, Lease, ReleaseReply, RenewReply, Request, Share, Store};
 
 use super::{
     LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, request,
@@ -34,7 +34,7 @@ async fn is_refused(store: &dyn Store, requests: &[Request]) -> bool {
 
 async fn release(store: &dyn Store, requests: &[Request]) {
     for request in requests {
-        assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     }
 }
 
@@ -61,7 +61,7 @@ pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome
         for free in NAMES.into_iter().filter(|name| *name != held) {
             assert_free(subject, free).await;
         }
-        assert_eq!(theirs.renew(&[lease(&alone)]).await[0].as_ref().unwrap(), &Renewal::Renewed);
+        assert_eq!(theirs.renew(&[lease(&alone)]).await[0].as_ref().unwrap(), &RenewReply::Renewed);
         release(&theirs, &[alone]).await;
     }
     let requests = each(LONG);
@@ -72,7 +72,7 @@ pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome
         assert!(is_busy(&theirs, &request(name, LONG)).await, "{name}");
     }
     let leases: Vec<_> = requests.iter().map(lease).collect();
-    assert!(ours.renew(&leases).await.iter().all(|answer| matches!(answer, Ok(Renewal::Renewed))));
+    assert!(ours.renew(&leases).await.iter().all(|answer| matches!(answer, Ok(RenewReply::Renewed))));
     release(&ours, &requests).await;
     for name in NAMES {
         assert_free(subject, name).await;
@@ -87,7 +87,7 @@ pub async fn all_are_taken_once_however_often_it_is_asked(subject: &dyn Subject)
     let brief = each(TTL);
     let first = taken(&ours, &brief).await;
     let longer: Vec<_> = brief.iter().map(|request| lease(&Request { ttl: LONG, ..request.clone() })).collect();
-    assert!(ours.renew(&longer).await.iter().all(|answer| matches!(answer, Ok(Renewal::Renewed))));
+    assert!(ours.renew(&longer).await.iter().all(|answer| matches!(answer, Ok(RenewReply::Renewed))));
     let second = taken(&theirs, &brief).await;
     assert!(!ours.features().fence || second.iter().zip(&first).all(|(second, first)| second >= first));
     tokio::time::sleep(TTL * 3 / 2).await;
@@ -130,7 +130,7 @@ pub async fn all_does_not_overtake_who_waits(subject: &dyn Subject) -> Outcome {
         let dying = request("door", TTL / 2);
         granted(&theirs, &dying).await;
         let waiting = joining(&request("door", LONG));
-        assert!(matches!(theirs.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
+        assert!(matches!(theirs.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
         tokio::time::sleep(TTL).await;
         assert!(is_refused(&ours, &each(LONG)).await, "it overtook who waits");
         assert!(is_refused(&ours, &each(LONG)).await, "it overtook who was served");
@@ -208,7 +208,7 @@ pub async fn all_takes_nothing_again_that_lingers(subject: &dyn Subject) -> Outc
         let requests: Vec<_> = each(LONG).into_iter().map(|request| Request { share, ..request }).collect();
         taken(&ours, &requests).await;
         let [lingers, free @ ..] = &requests[..] else { unreachable!("there are three") };
-        assert_eq!(ours.release(&lease(lingers), LONG).await.unwrap(), Released::Released);
+        assert_eq!(ours.release(&lease(lingers), LONG).await.unwrap(), ReleaseReply::Released);
         release(&ours, free).await;
         assert!(is_refused(&theirs, &requests).await, "{share:?}");
         for request in free {
@@ -216,7 +216,7 @@ pub async fn all_takes_nothing_again_that_lingers(subject: &dyn Subject) -> Outc
         }
         assert_eq!(
             ours.release(&Lease { owner: lingers.owner.lingering(), ..lease(lingers) }, Duration::ZERO).await.unwrap(),
-            Released::Released
+            ReleaseReply::Released
         );
     }
     Ok(())

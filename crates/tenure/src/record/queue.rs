@@ -15,9 +15,9 @@ pub struct Waiter {
     /// How much it waits for. A place keeps the share it was made for.
     pub share: Share,
     /// How long the place lives from each heartbeat.
-    pub keep: Duration,
+    pub entry_ttl: Duration,
     /// The ttl of a lease handed to it: the waiter's own number, whoever serves it.
-    pub claim: Duration,
+    pub handoff_ttl: Duration,
     /// When the place lapses.
     pub until: Duration,
     /// How the store finds the waiter. Means nothing here.
@@ -50,7 +50,7 @@ impl Queue {
     }
 
     /// How many stand in front of the owner's place.
-    pub(super) fn ahead(&self, owner: &Owner) -> Option<u32> {
+    pub(super) fn position_of(&self, owner: &Owner) -> Option<u32> {
         self.at(owner).map(|at| u32::try_from(at).unwrap_or(u32::MAX))
     }
 
@@ -64,7 +64,7 @@ impl Queue {
     pub(super) fn refresh(&mut self, owner: &Owner, wake: &str, now: Duration) {
         let Some(waiter) = self.at(owner).and_then(|at| self.waiters.get_mut(at)) else { return };
         self.by_end.remove(&(waiter.until, waiter.number));
-        waiter.until = super::end(now, waiter.keep);
+        waiter.until = super::end(now, waiter.entry_ttl);
         if waiter.wake != wake {
             wake.clone_into(&mut waiter.wake);
         }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tenure::blocking::Locker;
-use tenure::{BootClock, ErrorKind, Loss, Release, Released, State};
+use tenure::{BootClock, EndReason, ErrorKind, ReleaseOutcome, ReleaseReply, State};
 
 use crate::fickle::{Fate, Fickle};
 use crate::{LONG, ms, secs};
@@ -30,7 +30,7 @@ fn a_lock_is_taken_shown_verified_extended_and_released() {
     assert!(guard.remaining() > LONG);
     assert!(format!("{guard:?}").contains("door"), "{guard:?}");
     assert!(format!("{locks:?}").contains("Locker"), "{locks:?}");
-    assert!(matches!(guard.release().unwrap(), Release::Released));
+    assert!(matches!(guard.release().unwrap(), ReleaseOutcome::Released));
     assert_eq!(locks.list().unwrap(), []);
 }
 
@@ -58,11 +58,11 @@ fn a_lease_passes_and_everything_is_given_up() {
     assert_ne!(adopted.token(), lease.owner);
     assert_eq!(locks.adopt(&lease).unwrap_err().kind(), ErrorKind::Lost);
     let outcomes = locks.release_all();
-    assert!(matches!(&outcomes[..], [(name, Ok(Release::Released))] if name.as_str() == "door"), "{outcomes:?}");
+    assert!(matches!(&outcomes[..], [(name, Ok(ReleaseOutcome::Released))] if name.as_str() == "door"), "{outcomes:?}");
     assert_eq!(adopted.state(), State::Lost);
     store.fated(Fate::Slow);
     drop(locks.acquire(locks.mutex("gate").ttl(LONG)).unwrap());
-    locks.settled();
+    locks.flush_releases();
     store.fated(Fate::Works);
     assert_eq!(locks.list().unwrap(), []);
 }
@@ -72,9 +72,9 @@ fn a_lease_is_renewed_and_released_by_whoever_has_it() {
     let (_store, locks) = over_a_store();
     let lease = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap().into_lease();
     locks.renew(&lease).unwrap();
-    assert_eq!(locks.release(&lease).unwrap(), Released::Released);
+    assert_eq!(locks.release(&lease).unwrap(), ReleaseReply::Released);
     assert_eq!(locks.renew(&lease).unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(locks.release(&lease).unwrap(), Released::NotHeld);
+    assert_eq!(locks.release(&lease).unwrap(), ReleaseReply::NotHeld);
 }
 
 #[test]
@@ -83,12 +83,12 @@ fn a_name_is_held_as_often_as_it_was_taken() {
     let outer = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap();
     let inner = outer.reenter();
     assert_eq!((outer.holds(), inner.token()), (2, outer.token()));
-    assert!(matches!(outer.release().unwrap(), Release::StillHeld(1)));
+    assert!(matches!(outer.release().unwrap(), ReleaseOutcome::StillHeld(1)));
     assert!(inner.lease_remaining() > inner.remaining());
-    assert_eq!((inner.holds(), inner.loss()), (1, None));
+    assert_eq!((inner.holds(), inner.end_reason()), (1, None));
     let other = inner.reenter();
     let _lease = inner.into_lease();
-    assert_eq!(other.loss(), Some(Loss::GivenUp));
+    assert_eq!(other.end_reason(), Some(EndReason::Released));
 }
 
 /// The background thread renews while the caller works, and the guard keeps the thread.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use tenure::{ErrorKind, Guard, Locker, Place, Share, State};
+use tenure::{Enqueue, ErrorKind, Guard, Locker, Share, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle};
@@ -112,8 +112,8 @@ async fn a_downgrade_of_a_lost_lease_takes_nothing() {
     let places = store
         .calls()
         .into_iter()
-        .filter_map(|(_, call)| if let Call::Acquire(request) = call { Some(request.place) } else { None });
-    assert_eq!(places.last(), Some(Place::Keep), "a late one would take the name again after its release");
+        .filter_map(|(_, call)| if let Call::Acquire(request) = call { Some(request.enqueue) } else { None });
+    assert_eq!(places.last(), Some(Enqueue::Heartbeat), "a late one would take the name again after its release");
 }
 
 /// What the store keeps is less than what the guard says: that is not its tenure any more.
@@ -126,11 +126,11 @@ async fn a_guard_that_says_too_much_is_lost_when_it_asks() {
         owner: guard.token(),
         share: Share::READ,
         ttl: LONG,
-        place: Place::Keep,
-        repeatable: true,
+        enqueue: Enqueue::Heartbeat,
+        generated: true,
         from: None,
     };
-    assert!(matches!(tenure::Store::acquire(&store, &smaller).await.unwrap(), tenure::Acquired::Granted(_)));
+    assert!(matches!(tenure::Store::acquire(&store, &smaller).await.unwrap(), tenure::AcquireReply::Granted(_)));
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.state(), State::Lost);
 }
@@ -152,7 +152,7 @@ async fn everything_is_given_up_though_nobody_waits_for_it() {
             }
         }
         drop((all, guards));
-        locks.settled().await;
+        locks.flush_releases().await;
         assert_eq!(locks.list().await.unwrap().len(), 0, "left after {polls} polls");
     }
 }

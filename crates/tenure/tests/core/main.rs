@@ -34,7 +34,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use tenure::{Acquire, Guard, Lease, Locker, Release};
+use tenure::{Acquire, Guard, Lease, Locker, ReleaseOutcome};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -85,7 +85,7 @@ async fn served(waiter: JoinHandle<Guard>) -> Guard {
 }
 
 async fn released(guard: Guard) {
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
 }
 
 /// Lets every task run until it waits, without any time passing.
