@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tenure::record::{Change, Held, Record, Served, Waiter};
-use tenure::{AcquireReply, Enqueue, Entry, Error, Fence, Lease, Name, Owner, ReleaseReply, RenewReply, Request, Share};
+use tenure::store::record::{Change, Held, Record, Served, Waiter};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request};
+use tenure::{Entry, Error, Fence, Lease, Name, Owner, Share};
 
 use super::Flaw;
 use super::clock::{At, ms, nanos};
@@ -172,7 +173,7 @@ impl Server {
             let held = anyone(record.holders()).cloned();
             let owner = match held {
                 Some(held) if flaw == Flaw::RenewsLinger && held.lingers && held.owner == lease.owner.lingering() => {
-                    let revived = Held { owner: lease.owner.clone(), lingers: false, ..held };
+                    let revived = held.with_owner(lease.owner.clone()).with_lingers(false);
                     *record = Record::new([revived], record.waiters().cloned().collect::<Vec<_>>());
                     lease.owner.clone()
                 }
@@ -184,7 +185,10 @@ impl Server {
                 shorten(record, &owner, clock + lease.ttl);
             }
             if flaw == Flaw::ShrinksShare {
-                change(record, &owner, |held| Held { share: least(held.share), ..held });
+                change(record, &owner, |held| {
+                    let share = least(held.share);
+                    held.with_share(share)
+                });
             }
             renewal
         })
@@ -208,7 +212,7 @@ impl Server {
         let names = self.names.iter().filter(|(key, _)| name.is_none_or(|name| name == key));
         let entry = |(name, record): &(Name, Record)| {
             let (holders, waiters) = record.inspect(clock);
-            (!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters })
+            (!holders.is_empty() || waiters > 0).then(|| Entry::new(name.clone(), holders, waiters))
         };
         names.filter_map(entry).collect()
     }
@@ -221,7 +225,7 @@ fn anyone<'a>(holders: impl Iterator<Item = &'a Held>) -> Option<&'a Held> {
 
 /// The owner's lease ends at `until`, whatever it was.
 fn shorten(record: &mut Record, owner: &Owner, until: Duration) {
-    change(record, owner, |held| Held { until, ..held });
+    change(record, owner, |held| held.with_until(until));
 }
 
 /// The owner's lease becomes another.
