@@ -236,8 +236,7 @@ pub(crate) fn keeping(request: &Request) -> Request {
 }
 
 pub(crate) fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
+    request.lease()
 }
 
 /// The grant of a request that must be granted.

@@ -26,8 +26,7 @@ fn request(name: &str) -> Request {
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
+    request.lease()
 }
 
 async fn is_held(store: &Faulty<MemoryStore>, request: &Request) -> bool {

@@ -40,8 +40,7 @@ fn request(name: &str, ttl: Duration) -> Request {
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
+    request.lease()
 }
 
 async fn fence(store: &RedisStore, request: &Request) -> Fence {

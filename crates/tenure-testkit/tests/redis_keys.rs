@@ -35,8 +35,7 @@ fn joining(share: Share) -> Request {
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
+    request.lease()
 }
 
 async fn takes(store: &dyn Store, request: &Request) {

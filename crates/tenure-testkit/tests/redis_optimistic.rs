@@ -25,8 +25,7 @@ fn request() -> Request {
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
+    request.lease()
 }
 
 /// A server whose counter is not far behind: to lift that takes another look.

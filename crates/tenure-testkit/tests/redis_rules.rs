@@ -33,8 +33,7 @@ fn request(name: &str) -> Request {
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
+    request.lease()
 }
 
 /// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.

@@ -178,8 +178,7 @@ async fn counter(store: &RedisStore, name: &str) -> u64 {
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
+    request.lease()
 }
 
 /// A counter that was lost is lifted to the server's time since 2026, to the microsecond: others compare theirs with it.

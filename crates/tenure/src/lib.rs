@@ -22,6 +22,9 @@
 //! `docs/calls.md` has the calls of others beside ours: those of a PHP class, of Redisson, of Spring and of `SET NX`. `docs/choosing.md`
 //! says which scheme to use beside whom.
 
+// Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
+#![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
+
 mod acquire;
 mod attempt;
 pub mod blocking;

@@ -16,8 +16,7 @@ fn request(name: &str) -> Request {
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
+    request.lease()
 }
 
 fn new() -> (Machine, Arc<dyn Store>) {
