@@ -94,7 +94,7 @@ pub(super) async fn claims_no_more(guard: &Guard, store: &dyn Store) {
     if state == State::Lost {
         return;
     }
-    let entries = store.inspect(Some(&name)).await.expect("the store works again");
+    let entries = store.inspect(Some(name)).await.expect("the store works again");
     let took = tenure::BootTime::now().since(began);
     let held = entries.iter().flat_map(|entry| &entry.holders).find(|holder| holder.owner == *token);
     let Some(held) = held else { panic!("{guard:?} claims a name that the store keeps for others: {entries:?}") };
