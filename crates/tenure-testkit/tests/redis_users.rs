@@ -44,7 +44,7 @@ async fn works(ours: &Locker, theirs: &Locker, names: &[&str]) {
         let held = kind(ours, name).ttl(LONG).acquire().await.unwrap();
         let waits = kind(theirs, name).ttl(LONG);
         let waiting = tokio::spawn(async move { waits.acquire().await.unwrap() });
-        let entry = async || ours.store().inspect(Some(&held.name())).await.unwrap();
+        let entry = async || ours.store().inspect(Some(held.name())).await.unwrap();
         while entry().await[0].waiters == 0 {}
         assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Released), "{name}");
         let next = timeout(PATIENCE, waiting).await.expect("it is not handed over").unwrap();

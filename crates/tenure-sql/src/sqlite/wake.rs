@@ -69,7 +69,7 @@ impl Wake {
 
     /// Tells those whom a call served, after it was committed.
     pub(super) fn tell<T>(&mut self, name: &Name, turn: &Change<T>) {
-        self.listeners().tell(name, turn, |address, notice| self.send(address, name, &notice));
+        self.listeners().publish(name, turn, |address, notice| self.send(address, name, &notice));
     }
 
     fn send(&mut self, address: &str, name: &Name, notice: &Notice) {
