@@ -55,7 +55,7 @@ async fn the_shortest_ttl_leaves_time_for_a_renewal() {
     door(304).check().unwrap();
     refused(&door(202).fixed_lease(), "too short");
     door(203).fixed_lease().check().unwrap();
-    refused(&door(304).safety_margin(ms(1)), "1ms to stop work");
+    refused(&door(304).safety_margin(ms(1)), "safety margin of 1ms");
     assert_eq!(LIMIT, ms(200));
 }
 
