@@ -22,36 +22,19 @@
 //! Locks of other libraries, and of programs that send the commands themselves, are taken as they have them: see [`Scheme`]. In those whose values do
 //! not say who holds, that is in `{<tag>}:o:<name>`.
 
-mod commands;
-mod connection;
-mod counter;
-mod dial;
-mod failure;
-mod frame;
-mod handshake;
-mod inspect;
-mod keys;
-mod link;
-mod multiplex;
+#[cfg(feature = "redis-1")]
+mod external;
 mod native;
-mod optimistic;
 mod options;
-mod plain;
-mod push;
-mod renew;
-mod reply;
-mod scheme;
-mod script;
-mod stamp;
+mod schemes;
+mod scripts;
+mod transport;
 
 #[cfg(feature = "redis-1")]
-mod brought;
-
-#[cfg(feature = "redis-1")]
-pub use crate::brought::over;
-pub use crate::native::RedisStore;
+pub use crate::external::over;
+pub use crate::native::store::RedisStore;
 pub use crate::options::Options;
-pub use crate::scheme::Scheme;
+pub use crate::schemes::scheme::Scheme;
 
 /// Connects to the server at `url` and makes sure that it answers.
 ///

@@ -151,8 +151,8 @@ fn read_scripts_at_run_time(root: &Path) {
     const BUILT_IN: &str = r#"concat!($(include_str!(concat!("scripts/", $file)), "\n"),+)"#;
     const READ: &str = r#"&*Box::leak([$(std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts/", $file))
             .expect("the script is there"), "\n".to_owned()),+].concat().into_boxed_str())"#;
-    let path = root.join("crates/tenure-redis/src/script.rs");
-    let source = fs::read_to_string(&path).expect("script.rs is where it was");
+    let path = root.join("crates/tenure-redis/src/scripts.rs");
+    let source = fs::read_to_string(&path).expect("scripts.rs is where it was");
     if source.contains(READ) {
         return;
     }

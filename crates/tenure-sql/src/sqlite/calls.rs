@@ -24,18 +24,18 @@ const TOLD: Duration = Duration::from_secs(1);
 type Next<'a> = &'a mut dyn FnMut() -> u64;
 
 impl LockFile {
-    /// `recheck` is for those who wait and are not told.
-    pub(super) fn acquire(&mut self, request: &Request, recheck: Duration) -> Result<AcquireReply, Error> {
+    /// `poll_interval` is for those who wait and are not told.
+    pub(super) fn acquire(&mut self, request: &Request, poll_interval: Duration) -> Result<AcquireReply, Error> {
         self.follow()?;
         if let Some((busy, mark)) = self.look(request)? {
-            return Ok(busy.acquired(recheck, Some(mark)));
+            return Ok(busy.acquired(poll_interval, Some(mark)));
         }
         let address = self.wake.address();
         let ask = |record: &mut Record, now, next: Next<'_>| record.acquire(request, address, now, next);
         let (turn, mark) = self.call(&request.name, ask)?;
         self.wake.tell(&request.name, &turn);
         let told = matches!(turn.answer, Answer::Busy { position: Some(_), .. }) && !self.wake.address().is_empty();
-        Ok(turn.answer.acquired(if told { TOLD } else { recheck }, Some(mark)))
+        Ok(turn.answer.acquired(if told { TOLD } else { poll_interval }, Some(mark)))
     }
 
     pub(super) fn acquire_all(&mut self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {

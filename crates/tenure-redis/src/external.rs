@@ -1,10 +1,12 @@
 //! Locks over a connection that the application has already.
 
+use std::time::Duration;
+
 use redis::aio::ConnectionLike;
 
-use crate::RedisStore;
-use crate::connection::Connection;
-use crate::link::Link;
+use crate::native::store::RedisStore;
+use crate::transport::connection::Connection;
+use crate::transport::link::Link;
 
 /// Locks over a `redis` 1.x connection of the application's, such as a `MultiplexedConnection` or a `ConnectionManager`.
 ///
@@ -17,12 +19,6 @@ pub fn over<C>(connection: C, prefix: &str) -> RedisStore
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {
-    let recheck = std::time::Duration::from_millis(100);
-    RedisStore::over(
-        Connection::brought(Link::brought(connection)),
-        "a connection of the application's".to_owned(),
-        prefix,
-        None,
-        recheck,
-    )
+    let connection = Connection::external(Link::external(connection));
+    RedisStore::over(connection, "a connection of the application's", prefix, None, Duration::from_millis(100))
 }

@@ -15,14 +15,14 @@ use tenure::{Error, Owner};
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
-use crate::commands::Commands;
-use crate::counter::Counter;
-use crate::failure::{is_crowded, is_out_of_memory, translate};
-use crate::handshake::{Identity, Met};
-use crate::link::{Answers, DEAD_AFTER, Link, Moment, now_ms};
-use crate::options::Options;
-use crate::push::{Listener, Pushes};
-use crate::script::Form;
+use crate::transport::commands::Commands;
+use crate::transport::contact::Moment;
+use crate::transport::failure::{is_crowded, is_out_of_memory, translate};
+use crate::transport::form::Form;
+use crate::transport::handshake::{Established, establish};
+use crate::transport::link::{DEAD_AFTER, Identity, Link};
+use crate::transport::push::{Listener, Pushes};
+use crate::transport::reply::Answers;
 
 /// How long the first contact may take.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
@@ -33,7 +33,6 @@ pub(crate) struct Connection {
     replacing: tokio::sync::Mutex<()>,
     pushes: Arc<Pushes>,
     subscribing: tokio::sync::Mutex<()>,
-    counter: Counter,
     /// A connection was left behind whose commands may still run.
     loose: AtomicBool,
 }
@@ -63,7 +62,7 @@ enum Source {
     Client(Box<Client>),
     /// The application connected, and looks after its connection.
     #[cfg(feature = "redis-1")]
-    Brought,
+    External,
 }
 
 #[derive(Default)]
@@ -74,18 +73,17 @@ struct State {
 }
 
 impl Connection {
-    /// Connects for the first time.
-    pub(crate) async fn open(options: &Options) -> Result<Self, Error> {
-        let client = options.client()?;
-        let connection = Self::new(Source::Client(Box::new(client)), None, Pushes::new(&options.prefix)?);
-        connection.replace(Instant::now() + FIRST_CONTACT).await.map_err(|e| e.context(format_args!("{options}")))?;
+    /// Connects for the first time. Messages come on a channel whose name begins with `prefix`.
+    pub(crate) async fn open(client: Client, prefix: &str) -> Result<Self, Error> {
+        let connection = Self::new(Source::Client(Box::new(client)), None, Pushes::new(prefix)?);
+        connection.replace(Instant::now() + FIRST_CONTACT).await?;
         Ok(connection)
     }
 
     /// Uses a connection that the application looks after. What it had under way when it broke may run later.
     #[cfg(feature = "redis-1")]
-    pub(crate) fn brought(link: Link) -> Self {
-        Self::new(Source::Brought, Some(link), Pushes::deaf())
+    pub(crate) fn external(link: Link) -> Self {
+        Self::new(Source::External, Some(link), Pushes::deaf())
     }
 
     fn new(source: Source, link: Option<Link>, pushes: Arc<Pushes>) -> Self {
@@ -97,7 +95,6 @@ impl Connection {
             replacing: tokio::sync::Mutex::default(),
             pushes,
             subscribing: tokio::sync::Mutex::default(),
-            counter: Counter::default(),
             loose: AtomicBool::new(loose),
         }
     }
@@ -110,21 +107,6 @@ impl Connection {
     /// The counter was never lifted through the connection in use.
     pub(crate) fn is_new(&self) -> bool {
         self.link().is_none_or(|link| link.is_new())
-    }
-
-    /// What is known of the grant counter.
-    pub(crate) fn counter(&self) -> &Counter {
-        &self.counter
-    }
-
-    /// The largest grant counter that a reply has told. Whoever compares a grant with it reads it before the request leaves: all that
-    /// was seen by then was granted before.
-    pub(crate) fn seen(&self) -> u64 {
-        self.counter.largest()
-    }
-
-    pub(crate) fn saw(&self, counter: u64) {
-        self.counter.saw(counter, now_ms());
     }
 
     /// Hears what is pushed to `owner` from now on, until the listener is dropped. It hears nothing where
@@ -162,7 +144,7 @@ impl Connection {
         self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
     }
 
-    /// Which of [`DELETES`](crate::script::DELETES) to try.
+    /// Which of [`DELETES`](crate::transport::link::DELETES) to try.
     pub(crate) fn delete(&self) -> usize {
         self.link().map_or(0, |link| link.delete())
     }
@@ -262,7 +244,7 @@ impl Connection {
         let client = match &self.source {
             Source::Client(client) => client,
             #[cfg(feature = "redis-1")]
-            Source::Brought => return self.link().ok_or_else(|| Error::unreachable("the connection that was brought is gone")),
+            Source::External => return self.link().ok_or_else(|| Error::unreachable("the external connection is gone")),
         };
         let Ok(_one_at_a_time) = timeout_at(end, self.replacing.lock()).await else { return Err(no_connection()) };
         if let Some(link) = self.link() {
@@ -270,10 +252,10 @@ impl Connection {
         }
         let predecessors = self.state().predecessors.clone();
         let limit = end.saturating_duration_since(Instant::now());
-        let Ok(met) = timeout_at(end, Link::establish(client, limit, &predecessors, &self.pushes)).await else {
+        let Ok(established) = timeout_at(end, establish(client, limit, &predecessors, &self.pushes)).await else {
             return Err(no_connection());
         };
-        let Met { link, predecessors_ended } = met?;
+        let Established { link, predecessors_ended } = established?;
         if !predecessors_ended {
             self.loose.store(true, Ordering::Relaxed);
         }

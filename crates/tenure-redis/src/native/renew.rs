@@ -7,15 +7,17 @@ use futures_util::stream::{self, StreamExt};
 use tenure::{Error, Fence, Lease, RenewReply, Share, Store};
 use tokio::time::Instant;
 
-use crate::commands::{Commands, Digits};
-use crate::connection::{Exchange, Repeat};
-use crate::failure::{translate, unexpected};
-use crate::keys::{Key, Keys};
-use crate::link::{Link, now_ms};
-use crate::native::{RedisStore, millis};
-use crate::reply::{counter, only, renewals};
-use crate::script::{self, Form, Script};
-use crate::stamp::Stamp;
+use crate::native::keys::Keys;
+use crate::native::reply::{counter, renewals};
+use crate::native::store::RedisStore;
+use crate::scripts::{self, Script};
+use crate::transport::commands::{Commands, Digits, Key, millis};
+use crate::transport::connection::{Exchange, Repeat};
+use crate::transport::contact::now_ms;
+use crate::transport::failure::{translate, unexpected};
+use crate::transport::form::Form;
+use crate::transport::link::Link;
+use crate::transport::reply::only;
 
 /// Leases to a renewal script: more would block the server for longer, fewer would cost it more for each.
 const BATCH: usize = 100;
@@ -46,7 +48,7 @@ impl RedisStore {
     /// and is not renewed. A counter that is gone, fell back or is no number says nothing of a fence: the store's word about the owner counts.
     pub(crate) async fn check_pushed<'a>(&self, leases: &'a [Lease], end: Instant) -> Checked<'a> {
         let now = now_ms();
-        let pushed: Vec<Option<u64>> = leases.iter().map(|lease| self.connection.counter().before_push(lease, now)).collect();
+        let pushed: Vec<Option<u64>> = leases.iter().map(|lease| self.counter.before_push(lease, now)).collect();
         if pushed.iter().all(Option::is_none) {
             return Checked { kept: Cow::Borrowed(leases), refused: Vec::new() };
         }
@@ -72,7 +74,7 @@ impl RedisStore {
     ) -> Vec<Result<RenewReply, Error>> {
         for (lease, answer) in checked.kept.iter().zip(&answers) {
             if matches!(answer, Ok(RenewReply::Renewed)) {
-                self.connection.counter().confirmed(&lease.owner);
+                self.counter.confirmed(&lease.owner);
             }
         }
         if checked.refused.is_empty() {
@@ -98,22 +100,22 @@ impl RedisStore {
         };
         let sound = stored.filter(|counter| *counter <= Fence::MAX_COUNTER);
         if let Some(counter) = sound {
-            self.connection.saw(counter);
+            self.counter.saw(counter, now_ms());
         }
         Ok(sound)
     }
 
-    /// Renews leases of names that hold their owners, or, where they are `stamped`, points in time.
+    /// Renews leases of names that hold their owners, or points in time, kept in `unit`.
     pub(crate) async fn renew_all(
         &self,
         leases: &[Lease],
-        stamped: Option<Stamp>,
+        unit: Option<&'static [u8]>,
         end: Instant,
     ) -> Vec<Result<RenewReply, Error>> {
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
         let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
-        let outcomes = self.renew_batches(end, BATCH, &batches, stamped).await;
+        let outcomes = self.renew_batches(end, BATCH, &batches, unit).await;
         for (batch, outcome) in batches.into_iter().zip(outcomes) {
             match outcome {
                 Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),
@@ -124,7 +126,7 @@ impl RedisStore {
                 Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.copy())))),
             }
         }
-        let outcomes = self.renew_batches(end, 1, &refused, stamped).await;
+        let outcomes = self.renew_batches(end, 1, &refused, unit).await;
         for (alone, outcome) in refused.into_iter().zip(outcomes) {
             answers.extend(alone.into_iter().zip([outcome.map(|renewals| renewals[0])]));
         }
@@ -139,18 +141,18 @@ impl RedisStore {
         Instant::now() + limit.mul_f64(0.9)
     }
 
-    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], stamped: Option<Stamp>, form: Form) {
+    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], unit: Option<&'static [u8]>, form: Form) {
         let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
         let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
-        let (script, keys): (&Script, Vec<Key<'_>>) = match stamped {
-            Some(_) => (&script::STAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
-            None if of_shares => (&script::RENEW_SHARES, of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()),
-            None => (&script::RENEW, of_each.iter().map(Keys::name).collect()),
+        let (script, keys): (&Script, Vec<Key<'_>>) = match unit {
+            Some(_) => (&scripts::TIMESTAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
+            None if of_shares => (&scripts::RENEW_SHARES, of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()),
+            None => (&scripts::RENEW, of_each.iter().map(Keys::name).collect()),
         };
         let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
         let of_leases = leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]);
-        let args: Vec<&[u8]> = stamped.map(Stamp::word).into_iter().chain(of_leases).collect();
-        script::add_call(commands, script, form, &keys, &args);
+        let args: Vec<&[u8]> = unit.into_iter().chain(of_leases).collect();
+        scripts::add_call(commands, script, form, &keys, &args);
     }
 
     /// Renews batches of at most `size`, a number of leases in each exchange; what each batch answers, or why it was refused. What
@@ -160,11 +162,11 @@ impl RedisStore {
         end: Instant,
         size: usize,
         batches: &[Vec<&Lease>],
-        stamped: Option<Stamp>,
+        unit: Option<&'static [u8]>,
     ) -> Vec<Result<Vec<RenewReply>, Error>> {
         let failed = OnceLock::new();
         let exchanges: Vec<_> =
-            batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, stamped, &failed)).collect();
+            batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, unit, &failed)).collect();
         stream::iter(exchanges).buffered(UNDER_WAY).concat().await
     }
 
@@ -173,13 +175,13 @@ impl RedisStore {
         &self,
         end: Instant,
         batches: &[Vec<&Lease>],
-        stamped: Option<Stamp>,
+        unit: Option<&'static [u8]>,
         failed: &OnceLock<Error>,
     ) -> Vec<Result<Vec<RenewReply>, Error>> {
         let pipeline = |_: &Link, form| {
             let mut commands = Commands::new();
             for batch in batches {
-                self.add_renewal(&mut commands, batch, stamped, form);
+                self.add_renewal(&mut commands, batch, unit, form);
             }
             commands
         };

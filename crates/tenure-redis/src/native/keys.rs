@@ -4,7 +4,9 @@
 //! that leads to the same slot of a Cluster: the braces of a name, which may be odd, are never used again. Then all keys of a name
 //! are on one node.
 
-use tenure::{Error, Name};
+use tenure::{Error, Name, Request};
+
+use crate::transport::commands::Key;
 
 /// The keys of one prefix.
 #[derive(Debug)]
@@ -21,14 +23,6 @@ pub(crate) struct Keys<'a> {
     tag: [u8; 4],
 }
 
-/// A key in parts.
-pub(crate) type Key<'a> = [&'a [u8]; 5];
-
-/// A key that is one already.
-pub(crate) const fn whole(key: &[u8]) -> Key<'_> {
-    [key, b"", b"", b"", b""]
-}
-
 impl Layout {
     pub(crate) fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned(), counter: format!("{prefix}tenure:fence") }
@@ -37,6 +31,16 @@ impl Layout {
     pub(crate) fn of<'a>(&'a self, name: &'a Name) -> Keys<'a> {
         let (prefix, name) = (self.prefix.as_bytes(), name.as_str().as_bytes());
         Keys { prefix, name, tag: tag(slot(prefix, name)) }
+    }
+
+    /// Refuses a request that no store here can serve: about such a name, or to take over from nobody. To the scripts an empty owner
+    /// means that there is none to take over from.
+    pub(crate) fn check_request(&self, request: &Request) -> Result<(), Error> {
+        self.check(&request.name)?;
+        match &request.from {
+            Some(from) if from.as_bytes().is_empty() => Err(Error::invalid("the owner to take over from is empty")),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses names at whose keys something else is kept.

@@ -1,43 +1,51 @@
-//! Reading what the server answered.
+//! Reading what the server answered to the calls of a store.
 
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
-use tenure::{Busy, Error, Fence, Holder, Notice, Owner, RenewReply, Share};
+use tenure::{
+    AcquireReply, Busy, Error, ErrorKind, Fence, Holder, Lease, Notice, Owner, ReleaseReply, RenewReply, Request, Share,
+};
 
-use crate::failure::{COUNTER_FIX, translate, unexpected};
+use crate::transport::connection::Repeat;
+use crate::transport::failure::{COUNTER_FIX, translate, unexpected};
 
-/// The results of `MULTI, a, b, c, EXEC`.
-pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<[Value; 3], Error> {
-    let results = executed(answers)?.ok_or_else(|| unexpected("nil to EXEC"))?;
-    results.try_into().map_err(|_| unexpected("a transaction with too few results"))
+/// What a request that was sent twice, the first time unheard, found when it came second.
+pub(crate) fn told_apart(request: &Request, answer: AcquireReply) -> Result<AcquireReply, Error> {
+    match answer {
+        AcquireReply::Busy(Busy { holder: Some(holder), .. }) if holder.owner == request.owner => {
+            let what = "the first try had no answer, and the given value is in place: ours or another's";
+            Err(Error::unreachable(what).maybe_applied())
+        }
+        answer => Ok(answer),
+    }
 }
 
-/// The results of `MULTI, ..., EXEC`; none where what was watched has changed. Where one failed, what the others did stands: the error
-/// says so.
-pub(crate) fn executed(mut queued: Vec<RedisResult<Value>>) -> Result<Option<Vec<Value>>, Error> {
-    let executed = queued.pop();
-    // What was refused when it was queued says why; EXEC then only says that something was.
-    if let Some(error) = queued.iter().find_map(|answer| answer.as_ref().err()) {
-        let error = translate(error);
-        // Where MULTI itself was refused, the commands behind it ran as they came.
-        let ran_alone = matches!(queued.first(), Some(Err(_))) && queued.get(1).is_some_and(Result::is_ok);
-        return Err(if ran_alone { error.maybe_applied() } else { error });
-    }
-    match executed {
-        Some(Ok(Value::Array(results))) => {
-            let applied = matches!(results.first(), Some(first) if !matches!(first, Value::Nil | Value::ServerError(_)));
-            let results: RedisResult<Vec<Value>> = results.into_iter().map(Value::extract_error).collect();
-            match results {
-                Ok(results) => Ok(Some(results)),
-                Err(error) if applied => Err(translate(&error).maybe_applied()),
-                Err(error) => Err(translate(&error)),
-            }
+/// Whether a release may be sent twice: between two runs of that of a given value another may have taken the name with the same.
+pub(crate) fn releases(lease: &Lease) -> Repeat {
+    if lease.owner.is_generated() { Repeat::Freely } else { Repeat::Never }
+}
+
+/// What the answer to a release, and whether it may have run twice, says.
+pub(crate) fn released(answer: (Value, bool)) -> Result<ReleaseReply, Error> {
+    match answer {
+        (Value::Int(1), _) => Ok(ReleaseReply::Released),
+        (Value::Int(0), false) => Ok(ReleaseReply::NotHeld),
+        // The first of the two may have given it up, or it was lost before: nobody knows.
+        (Value::Int(0), true) => {
+            Err(Error::unreachable("the first release had no answer, and the second found nothing").maybe_applied())
         }
-        Some(Ok(Value::Nil)) => Ok(None),
-        Some(Err(error)) => Err(translate(&error)),
-        other => Err(unexpected(format_args!("{other:?} to EXEC"))),
+        (other, _) => Err(unexpected(format_args!("{other:?} to a release"))),
     }
+}
+
+/// For commands of which only those about the counter can be refused for the type of their key.
+pub(crate) fn about_counter(error: Error) -> Error {
+    if error.kind() != ErrorKind::Mismatch {
+        return error;
+    }
+    let refused = Error::refused("the grant counter cannot be used: it is another type of key").with_hint(COUNTER_FIX);
+    if error.may_have_been_applied() { refused.maybe_applied() } else { refused }
 }
 
 pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<RenewReply>, Error> {
@@ -60,20 +68,6 @@ pub(crate) fn counters(answer: &Value, asked: usize) -> Result<Vec<u64>, Error> 
         }
         other => Err(unexpected(format_args!("{other:?} to {asked} acquisitions at once"))),
     }
-}
-
-pub(crate) fn only(answers: Vec<RedisResult<Value>>) -> Result<RedisResult<Value>, Error> {
-    answers.into_iter().next().ok_or_else(|| unexpected("no reply"))
-}
-
-pub(crate) fn read<T: redis::FromRedisValue>(answer: RedisResult<Value>) -> Result<T, Error> {
-    redis::from_redis_value(answer.map_err(|e| translate(&e))?).map_err(unexpected)
-}
-
-/// What the server's clock says, since 1970.
-pub(crate) fn time(answer: RedisResult<Value>) -> Result<Duration, Error> {
-    let (seconds, micros): (u64, u64) = read(answer)?;
-    Ok(Duration::from_secs(seconds) + Duration::from_micros(micros))
 }
 
 pub(crate) fn counter(value: &Value) -> Result<u64, Error> {

@@ -12,89 +12,79 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::dial::dial;
-use crate::failure::{translate, translate_answer};
-use crate::link::{Link, Wire};
-use crate::multiplex::Multiplexed;
-use crate::push::Pushes;
+use crate::transport::dial::dial;
+use crate::transport::failure::{translate, translate_answer};
+use crate::transport::link::{Identity, Link, Wire};
+use crate::transport::multiplex::Multiplexed;
+use crate::transport::push::Pushes;
 
-/// How a server names one of its connections, so that another can end it. The address guards against a server that has restarted
-/// and given the number to somebody else.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    id: String,
-    addr: String,
-}
-
-/// What the handshake found.
-pub(crate) struct Met {
+/// A connection that may be used.
+pub(crate) struct Established {
     pub(crate) link: Link,
     /// The predecessors can no longer send anything.
     pub(crate) predecessors_ended: bool,
 }
 
-impl Link {
-    /// Connects, logs in, ends the predecessors, and hears pushes if any are wanted: in one round trip, two more
-    /// with TLS, and once more where the server does not speak RESP3.
-    ///
-    /// What a predecessor still had under way has run before this returns, or never will.
-    pub(crate) async fn establish(
-        client: &Client,
-        limit: Duration,
-        predecessors: &[Identity],
-        pushes: &Arc<Pushes>,
-    ) -> Result<Met, Error> {
-        let met = match Self::meet(client, ProtocolVersion::RESP3, limit, predecessors, pushes).await {
-            Err(error) if is_no_resp3(&error) => Self::meet(client, ProtocolVersion::RESP2, limit, predecessors, pushes).await,
-            met => met,
-        };
-        match met {
-            Ok(met) => Ok(met),
-            Err(error) => Err(not_let_in(client, limit, &error).await),
-        }
+/// Connects, logs in, ends the predecessors, and subscribes if anybody listens: in one round trip, two more with TLS, and once more
+/// where the server does not speak RESP3.
+///
+/// What a predecessor still had under way has run before this returns, or never will.
+pub(crate) async fn establish(
+    client: &Client,
+    limit: Duration,
+    predecessors: &[Identity],
+    pushes: &Arc<Pushes>,
+) -> Result<Established, Error> {
+    let established = match greet(client, ProtocolVersion::RESP3, limit, predecessors, pushes).await {
+        Err(error) if is_no_resp3(&error) => greet(client, ProtocolVersion::RESP2, limit, predecessors, pushes).await,
+        established => established,
+    };
+    match established {
+        Ok(established) => Ok(established),
+        Err(error) => Err(not_let_in(client, limit, &error).await),
     }
+}
 
-    async fn meet(
-        client: &Client,
-        protocol: ProtocolVersion,
-        limit: Duration,
-        predecessors: &[Identity],
-        pushes: &Arc<Pushes>,
-    ) -> RedisResult<Met> {
-        let resp3 = protocol.supports_resp3();
-        let subscribe = resp3 && pushes.are_wanted();
-        let wire = open(client, protocol, limit, pushes).await?;
-        let mut handshake = pipe();
-        if matches!(wire, Wire::Ours(_)) {
-            log_in(&mut handshake, client.get_connection_info().redis_settings(), resp3);
-        }
-        let greetings = handshake.len();
-        for Identity { id, addr } in predecessors {
-            handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
-        }
-        handshake.cmd("CLIENT").arg("INFO");
-        if subscribe {
-            handshake.add_command(pushes.subscribe());
-        }
-        // CLIENT may be forbidden; a command that every user of locks may send tells whether the server serves us at all.
-        handshake.add_command(cmd("PING"));
-        let answers = timeout(limit, wire.send(&handshake.into())).await;
-        let mut answers = answers.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??.into_iter();
-        let mut answer = || answers.next().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "too few replies").into()));
-        for _ in 0..greetings {
-            answer()?;
-        }
-        // Each kill answers how many it ended: none is as good, the predecessor was gone.
-        let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
-        let identity = answer().ok().and_then(|info| identity(&info));
-        let hears = subscribe.then(|| answer().is_ok());
-        answer()?;
-        let link = Self::new(wire, identity);
-        if let Some(hears) = hears.or((!resp3).then_some(false)) {
-            link.set_hears(hears);
-        }
-        Ok(Met { link, predecessors_ended: killed.iter().all(Result::is_ok) })
+async fn greet(
+    client: &Client,
+    protocol: ProtocolVersion,
+    limit: Duration,
+    predecessors: &[Identity],
+    pushes: &Arc<Pushes>,
+) -> RedisResult<Established> {
+    let resp3 = protocol.supports_resp3();
+    let subscribe = resp3 && pushes.are_wanted();
+    let wire = open(client, protocol, limit, pushes).await?;
+    let mut handshake = pipe();
+    if matches!(wire, Wire::Ours(_)) {
+        log_in(&mut handshake, client.get_connection_info().redis_settings(), resp3);
     }
+    let greetings = handshake.len();
+    for Identity { id, addr } in predecessors {
+        handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
+    }
+    handshake.cmd("CLIENT").arg("INFO");
+    if subscribe {
+        handshake.add_command(pushes.subscribe());
+    }
+    // CLIENT may be forbidden; a command that every user of locks may send tells whether the server serves us at all.
+    handshake.add_command(cmd("PING"));
+    let answers = timeout(limit, wire.send(&handshake.into())).await;
+    let mut answers = answers.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??.into_iter();
+    let mut answer = || answers.next().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "too few replies").into()));
+    for _ in 0..greetings {
+        answer()?;
+    }
+    // Each kill answers how many it ended: none is as good, the predecessor was gone.
+    let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
+    let identity = answer().ok().and_then(|info| identity(&info));
+    let hears = subscribe.then(|| answer().is_ok());
+    answer()?;
+    let link = Link::new(wire, identity);
+    if let Some(hears) = hears.or((!resp3).then_some(false)) {
+        link.set_hears(hears);
+    }
+    Ok(Established { link, predecessors_ended: killed.iter().all(Result::is_ok) })
 }
 
 /// Connects. Nobody has logged in yet, but where the client library has.

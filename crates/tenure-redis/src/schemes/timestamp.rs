@@ -15,17 +15,17 @@ use tenure::{
     Share, Store,
 };
 
-use crate::commands::Digits;
-use crate::connection::Repeat;
-use crate::failure::unexpected;
-use crate::native::{RedisStore, check_from, millis, released, releases, told_apart};
-use crate::plain::{check_mutex, whole_seconds};
-use crate::reply::holder;
-use crate::script;
+use crate::native::reply::{holder, released, releases, told_apart};
+use crate::native::store::RedisStore;
+use crate::schemes::plain::{check_mutex, whole_seconds};
+use crate::scripts;
+use crate::transport::commands::{Digits, millis};
+use crate::transport::connection::Repeat;
+use crate::transport::failure::unexpected;
 
 /// What the value of a key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stamp {
+pub(crate) enum Unit {
     /// The end of the lease, in Unix milliseconds.
     Millis,
     /// The end of the lease, in Unix seconds.
@@ -34,7 +34,7 @@ pub(crate) enum Stamp {
     Php,
 }
 
-impl Stamp {
+impl Unit {
     pub(crate) const fn word(self) -> &'static [u8] {
         match self {
             Self::Millis => b"ms",
@@ -52,56 +52,56 @@ const PHP_LEAST: Duration = Duration::from_secs(5);
 /// # Round trips
 /// Acquire 1, renew 1 for each 1,000 leases, release 1, inspect 1, or as many as a `SCAN` of the whole database takes
 /// and 1 for each name of ours.
-pub(crate) struct StampStore {
+pub(crate) struct TimestampStore {
     redis: RedisStore,
-    stamp: Stamp,
+    unit: Unit,
 }
 
-impl StampStore {
-    pub(crate) const fn new(redis: RedisStore, stamp: Stamp) -> Self {
-        Self { redis, stamp }
+impl TimestampStore {
+    pub(crate) const fn new(redis: RedisStore, unit: Unit) -> Self {
+        Self { redis, unit }
     }
 
     /// For how long a lease of `ttl` is kept.
     fn kept(&self, ttl: Duration) -> Duration {
-        match self.stamp {
-            Stamp::Millis => ttl,
-            Stamp::Seconds => whole_seconds(ttl),
-            Stamp::Php => ttl.max(PHP_LEAST),
+        match self.unit {
+            Unit::Millis => ttl,
+            Unit::Seconds => whole_seconds(ttl),
+            Unit::Php => ttl.max(PHP_LEAST),
         }
     }
 
     /// The clock of this host where the end of a lease hangs on the clocks of all hosts, in Unix ms.
     fn clock(&self) -> Option<Digits> {
         let ms = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis);
-        (self.stamp != Stamp::Php).then(|| Digits::of(ms()))
+        (self.unit != Unit::Php).then(|| Digits::of(ms()))
     }
 
     async fn look_at(&self, name: &Name) -> Result<Option<Entry>, Error> {
         let (keys, end) = (self.redis.layout.of(name), self.redis.end(Duration::MAX));
         let script_keys = [keys.name(), keys.owner()];
-        let (answer, _) = self.redis.run(&script::STAMP_LOOK, &script_keys, &[self.stamp.word()], Repeat::Freely, end).await?;
+        let (answer, _) =
+            self.redis.run(&scripts::TIMESTAMP_INSPECT, &script_keys, &[self.unit.word()], Repeat::Freely, end).await?;
         Ok(held(&answer)?.map(|holder| Entry { name: name.clone(), holders: vec![holder], waiters: 0 }))
     }
 }
 
 #[async_trait]
-impl Store for StampStore {
+impl Store for TimestampStore {
     fn features(&self) -> Features {
         let features = self.redis.features();
-        let min_ttl = if self.stamp == Stamp::Seconds { Duration::from_secs(1) } else { features.min_ttl };
-        let server_clock = self.stamp == Stamp::Php;
+        let min_ttl = if self.unit == Unit::Seconds { Duration::from_secs(1) } else { features.min_ttl };
+        let server_clock = self.unit == Unit::Php;
         Features { fence: false, shares: false, queue: false, cohort: false, push: false, server_clock, min_ttl, ..features }
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.redis.layout.check(&request.name)?;
+        self.redis.layout.check_request(request)?;
         check_mutex(request, &self.redis)?;
-        check_from(request)?;
         let (keys, ttl, end) = (self.redis.layout.of(&request.name), self.kept(request.ttl), self.redis.end(request.ttl));
         let (clock, ms) = (self.clock(), Digits::of(millis(ttl)));
         let args = [
-            self.stamp.word(),
+            self.unit.word(),
             clock.as_ref().map_or(b"", Digits::as_bytes),
             request.owner.as_bytes(),
             ms.as_bytes(),
@@ -109,12 +109,17 @@ impl Store for StampStore {
             request.from.as_ref().map_or(b"", |from| from.as_bytes()),
         ];
         let script_keys = [keys.name(), keys.owner()];
-        let (answer, repeated) = self.redis.run(&script::STAMP_ACQUIRE, &script_keys, &args, Repeat::Settled, end).await?;
+        let (answer, repeated) = self.redis.run(&scripts::TIMESTAMP_ACQUIRE, &script_keys, &args, Repeat::Settled, end).await?;
         if answer == Value::Int(1) {
             return Ok(AcquireReply::Granted(Grant { fence: None, ttl }));
         }
         let holder = held(&answer).map_err(Error::maybe_applied)?;
-        let answer = AcquireReply::Busy(Busy { position: None, poll_interval: self.redis.recheck, grant_seq: None, holder });
+        let answer = AcquireReply::Busy(Busy {
+            position: None,
+            poll_interval: self.redis.poll_interval(false, None, None),
+            grant_seq: None,
+            holder,
+        });
         if repeated { told_apart(request, answer) } else { Ok(answer) }
     }
 
@@ -125,14 +130,14 @@ impl Store for StampStore {
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
-        self.redis.renew_all(&leases, Some(self.stamp), self.redis.renewals_end(&leases)).await
+        self.redis.renew_all(&leases, Some(self.unit.word()), self.redis.renewals_end(&leases)).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.redis.layout.check(&lease.name)?;
         let (keys, end, linger) = (self.redis.layout.of(&lease.name), self.redis.end(lease.ttl), Digits::of(millis(linger)));
-        let args = [self.stamp.word(), lease.owner.as_bytes(), linger.as_bytes()];
-        released(self.redis.run(&script::STAMP_RELEASE, &[keys.name(), keys.owner()], &args, releases(lease), end).await?)
+        let args = [self.unit.word(), lease.owner.as_bytes(), linger.as_bytes()];
+        released(self.redis.run(&scripts::TIMESTAMP_RELEASE, &[keys.name(), keys.owner()], &args, releases(lease), end).await?)
     }
 
     /// Silent: nobody tells.
@@ -172,14 +177,14 @@ fn held(answer: &Value) -> Result<Option<Holder>, Error> {
     }
 }
 
-impl fmt::Display for StampStore {
+impl fmt::Display for TimestampStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.redis.fmt(f)
     }
 }
 
-impl fmt::Debug for StampStore {
+impl fmt::Debug for TimestampStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StampStore({:?}, {:?})", self.redis, self.stamp)
+        write!(f, "TimestampStore({:?}, {:?})", self.redis, self.unit)
     }
 }

@@ -16,13 +16,14 @@ use tenure::{
 };
 use tokio::time::Instant;
 
-use crate::commands::{Commands, Digits};
-use crate::connection::{Exchange, Repeat};
-use crate::failure::{is_no_command, translate, unexpected};
-use crate::link::Link;
-use crate::native::{RedisStore, check_from, millis, released, releases, told_apart};
-use crate::reply::{holder, only};
-use crate::script::{self, DELETES};
+use crate::native::reply::{holder, released, releases, told_apart};
+use crate::native::store::RedisStore;
+use crate::scripts;
+use crate::transport::commands::{Commands, Digits, millis};
+use crate::transport::connection::{Exchange, Repeat};
+use crate::transport::failure::{is_no_command, translate, unexpected};
+use crate::transport::link::{DELETES, Link};
+use crate::transport::reply::only;
 
 /// Mutexes at keys that other libraries, and programs that send the commands themselves, use as well: see
 /// [`Scheme`](crate::Scheme).
@@ -68,7 +69,7 @@ impl PlainStore {
         let repeatable: &[u8] = if request.generated { b"1" } else { b"0" };
         let args = [request.owner.as_bytes(), ms.as_bytes(), repeatable, from];
         let keys = self.redis.layout.of(&request.name);
-        let (answer, again) = self.redis.run(&script::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
+        let (answer, again) = self.redis.run(&scripts::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
         let held = match &answer {
             Value::Int(1) => return Ok(AcquireReply::Granted(Grant { fence: None, ttl })),
             Value::Array(held) => &held[..],
@@ -78,7 +79,12 @@ impl PlainStore {
             [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
             _ => None,
         };
-        let answer = AcquireReply::Busy(Busy { position: None, poll_interval: self.redis.recheck, grant_seq: None, holder });
+        let answer = AcquireReply::Busy(Busy {
+            position: None,
+            poll_interval: self.redis.poll_interval(false, None, None),
+            grant_seq: None,
+            holder,
+        });
         if repeated || again { told_apart(request, answer) } else { Ok(answer) }
     }
 
@@ -131,10 +137,9 @@ impl Store for PlainStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.redis.layout.check(&request.name)?;
+        self.redis.layout.check_request(request)?;
         let (ttl, end) = (self.kept(request.ttl), self.redis.end(request.ttl));
         check_mutex(request, self)?;
-        check_from(request)?;
         // The first is asked by script: who may run none can neither renew nor give up, and is to be told before anything is taken.
         if request.from.is_some() || !self.scripts.load(Ordering::Relaxed) {
             let answer = self.ask(request, ttl, false, end).await?;
@@ -173,7 +178,7 @@ impl Store for PlainStore {
         let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
         let keys = self.redis.layout.of(&lease.name);
-        released(self.redis.run(&script::PLAIN_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
+        released(self.redis.run(&scripts::PLAIN_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
     }
 
     /// Silent: nobody tells.

@@ -5,11 +5,8 @@
 
 use std::sync::LazyLock;
 
-use redis::RedisError;
-
-use crate::commands::{Commands, Digits};
-use crate::failure::{is_no_function, is_noscript, is_unknown_function};
-use crate::keys::Key;
+use crate::transport::commands::{Commands, Digits, Key};
+use crate::transport::form::Form;
 
 /// A script, and how a server knows it.
 pub(crate) struct Script {
@@ -40,17 +37,21 @@ macro_rules! text {
     };
 }
 
-pub(crate) static LIFT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("fence.lua", "lift.lua")]));
+pub(crate) static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("fence.lua", "raise.lua")]));
 pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew.lua")]));
 pub(crate) static RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew-shares.lua")]));
 pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[about_a_name(), text!("acquire.lua"), "return acquire(KEYS, ARGV)"]).or_function("acquire"));
 pub(crate) static PLAIN_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("plain-acquire.lua")]));
 pub(crate) static PLAIN_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("plain-release.lua")]));
-pub(crate) static STAMP_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("stamp.lua", "stamp-acquire.lua")]));
-pub(crate) static STAMP_RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("stamp.lua", "stamp-renew.lua")]));
-pub(crate) static STAMP_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("stamp.lua", "stamp-release.lua")]));
-pub(crate) static STAMP_LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("stamp.lua", "stamp-look.lua")]));
+pub(crate) static TIMESTAMP_ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-acquire.lua")]));
+pub(crate) static TIMESTAMP_RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-renew.lua")]));
+pub(crate) static TIMESTAMP_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-release.lua")]));
+pub(crate) static TIMESTAMP_INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-inspect.lua")]));
 pub(crate) static ACQUIRE_ALL: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[about_a_name(), text!("acquire-all.lua"), "return acquire_all(KEYS, ARGV)"]).or_function("acquire_all")
 });
@@ -83,34 +84,6 @@ impl Library {
         Self { version, text }
     }
 }
-
-/// How a script is named to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// As a function of the library, where it is one; else by its digest.
-    Function,
-    /// The same, behind a command that has the server keep the library.
-    Loaded,
-    /// By its digest: short, and unknown to a server that has restarted or was flushed.
-    Digest,
-    /// By its text, which the server then knows by its digest as well.
-    Text,
-}
-
-impl Form {
-    /// The form for another try, where `error` says that this one does not do.
-    pub(crate) fn instead(self, error: &RedisError) -> Option<Self> {
-        match self {
-            Self::Function if is_unknown_function(error) => Some(Self::Loaded),
-            Self::Function | Self::Loaded if is_no_function(error) => Some(Self::Digest),
-            Self::Function | Self::Loaded | Self::Digest if is_noscript(error) => Some(Self::Text),
-            _ => None,
-        }
-    }
-}
-
-/// What deletes a key if it holds a value, without a script: the words in front of the key and between it and the value.
-pub(crate) const DELETES: [(&[u8], &[&[u8]]); 2] = [(b"DELEX", &[b"IFEQ"]), (b"DELIFEQ", &[])];
 
 /// A call of `script`, as the only command.
 pub(crate) fn call(script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]) -> Commands {

@@ -6,9 +6,7 @@ use std::time::Duration;
 use tenure::record::{Answer, Change, Held, Record};
 use tenure::{Enqueue, Error, Owner, Request, Share};
 
-use crate::commands::{Commands, Digits};
-use crate::keys::Key;
-use crate::native::millis;
+use crate::transport::commands::{Commands, Digits, Key, millis};
 
 /// What was found at a name, and what becomes of it.
 #[derive(Clone)]

@@ -1,27 +1,24 @@
 //! One physical connection, from its handshake to its end.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use redis::RedisResult;
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Value};
-use tenure::BootTime;
 use tokio::time::{Instant, timeout_at};
 
-use crate::commands::Commands;
-use crate::failure::doubts_counter;
-use crate::handshake::Identity;
-use crate::multiplex::Multiplexed;
-use crate::script::Form;
+use crate::transport::commands::Commands;
+use crate::transport::contact::{Contact, Moment, now_ms};
+use crate::transport::failure::doubts_counter;
+use crate::transport::form::Form;
+use crate::transport::multiplex::Multiplexed;
+use crate::transport::reply::Answers;
 
 /// How long a link may be silent, whatever the timeout of those who ask.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_millis(100);
-
-/// The answers to commands, one for each.
-pub(crate) type Answers = Vec<RedisResult<Value>>;
 
 /// What carries commands to a server and brings the answers.
 pub(crate) enum Wire {
@@ -52,56 +49,15 @@ impl Wire {
     }
 }
 
-/// When something was asked and heard; ms since boot.
-#[derive(Default)]
-pub(crate) struct Contact {
-    /// When the first command was sent since something was heard.
-    asked_at: AtomicU64,
-    heard_at: AtomicU64,
-    /// Nothing more can be sent.
-    ended: AtomicBool,
-}
+/// What deletes a key if it holds a value, without a script: the words in front of the key and between it and the value.
+pub(crate) const DELETES: [(&[u8], &[&[u8]]); 2] = [(b"DELEX", &[b"IFEQ"]), (b"DELIFEQ", &[])];
 
-impl Contact {
-    fn asked(&self, at: u64) {
-        if self.asked_at.load(Ordering::Relaxed) <= self.heard_at.load(Ordering::Relaxed) {
-            self.asked_at.store(at, Ordering::Relaxed);
-        }
-    }
-
-    /// Some of an answer has come.
-    pub(crate) fn heard(&self) {
-        self.heard_at.store(now_ms(), Ordering::Relaxed);
-    }
-
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
-    }
-
-    /// For how long, at `now`, nothing was heard of what was asked at `asked_at` and has no answer.
-    fn quiet(&self, asked_at: u64, now: u64) -> Duration {
-        Duration::from_millis(now.saturating_sub(asked_at.max(self.heard_at.load(Ordering::Relaxed))))
-    }
-
-    /// As [`quiet`](Contact::quiet), for what others have asked as well.
-    fn silence(&self, asked_at: u64, now: u64) -> Duration {
-        let (first, heard) = (self.asked_at.load(Ordering::Relaxed), self.heard_at.load(Ordering::Relaxed));
-        self.quiet(if first > heard { first.min(asked_at) } else { asked_at }, now)
-    }
-}
-
-/// A moment by both clocks: what is believed hangs on the one, timers run by the other.
-#[derive(Clone, Copy)]
-pub(crate) struct Moment {
-    /// Ms since boot.
-    pub(crate) ms: u64,
-    pub(crate) instant: Instant,
-}
-
-impl Moment {
-    pub(crate) fn now() -> Self {
-        Self { ms: now_ms(), instant: Instant::now() }
-    }
+/// How a server names one of its connections, so that another can end it. The address guards against a server that has restarted
+/// and given the number to somebody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) id: String,
+    pub(crate) addr: String,
 }
 
 /// One connection, and what is known about its far end.
@@ -110,7 +66,7 @@ pub(crate) struct Link {
     pub(crate) identity: Option<Identity>,
     /// As far as is known, functions are to be had.
     functions: AtomicBool,
-    /// Which of [`DELETES`](crate::script::DELETES) is to be had, as far as is known; none where there are not so many.
+    /// Which of [`DELETES`] is to be had, as far as is known; none where there are not so many.
     delete: AtomicUsize,
     /// Whether pushes come through here; not set while nobody has asked for any.
     hears: OnceLock<bool>,
@@ -135,7 +91,7 @@ const LIFT_EVERY_MS: u64 = 1_000;
 impl Link {
     /// A connection that the application made.
     #[cfg(feature = "redis-1")]
-    pub(crate) fn brought(wire: impl Carries + 'static) -> Self {
+    pub(crate) fn external(wire: impl Carries + 'static) -> Self {
         let link = Self::new(Wire::Theirs(Box::new(wire)), None);
         link.set_hears(false);
         link
@@ -154,7 +110,7 @@ impl Link {
 
     /// Whether it is known that nothing more can be sent here.
     pub(crate) fn has_ended(&self) -> bool {
-        self.contact.ended.load(Ordering::Acquire)
+        self.contact.has_ended()
     }
 
     /// Whether pushes come through here, if that is known.
@@ -176,7 +132,7 @@ impl Link {
         self.functions.store(false, Ordering::Relaxed);
     }
 
-    /// Which of [`DELETES`](crate::script::DELETES) to try here.
+    /// Which of [`DELETES`] to try here.
     pub(crate) fn delete(&self) -> usize {
         self.delete.load(Ordering::Relaxed)
     }
@@ -261,9 +217,4 @@ impl Link {
     fn lift(&self) -> MutexGuard<'_, Lift> {
         self.lift.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Milliseconds since boot.
-pub(crate) fn now_ms() -> u64 {
-    u64::try_from(BootTime::now().since_boot().as_millis()).unwrap_or(u64::MAX)
 }

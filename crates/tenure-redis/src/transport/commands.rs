@@ -1,8 +1,16 @@
 //! Commands as the bytes that go to the server.
 
+use std::time::Duration;
+
 use redis::{Cmd, Pipeline};
 
-use crate::keys::Key;
+/// A key in parts.
+pub(crate) type Key<'a> = [&'a [u8]; 5];
+
+/// A key that is one already.
+pub(crate) const fn whole(key: &[u8]) -> Key<'_> {
+    [key, b"", b"", b"", b""]
+}
 
 /// Commands that are sent together, ready for the wire: one piece of memory for all of them.
 #[derive(Clone, Debug)]
@@ -124,6 +132,12 @@ impl Digits {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
+}
+
+/// Whole milliseconds, at least one: a ttl or linger of zero means something else to Redis.
+pub(crate) fn millis(span: Duration) -> u64 {
+    let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    if span.is_zero() { 0 } else { millis.max(1) }
 }
 
 #[cfg(test)]

@@ -19,11 +19,12 @@ use redis::{PushInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
-use crate::commands::Commands;
-use crate::failure::crowded;
-use crate::frame::{self, Scanner};
-use crate::link::{Answers, Contact};
-use crate::push::Pushes;
+use crate::transport::commands::Commands;
+use crate::transport::contact::Contact;
+use crate::transport::failure::crowded;
+use crate::transport::frame::{self, Scanner};
+use crate::transport::push::Pushes;
+use crate::transport::reply::Answers;
 
 /// Callers under way from which on it pays to wait for more.
 const FEW: usize = 3;
@@ -330,7 +331,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::commands::Digits;
+    use crate::transport::commands::Digits;
 
     const CALLERS: u64 = 200;
     const CALLS: u64 = 50;

@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 use self::thread::{Worker, ended};
 
 /// How often one that waits without a place, or cannot be told, looks again. A look is a read of some microseconds.
-const RECHECK: Duration = Duration::from_millis(15);
+const POLL_INTERVAL: Duration = Duration::from_millis(15);
 
 /// Names held in an SQLite file. Clones share one connection, on a thread of its own that ends with the last of them.
 ///
@@ -40,7 +40,7 @@ pub struct SqliteStore {
     worker: Worker,
     listeners: Listeners,
     operation_timeout: Option<Duration>,
-    recheck: Duration,
+    poll_interval: Duration,
 }
 
 /// Opens the lock file at `path`, and makes it and the directories above it where they are missing.
@@ -80,7 +80,7 @@ fn checked(path: &Path) -> Result<PathBuf, Error> {
 
 impl SqliteStore {
     fn new(path: PathBuf, listeners: Listeners, worker: Worker) -> Self {
-        Self { path: path.into(), worker, listeners, operation_timeout: None, recheck: RECHECK }
+        Self { path: path.into(), worker, listeners, operation_timeout: None, poll_interval: POLL_INTERVAL }
     }
 
     /// The file, as an absolute path.
@@ -97,8 +97,8 @@ impl SqliteStore {
 
     /// How often one that waits without a place, or cannot be told, looks again: 15 ms.
     #[must_use]
-    pub fn with_recheck(mut self, every: Duration) -> Self {
-        self.recheck = every;
+    pub fn with_poll_interval(mut self, every: Duration) -> Self {
+        self.poll_interval = every;
         self
     }
 
@@ -125,8 +125,8 @@ impl Store for SqliteStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        let (request, recheck) = (request.clone(), self.recheck);
-        self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, recheck)).await
+        let (request, poll_interval) = (request.clone(), self.poll_interval);
+        self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, poll_interval)).await
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {

@@ -6,11 +6,12 @@ use std::time::Duration;
 use redis::{RedisResult, Value, pipe};
 use tenure::{Entry, Error, ErrorKind, Holder, Name, Share};
 
-use crate::RedisStore;
-use crate::connection::Repeat;
-use crate::failure::{translate, unexpected};
-use crate::native::millis;
-use crate::reply::{holder, only, read, time};
+use crate::native::reply::holder;
+use crate::native::store::RedisStore;
+use crate::transport::commands::millis;
+use crate::transport::connection::Repeat;
+use crate::transport::failure::{translate, unexpected};
+use crate::transport::reply::{only, read, time};
 
 /// Commands about one name, after the one that asks for the time.
 const QUESTIONS: usize = 5;

@@ -1,0 +1,213 @@
+//! The native layout: a mutex is a string key that holds the owner and nothing else.
+//!
+//! Every client that takes locks with `SET NX PX` and gives them up by compare-and-delete shares such a lock with us. Other kinds
+//! are kept at the same key as a sorted set, so that the kinds meet there. What stands beside the keys is in `keys.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use redis::{Client, Value};
+use tenure::{
+    AcquireReply, Entry, Error, Features, Grant, Holder, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Share, Store,
+};
+use tokio::time::Instant;
+
+use crate::native::counter::Counter;
+use crate::native::keys::Layout;
+use crate::native::reply::{notice, released, releases};
+use crate::scripts::{self, Script};
+use crate::transport::commands::{Digits, Key, millis, whole};
+use crate::transport::connection::{Connection, Exchange, Repeat};
+use crate::transport::contact::now_ms;
+use crate::transport::failure::translate;
+use crate::transport::link::Link;
+use crate::transport::push::Heard;
+use crate::transport::reply::only;
+
+/// A server, and how to use it.
+pub(crate) struct Settings {
+    pub(crate) client: Client,
+    /// The server as messages name it, without secrets.
+    pub(crate) shown: String,
+    /// In front of every key.
+    pub(crate) prefix: String,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) poll_interval: Duration,
+}
+
+impl Settings {
+    pub(crate) async fn open(&self) -> Result<Connection, Error> {
+        let opened = Connection::open(self.client.clone(), &self.prefix).await;
+        opened.map_err(|error| error.context(&self.shown))
+    }
+}
+
+/// Locks on one Redis or Valkey server. Clones share one connection.
+///
+/// # Round trips
+/// Acquire 1, and 1 more when a mutex is busy; renew 1 for each 1,000 leases, three of them at a time; release 1, which hands over as well; inspect 1, or
+/// as many as a `SCAN` of the whole database takes.
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) counter: Arc<Counter>,
+    shown: Arc<str>,
+    timeout: Option<Duration>,
+    poll_interval: Duration,
+}
+
+/// How often to look where the holder says when it is done and we can hear it: in case what it said was lost.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+impl RedisStore {
+    pub(crate) async fn connect(settings: &Settings) -> Result<Self, Error> {
+        let Settings { shown, prefix, timeout, poll_interval, .. } = settings;
+        Ok(Self::over(settings.open().await?, shown, prefix, *timeout, *poll_interval))
+    }
+
+    pub(crate) fn over(
+        connection: Connection,
+        shown: &str,
+        prefix: &str,
+        timeout: Option<Duration>,
+        poll_interval: Duration,
+    ) -> Self {
+        let (layout, counter) = (Arc::new(Layout::new(prefix)), Arc::default());
+        Self { connection: Arc::new(connection), layout, counter, shown: shown.into(), timeout, poll_interval }
+    }
+
+    /// When a call about a lease of `ttl` that begins now has to be over.
+    pub(crate) fn end(&self, ttl: Duration) -> Instant {
+        Instant::now() + self.features().limit(ttl)
+    }
+
+    /// How soon a client that has to wait asks again. One that hears nothing, or has no place in the queue, gives no position.
+    pub(crate) fn poll_interval(&self, hears: bool, position: Option<u32>, holder: Option<&Holder>) -> Duration {
+        // A holder that is not one of ours tells nobody when it is done.
+        let notified = hears && position.is_some() && holder.is_none_or(|holder| holder.owner.is_generated());
+        if notified { HEARTBEAT.max(self.poll_interval) } else { self.poll_interval }
+    }
+
+    /// Runs a script; its answer, and whether it may have run twice.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        keys: &[Key<'_>],
+        args: &[&[u8]],
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<(Value, bool), Error> {
+        let call = |_: &Link, form| scripts::call(script, form, keys, args);
+        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, call).await?;
+        Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
+    }
+
+    /// Runs a script about one name and what stands beside it.
+    pub(crate) async fn run_about(
+        &self,
+        script: &Script,
+        name: &Name,
+        share: Share,
+        args: &[&[u8]],
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<(Value, bool), Error> {
+        let keys = self.layout.of(name);
+        let keys = [keys.name(), keys.queue(), keys.places(), whole(self.layout.counter.as_bytes()), keys.shares()];
+        // A mutex that is given up has no use for the last.
+        let keys =
+            if share == Share::MUTEX && std::ptr::eq(script, &raw const *scripts::RELEASE) { &keys[..4] } else { &keys[..] };
+        let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.counter.largest()));
+        let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
+        self.run(script, keys, &args, repeat, end).await
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn features(&self) -> Features {
+        Features {
+            fence: true,
+            shares: true,
+            queue: true,
+            cohort: true,
+            push: true,
+            server_clock: true,
+            late_commands: self.connection.has_late_commands(),
+            min_ttl: Duration::from_millis(50),
+            max_name: Name::MAX_BYTES,
+            operation_timeout: self.timeout,
+        }
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        self.acquire_one(request).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        self.acquire_every(requests).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        self.renew_counted(leases).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        self.layout.check(&lease.name)?;
+        let linger = Digits::of(millis(linger));
+        let args = [lease.owner.as_bytes(), linger.as_bytes()];
+        let end = self.end(lease.ttl);
+        let answer = self.run_about(&scripts::RELEASE, &lease.name, lease.share, &args, releases(lease), end).await?;
+        self.counter.confirmed(&lease.owner);
+        released(answer)
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        let listener = self.connection.listen(request.owner.clone(), self.end(request.ttl)).await?;
+        let (owner, ttl, counter) = (request.owner.clone(), request.ttl, Arc::clone(&self.counter));
+        let told = move |heard| match heard {
+            Heard::Look => Notice::Changed,
+            Heard::Message(payload) => {
+                let (notice, now) = (notice(&payload, &owner), now_ms());
+                match &notice {
+                    Notice::Granted { fence, handoff_ttl, .. }
+                        if counter.explains(fence.counter(), now) && counter.remember(&owner, (*handoff_ttl).min(ttl), now) =>
+                    {
+                        counter.heard(fence.counter(), now);
+                        notice
+                    }
+                    // Somebody forged it, or a clock was set: the server is asked.
+                    Notice::Granted { .. } | Notice::Changed => Notice::Changed,
+                }
+            }
+        };
+        Ok(listener.map(told).boxed())
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        match name {
+            Some(name) => {
+                self.layout.check(name)?;
+                self.look_at(std::slice::from_ref(name)).await
+            }
+            None => self.every_name().await,
+        }
+    }
+}
+
+impl fmt::Display for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("at", &self.shown).field("connection", &self.connection).finish_non_exhaustive()
+    }
+}

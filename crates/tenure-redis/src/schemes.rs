@@ -1,0 +1,6 @@
+//! The schemes of other lock libraries, and their names. They share with the native store what is alike.
+
+pub(crate) mod optimistic;
+pub(crate) mod plain;
+pub(crate) mod scheme;
+pub(crate) mod timestamp;
