@@ -1,4 +1,4 @@
-//! Locks over a connection that the application has already.
+//! Locks over an external connection.
 
 use std::time::Duration;
 
@@ -8,13 +8,16 @@ use crate::native::store::RedisStore;
 use crate::transport::connection::Connection;
 use crate::transport::link::Link;
 
-/// Locks over a `redis` 1.x connection of the application's, such as a `MultiplexedConnection` or a `ConnectionManager`.
+/// Returns a store over an external connection: a `redis` 1.x connection of the application, such
+/// as a `MultiplexedConnection` or a `ConnectionManager`.
 ///
-/// The connection is the application's to mend: where it does not reconnect by itself, locks are lost at their deadline when it
-/// breaks. What it had under way when it broke may still run, so clean-ups are repeated until a ttl has passed. A connection with a
-/// response timeout below tenure's operation timeout reports its own. Do not bring one that blocks in `BLPOP` or `WAIT`.
+/// The application has to replace the connection when it breaks. If it does not reconnect by
+/// itself, locks are lost at their deadlines. Commands that were sent when it broke may still run,
+/// so clean-ups are repeated until a ttl has passed. If the connection has a response timeout below
+/// tenure's operation timeout, its own applies. Do not use a connection that blocks in `BLPOP` or
+/// `WAIT`.
 ///
-/// `prefix` is put in front of every key; empty for none.
+/// `prefix` is put in front of every key. It may be empty.
 pub fn over<C>(connection: C, prefix: &str) -> RedisStore
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,

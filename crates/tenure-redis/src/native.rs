@@ -1,4 +1,5 @@
-//! The native scheme: every kind of lock, with fences and queues, by scripts. Uses the transport and the scripts.
+//! The native scheme: every kind of lock, with fences and queues, by scripts. It uses the transport
+//! and the scripts.
 
 mod acquire;
 pub(crate) mod counter;

@@ -1,4 +1,4 @@
-//! Where a Redis is and how to talk to it: URLs and their parameters.
+//! URLs of Redis servers, and their parameters.
 
 mod server;
 
@@ -12,27 +12,29 @@ use url::Url;
 use self::server::{FORMS, Server};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::optimistic::OptimisticStore;
-use crate::schemes::plain::PlainStore;
 use crate::schemes::scheme::{Profile, Scheme};
+use crate::schemes::set_nx::SetNxStore;
 use crate::schemes::timestamp::{TimestampStore, Unit};
 
-/// Settings of a connection to one Redis or Valkey server.
+/// Settings of a connection to one Redis or Valkey server, read from a URL.
 ///
 /// | form | meaning |
 /// |---|---|
 /// | `redis://[user:password@]host[:port][/db]` | plain TCP; `valkey://` is the same |
-/// | `rediss://...` | TLS; `ca=`, `cert=` and `key=` name PEM files; `valkeys://` is the same |
-/// | `redis+unix:///path[?db=N]` | a unix socket; `valkey+unix://` and `unix://` are the same |
+/// | `rediss://...` | TLS; `valkeys://` is the same |
+/// | `redis+unix:///path` | a unix socket; `valkey+unix://` and `unix://` are the same |
 ///
-/// | parameter | meaning |
-/// |---|---|
-/// | `prefix=` | put in front of every key |
-/// | `timeout=` | per operation; a sixth of the ttl, at most 1 s, where it is not given |
-/// | `poll_interval=` | how often a waiter looks again; 100 ms where it is not given |
-/// | `scheme=` | `native`, or a dialect of others: `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`; see [`Scheme`] |
-/// | `unit=` | with `scheme=getset`: `ms` or `s`, what the value of a key counts; `ms` where it is not given |
-/// | `win=` | with `scheme=getset`: `equal` or `past`, what `GETSET` has to answer the other side for it to have won; ours takes a name in one step, so that both are the same |
-/// | `profile=` | with `scheme=set-nx`: the library whose keys they are, e.g. `redis-py`; see [`Options::profile`] |
+/// | parameter | meaning | default |
+/// |---|---|---|
+/// | `prefix=app:` | put in front of every key | none |
+/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
+/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 100 ms |
+/// | `db=2` | number of the database, for a unix socket too | 0 |
+/// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
+/// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch` | `native` |
+/// | `profile=` | library whose keys `scheme=set-nx` uses, see [`Options::profile`] | none |
+/// | `unit=` | unit of the values of `scheme=getset`: `ms` or `s` | `ms` |
+/// | `win=` | how clients of `scheme=getset` compare: `equal` or `past`; tenure acquires the same either way | none |
 #[derive(Clone)]
 pub struct Options {
     server: Server,
@@ -43,7 +45,7 @@ pub struct Options {
     profile: Option<Profile>,
     /// The unit of the values of [`Scheme::Getset`].
     unit: Unit,
-    /// A parameter of the URL that only this scheme has.
+    /// A parameter of the URL that only that scheme has.
     getset: Option<&'static str>,
 }
 
@@ -57,7 +59,7 @@ impl Options {
             Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"))
         })?;
         if url.fragment().is_some() {
-            // It is not shown: it may be the rest of a password.
+            // Not shown: it may be the rest of a password.
             let what = "the store URL has a #, and what follows one means nothing here";
             return Err(Error::invalid(what).with_hint("leave it out, or write %23 for a # that is part of a name or password"));
         }
@@ -74,7 +76,7 @@ impl Options {
         let mut known = Vec::new();
         for (key, value) in url.query_pairs() {
             if known.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is said twice in the store URL")).with_hint("say it once"));
+                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
             }
             options.set(&key, &value)?;
             known.push(key);
@@ -128,53 +130,57 @@ impl Options {
         }
     }
 
-    /// How locks are kept, instead of what the URL says.
+    /// Sets the scheme, instead of the URL's.
     #[must_use]
     pub fn scheme(mut self, scheme: Scheme) -> Self {
         self.scheme = scheme;
         self
     }
 
-    /// With [`Scheme::Getset`]: the value of a key is the end of a lease in seconds, not in milliseconds.
+    /// For [`Scheme::Getset`]: values are in seconds, not in milliseconds.
     #[must_use]
     pub fn seconds(mut self) -> Self {
         self.unit = Unit::Seconds;
         self
     }
 
-    /// Keeps locks with [`Scheme::SetNx`] where this library has them, e.g. `redis-py` or `pottery`. Some have a prefix of their own: for
-    /// `shedlock` it is the environment, for `spring` the registry key.
+    /// Keeps locks with [`Scheme::SetNx`] at the keys of this library, e.g. `redis-py` or
+    /// `pottery`. Some have a prefix of their own: for `shedlock` it is the environment, for
+    /// `spring` the registry key.
     ///
-    /// That excludes a library which takes one key at one server, and none that takes a majority of several servers (RedLock) or keys:
-    /// `rueidislock` is for one with a majority of one, not for two of three keys, as it ships.
+    /// Tenure and a library then exclude each other if the library takes one key at one server. It
+    /// does not if it takes a majority of servers (RedLock) or of keys: `rueidislock` has to be set
+    /// to a majority of one, not two of three keys as it ships.
     ///
     /// # Errors
-    /// [`Invalid`](tenure::ErrorKind::Invalid) for a library whose keys are not known; the error lists those that are.
+    /// [`Invalid`](tenure::ErrorKind::Invalid) for a library whose keys are not known; the error
+    /// lists those that are.
     pub fn profile(mut self, library: &str) -> Result<Self, Error> {
         (self.scheme, self.profile) = (Scheme::SetNx, Some(library.parse()?));
         self.check_scheme()?;
         Ok(self)
     }
 
-    /// The user to log in as, instead of the URL's.
+    /// Sets the user to log in as, instead of the URL's.
     #[must_use]
     pub fn username(mut self, username: impl Into<String>) -> Self {
         self.server.username = Some(username.into());
         self
     }
 
-    /// The password to log in with, instead of the URL's.
+    /// Sets the password to log in with, instead of the URL's.
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.server.password = Some(password.into());
         self
     }
 
-    /// Connects, and makes sure that a server answers: for the native scheme, with all that it has.
+    /// Connects with the native scheme, and makes sure that the server answers.
     ///
     /// # Errors
-    /// [`Unreachable`](tenure::ErrorKind::Unreachable) when none does within 5 s, [`Refused`](tenure::ErrorKind::Refused) when it
-    /// does not let us in, [`Invalid`](tenure::ErrorKind::Invalid) when a TLS file cannot be used, or for another scheme.
+    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no server answers within 5 s,
+    /// [`Refused`](tenure::ErrorKind::Refused) if it refuses the login,
+    /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used, or for another scheme.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         if self.scheme != Scheme::Native {
             return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).with_hint("use Options::open"));
@@ -196,8 +202,8 @@ impl Options {
         let redis = RedisStore::connect(&settings).await?;
         Ok(match self.scheme {
             Scheme::Native => Arc::new(redis),
-            Scheme::SetNx => Arc::new(PlainStore::new(redis, false)),
-            Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(PlainStore::new(redis, true)),
+            Scheme::SetNx => Arc::new(SetNxStore::new(redis, false)),
+            Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(SetNxStore::new(redis, true)),
             Scheme::Php => Arc::new(TimestampStore::new(redis, Unit::Php)),
             Scheme::Getset => Arc::new(TimestampStore::new(redis, self.unit)),
             Scheme::Watch => Arc::new(OptimisticStore::connect(redis, &settings).await?),
@@ -214,7 +220,7 @@ fn choice<'a>(key: &str, value: &'a str, known: [&str; 2]) -> Result<&'a str, Er
     if known.contains(&value) {
         return Ok(value);
     }
-    let what = format!("{key}={value} is nothing that the store URL can say");
+    let what = format!("{key}={value} is no value of that parameter");
     Err(Error::invalid(what).with_hint(format!("write {key}={} or {key}={}", known[0], known[1])))
 }
 
@@ -285,8 +291,8 @@ mod tests {
             ("rediss://:hunter2@h?cert=/x", "both"),
             ("redis://:hunter2@h?scheme=redisson", "redisson"),
             ("redis://:hunter2@h?node_timeout=1s", "several servers"),
-            ("redis://:hunter2@h?scheme=set-nx&scheme=php", "scheme= is said twice"),
-            ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is said twice"),
+            ("redis://:hunter2@h?scheme=set-nx&scheme=php", "scheme= is given twice"),
+            ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),
             ("redis://u:1#hunter2@h", "%23"),
         ] {

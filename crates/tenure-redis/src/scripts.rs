@@ -1,18 +1,19 @@
 //! The Lua scripts, and their calls.
 //!
-//! What hands over is also a library of functions, for servers that keep such (Redis 7, Valkey) and let this user load and call them:
-//! a call takes them three quarters of the time that a script takes.
+//! The scripts that hand over are also a library of functions, for servers that keep such (Redis 7,
+//! Valkey) and let this user load and call them. A call takes three quarters of the time that a
+//! script takes.
 
 use std::sync::LazyLock;
 
 use crate::transport::commands::{Commands, Digits, Key};
 use crate::transport::form::Form;
 
-/// A script, and how a server knows it.
+/// A script, and its digest, by which a server knows it.
 pub(crate) struct Script {
     text: String,
     digest: String,
-    /// What it does as a function of the library.
+    /// Name of its function in the library.
     function: Option<&'static str>,
 }
 
@@ -37,13 +38,13 @@ macro_rules! text {
     };
 }
 
-pub(crate) static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("fence.lua", "raise.lua")]));
+pub(crate) static RAISE_COUNTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("fence.lua", "raise-counter.lua")]));
 pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew.lua")]));
 pub(crate) static RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew-shares.lua")]));
 pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[about_a_name(), text!("acquire.lua"), "return acquire(KEYS, ARGV)"]).or_function("acquire"));
-pub(crate) static PLAIN_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("plain-acquire.lua")]));
-pub(crate) static PLAIN_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("plain-release.lua")]));
+pub(crate) static SET_NX_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("set-nx-acquire.lua")]));
+pub(crate) static SET_NX_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("set-nx-release.lua")]));
 pub(crate) static TIMESTAMP_ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-acquire.lua")]));
 pub(crate) static TIMESTAMP_RENEW: LazyLock<Script> =
@@ -66,12 +67,12 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     Library::new(&parts.concat())
 });
 
-/// What the scripts about names have in common.
+/// The common parts of the scripts about names.
 fn about_a_name() -> &'static str {
     text!("keys.lua", "fence.lua", "holders.lua", "queue.lua")
 }
 
-/// Functions that a server keeps under names of their own for each version of tenure.
+/// The library of functions. Each version has names of its own at the server.
 struct Library {
     version: String,
     text: String,
@@ -92,7 +93,7 @@ pub(crate) fn call(script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]
     commands
 }
 
-/// Adds a call of `script`, which is one command, or two where the form is [`Form::Loaded`].
+/// Adds a call of `script`: one command, or two if the form is [`Form::Loaded`].
 pub(crate) fn add_call(commands: &mut Commands, script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]) {
     if form == Form::Loaded {
         commands.add(&[b"FUNCTION", b"LOAD", LIBRARY.text.as_bytes()]);

@@ -1,5 +1,6 @@
-//! The connection to a server: bytes, frames, commands and their replies, pushed messages, and a connection that is replaced when it
-//! fails. Nothing here knows of locks, but for what an error means to them.
+//! The connection to a server: bytes, frames, commands and their replies, pushed messages, and a
+//! connection that is replaced when it fails. Nothing here knows of locks, but for what an error
+//! means to them.
 
 pub(crate) mod commands;
 pub(crate) mod connection;

@@ -1,4 +1,4 @@
-//! A file that any number of processes of one machine share. No server.
+//! A file that any number of processes of one machine share, without a server.
 
 mod calls;
 mod failure;
@@ -27,13 +27,16 @@ use tokio::sync::oneshot;
 
 use self::thread::{Worker, ended};
 
-/// How often one that waits without a place, or cannot be told, looks again. A look is a read of some microseconds.
+/// Poll interval of a waiter that has no queue entry or cannot be notified. A poll is a read of some
+/// microseconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(15);
 
-/// Names held in an SQLite file. Clones share one connection, on a thread of its own that ends with the last of them.
+/// Locks in an SQLite file. Clones share one connection, on a thread of its own that ends with the
+/// last of them.
 ///
-/// Leases end by the boot-time clock, so neither a changed wall clock nor a suspended machine moves them. Every lease ends with a
-/// restart of the machine. A process may be killed at any moment: what it had not committed never was.
+/// Leases end by the boot-time clock, so neither a changed wall clock nor a suspended machine moves
+/// them. A restart of the machine ends all leases. A process may be killed at any moment: what it
+/// had not committed never was.
 #[derive(Clone)]
 pub struct SqliteStore {
     path: Arc<Path>,
@@ -43,13 +46,14 @@ pub struct SqliteStore {
     poll_interval: Duration,
 }
 
-/// Opens the lock file at `path`, and makes it and the directories above it where they are missing.
+/// Opens the lock file at `path`. Creates it, and the directories above it, if they are missing.
 ///
-/// Blocks for some hundred microseconds, and up to 5 s where many processes make the file at once; [`connect`] does not block.
+/// Blocks for some hundred microseconds, and up to 5 s if many processes create the file at once.
+/// [`connect`] does not block.
 ///
 /// # Errors
-/// [`Damaged`](tenure::ErrorKind::Damaged) when the file cannot be used: corrupt, read-only, on a full disk, not a file, of another
-/// application, of a newer version, or used from another machine.
+/// [`Damaged`](tenure::ErrorKind::Damaged) if the file cannot be used: corrupt, read-only, on a
+/// full disk, not a file, of another application, of a newer version, or used from another machine.
 pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
     let path = checked(path.as_ref())?;
     let (opened, answer) = mpsc::sync_channel(1);
@@ -58,7 +62,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
     Ok(SqliteStore::new(path, listeners, answer.recv().map_err(|_| ended())??))
 }
 
-/// A [`Locker`] on the lock file at `path`.
+/// Returns a [`Locker`] on the lock file at `path`.
 ///
 /// # Errors
 /// As [`open`].
@@ -73,7 +77,8 @@ pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
     Ok(Locker::new(SqliteStore::new(path, listeners, answer.await.map_err(|_| ended())??)))
 }
 
-/// The path in full: it means the same file after a change of directory, and none of SQLite's special names.
+/// The absolute path: it means the same file after a change of directory, and is none of SQLite's
+/// special names.
 fn checked(path: &Path) -> Result<PathBuf, Error> {
     absolute(path).map_err(|e| Error::invalid(format!("{:?} is no path for a lock file", path.display())).with_source(e))
 }
@@ -83,19 +88,21 @@ impl SqliteStore {
         Self { path: path.into(), worker, listeners, operation_timeout: None, poll_interval: POLL_INTERVAL }
     }
 
-    /// The file, as an absolute path.
+    /// Returns the absolute path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How long one call may take, the wait for other processes included: [`tenure::operation_timeout`] of the ttl.
+    /// Sets the timeout of one call, the wait for other processes included. Default:
+    /// [`tenure::operation_timeout`] of the ttl.
     #[must_use]
     pub fn with_operation_timeout(mut self, limit: Duration) -> Self {
         self.operation_timeout = Some(limit);
         self
     }
 
-    /// How often one that waits without a place, or cannot be told, looks again: 15 ms.
+    /// Sets the poll interval of waiters that have no queue entry or cannot be notified. Default:
+    /// 15 ms.
     #[must_use]
     pub fn with_poll_interval(mut self, every: Duration) -> Self {
         self.poll_interval = every;
@@ -149,7 +156,7 @@ impl Store for SqliteStore {
         self.worker.call(self.limit(lease.ttl), false, move |file| file.release(&lease, linger)).await
     }
 
-    /// Tells of hand-overs by any process of the machine, and of a name that this process has freed.
+    /// Reports hand-overs by any process of the machine, and names that this process has freed.
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let notices = self.listeners.listen(request);
         let arm = |file: &mut file::LockFile| {

@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use tenure::{
-    AcquireReply, Enqueue, Lease, Locker, Name, Owner, ReleaseOutcome, ReleaseReply, RenewReply, Request, Share, Store,
+    AcquireReply, Enqueue, Lease, Locker, MemoryStore, Name, Owner, ReleaseOutcome, ReleaseReply, RenewReply, Request, Share,
+    Store,
 };
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, wait_until};
@@ -195,4 +196,46 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
     }
     assert_eq!(store.release(&leases[0], Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     wait_until(PATIENCE, "the release", || server.cli("EXISTS open:0") == "0");
+}
+
+/// A refusal says the same as in a store that keeps records, and that names both kinds.
+#[tokio::test]
+async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
+    let server = RedisServer::start();
+    let (redis, memory) = (store(&format!("{}?prefix=app:", server.url())).await, MemoryStore::new());
+    let shares = [Share::MUTEX, Share::permits(1, 3).unwrap(), Share::permits(2, 5).unwrap(), Share::READ];
+    for (at, held) in shares.into_iter().enumerate() {
+        let holder = Request { share: held, ..request(&format!("door {at}")) };
+        takes(&redis, &holder).await;
+        memory.acquire(&holder).await.unwrap();
+        for share in shares.into_iter().filter(|share| *share != held) {
+            let asks = Request { share, ..request(holder.name.as_str()) };
+            let free = Request { share, ..request("free") };
+            let expected = memory.acquire(&asks).await.unwrap_err().to_string();
+            assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
+            assert_eq!(redis.acquire_all(&[free, asks]).await.unwrap_err().to_string(), expected);
+        }
+    }
+    server.cli("LPUSH app:list x");
+    let error = redis.acquire(&Request { share: Share::READ, ..request("list") }).await.unwrap_err();
+    assert!(error.to_string().contains("another kind of value"), "{error}");
+}
+
+/// So it is with a name that is free, and waited for.
+#[tokio::test]
+async fn another_kind_than_is_waited_for_is_refused_in_the_words_of_every_store() {
+    let server = RedisServer::start();
+    let (redis, memory) = (store(&server.url()).await, MemoryStore::new());
+    let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
+    let (holder, waiter) = (request("door"), Request { enqueue: join, ..request("door") });
+    for store in [&redis as &dyn Store, &memory] {
+        store.acquire(&holder).await.unwrap();
+        store.acquire(&waiter).await.unwrap();
+    }
+    // The waiter stays, the holder goes without a release.
+    server.cli("DEL door");
+    let asks = Request { share: Share::permits(1, 3).unwrap(), ..request("door") };
+    let expected = memory.acquire(&asks).await.unwrap_err().to_string();
+    assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
+    assert_eq!(redis.acquire_all(&[asks]).await.unwrap_err().to_string(), expected);
 }

@@ -1,4 +1,4 @@
-//! Acquiring: by one transaction where a mutex is free, else by a script.
+//! Acquiring: by one transaction if a mutex is free, else by a script.
 
 use std::iter::once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,19 +9,20 @@ use tenure::{AcquireReply, Busy, Enqueue, Error, Fence, Grant, Request, Share};
 use tokio::time::Instant;
 
 use crate::native::keys::Keys;
-use crate::native::reply::{about_counter, busy, counter, counters, fence, told_apart};
+use crate::native::reply::{about_counter, busy, check_repeated, counter, counters, fence, refusal};
 use crate::native::store::RedisStore;
 use crate::scripts;
 use crate::transport::commands::{Commands, Digits, Key, millis, whole};
 use crate::transport::connection::{Exchange, Repeat};
 use crate::transport::contact::now_ms;
-use crate::transport::failure::{is_noscript, translate};
+use crate::transport::failure::{is_noscript, other_capacity, translate};
 use crate::transport::form::Form;
 use crate::transport::link::Link;
 use crate::transport::reply::{only, transaction};
 
-/// What a request that is settled by script does about the queue. A value that was given may be another's, and queues nowhere.
-const fn place_word(request: &Request) -> &'static str {
+/// The script's word for what a request does about the queue. A supplied owner token may be another
+/// client's, and is never queued.
+const fn enqueue_word(request: &Request) -> &'static str {
     match request.enqueue {
         Enqueue::Join { .. } if request.generated => "join",
         Enqueue::Heartbeat => "keep",
@@ -31,12 +32,12 @@ const fn place_word(request: &Request) -> &'static str {
 
 enum Taken {
     Granted(Fence),
-    /// Ours, without a number that can be relied on.
+    /// Taken, without a counter to rely on.
     Unfenced,
-    /// Ours, though others wait.
+    /// Taken, though others wait.
     Overtaking,
     Busy {
-        /// An earlier try had no answer, and may be what it is busy with.
+        /// An earlier try had no answer, and may have taken the name.
         repeated: bool,
     },
 }
@@ -48,16 +49,17 @@ impl RedisStore {
         let end = self.end(request.ttl);
         self.prepare(end).await?;
         if request.share != Share::MUTEX || request.enqueue != Enqueue::No || request.from.is_some() {
-            return self.ask(request, request.generated, place_word(request), end).await;
+            return self.ask(request, request.generated, enqueue_word(request), end).await;
         }
         match self.take(request, end).await? {
             Taken::Granted(fence) => Ok(AcquireReply::Granted(Grant { fence: Some(fence), ttl: request.ttl })),
-            // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
+            // The transaction took the name, so finding the owner token there is success, even a
+            // supplied one.
             Taken::Unfenced => self.ask(request, true, "none", end).await.map_err(Error::maybe_applied),
             Taken::Overtaking => self.ask(request, true, "yield", end).await.map_err(Error::maybe_applied),
             Taken::Busy { repeated } => {
                 let answer = self.ask(request, request.generated, "none", end).await?;
-                if repeated { told_apart(request, answer) } else { Ok(answer) }
+                if repeated { check_repeated(request, answer) } else { Ok(answer) }
             }
         }
     }
@@ -69,33 +71,37 @@ impl RedisStore {
         let end = self.end(ttl);
         self.prepare(end).await?;
         let of_each: Vec<Keys<'_>> = requests.iter().map(|request| self.layout.of(&request.name)).collect();
-        let beside = of_each.iter().flat_map(|keys| [keys.name(), keys.queue(), keys.places(), keys.shares()]);
+        let beside = of_each.iter().flat_map(|keys| [keys.name(), keys.queue(), keys.entries(), keys.shares()]);
         let keys: Vec<Key<'_>> = once(whole(self.layout.counter.as_bytes())).chain(beside).collect();
         let numbers = [u64::from(share.capacity()), self.counter.largest(), millis(ttl), u64::from(share.weight())];
         let numbers = numbers.map(Digits::of);
         let owners = requests.iter().map(|request| request.owner.as_bytes());
         let args: Vec<&[u8]> = numbers.iter().map(Digits::as_bytes).chain(owners).collect();
-        let (answer, _) = self.run(&scripts::ACQUIRE_ALL, &keys, &args, Repeat::Settled, end).await?;
-        let counters = counters(&answer, requests.len())?;
+        let (answer, _) = self.call(&scripts::ACQUIRE_ALL, &keys, &args, Repeat::Settled, end).await?;
+        let refused = |error| {
+            let about = other_capacity(&error).and_then(|(_, key)| self.name_of(key.as_bytes()));
+            about.map_or_else(|| translate(&error), |name| refusal(&error, &name, share))
+        };
+        let counters = counters(&answer.map_err(refused)?, requests.len())?;
         self.counter.saw(counters.last().copied().unwrap_or_default(), now_ms());
         let grant = |counter| Ok(Grant { fence: Some(fence(counter)?), ttl });
         let grants: Vec<Grant> = counters.into_iter().map(grant).collect::<Result<_, Error>>()?;
         Ok((!grants.is_empty()).then_some(grants))
     }
 
-    /// Lifts the counter through a connection that never did, and so learns whether scripts may be run at all, before anything is
-    /// taken that a script would have to give up.
+    /// Raises the counter on a connection that never did. So it is known whether scripts may run at
+    /// all, before anything is taken that a script would have to release.
     async fn prepare(&self, end: Instant) -> Result<(), Error> {
         if !self.connection.is_new() {
             return Ok(());
         }
         let (asked, sent_at) = (self.counter.largest(), now_ms());
         let (counter_key, seen) = (whole(self.layout.counter.as_bytes()), Digits::of(asked));
-        let lift = |_: &Link| scripts::call(&scripts::RAISE, Form::Text, &[counter_key], &[seen.as_bytes()]);
-        let Exchange { link, answers, .. } = self.connection.exchange(end, Repeat::Freely, lift).await?;
+        let raise = |_: &Link| scripts::call(&scripts::RAISE_COUNTER, Form::Text, &[counter_key], &[seen.as_bytes()]);
+        let Exchange { link, answers, .. } = self.connection.exchange(end, Repeat::Freely, raise).await?;
         let floor = counter(&only(answers)?.map_err(|e| translate(&e))?)?;
-        self.counter.lifted(asked, floor, now_ms());
-        link.lifted(sent_at, 0);
+        self.counter.raised(asked, floor, now_ms());
+        link.raised(sent_at, 0);
         Ok(())
     }
 
@@ -103,15 +109,22 @@ impl RedisStore {
     async fn take(&self, request: &Request, end: Instant) -> Result<Taken, Error> {
         let keys = self.layout.of(&request.name);
         let (counter_key, ttl) = (self.layout.counter.as_bytes(), Digits::of(millis(request.ttl)));
-        // Everything seen before the request leaves was granted before it; what other tasks see meanwhile says nothing.
+        // The counter was granted before the request leaves. What other tasks see meanwhile proves
+        // nothing.
         let seen = self.counter.largest();
         let sent_at = now_ms();
         let doubts = AtomicU64::new(0);
         let pipeline = |link: &Link| {
             let mut commands = Commands::new();
             doubts.store(link.doubts(), Ordering::Relaxed);
-            if let Some(form) = link.due_lift(sent_at, self.counter.pushed_at()) {
-                scripts::add_call(&mut commands, &scripts::RAISE, form, &[whole(counter_key)], &[Digits::of(seen).as_bytes()]);
+            if let Some(form) = link.due_raise(sent_at, self.counter.pushed_at()) {
+                scripts::add_call(
+                    &mut commands,
+                    &scripts::RAISE_COUNTER,
+                    form,
+                    &[whole(counter_key)],
+                    &[Digits::of(seen).as_bytes()],
+                );
             }
             commands.add(&[b"MULTI"]);
             commands.about(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()]);
@@ -121,17 +134,17 @@ impl RedisStore {
             commands
         };
         let Exchange { link, mut answers, repeated } = self.connection.exchange(end, Repeat::Settled, pipeline).await?;
-        let lift = (answers.len() == 6).then(|| answers.remove(0));
+        let raise = (answers.len() == 6).then(|| answers.remove(0));
         let executed = transaction(answers).map_err(about_counter);
-        let floor = match lift {
+        let floor = match raise {
             None => Some(seen),
             Some(Ok(floor)) => {
-                link.lifted(sent_at, doubts.into_inner());
+                link.raised(sent_at, doubts.into_inner());
                 let floor = counter(&floor)?;
-                self.counter.lifted(seen, floor, now_ms());
+                self.counter.raised(seen, floor, now_ms());
                 Some(floor)
             }
-            // Not lifted: the server has to be sent the text next time.
+            // Not raised: the server has to be sent the text next time.
             Some(Err(error)) if is_noscript(&error) => {
                 link.forgot_script();
                 None
@@ -143,26 +156,28 @@ impl RedisStore {
         if set == Value::Nil {
             return Ok(Taken::Busy { repeated });
         }
-        // Whatever is wrong from here on, the name may be ours at the server.
+        // From here on the name may be taken at the server, whatever fails.
         let counter = counter(&incremented).map_err(Error::maybe_applied)?;
         self.counter.saw(counter, now_ms());
         if queued != Value::Int(0) {
             return Ok(Taken::Overtaking);
         }
         self.counter.confirmed(&request.owner);
-        // A counter that does not rise above what was seen has lost data: no fence is made of it.
+        // If the counter does not rise above the largest seen, the server has lost data: it makes
+        // no fence.
         if floor.is_some_and(|floor| counter > floor) { Ok(Taken::Granted(fence(counter)?)) } else { Ok(Taken::Unfenced) }
     }
 
-    /// Asks by script, which settles everything: who holds, whether it is us, who is next, and a place in the queue.
-    async fn ask(&self, request: &Request, mine_counts: bool, place: &str, end: Instant) -> Result<AcquireReply, Error> {
+    /// Acquires by script, which settles everything: who holds, whether it is this owner, who is
+    /// next, and a queue entry.
+    async fn ask(&self, request: &Request, mine_counts: bool, enqueue: &str, end: Instant) -> Result<AcquireReply, Error> {
         let Request { owner, ttl, share, from, .. } = request;
-        let (keep, claim) = match request.enqueue {
-            Enqueue::Join { entry_ttl: keep, handoff_ttl: claim } => (keep, claim),
+        let (entry_ttl, handoff_ttl) = match request.enqueue {
+            Enqueue::Join { entry_ttl, handoff_ttl } => (entry_ttl, handoff_ttl),
             Enqueue::No | Enqueue::Heartbeat => (Duration::ZERO, Duration::ZERO),
         };
         let channel = self.connection.channel();
-        let [ttl, keep, claim] = [*ttl, keep, claim].map(|span| Digits::of(millis(span)));
+        let [ttl, entry_ttl, handoff_ttl] = [*ttl, entry_ttl, handoff_ttl].map(|span| Digits::of(millis(span)));
         let weight = Digits::of(u64::from(share.weight()));
         let args = [
             owner.as_bytes(),
@@ -170,9 +185,9 @@ impl RedisStore {
             weight.as_bytes(),
             if mine_counts { b"1" } else { b"0" },
             from.as_ref().map_or(&b""[..], |from| from.as_bytes()),
-            place.as_bytes(),
-            keep.as_bytes(),
-            claim.as_bytes(),
+            enqueue.as_bytes(),
+            entry_ttl.as_bytes(),
+            handoff_ttl.as_bytes(),
             channel.unwrap_or("-").as_bytes(),
         ];
         let (answer, _) = self.run_about(&scripts::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end).await?;
@@ -185,8 +200,8 @@ impl RedisStore {
             return Ok(AcquireReply::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl }));
         }
         let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
-        if let Some(mark) = busy.grant_seq {
-            self.counter.saw(mark, now_ms());
+        if let Some(grant_seq) = busy.grant_seq {
+            self.counter.saw(grant_seq, now_ms());
         }
         Ok(AcquireReply::Busy(Busy {
             poll_interval: self.poll_interval(channel.is_some(), busy.position, busy.holder.as_ref()),
@@ -195,7 +210,7 @@ impl RedisStore {
     }
 }
 
-/// Whether the transaction behind a failed lift may have taken the name.
+/// Whether the transaction behind a failed raise may have taken the name.
 fn may_have_set(executed: &Result<[Value; 3], Error>) -> bool {
     match executed {
         Ok([set, ..]) => *set != Value::Nil,

@@ -1,9 +1,11 @@
-//! What this process knows of the grant counter at the server: by replies, which are the server's word, and by pushes, which are not.
+//! State of the server's grant counter as this process knows it: by replies, which can be trusted,
+//! and by pushes, which cannot.
 //!
-//! Anybody who may publish can push any number. So a pushed one is never what the counter is lifted to, and never what a grant is held
-//! against. It is a reason to lift the counter before the next grant, by the server's clock; and the renewal that follows a hand-over reads
-//! the counter as well, so that a fence above it is not kept. Whose those are is remembered: the number of a lease does not tell, for
-//! counters are deleted, and leases go from process to process.
+//! Anybody who may publish can push any number. So a pushed counter never raises the server's, and
+//! no grant is compared with it. It is a reason to raise the counter before the next grant, by the
+//! server's clock. The renewal after a hand-over reads the counter as well, and a lease with a
+//! fence above it is not renewed. The owners of such leases are remembered: the number of a lease
+//! is not enough, because counters are deleted and leases move between processes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -12,42 +14,42 @@ use std::time::Duration;
 
 use tenure::{Lease, Owner};
 
-/// How far beyond what time explains a pushed counter may be, ms: for clocks that are set, and replies that were long on their way.
+/// Tolerance in ms of a pushed counter ahead of time, for clocks that are set and for slow replies.
 const SLACK: i64 = 10_000;
 
-/// Owners that are remembered at once. Whoever comes then asks the server.
+/// Largest number of remembered owners. Others ask the server.
 const MOST: usize = 10_000;
 
 #[derive(Debug)]
 pub(crate) struct Counter {
-    /// The largest counter that a reply has told.
+    /// The largest counter of any reply.
     largest: AtomicU64,
-    /// How far the counter is ahead of the clock of this machine, ms: the most that a reply has shown. Counters rise no faster than
-    /// time, a number for each microsecond.
-    ahead: AtomicI64,
-    /// When a push last told of a counter above those of replies, ms since boot.
+    /// Largest lead in ms of the counter over the clock of this machine, as replies have shown it.
+    /// Counters rise no faster than time: one number for each microsecond.
+    lead: AtomicI64,
+    /// When a counter above those of all replies was last pushed, ms since boot.
     pushed_at: AtomicU64,
-    /// Owners that a push alone has told of their grants.
-    pushed: Mutex<HashMap<Owner, Pushed>>,
+    /// Owners whose grants only a push has reported.
+    unconfirmed: Mutex<HashMap<Owner, Unconfirmed>>,
 }
 
-/// What is known of a grant of which a push has told.
+/// A grant that only a push has reported.
 #[derive(Clone, Copy, Debug)]
-struct Pushed {
-    /// When it ends unless it is renewed, and somewhat later, ms since boot.
+struct Unconfirmed {
+    /// When it ends without a renewal, and somewhat later, ms since boot.
     until: u64,
-    /// The largest counter that a reply had told before.
+    /// The largest counter of any reply before.
     seen: u64,
 }
 
 impl Default for Counter {
     fn default() -> Self {
-        // So far ahead of nothing is no push.
+        // No push is explained before the first reply.
         Self {
             largest: AtomicU64::new(0),
-            ahead: AtomicI64::new(i64::MIN / 2),
+            lead: AtomicI64::new(i64::MIN / 2),
             pushed_at: AtomicU64::new(0),
-            pushed: Mutex::default(),
+            unconfirmed: Mutex::default(),
         }
     }
 }
@@ -57,73 +59,76 @@ impl Counter {
         self.largest.load(Ordering::Acquire)
     }
 
-    /// A reply has told of `counter` at `now`.
+    /// Notes the `counter` of a reply at `now`.
     pub(crate) fn saw(&self, counter: u64, now: u64) {
         self.largest.fetch_max(counter, Ordering::AcqRel);
-        self.ahead.fetch_max(ahead(counter, now), Ordering::AcqRel);
+        self.lead.fetch_max(lead(counter, now), Ordering::AcqRel);
     }
 
-    /// The server has lifted its counter to `counter`, at `now`, when it was asked for `least`. It takes no number that its clock does not
-    /// explain: then that one is forgotten, or it would be asked for again after somebody has set the counter right.
-    pub(crate) fn lifted(&self, least: u64, counter: u64, now: u64) {
+    /// Notes that the server has raised its counter to `counter` at `now`, when asked for `least`.
+    /// If its clock does not explain `least`, it takes a smaller number. Then `least` is forgotten,
+    /// or it would be asked for again after somebody has corrected the counter.
+    pub(crate) fn raised(&self, least: u64, counter: u64, now: u64) {
         if counter < least {
             let _ = self.largest.compare_exchange(least, counter, Ordering::AcqRel, Ordering::Acquire);
-            self.ahead.store(ahead(counter, now), Ordering::Release);
+            self.lead.store(lead(counter, now), Ordering::Release);
         }
         self.saw(counter, now);
     }
 
-    /// Whether a pushed counter may be the server's, as far as time tells.
+    /// Whether a pushed counter may be the server's, by the time that has passed.
     pub(crate) fn explains(&self, pushed: u64, now: u64) -> bool {
-        ahead(pushed, now) <= self.ahead.load(Ordering::Acquire).saturating_add(SLACK)
+        lead(pushed, now) <= self.lead.load(Ordering::Acquire).saturating_add(SLACK)
     }
 
-    /// A push told of `counter` at `now`.
-    pub(crate) fn heard(&self, counter: u64, now: u64) {
+    /// Notes that `counter` was pushed at `now`.
+    pub(crate) fn pushed(&self, counter: u64, now: u64) {
         if counter > self.largest() {
             self.pushed_at.fetch_max(now, Ordering::AcqRel);
         }
     }
 
-    /// When something was last heard for which the counter has to be lifted again.
+    /// When a counter was last pushed for which the server's has to be raised again.
     pub(crate) fn pushed_at(&self) -> u64 {
         self.pushed_at.load(Ordering::Acquire)
     }
 
-    /// Remembers that a push told `owner` of a grant for `claim`, at `now`. False where there is no room: then it is not to be believed.
-    pub(crate) fn remember(&self, owner: &Owner, claim: Duration, now: u64) -> bool {
-        let mut pushed = self.pushed();
+    /// Remembers that a push has reported a grant to `owner` for `handoff_ttl`, at `now`. False if
+    /// there is no room: then the push must not be trusted.
+    pub(crate) fn remember(&self, owner: &Owner, handoff_ttl: Duration, now: u64) -> bool {
+        let mut pushed = self.unconfirmed();
         if pushed.len() >= MOST {
             pushed.retain(|_, known| known.until > now);
         }
         if pushed.len() >= MOST && !pushed.contains_key(owner) {
             return false;
         }
-        let claim = u64::try_from(claim.as_millis()).unwrap_or(u64::MAX);
-        let until = now.saturating_add(claim).saturating_add(SLACK.unsigned_abs());
+        let handoff_ttl = u64::try_from(handoff_ttl.as_millis()).unwrap_or(u64::MAX);
+        let until = now.saturating_add(handoff_ttl).saturating_add(SLACK.unsigned_abs());
         let until = pushed.get(owner).map_or(until, |known| known.until.max(until));
-        pushed.insert(owner.clone(), Pushed { until, seen: self.largest() });
+        pushed.insert(owner.clone(), Unconfirmed { until, seen: self.largest() });
         true
     }
 
-    /// Where nobody but a push has told of the fence of a lease, at `now`: what the counter was before that push, at least.
+    /// If only a push has reported the fence of a lease at `now`, the counter before that push, at
+    /// least.
     pub(crate) fn before_push(&self, lease: &Lease, now: u64) -> Option<u64> {
         lease.fence.filter(|fence| fence.counter() > self.largest())?;
-        self.pushed().get(&lease.owner).filter(|known| known.until > now).map(|known| known.seen)
+        self.unconfirmed().get(&lease.owner).filter(|known| known.until > now).map(|known| known.seen)
     }
 
-    /// A reply has told what became of the owner's grant.
+    /// Notes that a reply has confirmed or ended the owner's grant.
     pub(crate) fn confirmed(&self, owner: &Owner) {
-        self.pushed().remove(owner);
+        self.unconfirmed().remove(owner);
     }
 
-    fn pushed(&self) -> MutexGuard<'_, HashMap<Owner, Pushed>> {
-        self.pushed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unconfirmed(&self) -> MutexGuard<'_, HashMap<Owner, Unconfirmed>> {
+        self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How far a counter, in microseconds, is ahead of a clock, in ms.
-fn ahead(counter: u64, now: u64) -> i64 {
+/// Lead in ms of a counter, in microseconds, over a clock in ms.
+fn lead(counter: u64, now: u64) -> i64 {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     signed(counter / 1_000).saturating_sub(signed(now))
 }
@@ -191,17 +196,17 @@ mod tests {
         assert!(!seen.remember(&owner(MOST), second, 5_000));
         assert!(seen.remember(&owner(0), second, 5_000), "it is known");
         assert!(seen.remember(&owner(MOST), second, 16_000), "those before have ended");
-        assert_eq!(seen.pushed().len(), 1);
+        assert_eq!(seen.unconfirmed().len(), 1);
     }
 
     #[test]
     fn a_number_that_the_server_does_not_take_is_forgotten() {
         let seen = Counter::default();
         seen.saw((1 << 53) - 2, 5_000);
-        seen.lifted((1 << 53) - 2, COUNTER, 5_000);
+        seen.raised((1 << 53) - 2, COUNTER, 5_000);
         assert_eq!(seen.largest(), COUNTER);
         assert!(!seen.explains(COUNTER + 20_000_000, 5_000));
-        seen.lifted(COUNTER, COUNTER + 7, 5_000);
+        seen.raised(COUNTER, COUNTER + 7, 5_000);
         assert_eq!(seen.largest(), COUNTER + 7);
     }
 }

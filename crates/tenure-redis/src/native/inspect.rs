@@ -1,4 +1,4 @@
-//! What is held and waited for, for people and tests.
+//! Listing holders and waiters.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::transport::connection::Repeat;
 use crate::transport::failure::{translate, unexpected};
 use crate::transport::reply::{only, read, time};
 
-/// Commands about one name, after the one that asks for the time.
+/// Number of commands about one name, after the one for the time.
 const QUESTIONS: usize = 5;
 
 impl RedisStore {
-    /// Every key that is a lock of ours by its value or by what stands beside it.
-    pub(crate) async fn every_name(&self) -> Result<Vec<Entry>, Error> {
+    /// Every lock of ours, recognised by its value or by the keys beside it.
+    pub(crate) async fn inspect_all(&self) -> Result<Vec<Entry>, Error> {
         let mut entries = Vec::new();
         for kind in ["string", "zset"] {
             let mut scan = self.scan("", kind);
@@ -31,7 +31,7 @@ impl RedisStore {
         Ok(entries)
     }
 
-    /// The names beside which an owner stands, in order.
+    /// The names that have an owner at a key beside, in order.
     pub(crate) async fn names_beside(&self) -> Result<BTreeSet<Name>, Error> {
         let (mut names, before) = (BTreeSet::new(), self.layout.prefix.len() + "{tag4}:o:".len());
         let mut scan = self.scan("{[@-O][@-O][@-O][@-O]}:o:", "string");
@@ -41,7 +41,7 @@ impl RedisStore {
         Ok(names)
     }
 
-    /// All keys of a type that begin like `pattern` behind the prefix; a key may come twice.
+    /// All keys of a type that begin with the prefix and `pattern`. A key may come twice.
     pub(crate) fn scan(&self, pattern: &str, kind: &'static str) -> Scan<'_> {
         let pattern = format!("{}{pattern}*", glob_escaped(&self.layout.prefix));
         Scan { store: self, pattern, kind, cursor: Some("0".to_owned()) }
@@ -52,8 +52,8 @@ impl RedisStore {
         Name::new(name).ok().filter(|name| self.layout.check(name).is_ok())
     }
 
-    /// What is at the keys of `names`. Free ones for which nobody waits are left out.
-    pub(crate) async fn look_at(&self, names: &[Name]) -> Result<Vec<Entry>, Error> {
+    /// The state of `names`, without those that are free and have no waiters.
+    pub(crate) async fn inspect_names(&self, names: &[Name]) -> Result<Vec<Entry>, Error> {
         self.answers_about(names).await?.into_iter().filter_map(Result::transpose).collect()
     }
 
@@ -61,16 +61,16 @@ impl RedisStore {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        // Not in a transaction: a server out of memory queues none, and that is when people look. What is read between a change of
-        // hands shows the one owner with the other's ttl, for a moment.
+        // Not in a transaction: a server out of memory queues none, and that is when people
+        // inspect. For a moment during a hand-over, one owner may be shown with the other's ttl.
         let mut questions = pipe();
         questions.cmd("TIME");
         for name in names {
             let keys = self.layout.of(name);
-            let [name, places, shares] = [keys.name(), keys.places(), keys.shares()].map(|key| key.concat());
+            let [name, queued, shares] = [keys.name(), keys.entries(), keys.shares()].map(|key| key.concat());
             questions.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
             questions.cmd("HGETALL").arg(&shares).cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES");
-            questions.cmd("HGETALL").arg(&places);
+            questions.cmd("HGETALL").arg(&queued);
         }
         let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| questions.clone()).await?.answers;
         let mut answers = answers.into_iter();
@@ -84,7 +84,7 @@ impl RedisStore {
     }
 }
 
-/// Keys, a page at a time.
+/// Keys, one page at a time.
 pub(crate) struct Scan<'a> {
     store: &'a RedisStore,
     pattern: String,
@@ -107,14 +107,14 @@ impl Scan<'_> {
 }
 
 fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: u64) -> Result<Option<Entry>, Error> {
-    let Ok([value, ttl, shares, members, places]) = <[RedisResult<Value>; QUESTIONS]>::try_from(about) else {
+    let Ok([value, ttl, shares, members, queued]) = <[RedisResult<Value>; QUESTIONS]>::try_from(about) else {
         return Err(unexpected("too few replies"));
     };
     let shares: HashMap<Vec<u8>, String> = read(shares)?;
-    let places: HashMap<Vec<u8>, String> = read(places)?;
+    let queued: HashMap<Vec<u8>, String> = read(queued)?;
     let lives =
-        |place: &&String| place.split(' ').next().and_then(|until| until.parse().ok()).is_some_and(|until: u64| until > now);
-    let waiters = places.values().filter(lives).count() as u64;
+        |entry: &&String| entry.split(' ').next().and_then(|until| until.parse().ok()).is_some_and(|until: u64| until > now);
+    let waiters = queued.values().filter(lives).count() as u64;
     let holders = match value.map_err(|e| translate(&e)) {
         Ok(Value::BulkString(value)) => match ttl.map_err(|e| translate(&e))? {
             Value::Int(ttl @ -1..) => vec![holder(&value, ttl, Share::MUTEX)],

@@ -1,8 +1,8 @@
-//! Where a name and what belongs to it is kept.
+//! The keys of a name.
 //!
-//! The key of a name is the name under the prefix, so that other clients share it. What stands beside it has a hash tag of its own
-//! that leads to the same slot of a Cluster: the braces of a name, which may be odd, are never used again. Then all keys of a name
-//! are on one node.
+//! The key of a name is the name behind the prefix, so that other clients share it. The keys beside
+//! it begin with a hash tag that leads to the same slot of a Cluster, so that all keys of a name
+//! are on one node. The braces of a name, which may be odd, are never used again.
 
 use tenure::{Error, Name, Request};
 
@@ -15,7 +15,7 @@ pub(crate) struct Layout {
     pub(crate) counter: String,
 }
 
-/// The keys of one name: what it is made of, so that it need not be put together before it is written.
+/// The parts of the keys of one name, so that no key is put together before it is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys<'a> {
     prefix: &'a [u8],
@@ -33,8 +33,8 @@ impl Layout {
         Keys { prefix, name, tag: tag(slot(prefix, name)) }
     }
 
-    /// Refuses a request that no store here can serve: about such a name, or to take over from nobody. To the scripts an empty owner
-    /// means that there is none to take over from.
+    /// Refuses a request that no store here can serve: about a name of ours, or to take over from
+    /// nobody. To the scripts an empty owner means that there is nobody to take over from.
     pub(crate) fn check_request(&self, request: &Request) -> Result<(), Error> {
         self.check(&request.name)?;
         match &request.from {
@@ -43,21 +43,21 @@ impl Layout {
         }
     }
 
-    /// Refuses names at whose keys something else is kept.
+    /// Refuses names whose keys are used for something else.
     pub(crate) fn check(&self, name: &Name) -> Result<(), Error> {
         if is_beside(name.as_str().as_bytes()) {
-            let what = format!("{name:?} is where something is kept about another name");
+            let what = format!("{name:?} is the key of something kept about another name");
             return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
         }
         if self.counter.strip_prefix(&self.prefix) == Some(name.as_str()) {
-            let what = format!("{name:?} is where the counter is kept that fences are made of");
+            let what = format!("{name:?} is the key of the counter that fences are made of");
             return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
         }
         Ok(())
     }
 }
 
-/// Whether a name is like the key of what stands beside a name.
+/// Whether a name looks like a key beside another name.
 fn is_beside(name: &[u8]) -> bool {
     let what = name.strip_prefix(b"{").and_then(|rest| rest.split_at_checked(4));
     what.is_some_and(|(tag, rest)| {
@@ -75,7 +75,7 @@ impl Keys<'_> {
         self.beside(b"}:q:")
     }
 
-    pub(crate) fn places(&self) -> Key<'_> {
+    pub(crate) fn entries(&self) -> Key<'_> {
         self.beside(b"}:p:")
     }
 
@@ -83,7 +83,7 @@ impl Keys<'_> {
         self.beside(b"}:s:")
     }
 
-    /// Whose the value of the name is, in the dialects whose values do not say.
+    /// The owner, in the schemes whose values do not say it.
     pub(crate) fn owner(&self) -> Key<'_> {
         self.beside(b"}:o:")
     }
@@ -93,7 +93,8 @@ impl Keys<'_> {
     }
 }
 
-/// The slot of a key in a Cluster: of what is between its first braces, or of all of it where there is nothing.
+/// The slot of a key in a Cluster: of the part between its first braces, or of all of it without
+/// such a part.
 fn slot(prefix: &[u8], name: &[u8]) -> u16 {
     let length = prefix.len() + name.len();
     let at = |index: usize| if index < prefix.len() { prefix[index] } else { name[index - prefix.len()] };
@@ -102,9 +103,10 @@ fn slot(prefix: &[u8], name: &[u8]) -> u16 {
     tagged.unwrap_or(0..length).fold(0, |sum, index| checked(sum, at(index))) & SLOT
 }
 
-/// Four characters of `@` to `O` whose slot this is.
+/// Four characters of `@` to `O` with this slot.
 ///
-/// The checksum of a text is linear in its bits: a text is found bit by bit, from the highest of the slot down.
+/// The checksum of a text is linear in its bits. So a text is found bit by bit, from the highest of
+/// the slot down.
 fn tag(slot: u16) -> [u8; 4] {
     let (mut left, mut bits) = (slot ^ (checksum(&[PLAIN; 4]) & SLOT), 0);
     for (bit, (effect, cause)) in BASIS.iter().enumerate().rev() {
@@ -117,7 +119,7 @@ fn tag(slot: u16) -> [u8; 4] {
 }
 
 const SLOT: u16 = 0x3fff;
-/// The character whose low half stands for no bit.
+/// The character whose low half has no bit set.
 const PLAIN: u8 = b'@';
 
 /// Four bits in each of four characters.
@@ -125,7 +127,8 @@ const fn spelled(bits: u16) -> [u8; 4] {
     [PLAIN | (bits & 15) as u8, PLAIN | (bits >> 4 & 15) as u8, PLAIN | (bits >> 8 & 15) as u8, PLAIN | (bits >> 12) as u8]
 }
 
-/// For each bit of a slot: what changes it and lower bits only, and by which bits of the text.
+/// For each bit of a slot: a change of the slot in this bit and lower ones, and the bits of the
+/// text that cause it.
 const BASIS: [(u16, u16); 14] = {
     let mut basis = [(0, 0); 14];
     let mut cause = 1_u16;
@@ -207,7 +210,7 @@ mod tests {
                 let (layout, name) = (Layout::new(prefix), Name::new(name).unwrap());
                 let keys = layout.of(&name);
                 let slots =
-                    [keys.name(), keys.queue(), keys.places(), keys.shares(), keys.owner()].map(|key| slot(b"", &key.concat()));
+                    [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner()].map(|key| slot(b"", &key.concat()));
                 assert!(slots.iter().all(|slot| *slot == slots[0]), "{keys:?}");
             }
         }

@@ -19,19 +19,19 @@ use crate::transport::form::Form;
 use crate::transport::link::Link;
 use crate::transport::reply::only;
 
-/// Leases to a renewal script: more would block the server for longer, fewer would cost it more for each.
+/// Leases in one script: more would block the server for longer, fewer would cost it more for each.
 const BATCH: usize = 100;
 
-/// Leases to an exchange, and exchanges under way: what has been answered counts, whatever becomes of the rest, and the commands of
-/// others get in between.
+/// Leases in one exchange, and exchanges in flight. Each answer counts, even if others fail, and
+/// commands of other callers come in between.
 const TOGETHER: usize = 1_000;
 const UNDER_WAY: usize = 3;
 
-/// Leases that are to be renewed, and what those are answered that are not.
+/// Leases to renew, and the answers for the others.
 pub(crate) struct Checked<'a> {
-    /// To be renewed.
+    /// Leases to renew.
     pub(crate) kept: Cow<'a, [Lease]>,
-    /// For each lease, what it is answered without being renewed; empty where all are kept.
+    /// For each lease its answer, if it is not renewed. Empty if all are.
     refused: Vec<Option<Result<RenewReply, Error>>>,
 }
 
@@ -44,8 +44,9 @@ impl RedisStore {
         self.answered(checked, answers)
     }
 
-    /// Reads the counter before the first renewal of a lease of which a push alone has told. What is above it was not told by the server,
-    /// and is not renewed. A counter that is gone, fell back or is no number says nothing of a fence: the store's word about the owner counts.
+    /// Reads the counter before the first renewal of a lease that only a push has reported. If its
+    /// fence is above the counter, the push was forged, and the lease is not renewed. A counter
+    /// that is gone, fell back or is no number proves nothing: then the owner at the store decides.
     pub(crate) async fn check_pushed<'a>(&self, leases: &'a [Lease], end: Instant) -> Checked<'a> {
         let now = now_ms();
         let pushed: Vec<Option<u64>> = leases.iter().map(|lease| self.counter.before_push(lease, now)).collect();
@@ -66,7 +67,7 @@ impl RedisStore {
         Checked { kept: Cow::Owned(kept), refused }
     }
 
-    /// What all leases are answered, where those that were kept were answered this.
+    /// The answers for all leases, from those for the leases that were kept.
     pub(crate) fn answered(
         &self,
         checked: Checked<'_>,
@@ -85,7 +86,7 @@ impl RedisStore {
         checked.refused.into_iter().map(answer).collect()
     }
 
-    /// The counter at the server; none where it is gone or no number.
+    /// The counter at the server. None if it is gone or no number.
     async fn read_counter(&self, end: Instant) -> Result<Option<u64>, Error> {
         let get = |_: &Link| {
             let mut commands = Commands::new();
@@ -105,7 +106,7 @@ impl RedisStore {
         Ok(sound)
     }
 
-    /// Renews leases of names that hold their owners, or points in time, kept in `unit`.
+    /// Renews leases of names that hold their owners, or timestamp values in `unit`.
     pub(crate) async fn renew_all(
         &self,
         leases: &[Lease],
@@ -119,7 +120,8 @@ impl RedisStore {
         for (batch, outcome) in batches.into_iter().zip(outcomes) {
             match outcome {
                 Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),
-                // One lease that the server refuses fails its whole batch. All in turn, each on its own.
+                // One lease that the server refuses fails its whole batch. Then each is tried
+                // alone.
                 Err(error) if batch.len() > 1 && !error.is_transient() => {
                     refused.extend(batch.into_iter().map(|alone| vec![alone]));
                 }
@@ -135,7 +137,7 @@ impl RedisStore {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// When renewals that begin now have to be over: somewhat before the caller gives up, so that the answers there are reach it.
+    /// Deadline of renewals that start now: before the caller's, so that partial answers reach it.
     pub(crate) fn renewals_end(&self, leases: &[Lease]) -> Instant {
         let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
         Instant::now() + limit.mul_f64(0.9)
@@ -155,8 +157,8 @@ impl RedisStore {
         scripts::add_call(commands, script, form, &keys, &args);
     }
 
-    /// Renews batches of at most `size`, a number of leases in each exchange; what each batch answers, or why it was refused. What
-    /// has not been sent by `end` never is.
+    /// Renews batches of at most `size` leases, several in each exchange. Returns the answers of
+    /// each batch, or why it was refused. Nothing is sent after `end`.
     async fn renew_batches(
         &self,
         end: Instant,
@@ -196,7 +198,7 @@ impl RedisStore {
             }
             Err(error) => {
                 let every = batches.iter().map(|_| Err(error.copy())).collect();
-                // The first is as good as any.
+                // The first error is as good as any.
                 let _ = failed.set(error);
                 every
             }

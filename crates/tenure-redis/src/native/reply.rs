@@ -1,37 +1,39 @@
-//! Reading what the server answered to the calls of a store.
+//! Reading the replies to the calls of a store.
 
 use std::time::Duration;
 
-use redis::{RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 use tenure::{
-    AcquireReply, Busy, Error, ErrorKind, Fence, Holder, Lease, Notice, Owner, ReleaseReply, RenewReply, Request, Share,
+    AcquireReply, Busy, Error, ErrorKind, Fence, Holder, Lease, Name, Notice, Owner, ReleaseReply, RenewReply, Request, Share,
 };
 
 use crate::transport::connection::Repeat;
-use crate::transport::failure::{COUNTER_FIX, translate, unexpected};
+use crate::transport::failure::{COUNTER_FIX, other_capacity, translate, unexpected};
 
-/// What a request that was sent twice, the first time unheard, found when it came second.
-pub(crate) fn told_apart(request: &Request, answer: AcquireReply) -> Result<AcquireReply, Error> {
+/// The outcome of a request that was sent twice, the first time without an answer. If the owner
+/// token is in place, and was supplied, it may be this request's or another client's.
+pub(crate) fn check_repeated(request: &Request, answer: AcquireReply) -> Result<AcquireReply, Error> {
     match answer {
         AcquireReply::Busy(Busy { holder: Some(holder), .. }) if holder.owner == request.owner => {
-            let what = "the first try had no answer, and the given value is in place: ours or another's";
+            let what = "the first try had no answer, and the supplied owner token is in place: this client's or another's";
             Err(Error::unreachable(what).maybe_applied())
         }
         answer => Ok(answer),
     }
 }
 
-/// Whether a release may be sent twice: between two runs of that of a given value another may have taken the name with the same.
+/// Whether a release may be sent twice. Not for a supplied owner token: between the two, another
+/// client may take the name with the same token.
 pub(crate) fn releases(lease: &Lease) -> Repeat {
     if lease.owner.is_generated() { Repeat::Freely } else { Repeat::Never }
 }
 
-/// What the answer to a release, and whether it may have run twice, says.
+/// The outcome of a release, from its answer and whether it may have run twice.
 pub(crate) fn released(answer: (Value, bool)) -> Result<ReleaseReply, Error> {
     match answer {
         (Value::Int(1), _) => Ok(ReleaseReply::Released),
         (Value::Int(0), false) => Ok(ReleaseReply::NotHeld),
-        // The first of the two may have given it up, or it was lost before: nobody knows.
+        // The first one may have released it, or it was lost before: nobody knows.
         (Value::Int(0), true) => {
             Err(Error::unreachable("the first release had no answer, and the second found nothing").maybe_applied())
         }
@@ -39,13 +41,25 @@ pub(crate) fn released(answer: (Value, bool)) -> Result<ReleaseReply, Error> {
     }
 }
 
-/// For commands of which only those about the counter can be refused for the type of their key.
+/// Translates errors of commands if only those about the counter can meet another type of key.
 pub(crate) fn about_counter(error: Error) -> Error {
     if error.kind() != ErrorKind::Mismatch {
         return error;
     }
     let refused = Error::refused("the grant counter cannot be used: it is another type of key").with_hint(COUNTER_FIX);
     if error.may_have_been_applied() { refused.maybe_applied() } else { refused }
+}
+
+/// The error of a script that was asked for `share` of `name`. Another kind of lock is refused in
+/// the words of a [`Record`](tenure::record::Record).
+pub(crate) fn refusal(error: &RedisError, name: &Name, share: Share) -> Error {
+    match other_capacity(error).and_then(|(capacity, _)| Share::from_parts(1, capacity)) {
+        Some(known) => {
+            let what = format!("{name:?} is in use as {}, and cannot be {} as well", known.kind(), share.kind());
+            Error::new(ErrorKind::Mismatch, what).with_hint("use one kind of lock for a name")
+        }
+        None => translate(error),
+    }
 }
 
 pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<RenewReply>, Error> {
@@ -60,7 +74,7 @@ pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<R
     }
 }
 
-/// What `acquire-all.lua` says: a counter for each that was asked for, or none.
+/// Reads the reply of `acquire-all.lua`: a counter for each name, or none.
 pub(crate) fn counters(answer: &Value, asked: usize) -> Result<Vec<u64>, Error> {
     match answer {
         Value::Array(values) if values.is_empty() || values.len() == asked => {
@@ -89,11 +103,11 @@ pub(crate) fn holder(value: &[u8], ttl: i64, share: Share) -> Holder {
     Holder { owner: Owner::from_bytes(value), share, fence: None, ttl, age: None }
 }
 
-/// What `acquire.lua` says of a name that was not granted. When to look again is not said there.
+/// Reads the reply of `acquire.lua` about a busy name. It does not contain the poll interval.
 pub(crate) fn busy(answer: &Value, asked: Share) -> Result<Busy, Error> {
     let odd = || unexpected(format_args!("{answer:?} to an acquisition"));
     let Value::Array(parts) = answer else { return Err(odd()) };
-    let [Value::Int(0), mark, Value::Int(ahead), held @ ..] = &parts[..] else { return Err(odd()) };
+    let [Value::Int(0), grant_seq, Value::Int(position), held @ ..] = &parts[..] else { return Err(odd()) };
     let holder = match held {
         [] => None,
         [Value::BulkString(value), Value::Int(ttl), Value::Int(weight)] => {
@@ -102,15 +116,22 @@ pub(crate) fn busy(answer: &Value, asked: Share) -> Result<Busy, Error> {
         }
         _ => return Err(odd()),
     };
-    Ok(Busy { position: u32::try_from(*ahead).ok(), poll_interval: Duration::ZERO, grant_seq: Some(counter(mark)?), holder })
+    Ok(Busy {
+        position: u32::try_from(*position).ok(),
+        poll_interval: Duration::ZERO,
+        grant_seq: Some(counter(grant_seq)?),
+        holder,
+    })
 }
 
-/// A push as `queue.lua` writes it, `<counter>:<claim in ms>`. Anything else is at least a reason to look.
+/// Reads a push of `queue.lua`, `<counter>:<handoff_ttl in ms>`. Anything else is at least a reason
+/// to poll.
 pub(crate) fn notice(payload: &[u8], owner: &Owner) -> Notice {
     let granted = || {
-        let (counter, claim) = std::str::from_utf8(payload).ok()?.split_once(':')?;
-        let (fence, claim) = (Fence::from_counter(counter.parse().ok()?)?, Duration::from_millis(claim.parse().ok()?));
-        Some(Notice::Granted { owner: owner.clone(), fence, handoff_ttl: claim })
+        let (counter, handoff_ttl) = std::str::from_utf8(payload).ok()?.split_once(':')?;
+        let (fence, handoff_ttl) =
+            (Fence::from_counter(counter.parse().ok()?)?, Duration::from_millis(handoff_ttl.parse().ok()?));
+        Some(Notice::Granted { owner: owner.clone(), fence, handoff_ttl })
     };
     granted().unwrap_or(Notice::Changed)
 }

@@ -1,7 +1,8 @@
-//! The native layout: a mutex is a string key that holds the owner and nothing else.
+//! The native layout: a mutex is a string key that holds its owner and nothing else.
 //!
-//! Every client that takes locks with `SET NX PX` and gives them up by compare-and-delete shares such a lock with us. Other kinds
-//! are kept at the same key as a sorted set, so that the kinds meet there. What stands beside the keys is in `keys.rs`.
+//! Clients that take locks with `SET NX PX`, and release them by compare-and-delete, share such a
+//! lock with tenure. Other kinds are a sorted set at the same key, so that all kinds meet there.
+//! `keys.rs` has the keys beside it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use redis::{Client, Value};
+use redis::{Client, RedisResult, Value};
 use tenure::{
     AcquireReply, Entry, Error, Features, Grant, Holder, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Share, Store,
 };
@@ -18,20 +19,20 @@ use tokio::time::Instant;
 
 use crate::native::counter::Counter;
 use crate::native::keys::Layout;
-use crate::native::reply::{notice, released, releases};
+use crate::native::reply::{notice, refusal, released, releases};
 use crate::scripts::{self, Script};
 use crate::transport::commands::{Digits, Key, millis, whole};
 use crate::transport::connection::{Connection, Exchange, Repeat};
 use crate::transport::contact::now_ms;
 use crate::transport::failure::translate;
 use crate::transport::link::Link;
-use crate::transport::push::Heard;
+use crate::transport::push::Pushed;
 use crate::transport::reply::only;
 
 /// A server, and how to use it.
 pub(crate) struct Settings {
     pub(crate) client: Client,
-    /// The server as messages name it, without secrets.
+    /// Name of the server in messages, without secrets.
     pub(crate) shown: String,
     /// In front of every key.
     pub(crate) prefix: String,
@@ -49,8 +50,9 @@ impl Settings {
 /// Locks on one Redis or Valkey server. Clones share one connection.
 ///
 /// # Round trips
-/// Acquire 1, and 1 more when a mutex is busy; renew 1 for each 1,000 leases, three of them at a time; release 1, which hands over as well; inspect 1, or
-/// as many as a `SCAN` of the whole database takes.
+/// Acquire 1, and 1 more if a mutex is busy; renew 1 for each 1,000 leases, three of them at a
+/// time; release 1, hand-over included; inspect 1, or as many as a `SCAN` of the whole database
+/// takes.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) connection: Arc<Connection>,
@@ -61,7 +63,7 @@ pub struct RedisStore {
     poll_interval: Duration,
 }
 
-/// How often to look where the holder says when it is done and we can hear it: in case what it said was lost.
+/// Poll interval of a waiter that is notified, in case a message was lost.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl RedisStore {
@@ -81,19 +83,21 @@ impl RedisStore {
         Self { connection: Arc::new(connection), layout, counter, shown: shown.into(), timeout, poll_interval }
     }
 
-    /// When a call about a lease of `ttl` that begins now has to be over.
+    /// Deadline of a call that starts now about a lease of `ttl`. `Duration::MAX` for one about no
+    /// lease.
     pub(crate) fn end(&self, ttl: Duration) -> Instant {
         Instant::now() + self.features().limit(ttl)
     }
 
-    /// How soon a client that has to wait asks again. One that hears nothing, or has no place in the queue, gives no position.
+    /// Poll interval of a waiter that hears pushes, or does not, and has this position in the
+    /// queue.
     pub(crate) fn poll_interval(&self, hears: bool, position: Option<u32>, holder: Option<&Holder>) -> Duration {
-        // A holder that is not one of ours tells nobody when it is done.
+        // A holder of another library notifies nobody of its release.
         let notified = hears && position.is_some() && holder.is_none_or(|holder| holder.owner.is_generated());
         if notified { HEARTBEAT.max(self.poll_interval) } else { self.poll_interval }
     }
 
-    /// Runs a script; its answer, and whether it may have run twice.
+    /// Runs a script. Returns its answer, and whether it may have run twice.
     pub(crate) async fn run(
         &self,
         script: &Script,
@@ -102,12 +106,25 @@ impl RedisStore {
         repeat: Repeat,
         end: Instant,
     ) -> Result<(Value, bool), Error> {
-        let call = |_: &Link, form| scripts::call(script, form, keys, args);
-        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, call).await?;
-        Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
+        let (answer, repeated) = self.call(script, keys, args, repeat, end).await?;
+        Ok((answer.map_err(|e| translate(&e))?, repeated))
     }
 
-    /// Runs a script about one name and what stands beside it.
+    /// As [`run`](Self::run), for a caller that translates the error.
+    pub(super) async fn call(
+        &self,
+        script: &Script,
+        keys: &[Key<'_>],
+        args: &[&[u8]],
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<(RedisResult<Value>, bool), Error> {
+        let call = |_: &Link, form| scripts::call(script, form, keys, args);
+        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, call).await?;
+        Ok((only(answers)?, repeated))
+    }
+
+    /// Runs a script about one name and its keys.
     pub(crate) async fn run_about(
         &self,
         script: &Script,
@@ -118,13 +135,14 @@ impl RedisStore {
         end: Instant,
     ) -> Result<(Value, bool), Error> {
         let keys = self.layout.of(name);
-        let keys = [keys.name(), keys.queue(), keys.places(), whole(self.layout.counter.as_bytes()), keys.shares()];
-        // A mutex that is given up has no use for the last.
+        let keys = [keys.name(), keys.queue(), keys.entries(), whole(self.layout.counter.as_bytes()), keys.shares()];
+        // The release of a mutex does not need the last.
         let keys =
             if share == Share::MUTEX && std::ptr::eq(script, &raw const *scripts::RELEASE) { &keys[..4] } else { &keys[..] };
         let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.counter.largest()));
         let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
-        self.run(script, keys, &args, repeat, end).await
+        let (answer, repeated) = self.call(script, keys, &args, repeat, end).await?;
+        Ok((answer.map_err(|e| refusal(&e, name, share))?, repeated))
     }
 }
 
@@ -170,32 +188,32 @@ impl Store for RedisStore {
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let listener = self.connection.listen(request.owner.clone(), self.end(request.ttl)).await?;
         let (owner, ttl, counter) = (request.owner.clone(), request.ttl, Arc::clone(&self.counter));
-        let told = move |heard| match heard {
-            Heard::Look => Notice::Changed,
-            Heard::Message(payload) => {
+        let notice_of = move |pushed| match pushed {
+            Pushed::Missed => Notice::Changed,
+            Pushed::Message(payload) => {
                 let (notice, now) = (notice(&payload, &owner), now_ms());
                 match &notice {
                     Notice::Granted { fence, handoff_ttl, .. }
                         if counter.explains(fence.counter(), now) && counter.remember(&owner, (*handoff_ttl).min(ttl), now) =>
                     {
-                        counter.heard(fence.counter(), now);
+                        counter.pushed(fence.counter(), now);
                         notice
                     }
-                    // Somebody forged it, or a clock was set: the server is asked.
+                    // It was forged, or a clock was set: the waiter polls.
                     Notice::Granted { .. } | Notice::Changed => Notice::Changed,
                 }
             }
         };
-        Ok(listener.map(told).boxed())
+        Ok(listener.map(notice_of).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         match name {
             Some(name) => {
                 self.layout.check(name)?;
-                self.look_at(std::slice::from_ref(name)).await
+                self.inspect_names(std::slice::from_ref(name)).await
             }
-            None => self.every_name().await,
+            None => self.inspect_all().await,
         }
     }
 }

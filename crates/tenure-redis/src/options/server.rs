@@ -32,7 +32,7 @@ enum Address {
 }
 
 impl Server {
-    /// Reads all of a URL but its parameters.
+    /// Reads a URL without its parameters.
     pub(super) fn of(url: &Url) -> Result<Self, Error> {
         let (tls, unix) = match url.scheme() {
             "redis" | "valkey" => (false, false),
@@ -92,7 +92,8 @@ impl Server {
         let Address::Tls { ca, cert, key, .. } = &self.address else {
             return Client::open(self.info().map_err(unusable)?).map_err(unusable);
         };
-        // rustls panics if the process has chosen no provider; an application that has chosen one keeps it.
+        // rustls panics if the process has chosen no provider; an application that has chosen one
+        // keeps it.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
@@ -122,7 +123,8 @@ impl Server {
     }
 }
 
-/// Nagle off. The kernel notices a dead peer after some 10 s, if our own timeouts have not noticed before.
+/// Nagle off. The kernel notices a dead peer after some 10 s, if our own timeouts have not noticed
+/// before.
 fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2)).with_retries(3);
     let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);

@@ -1,10 +1,13 @@
-//! Locks by `WATCH`, `MULTI` and `EXEC`: for servers and proxies that run no scripts.
+//! Locks by `WATCH`, `MULTI` and `EXEC`, for servers and proxies that run no scripts.
 //!
-//! A name holds its whole record as one value: who holds, who waits, until when. A call reads it, changes it here, and writes it back
-//! unless anybody has changed it meanwhile; then it begins anew. What is watched belongs to a connection, so there are some for this alone, each
-//! with one transaction at a time: an `EXEC` among the commands of others would end their watch and take their change for unharmed.
+//! A name holds its whole record as one value: holders, waiters, and their ends. A call reads the
+//! value, changes it here, and writes it back unless anybody has changed it meanwhile. Then it
+//! begins anew. A watch belongs to a connection, so there are transaction connections with one
+//! transaction at a time: an `EXEC` of another caller would end the watch, and pass its change as
+//! unharmed.
 //!
-//! A value that is no record is a lock of somebody else's. It is left as it is, so nobody can queue behind it.
+//! A value that is no record is a lock of another library. It is left as it is, so nobody can queue
+//! behind it.
 
 mod found;
 mod transaction;
@@ -23,7 +26,7 @@ use tokio::time::Instant;
 
 use self::found::Found;
 use self::transaction::{Done, TransactionConnection, Tried, add_questions, overtaken, read_found};
-use crate::native::reply::{released, releases, told_apart};
+use crate::native::reply::{check_repeated, released, releases};
 use crate::native::store::{RedisStore, Settings};
 use crate::transport::commands::{Commands, millis};
 use crate::transport::connection::Repeat;
@@ -32,18 +35,18 @@ use crate::transport::link::Link;
 /// Every kind of lock by `WATCH`, see [`Scheme::Watch`](crate::Scheme::Watch).
 ///
 /// # Round trips
-/// Each call 2, and 2 more whenever somebody else was faster; renew 2 for each 100 leases; a hand-over 1 more, to tell. One call after
-/// another.
+/// Each call 2, and 2 more whenever another client was faster; renew 2 for each 100 leases; a
+/// hand-over 1 more, to notify. One call after another.
 pub(crate) struct OptimisticStore {
-    /// Everything that needs no transaction, and where pushes are heard.
+    /// For everything that needs no transaction, and for pushes.
     redis: RedisStore,
     transactions: TransactionConnection,
-    /// Those who ask and wait may be many: renewals do not stand in line with them. One that runs late changes nothing, because it only
-    /// writes what nobody has changed.
+    /// Renewals have a connection of their own, so that they do not queue behind many waiters. A
+    /// renewal that runs late changes nothing, because it only writes what nobody has changed.
     renewals: TransactionConnection,
 }
 
-/// Leases to a transaction: more would be undone by others more often.
+/// Leases in one transaction: more would be overtaken more often.
 const BATCH: usize = 100;
 
 impl OptimisticStore {
@@ -53,38 +56,38 @@ impl OptimisticStore {
         Ok(Self { redis, transactions, renewals })
     }
 
-    /// Tells those who were served. Nobody depends on it: whoever is not told finds out when he looks.
-    async fn tell<T>(&self, turn: Change<T>, end: Instant) -> T {
-        let told: Vec<&Served> = turn.served.iter().filter(|served| !served.wake.is_empty()).collect();
-        if !told.is_empty() {
+    /// Notifies those who were served. A waiter that misses it finds out by its next poll.
+    async fn tell<T>(&self, change: Change<T>, end: Instant) -> T {
+        let notified: Vec<&Served> = change.served.iter().filter(|served| !served.wake.is_empty()).collect();
+        if !notified.is_empty() {
             let publish = |_: &Link| {
                 let mut commands = Commands::new();
-                for Served { owner, counter, handoff_ttl: claim, wake } in &told {
-                    let message = [format!("{counter}:{} ", millis(*claim)).as_bytes(), owner.as_bytes()].concat();
+                for Served { owner, counter, handoff_ttl, wake } in &notified {
+                    let message = [format!("{counter}:{} ", millis(*handoff_ttl)).as_bytes(), owner.as_bytes()].concat();
                     commands.add(&[b"PUBLISH", wake.as_bytes(), &message]);
                 }
                 commands
             };
             let _ = self.redis.connection.exchange(end, Repeat::Freely, publish).await;
         }
-        turn.answer
+        change.answer
     }
 
-    /// Tries to renew leases in one transaction; none where somebody else was faster.
+    /// Tries to renew leases in one transaction. None if another client was faster.
     async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<RenewReply>>, Error> {
         let names: Vec<&Name> = leases.iter().map(|lease| &lease.name).collect();
-        // Several shares of one name are changes to one record.
-        let (mut places, mut distinct) = (Vec::with_capacity(names.len()), Vec::<&Name>::new());
+        // Leases of one name are changes to one record.
+        let (mut indexes, mut distinct) = (Vec::with_capacity(names.len()), Vec::<&Name>::new());
         for name in names {
             let known = distinct.iter().position(|known| *known == name);
-            places.push(known.unwrap_or(distinct.len()));
+            indexes.push(known.unwrap_or(distinct.len()));
             if known.is_none() {
                 distinct.push(name);
             }
         }
         let mut renew = |found: &mut [Found], now, _: &mut dyn FnMut() -> u64| {
-            let renew = |(lease, place): (&Lease, &usize)| found[*place].record.renew(&lease.owner, lease.ttl, now);
-            Ok(leases.iter().zip(&places).map(renew).collect())
+            let renew = |(lease, index): (&Lease, &usize)| found[*index].record.renew(&lease.owner, lease.ttl, now);
+            Ok(leases.iter().zip(&indexes).map(renew).collect())
         };
         let _turn = self.renewals.turn(end).await?;
         Ok(match self.renewals.attempt(&distinct, false, Repeat::Settled, end, &mut renew).await? {
@@ -93,7 +96,7 @@ impl OptimisticStore {
         })
     }
 
-    async fn look_at(&self, names: &[&Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+    async fn inspect_names(&self, names: &[&Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
             add_questions(&mut commands, &self.redis.layout, names);
@@ -136,7 +139,7 @@ impl Store for OptimisticStore {
             }
         };
         let answer = answer.acquired(poll_interval, Some(grant_seq));
-        if repeated && !request.generated { told_apart(request, answer) } else { Ok(answer) }
+        if repeated && !request.generated { check_repeated(request, answer) } else { Ok(answer) }
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
@@ -148,20 +151,20 @@ impl Store for OptimisticStore {
         let acquire = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| {
             let mut tried = found.to_vec();
             let one = |(request, found): (&Request, &mut Found)| found.acquire(request, "", now, next).map(Change::granted);
-            // All are looked at, also when one is known to be busy: one of another kind is an error.
-            let turns: Vec<Option<Change<Grant>>> = requests.iter().zip(&mut tried).map(one).collect::<Result<_, Error>>()?;
-            let turns: Option<Vec<Change<Grant>>> = turns.into_iter().collect();
-            if turns.is_some() {
+            // Each name is read, even after a busy one: a name of another kind is an error.
+            let changes: Vec<Option<Change<Grant>>> = requests.iter().zip(&mut tried).map(one).collect::<Result<_, Error>>()?;
+            let changes: Option<Vec<Change<Grant>>> = changes.into_iter().collect();
+            if changes.is_some() {
                 found.clone_from_slice(&tried);
             }
-            Ok(turns)
+            Ok(changes)
         };
-        let Some(turns) = self.transactions.transact(&names, Repeat::Settled, end, acquire).await?.outcome else {
+        let Some(changes) = self.transactions.transact(&names, Repeat::Settled, end, acquire).await?.outcome else {
             return Ok(None);
         };
-        let mut grants = Vec::with_capacity(turns.len());
-        for turn in turns {
-            grants.push(self.tell(turn, end).await);
+        let mut grants = Vec::with_capacity(changes.len());
+        for change in changes {
+            grants.push(self.tell(change, end).await);
         }
         Ok(Some(grants))
     }
@@ -180,7 +183,8 @@ impl Store for OptimisticStore {
                 Err(error) => part.len() > 1 && !error.is_transient(),
             };
             if again {
-                // Halved, until whoever is to blame stands alone, and does not keep the others waiting.
+                // Halved, until the lease that is refused stands alone and does not hold up the
+                // others.
                 let middle = part.start + part.len() / 2;
                 parts.extend([part.start..middle, middle..part.end].into_iter().filter(|part| !part.is_empty()));
                 continue;
@@ -214,13 +218,13 @@ impl Store for OptimisticStore {
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         if let Some(name) = name {
             self.redis.layout.check(name)?;
-            return self.look_at(&[name]).await?.into_iter().filter_map(Result::transpose).collect();
+            return self.inspect_names(&[name]).await?.into_iter().filter_map(Result::transpose).collect();
         }
         let mut entries = Vec::new();
         let mut scan = self.redis.scan("", "string");
         while let Some(keys) = scan.next().await? {
             let names: Vec<Name> = keys.iter().filter_map(|key| self.redis.name_of(key)).collect();
-            let found = self.look_at(&names.iter().collect::<Vec<_>>()).await?.into_iter().filter_map(Result::ok).flatten();
+            let found = self.inspect_names(&names.iter().collect::<Vec<_>>()).await?.into_iter().filter_map(Result::ok).flatten();
             // A foreign lock looks like any other value.
             entries.extend(found.filter(|entry| entry.waiters > 0 || entry.holders.iter().any(|holder| holder.fence.is_some())));
         }

@@ -1,8 +1,9 @@
-//! Locks whose value is a point in time: the end of the lease, or what PHP's class tells leases apart by.
+//! Locks whose value is a timestamp value: the end of the lease, or what distinguishes leases of a
+//! PHP class.
 //!
-//! A number that anybody may compute says nothing about who holds, so our owner stands beside the key, for as long as its lease
-//! lasts: a lease can then be renewed, given up and taken over by whoever has its token, and by nobody else. Other clients do not
-//! look there.
+//! Anybody may compute the same number, so it does not identify the holder. The owner stands at a
+//! key beside, for as long as the lease lasts. So the lease can be renewed, released and taken over
+//! with its owner token only. Other clients do not read that key.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,22 +16,23 @@ use tenure::{
     Share, Store,
 };
 
-use crate::native::reply::{holder, released, releases, told_apart};
+use crate::native::reply::{check_repeated, holder, released, releases};
 use crate::native::store::RedisStore;
-use crate::schemes::plain::{check_mutex, whole_seconds};
+use crate::schemes::set_nx::{check_mutex, whole_seconds};
 use crate::scripts;
 use crate::transport::commands::{Digits, millis};
 use crate::transport::connection::Repeat;
 use crate::transport::failure::unexpected;
 
-/// What the value of a key is.
+/// The unit of a timestamp value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// The end of the lease, in Unix milliseconds.
     Millis,
     /// The end of the lease, in Unix seconds.
     Seconds,
-    /// When it was to end when it was first asked for, in Unix seconds with decimals. The lease itself is a ttl.
+    /// The time when the lease was to end when it was acquired, in Unix seconds with decimals. The
+    /// lease itself is a ttl.
     Php,
 }
 
@@ -44,14 +46,15 @@ impl Unit {
     }
 }
 
-/// What the PHP class raises a shorter lease to.
+/// The least ttl of the PHP class.
 const PHP_LEAST: Duration = Duration::from_secs(5);
 
-/// Mutexes at keys that hold a point in time, see [`Scheme::Php`](crate::Scheme::Php) and [`Scheme::Getset`](crate::Scheme::Getset).
+/// Mutexes at keys that hold timestamp values. See [`Scheme::Php`](crate::Scheme::Php) and
+/// [`Scheme::Getset`](crate::Scheme::Getset).
 ///
 /// # Round trips
-/// Acquire 1, renew 1 for each 1,000 leases, release 1, inspect 1, or as many as a `SCAN` of the whole database takes
-/// and 1 for each name of ours.
+/// Acquire 1, renew 1 for each 1,000 leases, release 1, inspect 1. Without a name, inspect takes as
+/// many as a `SCAN` of the whole database and 1 for each name of ours.
 pub(crate) struct TimestampStore {
     redis: RedisStore,
     unit: Unit,
@@ -62,7 +65,7 @@ impl TimestampStore {
         Self { redis, unit }
     }
 
-    /// For how long a lease of `ttl` is kept.
+    /// The time that a lease of `ttl` lasts at the server.
     fn kept(&self, ttl: Duration) -> Duration {
         match self.unit {
             Unit::Millis => ttl,
@@ -71,13 +74,13 @@ impl TimestampStore {
         }
     }
 
-    /// The clock of this host where the end of a lease hangs on the clocks of all hosts, in Unix ms.
+    /// The clock of this host in Unix ms, if the end of a lease depends on the clocks of all hosts.
     fn clock(&self) -> Option<Digits> {
         let ms = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis);
         (self.unit != Unit::Php).then(|| Digits::of(ms()))
     }
 
-    async fn look_at(&self, name: &Name) -> Result<Option<Entry>, Error> {
+    async fn inspect_one(&self, name: &Name) -> Result<Option<Entry>, Error> {
         let (keys, end) = (self.redis.layout.of(name), self.redis.end(Duration::MAX));
         let script_keys = [keys.name(), keys.owner()];
         let (answer, _) =
@@ -120,11 +123,11 @@ impl Store for TimestampStore {
             grant_seq: None,
             holder,
         });
-        if repeated { told_apart(request, answer) } else { Ok(answer) }
+        if repeated { check_repeated(request, answer) } else { Ok(answer) }
     }
 
     async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        // Keys of others may lie anywhere.
+        // Keys of other libraries may be in any slot.
         Ok(None)
     }
 
@@ -140,7 +143,7 @@ impl Store for TimestampStore {
         released(self.redis.run(&scripts::TIMESTAMP_RELEASE, &[keys.name(), keys.owner()], &args, releases(lease), end).await?)
     }
 
-    /// Silent: nobody tells.
+    /// Silent: nobody notifies.
     async fn watch(&self, _: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         Ok(stream::pending().boxed())
     }
@@ -148,24 +151,24 @@ impl Store for TimestampStore {
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         if let Some(name) = name {
             self.redis.layout.check(name)?;
-            return Ok(self.look_at(name).await?.into_iter().collect());
+            return Ok(self.inspect_one(name).await?.into_iter().collect());
         }
         let mut entries = Vec::new();
         for name in self.redis.names_beside().await? {
-            // One that others have taken since, or put something else at, is none of ours.
+            // A name that another client has taken since, or uses for something else, is left out.
             let ours = |entry: &Entry| entry.holders.iter().any(|holder| holder.owner.is_generated());
-            entries.extend(self.look_at(&name).await.or_else(unless_foreign)?.filter(ours));
+            entries.extend(self.inspect_one(&name).await.or_else(unless_foreign)?.filter(ours));
         }
         Ok(entries)
     }
 }
 
-/// Nothing, for a name at which others have put something that is no lock.
+/// None for a name that other clients use for something that is no lock.
 fn unless_foreign(error: Error) -> Result<Option<Entry>, Error> {
     if error.kind() == ErrorKind::Mismatch { Ok(None) } else { Err(error) }
 }
 
-/// Who holds, as the scripts say it.
+/// Reads the holder from the reply of a script.
 fn held(answer: &Value) -> Result<Option<Holder>, Error> {
     match answer {
         Value::Array(parts) => match &parts[..] {

@@ -1,21 +1,22 @@
--- Asks for a key that holds a point in time. After stamp.lua.
+-- Acquires a key that holds a timestamp value. After timestamp.lua.
 --
--- KEYS[1] name    KEYS[2] what stands beside it
--- ARGV[1] unit    ARGV[2] the clock of this client, ms, '' where nobody's clock matters
+-- KEYS[1] name    KEYS[2] its owner
+-- ARGV[1] unit    ARGV[2] the clock of this client, ms, '' if no client's clock matters
 -- ARGV[3] owner   ARGV[4] ttl, ms
--- ARGV[5] '1' when finding the owner in place is success
+-- ARGV[5] '1' if finding the owner in place is success: it was generated for this attempt
 -- ARGV[6] the owner to take over from, '' for none
--- reply   1                     the owner's, for the full ttl at least
---         {owner, left in ms}   another's; -1: never ends
---         {}                    nobody's, and there was something to be taken over
+-- reply   1                     granted, for the full ttl at least
+--         {owner, left in ms}   busy; -1: no end
+--         {}                    free, and `from` does not hold it
 --
--- A PHP lock whose holder died between SETNX and EXPIRE has no end. Its value says when it was to end: from then on, and not before
--- it was seen without an end for ORPHANED ms, it is taken by whoever asks. When it was first seen stands beside, as `<value>\n<time>`.
+-- A PHP lock whose holder died between SETNX and EXPIRE has no ttl. Its value is the time when it
+-- was to end. The lock can be taken over from then on, but not before it was seen without a ttl for
+-- WITHOUT_TTL ms. When that was first seen is noted at the key of the owner, as `<value>\n<time>`.
 
-local ORPHANED = 5000
+local WITHOUT_TTL = 5000
 local name, beside = KEYS[1], KEYS[2]
 local owner, ttl, from = ARGV[3], ARGV[4], ARGV[6]
-local who, left, value, refused = look(name, beside)
+local who, left, value, refused = read(name, beside)
 if refused then
   return refused
 elseif who == owner and ARGV[5] == '1' then
@@ -23,15 +24,15 @@ elseif who == owner and ARGV[5] == '1' then
   return 1
 end
 
--- What is left until an orphan may be taken, in ms.
-local function orphaned()
+-- Time in ms until a lock without a ttl may be taken over. -1: never.
+local function until_takeover()
   local due = point(value)
   if not due then
     return -1
   end
   local noted = redis.call('GET', beside) or ''
   local since = noted:sub(1, #value + 1) == value .. '\n' and tonumber(noted:sub(#value + 2)) or now
-  due = math.max(due, since + ORPHANED * 1000)
+  due = math.max(due, since + WITHOUT_TTL * 1000)
   if due > now then
     redis.call('SET', beside, value .. '\n' .. digits(since), 'PX', digits((due - now) / 1000 + 60000))
   end
@@ -39,7 +40,7 @@ local function orphaned()
 end
 
 if unit == 'php' and who == value and left == -1 and from == '' then
-  left = orphaned()
+  left = until_takeover()
   who = left ~= 0 and who or nil
 end
 local free = not who and from == ''

@@ -1,7 +1,7 @@
--- Makes each lease that is still its owner's last at least its ttl from now. After stamp.lua. A name that holds something else is
--- nobody's.
+-- Has each lease that is still its owner's last at least its ttl from now. After timestamp.lua. A
+-- key that holds something else is nobody's.
 --
--- KEYS    names, and what stands beside each, in turn
+-- KEYS    each name and its owner, in turn
 -- ARGV[1] unit
 -- ARGV    owner and ttl in ms of each name, in turn
 -- reply   1 or 0 for each name
@@ -9,7 +9,7 @@
 local renewed = {}
 for i = 1, #KEYS / 2 do
   local name, beside, owner, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i], ARGV[2 * i + 1]
-  local who, left, value = look(name, beside)
+  local who, left, value = read(name, beside)
   renewed[i] = who == owner and 1 or 0
   if who == owner then
     prolong(name, beside, who, ttl, left, value)

@@ -1,8 +1,9 @@
--- Keys that hold a point in time, and beside each whose lease that is. Prefix of other scripts.
+-- Keys that hold timestamp values, and beside each the owner of the lease. Prefix of other scripts.
 --
--- The value is all that other clients look at: in seconds or ms it is the end of the lease, and the key stays when that has passed; for
--- PHP it only tells leases apart, and the key has a ttl. Whose it is stands beside, as `<value> <owner>`. Where another value stands
--- there, the lease is not ours, and its value is all the owner it has.
+-- Other clients read the value alone. In seconds or ms it is the end of the lease, and the key
+-- stays after that. For PHP it only distinguishes leases, and the key has a ttl. The owner is at a
+-- key beside, as `<value> <owner>`. If another value stands there, the lease is not ours, and its
+-- value is its owner.
 --
 -- `unit` is 's', 'ms' or 'php'. Times are microseconds since 1970.
 
@@ -11,21 +12,21 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 -- The smallest step between two values.
 local STEP = ({ s = 1000000, ms = 1000, php = 100 })[unit]
--- What stands beside outlives the lease a little: the value alone decides whether that has ended.
+-- The owner outlives the lease a little: the value alone decides whether the lease has ended.
 local SLACK = 1000
 
 local function digits(number)
   return string.format('%.0f', number)
 end
 
--- The value of a lease that ends at `till`, or as soon after as makes it another one than `last`.
-local function stamp(till, last)
+-- The value of a lease that ends at `till`, or at the next time whose value differs from `last`.
+local function value_for(till, last)
   local steps = math.ceil(till / STEP)
   local text
   repeat
     text = digits(steps)
     if unit == 'php' then
-      -- As PHP prints it: at most four decimals, without zeros behind them.
+      -- As PHP prints it: at most four decimals, without trailing zeros.
       text = string.format('%.4f', steps / 10000):gsub('%.?0+$', '')
     end
     steps = steps + 1
@@ -33,21 +34,22 @@ local function stamp(till, last)
   return text
 end
 
--- The point in time that a value is. None for a value that is none in this unit: of no clock of the years 2001 to 5138.
+-- The time that a value means. None if it is no time in this unit, or none of the years 2001 to
+-- 5138.
 local function point(value)
   local number = value:match(unit == 'ms' and '^%d+$' or '^%d+%.?%d*$') and tonumber(value)
   local micros = number and number * (unit == 'ms' and 1000 or 1000000)
   return micros and micros >= 1e15 and micros < 1e17 and micros or nil
 end
 
--- Who holds, or nil, and what is left of the lease in ms, -1 for one that never ends; the value in any case. An error for a value that is
--- no lease, and without a value for a key of another type.
-local function look(name, beside)
+-- The holder, or nil; the rest of the lease in ms, -1 for no end; the value in any case. An error
+-- for a value that is no lease, and without a value for a key of another type.
+local function read(name, beside)
   local value = redis.pcall('GET', name)
   if not value then
     return nil
   elseif type(value) == 'table' then
-    -- What this user may not look at may be anybody's.
+    -- A key that this user may not read may be anybody's: GET again returns that error.
     return nil, nil, nil, value.err:find('WRONGTYPE', 1, true) and value or redis.call('GET', name)
   end
   local noted = redis.call('GET', beside) or ''
@@ -58,7 +60,7 @@ local function look(name, beside)
   else
     local till = point(value)
     if not till then
-      return nil, nil, value, redis.error_reply('TENURESTAMP the value is no time in ' .. unit)
+      return nil, nil, value, redis.error_reply('TENURETIMESTAMP it is no time in ' .. unit)
     end
     left = math.ceil((till - now) / 1000)
     who = left > 0 and who or nil
@@ -66,9 +68,9 @@ local function look(name, beside)
   return who, left, value
 end
 
--- Makes the name `who`'s for `ms` from now.
+-- Makes `who` the holder for `ms` from now.
 local function put(name, beside, who, ms, last)
-  local value = stamp(now + tonumber(ms) * 1000, last)
+  local value = value_for(now + tonumber(ms) * 1000, last)
   if unit == 'php' then
     redis.call('SET', name, value, 'PX', ms)
   else
@@ -78,12 +80,12 @@ local function put(name, beside, who, ms, last)
   redis.call('SET', beside, value .. ' ' .. who, 'PX', digits(tonumber(ms) + SLACK))
 end
 
--- Makes a lease last `ms` from now, unless it lasts longer.
+-- Has a lease last `ms` from now, unless it lasts longer.
 local function prolong(name, beside, who, ms, left, value)
   if left >= tonumber(ms) then
     return
   end
-  -- A server out of memory refuses SET as a script's first write; it does not refuse PEXPIRE, nor any write after that.
+  -- The first write must be one that a server out of memory allows, as PEXPIRE. Then it allows SET.
   redis.call('PEXPIRE', beside, digits(tonumber(ms) + SLACK))
   if unit == 'php' then
     redis.call('PEXPIRE', name, ms)

@@ -12,7 +12,7 @@ pub(crate) const fn whole(key: &[u8]) -> Key<'_> {
     [key, b"", b"", b"", b""]
 }
 
-/// Commands that are sent together, ready for the wire: one piece of memory for all of them.
+/// Commands that are sent together, ready for the wire, in one buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Commands {
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Commands {
 
 impl Commands {
     pub(crate) fn new() -> Self {
-        // As much as it takes to acquire a name of usual length.
+        // Enough to acquire a name of usual length.
         Self { bytes: Vec::with_capacity(320), count: 0 }
     }
 
@@ -43,7 +43,7 @@ impl Commands {
         }
     }
 
-    /// Begins a command of so many words.
+    /// Begins a command of this number of words.
     pub(crate) fn begin(&mut self, words: usize) {
         self.count += 1;
         self.head(b'*', words);
@@ -63,7 +63,7 @@ impl Commands {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// How many there are, and so how many answers come.
+    /// Number of commands, and of answers.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -78,7 +78,7 @@ impl Commands {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// As the client library takes them. Each command's errors are its own.
+    /// Converts them for the client library. Each command has its own error.
     pub(crate) fn to_pipeline(&self) -> Pipeline {
         let mut pipeline = Pipeline::with_capacity(self.count);
         let mut rest = &self.bytes[..];
@@ -102,7 +102,7 @@ impl From<Pipeline> for Commands {
     }
 }
 
-/// The number of a head of ours, which is taken off.
+/// Reads the number of a head, and removes the head.
 fn number(rest: &mut &[u8]) -> Option<usize> {
     let end = rest.iter().position(|byte| *byte == b'\n')?;
     let number = std::str::from_utf8(rest.get(1..end)?).ok()?.trim_end().parse().ok()?;
@@ -110,7 +110,7 @@ fn number(rest: &mut &[u8]) -> Option<usize> {
     Some(number)
 }
 
-/// A number in digits, without a heap.
+/// A number in decimal digits, on the stack.
 pub(crate) struct Digits {
     bytes: [u8; 20],
     start: usize,

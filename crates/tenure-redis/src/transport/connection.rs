@@ -1,9 +1,10 @@
 //! A connection that is replaced when replies stop coming.
 //!
-//! The client library reports a timeout and keeps a dead connection; a stopped server or a black-holed link would fail every
-//! command until the kernel gives up, a quarter of an hour later. Here a command that has no reply after half its time is sent
-//! again on a second connection, which replaces the first. The second connection first has the server end the
-//! first, so nothing that was under way there runs later.
+//! The client library reports a timeout and keeps a dead connection. If the server has stopped or
+//! the link drops everything, each command would fail until the kernel gives up after a quarter of
+//! an hour. Here a command without a reply after half its time is sent again on a second
+//! connection, which replaces the first. Before that, the second connection has the server end the
+//! first. So nothing that was sent on the first one runs later.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,7 @@ use crate::transport::link::{DEAD_AFTER, Identity, Link};
 use crate::transport::push::{Listener, Pushes};
 use crate::transport::reply::Answers;
 
-/// How long the first contact may take.
+/// Timeout of the first contact.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Connection {
@@ -33,7 +34,7 @@ pub(crate) struct Connection {
     replacing: tokio::sync::Mutex<()>,
     pushes: Arc<Pushes>,
     subscribing: tokio::sync::Mutex<()>,
-    /// A connection was left behind whose commands may still run.
+    /// A connection was abandoned whose commands may still run.
     loose: AtomicBool,
 }
 
@@ -42,15 +43,16 @@ pub(crate) struct Connection {
 pub(crate) enum Repeat {
     /// Running twice, or late, is as good as running once.
     Freely,
-    /// Running late is not: only where the first can no longer run. Else the caller has to know.
+    /// Running late is not as good: send it again only if the first can no longer run. Else the
+    /// caller has to know.
     Settled,
-    /// Running twice is not.
+    /// Running twice is not as good.
     Never,
 }
 
 /// An answered pipeline.
 pub(crate) struct Exchange {
-    /// The link that brought the answers.
+    /// The link that the answers came by.
     pub(crate) link: Arc<Link>,
     pub(crate) answers: Answers,
     /// The pipeline was sent once before, without an answer: its commands may have run twice.
@@ -58,9 +60,9 @@ pub(crate) struct Exchange {
 }
 
 enum Source {
-    /// We connect.
+    /// This crate connects.
     Client(Box<Client>),
-    /// The application connected, and looks after its connection.
+    /// The application connects, and replaces its connection.
     #[cfg(feature = "redis-1")]
     External,
 }
@@ -68,7 +70,7 @@ enum Source {
 #[derive(Default)]
 struct State {
     link: Option<Arc<Link>>,
-    /// Connections that were given up and that the server has not confirmed to be ended.
+    /// Abandoned connections that the server may not have ended yet.
     predecessors: Vec<Identity>,
 }
 
@@ -80,7 +82,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Uses a connection that the application looks after. What it had under way when it broke may run later.
+    /// Uses an external connection. What was sent on it when it broke may run later.
     #[cfg(feature = "redis-1")]
     pub(crate) fn external(link: Link) -> Self {
         Self::new(Source::External, Some(link), Pushes::deaf())
@@ -99,25 +101,27 @@ impl Connection {
         }
     }
 
-    /// Commands that were given up may still run after later ones.
+    /// Whether commands that nobody waits for may still run after later ones.
     pub(crate) fn has_late_commands(&self) -> bool {
         self.loose.load(Ordering::Relaxed)
     }
 
-    /// The counter was never lifted through the connection in use.
+    /// Whether the counter was never raised through the link in use.
     pub(crate) fn is_new(&self) -> bool {
         self.link().is_none_or(|link| link.is_new())
     }
 
-    /// Hears what is pushed to `owner` from now on, until the listener is dropped. It hears nothing where
-    /// [`channel`](Connection::channel) is none; then its user has to poll.
+    /// Subscribes to what is pushed to `owner`, until the listener is dropped. It gets nothing if
+    /// [`channel`](Connection::channel) is none: then its user has to poll.
     ///
-    /// After any replacement of the link every listener hears a look. The channel may have come or gone with it.
+    /// After a replacement of the link each listener gets
+    /// [`Pushed::Missed`](crate::transport::push::Pushed). The channel may have come or gone with
+    /// it.
     ///
     /// # Round trips
-    /// None once anybody has listened on the link, else 1.
+    /// None if anybody has listened on the link before, else 1.
     pub(crate) async fn listen(&self, owner: Owner, end: Instant) -> Result<Listener, Error> {
-        // Before the subscription: a link that is made from now on subscribes by itself.
+        // Before the subscription: a later link subscribes by itself.
         let listener = self.pushes.register(owner);
         let known = || self.link().is_some_and(|link| link.hears().is_some());
         if known() {
@@ -127,7 +131,7 @@ impl Connection {
         if known() {
             return Ok(listener);
         }
-        // In RESP2 a subscriber may send nothing else any more.
+        // In RESP2 a subscriber may send nothing else.
         let ask = |link: &Link| {
             let mut pipeline = redis::pipe();
             pipeline.add_command(if link.hears() == Some(false) { redis::cmd("PING") } else { self.pushes.subscribe() });
@@ -138,20 +142,20 @@ impl Connection {
         Ok(listener)
     }
 
-    /// Where messages to those who [`listen`](Connection::listen) have to be published; none while nothing can be heard, because
-    /// nobody listens, there is no connection, or the server, a proxy or the application's connection has no pushes for us.
+    /// The channel for messages to listeners. None while they would get nothing: nobody listens,
+    /// there is no connection, or the server, a proxy or the external connection pushes nothing.
     pub(crate) fn channel(&self) -> Option<&str> {
         self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
     }
 
-    /// Which of [`DELETES`](crate::transport::link::DELETES) to try.
+    /// Index of the entry of [`DELETES`](crate::transport::link::DELETES) to try.
     pub(crate) fn delete(&self) -> usize {
         self.link().map_or(0, |link| link.delete())
     }
 
     /// Sends a pipeline of scripts, and waits for its answers until `end`.
     ///
-    /// `pipeline` is told the link it is for and the form in which scripts are called.
+    /// `pipeline` gets the link it is for and the form in which scripts are called.
     pub(crate) async fn call<C: Into<Commands>>(
         &self,
         end: Instant,
@@ -164,7 +168,7 @@ impl Connection {
             let Exchange { link, mut answers, repeated: again } = exchange;
             repeated |= again;
             if form == Form::Loaded {
-                // Whether it could be loaded is told by the call.
+                // The call says whether it could be loaded.
                 answers.drain(..answers.len().min(1));
             }
             let mut refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
@@ -178,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// As [`call`](Connection::call), for a pipeline that minds a forgotten script itself.
+    /// As [`call`](Connection::call), for a pipeline that handles a forgotten script itself.
     pub(crate) async fn exchange<C: Into<Commands>>(
         &self,
         end: Instant,
@@ -189,8 +193,8 @@ impl Connection {
         let limit = end.saturating_duration_since(now.instant);
         let current = self.link_to_ask();
         if let Some(link) = &current {
-            // Half the time, and longer where the link has not been silent for long: a caller in a hurry must not cost the others
-            // a connection that is only slow.
+            // Half the time, and longer if the link was heard of lately: a caller in a hurry must
+            // not cost the others a connection that is only slow.
             let patience = if repeat == Repeat::Never { Duration::MAX } else { limit / 2 };
             match self.send(link, &pipeline(link).into(), now, patience, end).await {
                 Ok(Some(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
@@ -203,7 +207,7 @@ impl Connection {
         }
         let repeated = current.is_some();
         let unanswered = |error: Error| if repeated { error.maybe_applied() } else { error };
-        // Rare and large: in a place of its own, so that the usual case is not moved about with it.
+        // Rare and large: boxed, so that the usual case is not moved about with it.
         let link = Box::pin(self.replace(end)).await.map_err(unanswered)?;
         if repeated && repeat == Repeat::Settled && self.has_late_commands() {
             return Err(Error::unreachable("no reply, and what was sent may still run").maybe_applied());
@@ -216,8 +220,8 @@ impl Connection {
         }
     }
 
-    /// Sends commands over `link`, as [`Link::send`] does. A link that breaks, or is silent for too long, is used no more, even
-    /// where the caller goes away before it finds out.
+    /// Sends commands over `link`, as [`Link::send`] does. A link that breaks or is silent for too
+    /// long is dropped, even if the caller goes away before it finds out.
     async fn send(
         &self,
         link: &Arc<Link>,
@@ -230,7 +234,7 @@ impl Connection {
         let watch = Watch { connection: self, link, asked_at: asked.ms, bearable };
         let outcome = link.send(commands, asked, patience, end).await;
         match &outcome {
-            // When we are late, the silence is ours.
+            // An answer that comes late: the silence was this process's.
             Ok(Some(_)) => std::mem::forget(watch),
             Err(error) if !is_crowded(error) => self.drop_link(link),
             _ => {}
@@ -238,7 +242,7 @@ impl Connection {
         outcome
     }
 
-    /// The link in use: somebody else's replacement, or a new one made before `end`.
+    /// The link in use: one that another task has made, or a new one made before `end`.
     async fn replace(&self, end: Instant) -> Result<Arc<Link>, Error> {
         #[allow(clippy::infallible_destructuring_match, reason = "there is a second source with a feature")]
         let client = match &self.source {
@@ -272,7 +276,8 @@ impl Connection {
         self.state().link.clone()
     }
 
-    /// The link in use, unless it has ended while nobody asked: what was never sent has not to be repeated.
+    /// The link in use. None if it ended while idle: nothing was in flight, so nothing needs a
+    /// retry.
     fn link_to_ask(&self) -> Option<Arc<Link>> {
         let link = self.link()?;
         if link.has_ended() {
@@ -282,7 +287,7 @@ impl Connection {
         Some(link)
     }
 
-    /// Stops using a link that has failed. A brought one stays: the application mends it.
+    /// Drops a link that has failed. An external connection stays: the application replaces it.
     fn drop_link(&self, failed: &Arc<Link>) {
         let mut state = self.state();
         let current = state.link.as_ref().is_some_and(|link| Arc::ptr_eq(link, failed));
@@ -300,12 +305,12 @@ impl Connection {
     }
 }
 
-/// Drops a link that turns out to be dead while an answer is waited for.
+/// Drops a link that turns out to be dead while a caller waits for an answer.
 struct Watch<'a> {
     connection: &'a Connection,
     link: &'a Arc<Link>,
     asked_at: u64,
-    /// For how long the link may be silent.
+    /// Time for which the link may be silent.
     bearable: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! When a connection was asked something, and when something was heard of it.
+//! When something was last sent on a connection, and when something last came.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use tenure::BootTime;
 use tokio::time::Instant;
 
-/// When something was asked and heard; ms since boot.
+/// Times of the last contact, ms since boot.
 #[derive(Default)]
 pub(crate) struct Contact {
-    /// When the first command was sent since something was heard.
+    /// When the first command was sent since something came.
     asked_at: AtomicU64,
     heard_at: AtomicU64,
     /// Nothing more can be sent.
@@ -23,7 +23,7 @@ impl Contact {
         }
     }
 
-    /// Some of an answer has come.
+    /// Notes that a part of an answer has come.
     pub(crate) fn heard(&self) {
         self.heard_at.store(now_ms(), Ordering::Relaxed);
     }
@@ -37,19 +37,19 @@ impl Contact {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// For how long, at `now`, nothing was heard of what was asked at `asked_at` and has no answer.
+    /// Time at `now` for which nothing came of what was sent at `asked_at` and has no answer.
     pub(crate) fn quiet(&self, asked_at: u64, now: u64) -> Duration {
         Duration::from_millis(now.saturating_sub(asked_at.max(self.heard_at.load(Ordering::Relaxed))))
     }
 
-    /// As [`quiet`](Contact::quiet), for what others have asked as well.
+    /// As [`quiet`](Contact::quiet), for what other callers have sent as well.
     pub(crate) fn silence(&self, asked_at: u64, now: u64) -> Duration {
         let (first, heard) = (self.asked_at.load(Ordering::Relaxed), self.heard_at.load(Ordering::Relaxed));
         self.quiet(if first > heard { first.min(asked_at) } else { asked_at }, now)
     }
 }
 
-/// A moment by both clocks: what is believed hangs on the one, timers run by the other.
+/// A moment on both clocks: leases are counted on the boot-time clock, timers run by the other.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
     /// Ms since boot.

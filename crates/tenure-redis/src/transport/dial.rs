@@ -14,7 +14,7 @@ pub(crate) trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Bytes for S {}
 
-/// Connects; none for TLS, which the client library speaks.
+/// Connects. None for TLS, which the client library does.
 pub(crate) async fn dial(client: &Client) -> io::Result<Option<Box<dyn Bytes>>> {
     let info = client.get_connection_info();
     Ok(match info.addr() {
@@ -28,7 +28,8 @@ pub(crate) async fn dial(client: &Client) -> io::Result<Option<Box<dyn Bytes>>> 
     })
 }
 
-/// The addresses of a host. They are asked for on a thread of our own: where none can be started, the runtime's would panic.
+/// The addresses of a host. A thread of its own resolves them: if none can be started, the
+/// runtime's would panic.
 async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);
@@ -36,7 +37,7 @@ async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let (answer, found) = oneshot::channel();
     let host = host.to_owned();
     let look_up = move || {
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = answer.send((host.as_str(), port).to_socket_addrs().map(Iterator::collect));
     };
     thread::Builder::new().name("tenure-look-up".into()).spawn(look_up)?;

@@ -1,18 +1,18 @@
-//! What Redis says when something goes wrong, in the classes of [`tenure::ErrorKind`].
+//! Errors of Redis, in the classes of [`tenure::ErrorKind`].
 
 use redis::RedisError;
 use tenure::{Error, ErrorKind};
 
-/// What to do about a grant counter that cannot be used.
+/// How to fix a grant counter that cannot be used.
 pub(crate) const COUNTER_FIX: &str = "delete the key tenure:fence (your prefix= stands in front): the next grant makes it anew from the \
      server's clock, and fences that were made of the old one may be larger than the next";
 
-/// How the error starts that says that nothing more is taken in.
+/// Code of the error for a full submission queue.
 const CROWDED: &str = "TENURECROWDED";
 
-/// What a server's error means.
+/// The meaning of a server's error.
 struct Meaning {
-    /// How the error starts.
+    /// Beginnings of the error.
     starts: &'static [&'static str],
     kind: ErrorKind,
     what: &'static str,
@@ -67,9 +67,9 @@ const MEANINGS: &[Meaning] = &[
         fix: "use another name, or a prefix= of your own",
     },
     Meaning {
-        starts: &["TENURESTAMP"],
+        starts: &["TENURETIMESTAMP"],
         kind: ErrorKind::Mismatch,
-        what: "the value at the key is not a point in time as this scheme has it",
+        what: "the value at the key is no timestamp value of this scheme",
         fix: "use the scheme= and unit= of those who share the key, or another name",
     },
     refused(
@@ -90,8 +90,8 @@ const MEANINGS: &[Meaning] = &[
     ),
 ];
 
-/// Turns an error of the client library into ours. A server's error means that the command was not applied; anything else
-/// leaves that open.
+/// Translates an error of the client library. A server's error means that the command was not
+/// applied. Any other leaves that open.
 pub(crate) fn translate(error: &RedisError) -> Error {
     if error.code().is_some() {
         return translate_answer(&text_of(error));
@@ -105,14 +105,14 @@ pub(crate) fn translate(error: &RedisError) -> Error {
     Error::unreachable(format!("the connection failed: {error}")).maybe_applied()
 }
 
-/// An answer that no server which speaks this protocol gives.
+/// An answer that no server of this protocol gives.
 pub(crate) fn unexpected(what: impl std::fmt::Display) -> Error {
     Error::refused(format!("the server gave an answer that makes no sense here: {what}"))
         .maybe_applied()
         .with_hint("make sure that it is a Redis or Valkey server")
 }
 
-/// Nothing was sent, because too much waits to be.
+/// Nothing was sent: the submission queue is full.
 pub(crate) fn crowded() -> RedisError {
     redis::make_extension_error(CROWDED.to_owned(), None)
 }
@@ -125,21 +125,21 @@ pub(crate) fn is_noscript(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-/// Whether a call of a function says that there is none of that name.
+/// Whether the server has no function of that name.
 pub(crate) fn is_unknown_function(error: &RedisError) -> bool {
     text_of(error).starts_with("ERR Function not found")
 }
 
-/// Whether a call says that functions are not to be had: not from this server, or not by this user, or none as long as the server is
-/// out of memory, when it lets a script do whatever makes nothing grow.
+/// Whether functions cannot be used: by this server, by this user, or while the server is out of
+/// memory. Then it lets a script write if nothing grows, and no function.
 pub(crate) fn is_no_function(error: &RedisError) -> bool {
     let text = text_of(error);
-    // Other errors may name a lock that is called so.
+    // Another error may contain the name of a lock.
     let about_commands = ["ERR", "NOPERM"].iter().any(|start| text.starts_with(start));
     is_unknown_function(error) || is_out_of_memory(error) || about_commands && text.to_lowercase().contains("fcall")
 }
 
-/// Whether a command is not to be had: not from this server, or not by this user.
+/// Whether the server does not have the command, or this user may not send it.
 pub(crate) fn is_no_command(error: &RedisError) -> bool {
     let text = text_of(error);
     text.starts_with("ERR unknown command") || text.starts_with("NOPERM") && text.contains(" command")
@@ -149,7 +149,7 @@ pub(crate) fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM")
 }
 
-/// Whether the server is, or was, another than the one whose grant counter we know.
+/// Whether the server may have another grant counter than the one that was raised.
 pub(crate) fn doubts_counter(error: &RedisError) -> bool {
     let text = text_of(error);
     ["READONLY", "MOVED", "ASK", "LOADING"].iter().any(|start| text.starts_with(start))
@@ -160,8 +160,10 @@ fn text_of(error: &RedisError) -> String {
     without_script(&text).trim_end().to_owned()
 }
 
-/// The error without where in a script it came up, which is of no use to the reader. Redis 6.2 puts that in front, as
-/// `ERR Error running script (call to f_<sha>): @user_script:4: @user_script: 4: -OOM ...` or a part of it; 7.0 puts it behind.
+/// The error without its position in a script, which does not help the reader. Redis 6.2 puts that
+/// in front, as
+/// `ERR Error running script (call to f_<sha>): @user_script:4: @user_script: 4: -OOM ...` or a
+/// part of it. Redis 7.0 puts it behind.
 fn without_script(text: &str) -> &str {
     let Some((_, rest)) = text.rsplit_once("@user_script:").filter(|(before, _)| !before.contains(" script: ")) else {
         return text.split(" script: ").next().unwrap_or(text);
@@ -170,7 +172,16 @@ fn without_script(text: &str) -> &str {
     error.strip_prefix(": ").unwrap_or(error).trim_start_matches('-')
 }
 
-/// The answer without the word by which our scripts name what is wrong.
+/// The capacity that a name has, if a script refuses another kind of lock, and the key of the name
+/// if the script was asked about several.
+pub(crate) fn other_capacity(error: &RedisError) -> Option<(u32, String)> {
+    let text = text_of(error);
+    let (_, rest) = text.strip_prefix("TENUREKIND ")?.split_once("a capacity of ")?;
+    let (capacity, key) = rest.split_once(" at ").unwrap_or((rest, ""));
+    Some((capacity.parse().ok()?, key.to_owned()))
+}
+
+/// The error without the code that only our scripts use.
 fn without_word(text: &str) -> &str {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     if word.starts_with("TENURE") { rest } else { text }
@@ -216,7 +227,7 @@ mod tests {
         for (code, text, forbidden) in [
             ("ERR", "unknown command 'FCALL', with args beginning with: 'tenure_release_0'", true),
             ("NOPERM", "this user has no permissions to run the 'fcall' command", true),
-            ("TENUREKIND", "it is held with a capacity of 3 at fcall", false),
+            ("TENUREKIND", "it is in use with a capacity of 3 at fcall", false),
             ("WRONGTYPE", "Operation against a key holding the wrong kind of value at fcall", false),
         ] {
             let error = redis::make_extension_error(code.to_owned(), Some(text.to_owned()));

@@ -1,24 +1,24 @@
-//! How a server is asked to run a script.
+//! The form in which a script is called.
 
 use redis::RedisError;
 
 use crate::transport::failure::{is_no_function, is_noscript, is_unknown_function};
 
-/// How a script is named to the server.
+/// A way to call a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As a function of the library, where it is one; else by its digest.
+    /// As a function of the library. By its digest if it is not in the library.
     Function,
-    /// The same, behind a command that has the server keep the library.
+    /// The same, after a command that loads the library.
     Loaded,
-    /// By its digest: short, and unknown to a server that has restarted or was flushed.
+    /// By its digest: short, but unknown to a server that has restarted or was flushed.
     Digest,
-    /// By its text, which the server then knows by its digest as well.
+    /// By its text. The server then knows the digest as well.
     Text,
 }
 
 impl Form {
-    /// The form for another try, where `error` says that this one does not do.
+    /// The form for another try, if `error` says that this one cannot be used.
     pub(crate) fn instead(self, error: &RedisError) -> Option<Self> {
         match self {
             Self::Function if is_unknown_function(error) => Some(Self::Loaded),

@@ -1,28 +1,30 @@
 //! Reading the frames of the Redis protocol, RESP2 and RESP3, from bytes that come in pieces.
 //!
-//! What comes with every lock is read here; all rarer kinds are left to the client library's own parser once they are complete.
+//! The frames of the hot path are read here. Rarer kinds go to the client library's parser once
+//! they are complete.
 
 use redis::{RedisResult, Value};
 
-/// How deep arrays may be nested.
+/// Deepest nesting of arrays.
 const DEPTH: usize = 8;
 
-/// Finds the end of a frame that came in pieces, looking at no byte twice.
+/// Finds the end of a frame that came in pieces. Looks at each byte once.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
     at: usize,
-    /// Frames that are missing before `at` is the end; as one less than their number, so that none scanned means one.
+    /// Frames that are missing before `at` is the end, minus one: 0 at the start means one frame.
     more: usize,
 }
 
 enum Quick {
     Value(Value),
     Incomplete,
-    /// For the other parser.
+    /// A frame for the client library's parser.
     Other,
 }
 
-/// The first frame in `bytes` and its length, none while it is incomplete. `scanner` is for the frame, and reset with its end.
+/// The first frame in `bytes` and its length. None while it is incomplete. `scanner` keeps the
+/// state of the frame, and is reset at its end.
 pub(crate) fn read(bytes: &[u8], scanner: &mut Scanner) -> RedisResult<Option<(Value, usize)>> {
     if scanner.at == 0 {
         let mut at = 0;
@@ -41,7 +43,8 @@ pub(crate) fn read(bytes: &[u8], scanner: &mut Scanner) -> RedisResult<Option<(V
 }
 
 fn rare(frame: &[u8]) -> RedisResult<Value> {
-    // An error may repeat what it was sent, in any bytes and cut anywhere. A line has no length that would have to agree.
+    // An error may repeat what the client sent, any bytes and cut anywhere. A line has no length
+    // that would have to agree.
     if matches!(frame.first(), Some(b'-' | b'+')) {
         return redis::parse_redis_value(String::from_utf8_lossy(frame).as_bytes());
     }
@@ -58,7 +61,7 @@ fn quick(bytes: &[u8], at: &mut usize, depth: usize) -> Quick {
     *at += head;
     if kind == b'+' {
         return match line {
-            // Said for every command of a transaction: as good as OK, and it takes no memory.
+            // The reply to each command of a transaction: as good as OK, and it takes no memory.
             b"OK" | b"QUEUED" => Quick::Value(Value::Okay),
             _ => std::str::from_utf8(line).map_or(Quick::Other, |text| Quick::Value(Value::SimpleString(text.to_owned()))),
         };
@@ -123,7 +126,7 @@ impl Scanner {
     }
 }
 
-/// The first line without its kind and end, and how many bytes it takes.
+/// The first line without its kind and end, and its length.
 fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let end = bytes.iter().position(|byte| *byte == b'\r')?;
     match bytes.get(end + 1) {
@@ -144,7 +147,7 @@ fn number(digits: &[u8]) -> Option<i64> {
     if digits.is_empty() {
         return None;
     }
-    // Downwards, because there is one more negative number than positive ones.
+    // Counted down, because there is one more negative number than positive ones.
     let negative = digits.iter().try_fold(0_i64, |number, digit| {
         let digit = i64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?);
         number.checked_mul(10)?.checked_sub(digit)

@@ -1,4 +1,5 @@
-//! How a connection begins: with a login, and so that nothing of its predecessors runs later.
+//! The start of a connection: log in, and end its predecessors, so that none of their commands runs
+//! later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +22,14 @@ use crate::transport::push::Pushes;
 /// A connection that may be used.
 pub(crate) struct Established {
     pub(crate) link: Link,
-    /// The predecessors can no longer send anything.
+    /// No predecessor can send anything more.
     pub(crate) predecessors_ended: bool,
 }
 
-/// Connects, logs in, ends the predecessors, and subscribes if anybody listens: in one round trip, two more with TLS, and once more
-/// where the server does not speak RESP3.
+/// Connects, logs in, ends the predecessors, and subscribes if anybody listens. It takes one round
+/// trip, two more with TLS, and one more if the server does not speak RESP3.
 ///
-/// What a predecessor still had under way has run before this returns, or never will.
+/// Commands of a predecessor have run before this returns, or never will.
 pub(crate) async fn establish(
     client: &Client,
     limit: Duration,
@@ -67,7 +68,7 @@ async fn greet(
     if subscribe {
         handshake.add_command(pushes.subscribe());
     }
-    // CLIENT may be forbidden; a command that every user of locks may send tells whether the server serves us at all.
+    // The user may not be allowed CLIENT. Every user of locks may PING.
     handshake.add_command(cmd("PING"));
     let answers = timeout(limit, wire.send(&handshake.into())).await;
     let mut answers = answers.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??.into_iter();
@@ -75,7 +76,7 @@ async fn greet(
     for _ in 0..greetings {
         answer()?;
     }
-    // Each kill answers how many it ended: none is as good, the predecessor was gone.
+    // Each kill returns how many it ended. None is as good: the predecessor was gone.
     let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
     let identity = answer().ok().and_then(|info| identity(&info));
     let hears = subscribe.then(|| answer().is_ok());
@@ -87,7 +88,7 @@ async fn greet(
     Ok(Established { link, predecessors_ended: killed.iter().all(Result::is_ok) })
 }
 
-/// Connects. Nobody has logged in yet, but where the client library has.
+/// Connects, without a login if the stream is ours.
 async fn open(client: &Client, protocol: ProtocolVersion, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<Wire> {
     if let Some(stream) = dial(client).await? {
         return Ok(Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))));
@@ -120,8 +121,8 @@ fn log_in(handshake: &mut Pipeline, login: &RedisConnectionInfo, resp3: bool) {
     }
 }
 
-/// Whether an answer to the greeting may mean that only the new protocol is refused: a server or a proxy that does not know
-/// `HELLO`, or a user who may not send it.
+/// Whether an error of the greeting may mean that only RESP3 is refused: by a server or a proxy
+/// that does not know `HELLO`, or because the user may not send it.
 fn is_no_resp3(error: &RedisError) -> bool {
     let password = error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
     error.kind() == redis::ErrorKind::RESP3NotSupported || error.code().is_some() && !password
@@ -135,15 +136,16 @@ fn identity(info: &Value) -> Option<Identity> {
     Some(Identity { id: id.to_owned(), addr: addr.to_owned() })
 }
 
-/// Nothing but the handshake was sent: whatever failed, no lock was touched.
+/// The error of a failed handshake. No lock was touched.
 fn refused_or_unreachable(client: &Client, error: &RedisError) -> Error {
     let translated = translate(error);
     if translated.is_transient() && error.code().is_none() {
         if error.to_string().contains("certificate") {
-            let fix = "renew the server's certificate, or name the authority that signed it with ca=";
+            let fix = certificate_fix(&error.to_string());
             return Error::unreachable(format!("no connection: {error}")).with_hint(fix);
         }
-        // The two look alike from here: a server that waits for more of what it takes for a command, or hangs up on it.
+        // Two causes look alike here: a server that takes TLS for a command and waits for more, or
+        // hangs up.
         let tls = match client.get_connection_info().addr() {
             ConnectionAddr::TcpTls { .. } => " and speaks TLS on this port (redis:// is without)",
             ConnectionAddr::Tcp(..) => " and speaks no TLS on this port (rediss:// is with)",
@@ -155,14 +157,29 @@ fn refused_or_unreachable(client: &Client, error: &RedisError) -> Error {
     translated
 }
 
-/// Why there is no connection, in the server's own words where it had some.
+/// How to fix a certificate that is refused.
+fn certificate_fix(error: &str) -> &'static str {
+    if error.contains("CaUsedAsEndEntity") {
+        return "the server shows a CA certificate as its own, e.g. the one that ca= names: give the server a certificate that this CA \
+                signs, or make the self-signed one again as a server's (openssl req -x509 -addext basicConstraints=CA:FALSE)";
+    }
+    if error.contains("NotValidForName") {
+        return "write the host as the certificate has it in subjectAltName, or make a certificate with that name";
+    }
+    if error.contains("Expired") || error.contains("NotValidYet") {
+        return "renew the server's certificate, and look at the clocks of both machines";
+    }
+    "name the authority that signed the server's certificate with ca=, or renew the certificate"
+}
+
+/// Why there is no connection, in the server's own words if it sent any.
 async fn not_let_in(client: &Client, limit: Duration, error: &RedisError) -> Error {
     let said = if error.is_connection_dropped() { parting_word(client, limit).await } else { None };
     said.unwrap_or_else(|| refused_or_unreachable(client, error))
 }
 
-/// Why a server hung up at once, e.g. because it has too many clients: it says so unasked, and the client library tells of its own
-/// broken write instead.
+/// Reads why a server hung up at once, e.g. because it has too many clients. It sends that unasked,
+/// and the client library reports its own broken write instead.
 async fn parting_word(client: &Client, limit: Duration) -> Option<Error> {
     const AT_ONCE: Duration = Duration::from_millis(100);
     let ConnectionAddr::Tcp(host, port) = client.get_connection_info().addr() else { return None };

@@ -17,10 +17,10 @@ use crate::transport::form::Form;
 use crate::transport::multiplex::Multiplexed;
 use crate::transport::reply::Answers;
 
-/// How long a link may be silent, whatever the timeout of those who ask.
+/// Time for which any link may be silent, even if a caller's timeout is shorter.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_millis(100);
 
-/// What carries commands to a server and brings the answers.
+/// The connection below a link.
 pub(crate) enum Wire {
     Ours(Multiplexed),
     /// A connection of the client library's.
@@ -49,47 +49,49 @@ impl Wire {
     }
 }
 
-/// What deletes a key if it holds a value, without a script: the words in front of the key and between it and the value.
+/// Commands that delete a key if it holds a value: the words before the key, and between key and
+/// value.
 pub(crate) const DELETES: [(&[u8], &[&[u8]]); 2] = [(b"DELEX", &[b"IFEQ"]), (b"DELIFEQ", &[])];
 
-/// How a server names one of its connections, so that another can end it. The address guards against a server that has restarted
-/// and given the number to somebody else.
+/// The server's name for a connection, by which another can end it. The address guards against a
+/// server that has restarted and given the number to another client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) id: String,
     pub(crate) addr: String,
 }
 
-/// One connection, and what is known about its far end.
+/// One connection, and what is known about the server's end of it.
 pub(crate) struct Link {
     wire: Wire,
     pub(crate) identity: Option<Identity>,
-    /// As far as is known, functions are to be had.
+    /// Functions can be called, as far as is known.
     functions: AtomicBool,
-    /// Which of [`DELETES`] is to be had, as far as is known; none where there are not so many.
+    /// Index of the entry of [`DELETES`] that the server has, as far as is known. Beyond the end if
+    /// it has none.
     delete: AtomicUsize,
-    /// Whether pushes come through here; not set while nobody has asked for any.
+    /// Whether pushes come through here. Not set until the first subscription.
     hears: OnceLock<bool>,
-    lift: Mutex<Lift>,
+    raised: Mutex<Raised>,
     contact: Arc<Contact>,
 }
 
-/// What this connection has seen of the grant counter.
+/// State of the grant counter at the server's end, as seen through one connection.
 #[derive(Clone, Copy, Default)]
-struct Lift {
-    /// When the counter was last lifted through here, ms since boot.
+struct Raised {
+    /// When the counter was last raised through here, ms since boot.
     at: Option<u64>,
-    /// The server knows the script by its digest.
-    known: bool,
-    /// How often there was reason to doubt that the counter is the one that was lifted.
+    /// The server knows the script that raises it by its digest.
+    script_known: bool,
+    /// Number of times when the server may have become one with another counter.
     doubts: u64,
 }
 
-/// For how long a lifted counter is trusted.
-const LIFT_EVERY_MS: u64 = 1_000;
+/// Time for which a raised counter is trusted.
+const RAISE_EVERY_MS: u64 = 1_000;
 
 impl Link {
-    /// A connection that the application made.
+    /// An external connection.
     #[cfg(feature = "redis-1")]
     pub(crate) fn external(wire: impl Carries + 'static) -> Self {
         let link = Self::new(Wire::Theirs(Box::new(wire)), None);
@@ -98,14 +100,15 @@ impl Link {
     }
 
     pub(crate) fn new(wire: Wire, identity: Option<Identity>) -> Self {
-        let (hears, lift) = (OnceLock::new(), Mutex::default());
+        let (hears, raised) = (OnceLock::new(), Mutex::default());
         let contact = match &wire {
             Wire::Ours(wire) => Arc::clone(wire.contact()),
             Wire::Theirs(_) => Arc::default(),
         };
-        // The client library takes it for a broken answer when a server repeats, cut, what it does not know.
+        // If a server repeats, cut, a command that it does not know, the client library reads a
+        // broken answer.
         let delete = AtomicUsize::new(if matches!(wire, Wire::Theirs(_)) { usize::MAX } else { 0 });
-        Self { wire, identity, functions: AtomicBool::new(true), delete, hears, lift, contact }
+        Self { wire, identity, functions: AtomicBool::new(true), delete, hears, raised, contact }
     }
 
     /// Whether it is known that nothing more can be sent here.
@@ -119,11 +122,11 @@ impl Link {
     }
 
     pub(crate) fn set_hears(&self, hears: bool) {
-        // The first to find out is right: a subscription is never given up.
+        // The first to find out is right: nothing unsubscribes.
         let _ = self.hears.set(hears);
     }
 
-    /// How scripts are called here.
+    /// The form in which scripts are called here.
     pub(crate) fn form(&self) -> Form {
         if self.functions.load(Ordering::Relaxed) { Form::Function } else { Form::Digest }
     }
@@ -132,7 +135,7 @@ impl Link {
         self.functions.store(false, Ordering::Relaxed);
     }
 
-    /// Which of [`DELETES`] to try here.
+    /// Index of the entry of [`DELETES`] to try.
     pub(crate) fn delete(&self) -> usize {
         self.delete.load(Ordering::Relaxed)
     }
@@ -141,8 +144,8 @@ impl Link {
         self.delete.fetch_max(tried + 1, Ordering::Relaxed);
     }
 
-    /// Sends commands and waits for their answers; none where they have not come by `end`, or where nothing was heard for
-    /// `patience`, and by nobody for [`DEAD_AFTER`].
+    /// Sends commands and waits for their answers. None if they have not come by `end`, or if this
+    /// caller heard nothing for `patience` and nobody did for [`DEAD_AFTER`].
     pub(crate) async fn send(
         &self,
         commands: &Commands,
@@ -157,7 +160,7 @@ impl Link {
             let more = patience.saturating_sub(self.contact.quiet(asked.ms, now.ms));
             let more = more.max(DEAD_AFTER.saturating_sub(self.contact.silence(asked.ms, now.ms)));
             let until = now.instant.checked_add(more).map_or(end, |until| until.min(end));
-            // The timer is ours and not the wire's: that one's runtime may be gone.
+            // The timer runs on the caller's runtime: that of the connection may be gone.
             match timeout_at(until, sending.as_mut()).await {
                 Ok(answers) => break answers,
                 Err(_) if more.is_zero() || until >= end => return Ok(None),
@@ -167,54 +170,56 @@ impl Link {
         if matches!(self.wire, Wire::Theirs(_)) {
             self.contact.heard();
         }
-        // A brought connection that failed may come back as a connection to another server.
+        // An external connection that failed may come back as one to another server.
         let doubtful =
             answers.as_ref().map_or(true, |answers| answers.iter().filter_map(|a| a.as_ref().err()).any(doubts_counter));
         if doubtful {
-            let mut lift = self.lift();
-            lift.at = None;
-            lift.doubts += 1;
+            let mut state = self.state();
+            state.at = None;
+            state.doubts += 1;
         }
         answers.map(Some)
     }
 
-    /// For how long nothing was heard of what was asked at `asked_at` by us, and before by others, and has no answer.
+    /// Time for which nothing was heard, since this caller asked at `asked_at` or others asked
+    /// before.
     pub(crate) fn silence(&self, asked_at: u64) -> Duration {
         self.contact.silence(asked_at, now_ms())
     }
 
-    /// The call of the lifting script that has to go before a grant at `now`, if one has to: also where something was heard since, at
-    /// `pushed_at`, that no reply has told.
-    pub(crate) fn due_lift(&self, now: u64, pushed_at: u64) -> Option<Form> {
-        let Lift { at, known, .. } = *self.lift();
-        let fresh = at.is_some_and(|at| now.saturating_sub(at) < LIFT_EVERY_MS && at > pushed_at);
-        (!fresh).then_some(if known { Form::Digest } else { Form::Text })
+    /// Returns how to call the script that raises the counter, if a grant at `now` needs it. It
+    /// does if anything was pushed at `pushed_at` that no reply has confirmed.
+    pub(crate) fn due_raise(&self, now: u64, pushed_at: u64) -> Option<Form> {
+        let Raised { at, script_known, .. } = *self.state();
+        let fresh = at.is_some_and(|at| now.saturating_sub(at) < RAISE_EVERY_MS && at > pushed_at);
+        (!fresh).then_some(if script_known { Form::Digest } else { Form::Text })
     }
 
-    /// Whether the counter was never lifted through here.
+    /// Whether the counter was never raised through here.
     pub(crate) fn is_new(&self) -> bool {
-        !self.lift().known
+        !self.state().script_known
     }
 
     pub(crate) fn doubts(&self) -> u64 {
-        self.lift().doubts
+        self.state().doubts
     }
 
-    /// The counter was lifted by a request that left at `sent_at`, when there had been so many `doubts`.
-    pub(crate) fn lifted(&self, sent_at: u64, doubts: u64) {
-        let mut lift = self.lift();
-        lift.known = true;
-        if lift.doubts == doubts {
-            lift.at = lift.at.max(Some(sent_at));
+    /// Notes that the counter was raised by a request that left at `sent_at`, when there were so
+    /// many `doubts`.
+    pub(crate) fn raised(&self, sent_at: u64, doubts: u64) {
+        let mut state = self.state();
+        state.script_known = true;
+        if state.doubts == doubts {
+            state.at = state.at.max(Some(sent_at));
         }
     }
 
     /// The server has forgotten the script.
     pub(crate) fn forgot_script(&self) {
-        self.lift().known = false;
+        self.state().script_known = false;
     }
 
-    fn lift(&self) -> MutexGuard<'_, Lift> {
-        self.lift.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, Raised> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

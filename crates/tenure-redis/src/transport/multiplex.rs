@@ -1,13 +1,15 @@
-//! Many callers on one connection.
+//! One connection for many callers.
 //!
-//! Each caller puts its commands, ready for the wire, behind those of the others and waits; one task writes what has gathered and
-//! gives the replies, which come in the same order, to those who asked. The client library does the same, but writes once for every
-//! caller or two, and builds and reads each command in pieces on the heap: it takes more of a processor than a server does for the
-//! commands themselves.
+//! Each caller puts its commands, ready for the wire, into the submission queue and waits. One task
+//! writes what has gathered, and gives the replies, which come in the same order, to the callers.
+//! The client library does the same, but it writes for every caller or two, and builds and reads
+//! each command in pieces on the heap. That takes more of a processor than the commands take of the
+//! server.
 //!
-//! The task writes at once while little is under way. Else it lets the others on its thread run first: whoever has just been
-//! answered is about to ask again, and many commands in one write cost both ends a fraction of as many writes. It answers so many
-//! at a time that the server has work while they ask again: else the two ends would wait for each other in turn.
+//! The task writes at once while few calls are in flight. Else it lets the others on its thread run
+//! first: a caller that was just answered is about to send again, and one write for many commands
+//! costs both ends less. It answers so many callers at a time that the server has work while they
+//! send again. Else the two ends would wait for each other in turn.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,55 +28,56 @@ use crate::transport::frame::{self, Scanner};
 use crate::transport::push::Pushes;
 use crate::transport::reply::Answers;
 
-/// Callers under way from which on it pays to wait for more.
+/// Calls in flight from which on the task waits for more.
 const FEW: usize = 3;
 
-/// Callers that are answered at least before others are let run, and the part of those under way.
+/// Calls that are answered before others are let run: at least this number, and at least this
+/// fraction of those in flight.
 const BATCH: usize = 16;
 const PART: usize = 16;
 
-/// Bytes read at once.
+/// Size of the read buffer.
 const READ: usize = 32 << 10;
 
-/// Bytes that may wait to be written, and that may be in writing: with so many, nothing more is taken in.
+/// Bytes that may wait to be written, and that may be in writing. Beyond them, submissions fail.
 const UNSENT: usize = 16 << 20;
 
-/// One connection, shared; it ends when this is dropped.
+/// One shared connection. It ends when this is dropped.
 pub(crate) struct Multiplexed {
-    desk: Arc<Desk>,
+    queue: Arc<SubmissionQueue>,
     contact: Arc<Contact>,
     task: tokio::task::JoinHandle<()>,
 }
 
-/// Where callers hand in.
+/// Commands that wait for the next write.
 #[derive(Default)]
-struct Desk(Mutex<Handed>);
+struct SubmissionQueue(Mutex<Submitted>);
 
 #[derive(Default)]
-struct Handed {
+struct Submitted {
     bytes: Vec<u8>,
-    asked: Vec<Asked>,
-    /// The writing task, where it waits.
+    calls: Vec<Call>,
+    /// The connection task, while it waits.
     writer: Option<Waker>,
-    /// Why nothing more can be handed in.
+    /// Why the connection has ended.
     closed: Option<RedisError>,
 }
 
 /// Commands of one caller.
-struct Asked {
+struct Call {
     missing: usize,
     answers: Answers,
     caller: oneshot::Sender<RedisResult<Answers>>,
 }
 
 impl Multiplexed {
-    /// Carries commands over `stream`, and what the server pushes to `pushes`.
+    /// Sends commands over `stream`, and delivers what the server pushes to `pushes`.
     pub(crate) fn start(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, pushes: Arc<Pushes>) -> Self {
-        let (desk, contact) = (Arc::new(Desk::default()), Arc::new(Contact::default()));
-        let carrier = Carrier {
+        let (queue, contact) = (Arc::new(SubmissionQueue::default()), Arc::new(Contact::default()));
+        let task = ConnectionTask {
             stream,
             pushes,
-            desk: Arc::clone(&desk),
+            queue: Arc::clone(&queue),
             contact: Arc::clone(&contact),
             input: vec![0; READ],
             taken: 0,
@@ -83,35 +86,36 @@ impl Multiplexed {
             output: Vec::new(),
             written: 0,
             unflushed: false,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             answered: 0,
-            gave_way: false,
+            yielded: false,
         };
-        Self { desk, contact, task: tokio::spawn(carrier.run()) }
+        Self { queue, contact, task: tokio::spawn(task.run()) }
     }
 
-    /// When something came last.
+    /// The times of the last contact.
     pub(crate) fn contact(&self) -> &Arc<Contact> {
         &self.contact
     }
 
-    /// Sends commands and waits for their answers. When the future is dropped, the commands go on.
+    /// Sends commands and waits for their answers. If the future is dropped, the commands still
+    /// run.
     ///
-    /// The task may never get to run again: whoever waits has to have an end of its own.
+    /// The task may never run again, so a caller needs a timeout of its own.
     pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
         let (caller, answer) = oneshot::channel();
         {
-            let mut handed = self.desk.open();
-            if let Some(error) = &handed.closed {
+            let mut submitted = self.queue.open();
+            if let Some(error) = &submitted.closed {
                 return Err(error.clone());
             }
-            if handed.bytes.len() >= UNSENT {
+            if submitted.bytes.len() >= UNSENT {
                 return Err(crowded());
             }
-            handed.bytes.extend_from_slice(commands.as_bytes());
+            submitted.bytes.extend_from_slice(commands.as_bytes());
             let missing = commands.count();
-            handed.asked.push(Asked { missing, answers: Vec::with_capacity(missing), caller });
-            if let Some(writer) = handed.writer.take() {
+            submitted.calls.push(Call { missing, answers: Vec::with_capacity(missing), caller });
+            if let Some(writer) = submitted.writer.take() {
                 writer.wake();
             }
         }
@@ -125,19 +129,19 @@ impl Drop for Multiplexed {
     }
 }
 
-impl Desk {
-    fn open(&self) -> MutexGuard<'_, Handed> {
+impl SubmissionQueue {
+    fn open(&self) -> MutexGuard<'_, Submitted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The task that writes and reads.
-struct Carrier<S> {
+/// The task that writes commands and reads replies.
+struct ConnectionTask<S> {
     stream: S,
     pushes: Arc<Pushes>,
-    desk: Arc<Desk>,
+    queue: Arc<SubmissionQueue>,
     contact: Arc<Contact>,
-    /// What was read: the bytes up to `filled`. Those before `taken` were handed out.
+    /// The bytes that were read, up to `filled`. Those before `taken` were delivered.
     input: Vec<u8>,
     taken: usize,
     filled: usize,
@@ -145,34 +149,34 @@ struct Carrier<S> {
     output: Vec<u8>,
     written: usize,
     unflushed: bool,
-    under_way: VecDeque<Asked>,
-    /// Callers answered since the last write.
+    in_flight: VecDeque<Call>,
+    /// Calls answered since the last write.
     answered: usize,
-    gave_way: bool,
+    yielded: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
     async fn run(mut self) {
         let error = std::future::poll_fn(|cx| self.step(cx)).await;
         self.close(error);
     }
 
-    /// Reads and writes what can be read and written now; ready when the connection has ended.
+    /// Reads and writes what can be read and written now. Ready when the connection has ended.
     fn step(&mut self, cx: &mut Context<'_>) -> Poll<RedisError> {
         loop {
             match self.write(cx) {
-                // Not before the last has been written: so what is unsent has bounds.
-                Poll::Ready(Ok(())) if self.take_over(cx) => continue,
+                // Only after the last write is complete: so what is unsent has a limit.
+                Poll::Ready(Ok(())) if self.take_submitted(cx) => continue,
                 Poll::Ready(Err(error)) => {
                     while matches!(self.read(cx), Poll::Ready(Ok(()))) {}
                     return Poll::Ready(error.into());
                 }
-                // Reading goes on: a server that cannot get rid of its replies reads no commands.
+                // Reading goes on: a server that cannot send its replies reads no commands.
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
             match self.read(cx) {
                 Poll::Ready(Ok(())) => {
-                    self.gave_way = true;
+                    self.yielded = true;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -182,22 +186,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
         }
     }
 
-    /// Takes what was handed in; false when there was nothing, or when others are let run first.
-    fn take_over(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut handed = self.desk.open();
-        if handed.asked.is_empty() {
-            self.gave_way = false;
-            handed.writer = Some(cx.waker().clone());
+    /// Takes the submitted commands. False if there are none, or if other tasks are let run first.
+    fn take_submitted(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut submitted = self.queue.open();
+        if submitted.calls.is_empty() {
+            self.yielded = false;
+            submitted.writer = Some(cx.waker().clone());
             return false;
         }
-        if !self.gave_way && self.under_way.len() + self.answered + handed.asked.len() > FEW {
-            self.gave_way = true;
+        if !self.yielded && self.in_flight.len() + self.answered + submitted.calls.len() > FEW {
+            self.yielded = true;
             cx.waker().wake_by_ref();
             return false;
         }
-        (self.gave_way, self.answered) = (false, 0);
-        std::mem::swap(&mut handed.bytes, &mut self.output);
-        self.under_way.extend(handed.asked.drain(..));
+        (self.yielded, self.answered) = (false, 0);
+        std::mem::swap(&mut submitted.bytes, &mut self.output);
+        self.in_flight.extend(submitted.calls.drain(..));
         true
     }
 
@@ -219,10 +223,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads and hands out until a batch has been answered, or nothing comes, or the connection has ended.
+    /// Reads and answers until a batch was answered, nothing more comes, or the connection has
+    /// ended.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<()>> {
         loop {
-            if self.hand_out()? {
+            if self.answer_calls()? {
                 return Poll::Ready(Ok(()));
             }
             self.input.copy_within(self.taken..self.filled, 0);
@@ -239,12 +244,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
         }
     }
 
-    /// Whether it has answered a batch; else nothing more of what was read is complete.
-    fn hand_out(&mut self) -> RedisResult<bool> {
+    /// Answers calls. True after a batch, false if nothing more of what was read is complete.
+    fn answer_calls(&mut self) -> RedisResult<bool> {
         let mut replied = false;
-        let rest = self.under_way.len().saturating_sub(BATCH.max(self.under_way.len() / PART));
+        let rest = self.in_flight.len().saturating_sub(BATCH.max(self.in_flight.len() / PART));
         let full = loop {
-            if rest > 0 && self.under_way.len() <= rest {
+            if rest > 0 && self.in_flight.len() <= rest {
                 break true;
             }
             let Some((value, length)) = frame::read(&self.input[self.taken..self.filled], &mut self.scanner)? else {
@@ -262,7 +267,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
             replied = true;
             self.answer(answer)?;
         };
-        // A push says nothing about the way there. What is not complete may be a long reply.
+        // A push says nothing about the other direction. An incomplete frame may be a long reply.
         if replied || self.taken < self.filled {
             self.contact.heard();
         }
@@ -270,43 +275,43 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Carrier<S> {
     }
 
     fn answer(&mut self, answer: RedisResult<Value>) -> RedisResult<()> {
-        let Some(first) = self.under_way.front_mut() else {
-            // A server that hangs up says why unasked.
+        let Some(first) = self.in_flight.front_mut() else {
+            // A server that hangs up sends the reason unasked.
             return answer.and_then(|_| Err((redis::ErrorKind::Parse, "an answer that nobody asked for").into()));
         };
         first.answers.push(answer);
         first.missing -= 1;
         if first.missing == 0
-            && let Some(Asked { answers, caller, .. }) = self.under_way.pop_front()
+            && let Some(Call { answers, caller, .. }) = self.in_flight.pop_front()
         {
             self.answered += 1;
-            // It may have gone away.
+            // The caller may have gone.
             let _ = caller.send(Ok(answers));
         }
         Ok(())
     }
 }
 
-impl<S> Carrier<S> {
-    /// Tells all who wait that there is nothing more to wait for.
+impl<S> ConnectionTask<S> {
+    /// Fails all calls with `error`.
     fn close(&mut self, error: RedisError) {
-        let mut handed = self.desk.open();
-        if handed.closed.is_some() {
+        let mut submitted = self.queue.open();
+        if submitted.closed.is_some() {
             return;
         }
-        for Asked { caller, .. } in self.under_way.drain(..).chain(handed.asked.drain(..)) {
+        for Call { caller, .. } in self.in_flight.drain(..).chain(submitted.calls.drain(..)) {
             let _ = caller.send(Err(error.clone()));
         }
-        handed.bytes = Vec::new();
-        handed.closed = Some(error);
-        drop(handed);
+        submitted.bytes = Vec::new();
+        submitted.closed = Some(error);
+        drop(submitted);
         self.contact.end();
         self.pushes.missed();
     }
 }
 
-impl<S> Drop for Carrier<S> {
-    /// Its runtime has ended, or it has panicked, or nobody needs it any more.
+impl<S> Drop for ConnectionTask<S> {
+    /// Its runtime has ended, it has panicked, or the connection was dropped.
     fn drop(&mut self) {
         self.close(ended());
     }
@@ -336,7 +341,8 @@ mod tests {
     const CALLERS: u64 = 200;
     const CALLS: u64 = 50;
 
-    /// Answers `*1 $n <text>` with the text, in pieces of `piece` bytes, a push in front of each seventh.
+    /// Answers `*1 $n <text>` with the text, in pieces of `piece` bytes, a push in front of each
+    /// seventh.
     async fn server(mut stream: DuplexStream, piece: usize, most: usize) {
         let (mut bytes, mut input, mut answered) = (Vec::new(), vec![0; 4096], 0_usize);
         loop {
@@ -411,16 +417,17 @@ mod tests {
         commands
     }
 
-    /// Whoever went away before its commands were taken over has an answer coming all the same: it is nobody else's.
+    /// If a caller goes away before its commands are written, they are answered all the same, and
+    /// no other caller gets the answer.
     #[tokio::test]
-    async fn the_answer_of_one_who_went_away_is_nobody_elses() {
+    async fn the_answer_of_a_caller_that_went_away_is_no_others() {
         let (near, far) = duplex(1 << 16);
         tokio::spawn(server(far, 1 << 16, usize::MAX));
         let wire = Multiplexed::start(near, Pushes::new("").unwrap());
         for round in 0..20 {
             let (gone, stays) = (asks(2 * round), asks(2 * round + 1));
             let mut gone = Box::pin(wire.send(&gone));
-            // Handed in at its first step.
+            // Submitted at its first step.
             assert!(std::future::poll_fn(|cx| Poll::Ready(gone.as_mut().poll(cx))).await.is_pending());
             drop(gone);
             let answer = timeout(Duration::from_secs(20), wire.send(&stays)).await.expect("no answer").unwrap();
@@ -428,9 +435,9 @@ mod tests {
         }
     }
 
-    /// Also those whose commands nobody has begun to write are told that the connection has ended.
+    /// Callers whose commands nobody has begun to write fail with the connection as well.
     #[tokio::test]
-    async fn whoever_is_in_line_is_told_of_the_end() {
+    async fn queued_callers_fail_with_the_connection() {
         let (near, far) = duplex(4);
         let wire = Arc::new(Multiplexed::start(near, Pushes::new("").unwrap()));
         let mut callers = JoinSet::new();
@@ -441,8 +448,8 @@ mod tests {
             yield_now().await;
         }
         drop(far);
-        while let Some(told) = timeout(Duration::from_secs(20), callers.join_next()).await.expect("one was forgotten") {
-            assert!(told.unwrap().is_err());
+        while let Some(answered) = timeout(Duration::from_secs(20), callers.join_next()).await.expect("one was forgotten") {
+            assert!(answered.unwrap().is_err());
         }
     }
 

@@ -1,11 +1,13 @@
 //! Messages that the server pushes to one waiter of this process.
 //!
-//! Each connection has one channel of its own, `<prefix>tenure:wake:<16 hex digits>`, and listens there from the first listener on.
-//! Whoever has something to say to a waiter finds the channel in the waiter's entry and sends `PUBLISH <channel> <message>`, where a
-//! message is `<payload> <owner>`: the payload has no space, and the owner, which may be any bytes, is the rest. A message for an
-//! owner that nobody listens for is ignored.
+//! Each connection has one channel of its own, `<prefix>tenure:wake:<16 hex digits>`, and
+//! subscribes to it from the first listener on. A client that notifies a waiter finds the channel
+//! in the waiter's queue entry and sends `PUBLISH <channel> <message>`. A message is `<payload>
+//! <owner>`: the payload has no space, and the owner, which may be any bytes, is the rest. A
+//! message for an owner without a listener is ignored.
 //!
-//! Messages are hints: one may come twice, and one may be lost whenever the connection breaks. Then every listener is told to look.
+//! Messages are hints: one may come twice, and one may be lost if the connection breaks. Then each
+//! listener gets [`Pushed::Missed`].
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -17,26 +19,26 @@ use futures_util::Stream;
 use redis::{Cmd, PushInfo, PushKind, Value, cmd};
 use tenure::{Error, Owner};
 
-/// Messages that a listener may leave unread before they are replaced by a look.
+/// Messages that a listener may leave unread. More are replaced by [`Pushed::Missed`].
 const UNREAD: usize = 16;
 
-/// What a listener hears.
+/// One message to a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// Something may have been missed.
-    Look,
+pub(crate) enum Pushed {
+    /// Messages may have been lost.
+    Missed,
     /// The payload of a message.
     Message(Vec<u8>),
 }
 
-/// The channel of one connection, and who listens for whom.
+/// The channel of one connection, and its listeners by owner.
 pub(crate) struct Pushes {
     channel: String,
     wanted: AtomicBool,
     listeners: Mutex<HashMap<Vec<u8>, Vec<Arc<Inbox>>>>,
 }
 
-/// Hears what is said to one owner, until it is dropped.
+/// Receives what is pushed to one owner, until it is dropped.
 pub(crate) struct Listener {
     pushes: Arc<Pushes>,
     owner: Owner,
@@ -48,7 +50,7 @@ struct Inbox(Mutex<Unread>);
 
 #[derive(Default)]
 struct Unread {
-    look: bool,
+    missed: bool,
     messages: VecDeque<Vec<u8>>,
     waker: Option<Waker>,
 }
@@ -62,7 +64,7 @@ impl Pushes {
         Ok(Arc::new(Self { channel, wanted: AtomicBool::new(false), listeners: Mutex::default() }))
     }
 
-    /// For a connection through which nothing is heard.
+    /// For a connection without pushes.
     #[cfg(feature = "redis-1")]
     pub(crate) fn deaf() -> Arc<Self> {
         Arc::new(Self { channel: String::new(), wanted: AtomicBool::new(false), listeners: Mutex::default() })
@@ -72,14 +74,14 @@ impl Pushes {
         &self.channel
     }
 
-    /// The command by which a link begins to hear.
+    /// The command that subscribes a link.
     pub(crate) fn subscribe(&self) -> Cmd {
         let mut subscribe = cmd("SUBSCRIBE");
         subscribe.arg(&self.channel);
         subscribe
     }
 
-    /// Somebody has listened: new links hear from the start.
+    /// Whether anybody has listened: then new links subscribe at once.
     pub(crate) fn are_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
@@ -91,7 +93,8 @@ impl Pushes {
         Listener { pushes: Arc::clone(self), owner, inbox }
     }
 
-    /// Takes in what a link was pushed. Runs on the task that reads the link, so that a waiter is one wake-up away.
+    /// Delivers what a link was pushed. Runs on the task that reads the link, so that a waiter is
+    /// one wake-up away.
     pub(crate) fn take_in(&self, push: PushInfo) {
         match push.kind {
             PushKind::Message => {
@@ -116,10 +119,10 @@ impl Pushes {
         }
     }
 
-    /// Tells every listener to look.
+    /// Has each listener poll.
     pub(crate) fn missed(&self) {
         for inbox in self.listeners().values().flatten() {
-            inbox.look();
+            inbox.miss();
         }
     }
 
@@ -136,13 +139,13 @@ impl Inbox {
             unread.wake();
         } else {
             unread.messages.clear();
-            unread.look = true;
+            unread.missed = true;
         }
     }
 
-    fn look(&self) {
+    fn miss(&self) {
         let mut unread = self.unread();
-        unread.look = true;
+        unread.missed = true;
         unread.wake();
     }
 
@@ -160,15 +163,15 @@ impl Unread {
 }
 
 impl Stream for Listener {
-    type Item = Heard;
+    type Item = Pushed;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Heard>> {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Pushed>> {
         let mut unread = self.inbox.unread();
-        if std::mem::take(&mut unread.look) {
-            return Poll::Ready(Some(Heard::Look));
+        if std::mem::take(&mut unread.missed) {
+            return Poll::Ready(Some(Pushed::Missed));
         }
         if let Some(message) = unread.messages.pop_front() {
-            return Poll::Ready(Some(Heard::Message(message)));
+            return Poll::Ready(Some(Pushed::Message(message)));
         }
         unread.waker = Some(cx.waker().clone());
         Poll::Pending
@@ -198,7 +201,7 @@ mod tests {
         PushInfo { kind: PushKind::Message, data }
     }
 
-    fn heard(listener: &mut Listener) -> Option<Heard> {
+    fn heard(listener: &mut Listener) -> Option<Pushed> {
         listener.next().now_or_never().flatten()
     }
 
@@ -215,30 +218,30 @@ mod tests {
         pushes.take_in(message(&channel, b"nonsense"));
         pushes.take_in(message("another", b"grant:9 two words\nand \xff"));
         for listener in [&mut mine, &mut twin] {
-            assert_eq!(heard(listener), Some(Heard::Message(b"grant:7".to_vec())));
+            assert_eq!(heard(listener), Some(Pushed::Message(b"grant:7".to_vec())));
             assert_eq!(heard(listener), None);
         }
         assert_eq!(heard(&mut other), None);
         drop(twin);
         pushes.take_in(message(&channel, b" two words\nand \xff"));
-        assert_eq!(heard(&mut mine), Some(Heard::Message(Vec::new())));
+        assert_eq!(heard(&mut mine), Some(Pushed::Message(Vec::new())));
         drop((mine, other));
         assert!(pushes.listeners().is_empty());
     }
 
     #[test]
-    fn what_nobody_reads_becomes_a_look() {
+    fn unread_messages_become_one_poll() {
         let pushes = Pushes::new("").unwrap();
         let mut mine = pushes.register(Owner::from_bytes(&b"me"[..]));
         for _ in 0..=UNREAD {
             pushes.take_in(message(pushes.channel(), b"x me"));
         }
         pushes.take_in(message(pushes.channel(), b"y me"));
-        assert_eq!(heard(&mut mine), Some(Heard::Look));
-        assert_eq!(heard(&mut mine), Some(Heard::Message(b"y".to_vec())));
+        assert_eq!(heard(&mut mine), Some(Pushed::Missed));
+        assert_eq!(heard(&mut mine), Some(Pushed::Message(b"y".to_vec())));
         pushes.take_in(PushInfo { kind: PushKind::Disconnection, data: vec![] });
         pushes.missed();
-        assert_eq!(heard(&mut mine), Some(Heard::Look));
+        assert_eq!(heard(&mut mine), Some(Pushed::Missed));
         assert_eq!(heard(&mut mine), None);
     }
 }

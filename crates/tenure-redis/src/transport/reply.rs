@@ -1,4 +1,4 @@
-//! Reading what the server answered.
+//! Reading replies.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<[Value; 3]
     results.try_into().map_err(|_| unexpected("a transaction with too few results"))
 }
 
-/// The results of `MULTI, ..., EXEC`; none where what was watched has changed. Where one failed, what the others did stands: the error
-/// says so.
+/// The results of `MULTI, ..., EXEC`. None if a watched key has changed. If one command failed, the
+/// others stay applied: the error says so.
 pub(crate) fn executed(mut queued: Vec<RedisResult<Value>>) -> Result<Option<Vec<Value>>, Error> {
     let executed = queued.pop();
-    // What was refused when it was queued says why; EXEC then only says that something was.
+    // The command that was refused says why. EXEC only says that something was.
     if let Some(error) = queued.iter().find_map(|answer| answer.as_ref().err()) {
         let error = translate(error);
-        // Where MULTI itself was refused, the commands behind it ran as they came.
+        // If MULTI itself was refused, the commands behind it ran as they came.
         let ran_alone = matches!(queued.first(), Some(Err(_))) && queued.get(1).is_some_and(Result::is_ok);
         return Err(if ran_alone { error.maybe_applied() } else { error });
     }
@@ -51,7 +51,7 @@ pub(crate) fn read<T: redis::FromRedisValue>(answer: RedisResult<Value>) -> Resu
     redis::from_redis_value(answer.map_err(|e| translate(&e))?).map_err(unexpected)
 }
 
-/// What the server's clock says, since 1970.
+/// The time of the server's clock, since 1970.
 pub(crate) fn time(answer: RedisResult<Value>) -> Result<Duration, Error> {
     let (seconds, micros): (u64, u64) = read(answer)?;
     Ok(Duration::from_secs(seconds) + Duration::from_micros(micros))

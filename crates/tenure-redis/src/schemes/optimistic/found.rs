@@ -1,4 +1,4 @@
-//! What was found at a name, and the command that writes what has become of it.
+//! The state of a name as it was read, and the command that writes its new state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,37 +8,37 @@ use tenure::{Enqueue, Error, Owner, Request, Share};
 
 use crate::transport::commands::{Commands, Digits, Key, millis};
 
-/// What was found at a name, and what becomes of it.
+/// The state of a name.
 #[derive(Clone)]
 pub(super) struct Found {
     pub(super) record: Record,
     /// The value as it was read.
     value: Option<Vec<u8>>,
-    /// The value is not ours: its end, and whose it is.
+    /// The value is of another library: its end and its owner.
     foreign: Option<Held>,
-    /// The key holds no value at all, but something of another type: why nobody can take the name. Nobody holds it.
+    /// The key is of another type, which is why nobody can take the name. Nobody holds it.
     other_type: Option<Arc<Error>>,
 }
 
 impl Found {
-    /// Of a key without a record.
+    /// For a key without a record.
     fn none() -> Self {
         Self { record: Record::default(), value: None, foreign: None, other_type: None }
     }
 
-    /// Of a key that holds something of another type, as `error` says.
+    /// For a key of another type, with its `error`.
     pub(super) fn of_another_type(error: Error) -> Self {
         Self { other_type: Some(Arc::new(error)), ..Self::none() }
     }
 
-    /// Refuses a key that holds something of another type.
+    /// Refuses a key of another type.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.other_type.as_ref().map_or(Ok(()), |error| Err(error.copy()))
     }
 
-    /// From the value of a key and what is left of its ttl in ms.
+    /// From the value of a key and the rest of its ttl in ms.
     pub(super) fn new(value: Option<Vec<u8>>, left: i64, now: Duration) -> Result<Self, Error> {
-        // A key may end between the two questions.
+        // The key may end between the two questions.
         let Some(bytes) = value.filter(|_| left != -2) else {
             return Ok(Self::none());
         };
@@ -60,11 +60,11 @@ impl Found {
         next: &mut dyn FnMut() -> u64,
     ) -> Result<Change<Answer>, Error> {
         self.check()?;
-        let place = if self.foreign.is_some() { Enqueue::No } else { request.enqueue };
-        self.record.acquire(&Request { enqueue: place, ..request.clone() }, wake, now, next)
+        let enqueue = if self.foreign.is_some() { Enqueue::No } else { request.enqueue };
+        self.record.acquire(&Request { enqueue, ..request.clone() }, wake, now, next)
     }
 
-    /// Adds the command that writes what has become of it, where that is something else.
+    /// Adds the command that writes the new state, if it differs.
     pub(super) fn add_write(&self, commands: &mut Commands, key: &Key<'_>, now: Duration) {
         let until = self.record.holders().map(|held| held.until).chain(self.record.waiters().map(|waiter| waiter.until)).max();
         let Some(until) = until else {

@@ -18,8 +18,9 @@ use crate::transport::failure::{COUNTER_FIX, translate, unexpected};
 use crate::transport::link::Link;
 use crate::transport::reply::{Answers, executed, read, time};
 
-/// How far the counter may be raised without being watched, us. Each client that raises it adds what it was behind when that client
-/// read it, so several that do at once raise it too far. But if it were always watched, each of them would undo all others.
+/// How far the counter may be raised without being watched, us. Each client that raises it adds
+/// what it was behind when that client read it, so several that do at once raise it too far. But if
+/// it were always watched, each of them would undo all others.
 const NEAR: u64 = 60_000_000;
 
 /// A connection with one transaction at a time.
@@ -45,13 +46,14 @@ pub(super) enum Tried<T> {
     Done(Done<T>),
     /// The counter is, and has to be watched to be raised.
     FarBehind,
-    /// Another client was faster, or the connection was replaced on the way. `unheard`: nobody knows whether this try was applied.
+    /// Another client was faster, or the connection was replaced on the way. `unheard`: nobody
+    /// knows whether this try was applied.
     Overtaken {
         unheard: bool,
     },
 }
 
-/// What is read at the beginning of a transaction.
+/// State at the beginning of a transaction.
 struct Seen {
     link: Arc<Link>,
     now: Duration,
@@ -73,10 +75,10 @@ impl TransactionConnection {
         in_time.ok_or_else(|| Error::unavailable("other transactions of this process took all the time there was"))
     }
 
-    /// Has `change` change what is at the names, and writes it, all of it or nothing.
+    /// Applies `change` to the state of the names, and writes all of it or nothing.
     ///
     /// # Cancel safety
-    /// What was written stands. What is left watched is given up by the next transaction.
+    /// A written change stays. The next transaction ends a watch that is left.
     pub(super) async fn transact<T: Send>(
         &self,
         names: &[&Name],
@@ -97,7 +99,8 @@ impl TransactionConnection {
         Err(if repeated { overtaken().maybe_applied() } else { overtaken() })
     }
 
-    /// One look, and what `change` makes of it, written unless somebody else was faster. The counter may be `watched` as well.
+    /// Reads once, applies `change`, and writes unless another client was faster. If `watched`, the
+    /// counter is watched as well.
     pub(super) async fn attempt<T: Send>(
         &self,
         names: &[&Name],
@@ -109,7 +112,7 @@ impl TransactionConnection {
         let (seen, sent_at) = (self.redis.counter.largest(), now_ms());
         let Seen { link, now, counter, mut found } = self.see(names, watched, end).await?;
         let doubts = link.doubts();
-        let due = counter < seen || link.due_lift(sent_at, self.redis.counter.pushed_at()).is_some();
+        let due = counter < seen || link.due_raise(sent_at, self.redis.counter.pushed_at()).is_some();
         let first = if due { counter.max(within(seen, micros(now))).max(micros(now)) } else { counter };
         let mut last = first;
         let mut next = || {
@@ -125,14 +128,14 @@ impl TransactionConnection {
         let Some(writes) = self.writes(names, &found, now, if grants { last - counter } else { 0 }) else {
             return Ok(done(false));
         };
-        // On any other connection nothing is watched.
+        // On another connection nothing is watched.
         let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { ping() };
         let Exchange { link: asked, answers, repeated } = self.connection.exchange(end, repeat, write).await?;
         if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
-            // What was not written is no counter.
+            // A counter that was not written does not count.
             if due && grants {
-                self.redis.counter.lifted(seen, first, sent_at);
-                link.lifted(sent_at, doubts);
+                self.redis.counter.raised(seen, first, sent_at);
+                link.raised(sent_at, doubts);
             }
             self.redis.counter.saw(if grants { last } else { counter }, now_ms());
             return Ok(done(repeated));
@@ -144,7 +147,7 @@ impl TransactionConnection {
     async fn see(&self, names: &[&Name], counter_too: bool, end: Instant) -> Result<Seen, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
-            // Of one that was given up on the way.
+            // Ends the watch of an abandoned transaction.
             commands.add(&[b"UNWATCH"]);
             let counter_key = self.redis.layout.counter.as_bytes();
             commands.begin(1 + names.len() + usize::from(counter_too));
@@ -172,7 +175,7 @@ impl TransactionConnection {
         Ok(Seen { link, now, counter, found: found.into_iter().collect::<Result<_, _>>()? })
     }
 
-    /// The counter that is stored as these digits.
+    /// Reads the counter from its stored digits.
     fn usable(&self, stored: Option<Vec<u8>>) -> Result<u64, Error> {
         let counter = stored.map_or(Some(0), |digits| std::str::from_utf8(&digits).ok()?.parse().ok());
         counter.filter(|counter| *counter < Fence::MAX_COUNTER).ok_or_else(|| {
@@ -180,7 +183,7 @@ impl TransactionConnection {
         })
     }
 
-    /// The commands that write what has changed; none where nothing has.
+    /// The commands that write the changes. None if there are none.
     fn writes(&self, names: &[&Name], found: &[Found], now: Duration, grants: u64) -> Option<Commands> {
         let mut commands = Commands::new();
         commands.add(&[b"MULTI"]);
@@ -191,7 +194,8 @@ impl TransactionConnection {
             return None;
         }
         if grants > 0 {
-            // Never set: in the transaction of another name the counter may have risen since it was read.
+            // Never SET: in the transaction of another name the counter may have risen since it was
+            // read.
             commands.add(&[b"INCRBY", self.redis.layout.counter.as_bytes(), Digits::of(grants).as_bytes()]);
         }
         commands.add(&[b"EXEC"]);
@@ -234,13 +238,15 @@ fn ping() -> Commands {
     commands
 }
 
-/// A counter that was seen, where a clock explains it; 0 where not: one bad value must not use up the numbers. As in `fence.lua`.
+/// A seen counter if the clock explains it, else 0: one bad value must not use up the numbers. As
+/// in `fence.lua`.
 fn within(seen: u64, micros: u64) -> u64 {
     const AHEAD: u64 = 10 * 365 * 24 * 3_600 * 1_000_000;
     if seen <= micros + AHEAD { seen } else { 0 }
 }
 
-/// Microseconds from the beginning of 2026, as the native layout counts them; 0 where the clock is more than a century ahead.
+/// Microseconds from the beginning of 2026, as the native layout counts them. 0 if the clock is
+/// more than a century ahead.
 fn micros(now: Duration) -> u64 {
     const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
     u64::try_from(now.saturating_sub(START).as_micros()).ok().filter(|micros| *micros <= Fence::MAX_COUNTER / 2).unwrap_or(0)

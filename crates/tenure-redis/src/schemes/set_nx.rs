@@ -1,7 +1,8 @@
-//! Locks as most other clients of Redis keep them: a string key that holds the owner, and nothing beside it.
+//! Locks as most other clients of Redis keep them: a string key that holds its owner, and nothing
+//! beside it.
 //!
-//! What such a lock cannot give is not promised: there is no fence, because nothing is left at the server that could count, and no
-//! queue, because a foreign holder tells nobody that it is done.
+//! There is no fence, because nothing stays at the server that could count. There is no queue,
+//! because a holder of another library notifies nobody of its release.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use tenure::{
 };
 use tokio::time::Instant;
 
-use crate::native::reply::{holder, released, releases, told_apart};
+use crate::native::reply::{check_repeated, holder, released, releases};
 use crate::native::store::RedisStore;
 use crate::scripts;
 use crate::transport::commands::{Commands, Digits, millis};
@@ -25,31 +26,31 @@ use crate::transport::failure::{is_no_command, translate, unexpected};
 use crate::transport::link::{DELETES, Link};
 use crate::transport::reply::only;
 
-/// Mutexes at keys that other libraries, and programs that send the commands themselves, use as well: see
-/// [`Scheme`](crate::Scheme).
+/// Mutexes at keys that other libraries, and programs that send the commands themselves, use as
+/// well. See [`Scheme`](crate::Scheme).
 ///
 /// # Round trips
-/// Acquire 1, and 1 more when it is busy; renew 1 for each 1,000 leases; release 1, and 1 more when it is not held; inspect as
-/// [`RedisStore`].
-pub(crate) struct PlainStore {
+/// Acquire 1, and 1 more if it is busy; renew 1 for each 1,000 leases; release 1, and 1 more if it
+/// is not held; inspect as [`RedisStore`].
+pub(crate) struct SetNxStore {
     redis: RedisStore,
     seconds: bool,
     /// A script has run.
     scripts: AtomicBool,
 }
 
-impl PlainStore {
-    /// `seconds`: leases last whole ones.
+impl SetNxStore {
+    /// `seconds`: leases last whole seconds.
     pub(crate) const fn new(redis: RedisStore, seconds: bool) -> Self {
         Self { redis, seconds, scripts: AtomicBool::new(false) }
     }
 
-    /// For how long the server is told to keep a lease of `ttl`.
+    /// The ttl of the key for a lease of `ttl`.
     fn kept(&self, ttl: Duration) -> Duration {
         if self.seconds { whole_seconds(ttl) } else { ttl }
     }
 
-    /// Sets the key if there is none. Whether it did, and whether an earlier try may have.
+    /// Sets the key if there is none. Returns whether it did, and whether an earlier try may have.
     async fn set(&self, request: &Request, ttl: Duration, end: Instant) -> Result<(bool, bool), Error> {
         let keys = self.redis.layout.of(&request.name);
         let (unit, ttl) = if self.seconds { (&b"EX"[..], ttl.as_secs()) } else { (&b"PX"[..], millis(ttl)) };
@@ -63,13 +64,13 @@ impl PlainStore {
         Ok((only(answers)?.map_err(|e| translate(&e))? == Value::Okay, repeated))
     }
 
-    /// Asks by script; `repeated`: it was asked before, and nobody knows what came of that.
+    /// Acquires by script. `repeated`: an earlier try had no answer, and may have set the key.
     async fn ask(&self, request: &Request, ttl: Duration, repeated: bool, end: Instant) -> Result<AcquireReply, Error> {
         let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
-        let repeatable: &[u8] = if request.generated { b"1" } else { b"0" };
-        let args = [request.owner.as_bytes(), ms.as_bytes(), repeatable, from];
+        let generated: &[u8] = if request.generated { b"1" } else { b"0" };
+        let args = [request.owner.as_bytes(), ms.as_bytes(), generated, from];
         let keys = self.redis.layout.of(&request.name);
-        let (answer, again) = self.redis.run(&scripts::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
+        let (answer, again) = self.redis.run(&scripts::SET_NX_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
         let held = match &answer {
             Value::Int(1) => return Ok(AcquireReply::Granted(Grant { fence: None, ttl })),
             Value::Array(held) => &held[..],
@@ -85,11 +86,12 @@ impl PlainStore {
             grant_seq: None,
             holder,
         });
-        if repeated || again { told_apart(request, answer) } else { Ok(answer) }
+        if repeated || again { check_repeated(request, answer) } else { Ok(answer) }
     }
 
-    /// What the script that releases without a linger would answer, by a plain command: that takes the server half as long. Nothing
-    /// where it has none, or refuses: then nothing was done.
+    /// The answer of the release script without a linger, by a plain command that takes the server
+    /// half as long. None if the server does not have the command or refuses it: then nothing was
+    /// done.
     async fn delete(&self, lease: &Lease, end: Instant) -> Result<Option<(Value, bool)>, Error> {
         let keys = self.redis.layout.of(&lease.name);
         loop {
@@ -104,7 +106,8 @@ impl PlainStore {
             match only(answers)? {
                 Ok(Value::Int(0)) => return Ok(Some((self.lingers(lease, end).await?, repeated))),
                 Ok(answer) => return Ok(Some((answer, repeated))),
-                // Also of a repetition: a server that does not know the command has not run it unheard.
+                // Of a repetition as well: a server that does not know the command has not run it
+                // before.
                 Err(error) if is_no_command(&error) => link.has_no_delete(tried),
                 Err(error) if repeated => return Err(translate(&error).maybe_applied()),
                 // The script says why.
@@ -113,7 +116,7 @@ impl PlainStore {
         }
     }
 
-    /// 1 where the owner's share lingers, so was given up, else 0.
+    /// 1 if the owner's share lingers, so was released, else 0.
     async fn lingers(&self, lease: &Lease, end: Instant) -> Result<Value, Error> {
         let keys = self.redis.layout.of(&lease.name);
         let get = |_: &Link| {
@@ -129,7 +132,7 @@ impl PlainStore {
 }
 
 #[async_trait]
-impl Store for PlainStore {
+impl Store for SetNxStore {
     fn features(&self) -> Features {
         let features = self.redis.features();
         let min_ttl = if self.seconds { Duration::from_secs(1) } else { features.min_ttl };
@@ -140,7 +143,8 @@ impl Store for PlainStore {
         self.redis.layout.check_request(request)?;
         let (ttl, end) = (self.kept(request.ttl), self.redis.end(request.ttl));
         check_mutex(request, self)?;
-        // The first is asked by script: who may run none can neither renew nor give up, and is to be told before anything is taken.
+        // The first request goes by script: a user who may run none can neither renew nor release,
+        // and must find out before anything is taken.
         if request.from.is_some() || !self.scripts.load(Ordering::Relaxed) {
             let answer = self.ask(request, ttl, false, end).await?;
             self.scripts.store(true, Ordering::Relaxed);
@@ -154,7 +158,7 @@ impl Store for PlainStore {
     }
 
     async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        // Keys of others may lie anywhere.
+        // Keys of other libraries may be in any slot.
         Ok(None)
     }
 
@@ -178,10 +182,10 @@ impl Store for PlainStore {
         let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
         let keys = self.redis.layout.of(&lease.name);
-        released(self.redis.run(&scripts::PLAIN_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
+        released(self.redis.run(&scripts::SET_NX_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
     }
 
-    /// Silent: nobody tells.
+    /// Silent: nobody notifies.
     async fn watch(&self, _: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         Ok(stream::pending().boxed())
     }
@@ -191,7 +195,7 @@ impl Store for PlainStore {
     }
 }
 
-/// Refuses other shares, where there is one value at a key and it is one owner's.
+/// Refuses other shares: a key holds one value, of one owner.
 pub(crate) fn check_mutex(request: &Request, store: &impl fmt::Display) -> Result<(), Error> {
     if request.share == Share::MUTEX {
         return Ok(());
@@ -205,14 +209,14 @@ pub(crate) fn whole_seconds(span: Duration) -> Duration {
     Duration::from_secs(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
 }
 
-impl fmt::Display for PlainStore {
+impl fmt::Display for SetNxStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.redis.fmt(f)
     }
 }
 
-impl fmt::Debug for PlainStore {
+impl fmt::Debug for SetNxStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PlainStore({:?})", self.redis)
+        write!(f, "SetNxStore({:?})", self.redis)
     }
 }

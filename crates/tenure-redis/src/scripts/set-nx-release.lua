@@ -1,9 +1,9 @@
--- Gives up a key that holds an owner, if it is still this one's. While it lingers its value matches no owner, so that no late renewal
--- revives it.
+-- Releases a key that holds an owner, if it is still this one's. The value of a key that lingers
+-- matches no owner, so no late renewal revives it.
 --
 -- KEYS[1] name
 -- ARGV[1] owner   ARGV[2] linger, ms, 0 for none
--- reply   1 given up, now or before   0 not this owner's
+-- reply   1 released, now or before   0 not this owner's
 
 local name, owner, linger = KEYS[1], ARGV[1], ARGV[2]
 local lingering = 'linger:' .. owner
@@ -18,7 +18,7 @@ elseif value ~= owner then
 elseif linger == '0' then
   return redis.call('DEL', name)
 end
--- A server out of memory refuses SET as a script's first write; it does not refuse PEXPIRE, nor any write after that.
+-- The first write must be one that a server out of memory allows, as PEXPIRE. Then it allows SET.
 redis.call('PEXPIRE', name, linger)
 redis.call('SET', name, lingering, 'PX', linger)
 return 1
