@@ -16,7 +16,7 @@ fn now_ms() -> i64 {
 }
 
 fn url(server: &RedisServer, parameters: &str) -> String {
-    format!("{}?{parameters}&recheck=20ms", server.url())
+    format!("{}?{parameters}&poll_interval=20ms", server.url())
 }
 
 /// What others see of a lock of ours is what they would have written.
@@ -88,7 +88,7 @@ fn a_value_that_is_no_point_in_time_is_left_alone() {
             let ended = place.output(&[&verb[..1], &["--store", &url], &verb[1..]].concat());
             assert_eq!(ended.code, 77, "{parameters} {value:?} {verb:?}: {ended:?}");
             assert_one_line(&ended);
-            assert!(ended.err.contains("point in time") && ended.err.contains("unit="), "{}", ended.err);
+            assert!(ended.err.contains("no timestamp value") && ended.err.contains("unit="), "{}", ended.err);
         }
         assert_eq!(server.command(&["GET", "x"]).text(), value);
     }

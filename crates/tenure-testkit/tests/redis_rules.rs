@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Lease, Locker, Name, Owner, ReleaseOutcome, Share};
+use tenure::{Lease, Locker, MemoryStore, Name, Owner, ReleaseOutcome, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::task::JoinSet;
@@ -29,11 +29,12 @@ async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("rules").unwrap());
-    Request::new(name, owner, Share::MUTEX, LONG)
+    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
 }
 
 fn lease(request: &Request) -> Lease {
-    request.lease()
+    let Request { name, owner, share, ttl, .. } = request.clone();
+    Lease { name, owner, share, ttl, fence: None }
 }
 
 /// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.
@@ -82,7 +83,7 @@ async fn a_given_value_is_given_up_once() {
         let proxy = Proxy::start(server.addr());
         let store = Options::parse(&format!("{}?timeout=400ms&scheme={scheme}", proxy.url())).unwrap().open().await.unwrap();
         let others = Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
-        let given = || request("door").with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
+        let given = || Request { owner: Owner::from_bytes(&b"fixed"[..]), generated: false, ..request("door") };
         assert!(matches!(store.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}");
         // So that the connection knows which commands and scripts the server has.
         let _ = store.release(&lease(&request("warm")), Duration::ZERO).await.unwrap();
@@ -133,7 +134,7 @@ async fn a_foreign_holder_is_looked_at_often() {
         let store = store(&server.url()).await;
         server.cli(&format!("SET door {value} PX 60000"));
         let enqueue = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
-        let waiting = request("door").with_enqueue(enqueue);
+        let waiting = Request { enqueue, ..request("door") };
         let _notices = store.watch(&waiting).await.unwrap();
         let AcquireReply::Busy(busy) = store.acquire(&waiting).await.unwrap() else { panic!("it is not free") };
         assert!(busy.position.is_some() && (busy.poll_interval <= Duration::from_millis(100)) == often, "{value}: {busy:?}");
@@ -174,8 +175,9 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
     server.cli("ACL SETUSER app on >pw ~* &* +@all");
     let store = store(&format!("redis://app:pw@{}", server.addr())).await;
     let kinds = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
-    let all: Vec<Request> =
-        (0..12).map(|i| request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })).with_share(kinds[i % 3])).collect();
+    let all: Vec<Request> = (0..12)
+        .map(|i| Request { share: kinds[i % 3], ..request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })) })
+        .collect();
     for (i, request) in all.iter().enumerate() {
         if i % 4 != 3 {
             takes(&store, request).await;
@@ -192,4 +194,46 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
     }
     assert_eq!(store.release(&leases[0], Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     wait_until(PATIENCE, "the release", || server.cli("EXISTS open:0") == "0");
+}
+
+/// A refusal says the same as in a store that keeps records, and that names both kinds.
+#[tokio::test]
+async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
+    let server = RedisServer::start();
+    let (redis, memory) = (store(&format!("{}?prefix=app:", server.url())).await, MemoryStore::new());
+    let shares = [Share::MUTEX, Share::permits(1, 3).unwrap(), Share::permits(2, 5).unwrap(), Share::READ];
+    for (at, held) in shares.into_iter().enumerate() {
+        let holder = Request { share: held, ..request(&format!("door {at}")) };
+        takes(&redis, &holder).await;
+        memory.acquire(&holder).await.unwrap();
+        for share in shares.into_iter().filter(|share| *share != held) {
+            let asks = Request { share, ..request(holder.name.as_str()) };
+            let free = Request { share, ..request("free") };
+            let expected = memory.acquire(&asks).await.unwrap_err().to_string();
+            assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
+            assert_eq!(redis.acquire_all(&[free, asks]).await.unwrap_err().to_string(), expected);
+        }
+    }
+    server.cli("LPUSH app:list x");
+    let error = redis.acquire(&Request { share: Share::READ, ..request("list") }).await.unwrap_err();
+    assert!(error.to_string().contains("another kind of value"), "{error}");
+}
+
+/// So it is with a name that is free, and waited for.
+#[tokio::test]
+async fn another_kind_than_is_waited_for_is_refused_in_the_words_of_every_store() {
+    let server = RedisServer::start();
+    let (redis, memory) = (store(&server.url()).await, MemoryStore::new());
+    let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
+    let (holder, waiter) = (request("door"), Request { enqueue: join, ..request("door") });
+    for store in [&redis as &dyn Store, &memory] {
+        store.acquire(&holder).await.unwrap();
+        store.acquire(&waiter).await.unwrap();
+    }
+    // The waiter stays, the holder goes without a release.
+    server.cli("DEL door");
+    let asks = Request { share: Share::permits(1, 3).unwrap(), ..request("door") };
+    let expected = memory.acquire(&asks).await.unwrap_err().to_string();
+    assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
+    assert_eq!(redis.acquire_all(&[asks]).await.unwrap_err().to_string(), expected);
 }
