@@ -1,178 +1,73 @@
-//! `tenure lab`: what it lists, what it prints, and how it ends.
+//! `tenure lab` and `tenure bench`: how the program that has them is found.
 
-#![cfg(feature = "lab")]
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
 
-use common::{Place, Running, children, is_dead, is_stopped, wait_for};
-use nix::sys::signal::Signal;
-use serde_json::Value;
-use tenure_testkit::RedisServer;
+use common::{Ended, Place, assert_one_line, script};
 
-fn json(text: &str) -> Vec<Value> {
-    serde_json::from_str(text).unwrap()
+/// Copies the command to a directory that has nothing else in it.
+fn alone(place: &Place) -> PathBuf {
+    let dir = place.path("bin");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_tenure"), dir.join("tenure")).unwrap();
+    dir
 }
 
+fn run(place: &Place, program: PathBuf, args: &[&str]) -> Ended {
+    let mut command = Command::new(program);
+    place.settle(&mut command);
+    Ended::from(command.args(args).env("PATH", format!("{}:/usr/bin:/bin", place.path("path").display())).output().unwrap())
+}
+
+const SHOWS_ARGUMENTS: &str = "#!/bin/sh\nfor word; do echo \"$0: $word\"; done\nexit 41\n";
+
 #[test]
-fn what_can_be_run_is_listed() {
+fn without_its_program_the_lab_says_how_to_get_it() {
     let place = Place::new();
-    let ended = place.output(&["lab", "list", "-o", "json"]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    let items = json(&ended.out);
-    let ids: BTreeSet<&str> = items.iter().map(|item| item["id"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), items.len(), "an id stands twice");
-    for id in ["redis/29-flushed", "sqlite/01-holder-paused", "memory/38-herd", "A1/crash", "A8/pooled-release"] {
-        assert!(ids.contains(id), "{id}");
+    let dir = alone(&place);
+    for args in [&["lab", "list"][..], &["bench", "--help"], &["lab"]] {
+        let ended = run(&place, dir.join("tenure"), args);
+        assert_eq!(ended.code, 69, "{ended:?}");
+        assert_one_line(&ended);
+        for word in ["cargo install --path crates/tenure-lab", "cargo build --release -p tenure-lab"] {
+            assert!(ended.err.contains(word), "{ended:?}");
+        }
     }
-    let text = place.output(&["lab", "list"]).out;
-    assert!(ids.iter().all(|id| text.contains(id)), "{text}");
+    let help = run(&place, dir.join("tenure"), &["--help"]).out;
+    assert!(help.contains("  lab ") && help.contains("  bench "), "{help}");
 }
 
 #[test]
-fn a_run_is_an_array_with_exactly_the_promised_fields() {
+fn the_program_is_looked_for_beside_the_command_and_then_in_path() {
     let place = Place::new();
-    let ended = place.output(&["lab", "run", "A1/crash", "memory/25", "--seed", "41", "--repeat", "2", "-o", "json"]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    let mut outcomes = json(&ended.out);
-    outcomes.sort_by_key(|outcome| (outcome["id"].to_string(), outcome["seed"].as_u64()));
-    let specimen = |seed: u64| {
-        serde_json::json!({
-            "id": "A1/crash", "kind": "specimen", "tier": null, "verdict": "broken", "expected": "broken", "ok": true, "seed": seed,
-        })
-    };
-    assert_eq!(outcomes[..2], [specimen(41), specimen(42)]);
-    let scenario = serde_json::json!({
-        "id": "memory/25-fixed-lease", "kind": "scenario", "tier": 1, "verdict": "holds", "expected": "holds", "ok": true, "seed": 41,
-    });
-    assert_eq!(outcomes[2], scenario);
-    assert_eq!(outcomes.len(), 4);
+    let dir = alone(&place);
+    std::fs::create_dir(place.path("path")).unwrap();
+    script(&place.path("path/tenure-lab"), SHOWS_ARGUMENTS);
+    let ended = run(&place, dir.join("tenure"), &["lab", "list"]);
+    assert!(
+        ended.code == 41 && ended.out.starts_with(&format!("{}: lab\n", place.path("path/tenure-lab").display())),
+        "{ended:?}"
+    );
+    let beside = dir.join("tenure-lab");
+    script(&beside, SHOWS_ARGUMENTS);
+    // It gets the arguments as they are, and links to the command are followed.
+    std::os::unix::fs::symlink(dir.join("tenure"), place.path("link")).unwrap();
+    let words = ["bench", "--store", "redis://x", "-V", "--", "-h", ""];
+    let ended = run(&place, place.path("link"), &words);
+    let expected: String = words.iter().map(|word| format!("{}: {word}\n", beside.display())).collect();
+    assert_eq!((ended.code, ended.out), (41, expected), "{}", ended.err);
 }
 
 #[test]
-fn a_single_run_tells_its_story_and_how_to_have_it_again() {
+fn a_program_that_cannot_be_run_is_named() {
     let place = Place::new();
-    let ended = place.output(&["lab", "run", "A4/fast-host", "--seed", "5"]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    for words in ["B: GETSET lock", "two hold at once", "1 of 1 as expected", "tenure lab run A4/fast-host --seed 5", "A    ?"] {
-        assert!(ended.out.contains(words), "{words}\n{}", ended.out);
-    }
-}
-
-#[test]
-fn a_saved_history_is_judged_again() {
-    let place = Place::new();
-    let ended = place.output(&["lab", "run", "A5/late-release", "--seed", "3", "--save", "runs", "-o", "json"]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    let file = "runs/A5-late-release-3.jsonl";
-    let again = place.output(&["lab", "check", file]);
-    assert_eq!(again.code, 0, "{again:?}");
-    assert!(again.out.starts_with("broken\n") && again.out.contains("two hold at once"), "{}", again.out);
-    // What is said to be of a scenario that holds is not as expected when it is broken.
-    let changed = place.read(file).replacen("A5/late-release", "redis/29-flushed", 1);
-    std::fs::write(place.path(file), changed).unwrap();
-    assert_eq!(place.output(&["lab", "check", file]).code, 1);
-    std::fs::write(place.path(file), "{\"id\":").unwrap();
-    let damaged = place.output(&["lab", "check", file]);
-    assert_eq!(damaged.code, 74, "{damaged:?}");
-    assert!(damaged.err.contains("A5-late-release-3.jsonl, line 1"), "{}", damaged.err);
-}
-
-#[test]
-fn what_cannot_be_run_is_named() {
-    let place = Place::new();
-    let unknown = place.output(&["lab", "run", "A99"]);
-    assert_eq!(unknown.code, 64);
-    assert!(unknown.err.contains("\"A99\"") && unknown.err.contains("tenure lab list"), "{}", unknown.err);
-    let mut command = place.tenure(&["lab", "run", "A1/crash"]);
-    let missing = common::Ended::from(command.env("TENURE_REDIS_SERVER", "/nowhere/redis-server").output().unwrap());
-    assert_eq!(missing.code, 69, "{missing:?}");
-    assert!(missing.err.contains("/nowhere/redis-server") && missing.err.contains("install redis-server"), "{}", missing.err);
-    assert_eq!(place.output(&["lab", "run", "--repeat", "0"]).code, 64);
-    assert_eq!(place.output(&["lab", "run", "memory/25", "--save", "/proc/nowhere"]).code, 74);
-}
-
-#[test]
-fn a_run_that_is_ended_leaves_nothing_behind() {
-    for signal in [Signal::SIGINT, Signal::SIGKILL] {
-        let place = Place::new();
-        let mut command = place.tenure(&["lab", "run", "redis/01-holder", "sqlite/01-holder", "redis/19-stopped-for-long"]);
-        let running = Running::start(command.env("TMPDIR", place.path("")));
-        // Servers, and workers of which some are stopped.
-        wait_for("a worker that is stopped", || children(running.pid()).into_iter().any(is_stopped));
-        let all = children(running.pid());
-        assert!(all.len() >= 5, "{all:?}");
-        running.signal(signal);
-        let _ = running.end_by_signal();
-        wait_for("the end of all that it started", || all.iter().all(|pid| is_dead(*pid)));
-        let left = || {
-            std::fs::read_dir(place.path(""))
-                .unwrap()
-                .flatten()
-                .any(|entry| entry.file_name().to_string_lossy().starts_with("tenure-"))
-        };
-        wait_for("the end of its files", || !left());
-    }
-}
-
-#[test]
-fn exploring_says_what_it_met() {
-    let place = Place::new();
-    let ended = place.output(&["lab", "explore", "--runs", "200", "--seed", "9"]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.out.contains("200 runs in"), "{}", ended.out);
-}
-
-#[test]
-fn a_soak_ends_in_a_line_of_figures() {
-    let place = Place::new();
-    let ended = place.output(&["lab", "soak", "--for", "1s", "--seed", "3"]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    let line = ended.out.trim_end();
-    assert!(line.starts_with("memory, 1 s, seed 3, 1 process: ") && line.ends_with(" claims compared, 0 findings"), "{line}");
-    assert!(!line.contains('\n') && !line.contains(": 0 grants"), "{line}");
-}
-
-#[test]
-fn a_soak_on_a_store_that_was_named_leaves_nothing_there() {
-    let (place, server) = (Place::new(), RedisServer::start());
-    let ended = place.output(&["lab", "soak", "--store", &server.url(), "--for", "2s", "--processes", "2"]);
-    assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.out.contains("the store, 2 s, seed 1, 2 processes: "), "{}", ended.out);
-    wait_for("the end of what waiters had there", || server.cli("KEYS *") == "tenure:fence");
-}
-
-#[test]
-fn a_soak_that_cannot_be_is_refused() {
-    let place = Place::new();
-    for (args, words) in
-        [(&["--flush"][..], "--store redis"), (&["--store", "postgres://db"], "postgres"), (&["--processes", "0"], "--processes")]
-    {
-        let ended = place.output(&[&["lab", "soak", "--for", "1s"], args].concat());
-        assert_eq!(ended.code, 64, "{ended:?}");
-        assert!(ended.err.contains(words), "{}", ended.err);
-    }
-    let mut command = place.tenure(&["lab", "soak", "--store", "redis", "--for", "1s"]);
-    let missing = common::Ended::from(command.env("TENURE_REDIS_SERVER", "/nowhere/redis-server").output().unwrap());
-    assert_eq!(missing.code, 69, "{missing:?}");
-}
-
-/// The page in the repository is of what the lab has now: the same ids, the same verdicts, the same stories.
-#[test]
-fn the_page_is_up_to_date() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md")).unwrap();
-    let place = Place::new();
-    for item in json(&place.output(&["lab", "list", "-o", "json"]).out) {
-        let field = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
-        let (id, fault, expected) = (field("id"), field("fault"), field("expected"));
-        let row = page.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{id}`")));
-        let row = row.unwrap_or_else(|| panic!("docs/lab.md has no row of {id}; write it with: just lab-page"));
-        assert!(row.contains(&fault) && row.contains(&format!("| {expected}")), "docs/lab.md says of {id}: {row}");
-    }
-    // A story is the same in every run.
-    let run = place.output(&["lab", "run", "A3/overwrites"]);
-    let story: Vec<&str> = run.out.lines().filter(|line| line.contains(" lock ")).map(str::trim_start).collect();
-    assert!(story.len() > 5 && story.iter().all(|line| page.contains(line)), "docs/lab.md tells A3/overwrites otherwise");
+    let dir = alone(&place);
+    std::fs::write(dir.join("tenure-lab"), "").unwrap();
+    let ended = run(&place, dir.join("tenure"), &["lab", "list"]);
+    assert_eq!(ended.code, 126, "{ended:?}");
+    assert!(ended.err.contains(&dir.join("tenure-lab").display().to_string()), "{ended:?}");
 }

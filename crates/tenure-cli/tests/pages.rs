@@ -52,35 +52,6 @@ fn every_link_leads_somewhere() {
     assert!(checked > 50, "{checked}");
 }
 
-/// What the pages tell to run in the lab is there.
-#[cfg(feature = "lab")]
-#[test]
-fn the_lab_has_what_the_pages_name() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let list = std::process::Command::new(env!("CARGO_BIN_EXE_tenure")).args(["lab", "list"]).output().unwrap();
-    let list = String::from_utf8(list.stdout).unwrap();
-    let is_there = |page: &str, id: &str| assert!(list.lines().any(|item| item.starts_with(id)), "{page}: the lab has no {id}");
-    let mut found = 0;
-    for page in PAGES {
-        let text = read(&root.join(page));
-        for (at, told) in text.match_indices("tenure lab run ") {
-            let line = text[at + told.len()..].split(['`', '#', '\n']).next().unwrap();
-            for id in line.split_whitespace().filter(|word| word.contains('/') && !word.starts_with("docs/")) {
-                is_there(page, id);
-                found += 1;
-            }
-        }
-    }
-    let page = "docs/choosing.md";
-    let words = read(&root.join(page));
-    let ids = words.split('`').skip(1).step_by(2).filter(|word| word.contains('/') && !word.contains([' ', ':', '.']));
-    for id in ids {
-        is_there(page, id);
-        found += 1;
-    }
-    assert!(found > 3, "{found}");
-}
-
 /// Whoever copies a URL from a page is not refused.
 #[test]
 fn every_dialect_of_the_pages_is_spoken() {

@@ -1,6 +1,6 @@
 //! `tenure bench`: what locks cost.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Duration;
 
@@ -8,14 +8,10 @@ use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use tenure::ErrorKind;
-use tenure_lab::bench::{self, Address, Case, Figures, HEAD, Place, Plan, Stage};
+use tenure_lab::bench::{self, Case, Figures, HEAD, Place, Plan, Stage};
 
-use crate::args::{Common, Output};
-use crate::config::Settings;
-use crate::exit::{Failure, Voice};
-use crate::lab;
-use crate::show::print;
-use crate::store;
+use super::exit::{Failure, say};
+use super::{Output, find_server, print, processes, target};
 
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
@@ -98,25 +94,29 @@ pub(crate) async fn main(args: &Bench) -> Result<u8, Failure> {
     };
     let plans = cases.into_iter().map(|case| Plan::new(case, args.tasks, args.seconds)).collect::<Result<Vec<_>, _>>()?;
     if args.store.is_none() {
-        lab::find_server("without --store a benchmark starts one")?;
+        find_server("without --store a benchmark starts one")?;
     }
     // Before the server is started: whatever is to be ended with us is started after it.
-    let rig = lab::rig()?;
+    let lab = processes()?;
     let place = place(args).await?;
-    let voice = Voice::new(args.quiet, false);
+    let say_so = |text: &dyn std::fmt::Display| {
+        if !args.quiet {
+            say(text);
+        }
+    };
     if let Some(why) = place.uncounted() {
-        voice.say(format_args!("commands are not counted: {why}"));
+        say_so(&format_args!("commands are not counted: {why}"));
     }
     let text = args.output == Output::Text;
     let mut found = Vec::new();
     for plan in plans {
-        let told = Told::new(plan, voice);
-        let figures = bench::run(&rig, &place, plan, &|stage| told.tell(stage)).await;
+        let told = Told::new(plan, args.quiet);
+        let figures = bench::run(&lab, &place, plan, &|stage| told.tell(stage)).await;
         told.clear();
         let figures = match figures.map_err(|error| error.context(plan.case())) {
             Ok(figures) => figures,
             Err(error) if args.case == Chosen::All && error.kind() == ErrorKind::Unsupported => {
-                voice.say(format_args!("left out: {error}"));
+                say_so(&format_args!("left out: {error}"));
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -143,18 +143,7 @@ pub(crate) async fn main(args: &Bench) -> Result<u8, Failure> {
 /// The store that was named, or a server of its own.
 async fn place(args: &Bench) -> Result<Place, Failure> {
     let Some(store) = &args.store else { return Ok(Place::of_its_own()?) };
-    Ok(Place::at(address(store, args.quiet).await?)?)
-}
-
-/// How to reach a store that was named, and that answers.
-pub(crate) async fn address(store: &OsStr, quiet: bool) -> Result<Address, Failure> {
-    let common = Common { store: Some(store.to_owned()), quiet, verbose: false };
-    let settings = Settings::load(&common)?;
-    // What is wrong with it is told as the other commands tell it.
-    drop(store::open(&settings).await?);
-    let url = store.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; the lab takes no such path"))?;
-    let (username, password) = (settings.username, settings.password.map(|password| password.0));
-    Ok(Address { url: url.to_owned(), username, password })
+    Ok(Place::at(target::address(store).await?)?)
 }
 
 /// Tells on stderr what a case is at: each second on a terminal, once elsewhere.
@@ -164,10 +153,10 @@ struct Told {
 }
 
 impl Told {
-    fn new(plan: Plan, voice: Voice) -> Self {
-        let terminal = voice >= Voice::Normal && stderr().is_terminal();
-        if !terminal {
-            voice.say(plan);
+    fn new(plan: Plan, quiet: bool) -> Self {
+        let terminal = !quiet && stderr().is_terminal();
+        if !terminal && !quiet {
+            say(plan);
         }
         Self { plan, terminal }
     }

@@ -7,10 +7,9 @@ use clap::Args;
 use tenure::parse_duration;
 use tenure_lab::soak::{self, Plan, Where};
 
-use crate::exit::Failure;
-use crate::lab::{UNEXPECTED, find_server, rig};
-use crate::show::print;
-use crate::{bench, block_on};
+use super::exit::Failure;
+use super::lab::UNEXPECTED;
+use super::{block_on, find_server, print, processes, target};
 
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
@@ -50,7 +49,7 @@ For redis it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
 
 pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
     // Before the server is started: whatever is to be ended with us is started after it.
-    let rig = rig()?;
+    let lab = processes()?;
     let place = match args.store.to_str() {
         Some("memory") => Where::Memory,
         Some("sqlite") => Where::Sqlite,
@@ -58,13 +57,13 @@ pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
             find_server("the soak breaks one of its own")?;
             Where::Redis
         }
-        _ => Where::At(block_on(bench::address(&args.store, false))?),
+        _ => Where::At(block_on(target::address(&args.store))?),
     };
     if args.flush && !matches!(place, Where::Redis) {
         return Err(Failure::usage("--flush is for --store redis: no other store is flushed"));
     }
     let Soak { time, seed, processes, flush: flushes, .. } = *args;
-    let report = soak::run(&rig, &Plan { place, time, seed, processes, flushes })?;
+    let report = soak::run(&lab, &Plan { place, time, seed, processes, flushes })?;
     print(&format!("{report}\n"))?;
     Ok(if report.tally.findings.count() == 0 { 0 } else { UNEXPECTED })
 }

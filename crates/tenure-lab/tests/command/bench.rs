@@ -1,16 +1,13 @@
 //! `tenure bench`: what it prints, what it counts, and how it ends.
 
-#![cfg(feature = "lab")]
-#![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
-
-mod common;
-
 use std::collections::BTreeSet;
+use std::process::Stdio;
 
-use common::{Ended, Place, Running, children, is_dead, wait_for};
-use nix::sys::signal::Signal;
 use serde_json::Value;
-use tenure_testkit::RedisServer;
+use tenure_testkit::process::children;
+use tenure_testkit::{RedisServer, Signal, Spawned};
+
+use crate::common::{Ended, Place, end_with_all, wait_for};
 
 const FIELDS: [&str; 9] = [
     "case",
@@ -117,8 +114,8 @@ fn a_store_that_was_named_is_left_as_it_was() {
     let place = Place::new();
     let url = format!("redis://127.0.0.1:{}", server.port());
     for case in ["cycle", "handover", "readers", "waiters"] {
-        let mut command = place.tenure(&["bench", case, "--tasks", "3", "--seconds", "0.2", "--store", &url, "-o", "json"]);
-        let one = found(&Ended::from(command.env("TENURE_PASSWORD", "s3cret").output().unwrap()));
+        let mut command = place.program(&["bench", case, "--tasks", "3", "--seconds", "0.2", "--store", &url, "-o", "json"]);
+        let one = found(&Ended::of(command.env("TENURE_PASSWORD", "s3cret")));
         assert!(case == "waiters" || figure(&one, "commands_per_operation") > 0.0, "{one}");
     }
     assert_eq!(server.cli("KEYS *"), "tenure:fence");
@@ -155,15 +152,15 @@ fn what_cannot_be_measured_is_told_why() {
         (&["cycle", "--seconds", "nan"], "\"nan\" is no time"),
         (&["cycle", "--seconds", "5m"], "\"5m\" is no number of seconds"),
         (&["circle"], "possible values: "),
-        (&["cycle", "--store", "ftp://x"], "ftp: is no store"),
+        (&["cycle", "--store", "ftp://x"], "ftp: is no scheme"),
     ] {
         let ended = bench(args);
         assert_eq!(ended.code, 64, "{args:?}: {ended:?}");
         assert!(ended.err.contains(why), "{args:?}: {}", ended.err);
     }
     let place = Place::new();
-    let mut command = place.tenure(&["bench", "cycle"]);
-    let missing = Ended::from(command.env("TENURE_REDIS_SERVER", "/nowhere/redis-server").output().unwrap());
+    let mut command = place.program(&["bench", "cycle"]);
+    let missing = Ended::of(command.env("TENURE_REDIS_SERVER", "/nowhere/redis-server"));
     assert_eq!(missing.code, 69, "{missing:?}");
     assert!(missing.err.contains("/nowhere/redis-server") && missing.err.contains("install redis-server"), "{}", missing.err);
     assert_eq!(bench(&["cycle", "--store", "redis://127.0.0.1:1"]).code, 69);
@@ -171,15 +168,13 @@ fn what_cannot_be_measured_is_told_why() {
 
 #[test]
 fn a_run_that_is_ended_leaves_nothing_behind() {
-    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+    for signal in [Signal::Term, Signal::Kill] {
         let place = Place::new();
-        let mut command = place.tenure(&["bench", "handover", "--tasks", "3", "--seconds", "60"]);
-        let running = Running::start(command.env("TMPDIR", place.path("")));
+        let mut command = place.program(&["bench", "handover", "--tasks", "3", "--seconds", "60"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let running = Spawned::spawn(command.env("TMPDIR", place.path(""))).unwrap();
         // The server, the three, and the process that cleans up.
         wait_for("all of its processes", || children(running.pid()).len() == 5);
-        let all = children(running.pid());
-        running.signal(signal);
-        let _ = running.end_by_signal();
-        wait_for("the end of all that it started", || all.iter().all(|pid| is_dead(*pid)));
+        end_with_all(running, signal);
     }
 }
