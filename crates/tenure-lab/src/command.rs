@@ -12,6 +12,7 @@ use std::io::{Write, stdout};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
 use tenure_lab::Lab;
+use tenure_testkit::Program;
 
 use self::exit::{DAMAGED, Failure, UNREACHABLE, USAGE, say};
 
@@ -45,10 +46,10 @@ enum Output {
 }
 
 /// Does what the arguments say; returns the exit code.
-pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> u8 {
-    let words: Vec<OsString> = args.by_ref().collect();
+pub(crate) fn main(args: impl Iterator<Item = OsString>) -> u8 {
+    let words: Vec<OsString> = args.collect();
     let ended = match words.get(1) {
-        Some(word) if word == OsStr::new(WORKER) => worker(&words[2..]),
+        Some(word) if word == OsStr::new(WORKER) => worker(),
         _ => parse(words).and_then(|cli| match cli.command {
             Command::Bench(args) => block_on(bench::main(&args)),
             Command::Lab(args) => lab::main(args),
@@ -63,9 +64,9 @@ pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> u8 {
 }
 
 /// Becomes a process under test.
-fn worker(args: &[OsString]) -> Result<u8, Failure> {
-    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    tenure_lab::worker::serve(&args).map_err(|error| Failure::new(lab::UNEXPECTED, error.to_string()))?;
+fn worker() -> Result<u8, Failure> {
+    let role = tenure_testkit::worker::role().unwrap_or_default();
+    tenure_lab::worker::serve(&role).map_err(|error| Failure::new(lab::UNEXPECTED, error.to_string()))?;
     Ok(0)
 }
 
@@ -99,7 +100,7 @@ fn processes() -> Result<Lab, Failure> {
     let program = std::env::current_exe().map_err(lost)?;
     let unwatched = |error| Failure::new(UNREACHABLE, format!("no process could be started to clean up after the run, {error}"));
     tenure_testkit::guardian::watch_over_us().map_err(unwatched)?;
-    Ok(Lab { worker: vec![program.into(), WORKER.into()] })
+    Ok(Lab { program: Program::new([program.as_os_str(), WORKER.as_ref()]) })
 }
 
 /// Tells of a missing server before anything is run; `why` it is needed.

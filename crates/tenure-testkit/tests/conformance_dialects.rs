@@ -143,3 +143,9 @@ mod watch {
 
     tenure_testkit::conformance!(subject);
 }
+
+/// Not a case: the workers of these tests begin here.
+#[test]
+fn worker() {
+    tenure_testkit::worker::entry();
+}

@@ -26,3 +26,9 @@ mod by_script {
 
     tenure_testkit::conformance!(subject);
 }
+
+/// Not a case: the workers of these tests begin here.
+#[test]
+fn worker() {
+    tenure_testkit::worker::entry();
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure::{Name, Store};
+use tenure_testkit::Program;
 use tenure_testkit::conformance::{NotApplicable, Plant, Subject};
 
 struct Sqlite(tempfile::TempDir);
@@ -25,9 +26,7 @@ impl Subject for Sqlite {
     }
 
     fn worker(&self) -> Result<Command, NotApplicable> {
-        let mut worker = Command::new(env!("CARGO_BIN_EXE_tenure-worker"));
-        worker.arg(format!("sqlite:{}", self.path().display()));
-        Ok(worker)
+        Ok(Program::this_test().on(&format!("sqlite:{}", self.path().display())))
     }
 
     fn plant(&self, _: &Name, _: &Plant) -> Result<(), NotApplicable> {
@@ -54,3 +53,9 @@ fn subject() -> Sqlite {
 }
 
 tenure_testkit::conformance!(subject);
+
+/// Not a case: the workers of these tests begin here.
+#[test]
+fn worker() {
+    tenure_testkit::worker::entry();
+}

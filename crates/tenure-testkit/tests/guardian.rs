@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tenure_testkit::{RedisServer, Signal, Spawned, Worker, is_alive, signal, wait_until};
+use tenure_testkit::{Program, RedisServer, Signal, Spawned, Worker, is_alive, signal, wait_until};
 
 /// How soon what is left has to be gone.
 const SOON: Duration = Duration::from_secs(1);
@@ -55,9 +55,7 @@ fn this_binary() -> Command {
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let server = RedisServer::start();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-worker"));
-    command.arg("memory:");
-    let worker = Worker::start(command);
+    let worker = Worker::start(Program::this_test().on("memory:"));
     signal(worker.pid(), Signal::Stop).unwrap();
     // A shell, and what it has started in a session of its own.
     let mut shell =
@@ -112,4 +110,10 @@ fn a_process_that_cargo_has_started_ends_with_it() {
 fn which(program: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap();
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| Path::new(path).exists()).unwrap()
+}
+
+/// Not a case: the workers of these tests begin here.
+#[test]
+fn worker() {
+    tenure_testkit::worker::entry();
 }

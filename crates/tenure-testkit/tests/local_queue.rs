@@ -86,3 +86,9 @@ async fn two_crowds_that_do_not_share_a_store_are_caught() {
     let (one, other) = tokio::join!(one, other);
     field.check(&Came { tally: one.and(other), killed: 0 });
 }
+
+/// Not a case: the workers of these tests begin here.
+#[test]
+fn worker() {
+    tenure_testkit::worker::entry();
+}

@@ -120,3 +120,9 @@ async fn the_free_name_of_another_kind_of_line_is_not_taken() {
     assert!(matches!(granted, Acquired::Granted(_)), "{granted:?}");
     wait_until(OVER, "the readers' own kind", || server.cli("TYPE door") == "zset");
 }
+
+/// Not a case: the workers of these tests begin here.
+#[test]
+fn worker() {
+    tenure_testkit::worker::entry();
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure_testkit::history::{Event, History, Rule, What, check};
 use tenure_testkit::worker::{Call, Deed, Moment, Probe, Terms};
-use tenure_testkit::{Recorder, Register, Worker};
+use tenure_testkit::{Program, Recorder, Register, Worker};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -16,9 +16,7 @@ fn recorder() -> Recorder {
 }
 
 fn start(url: &str, recorder: &Recorder) -> Worker {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-worker"));
-    command.arg(url);
-    Worker::join(command, "A", recorder.clone())
+    Worker::join(Program::this_test().on(url), "A", recorder.clone())
 }
 
 fn died(recorder: &Recorder) {
@@ -86,4 +84,10 @@ fn a_panic_of_a_task_ends_the_worker_and_is_told() {
     died(&recorder);
     let rules: Vec<Rule> = check(&recorder.take_down()).iter().map(|finding| finding.rule).collect();
     assert_eq!(rules, [Rule::Untyped]);
+}
+
+/// Not a case: the workers of these tests begin here.
+#[test]
+fn worker() {
+    tenure_testkit::worker::entry();
 }

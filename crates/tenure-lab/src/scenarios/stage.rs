@@ -162,8 +162,7 @@ impl<'a> Stage<'a> {
         if let Some(present) = self.actors.first().filter(|_| self.place.alone) {
             return present.clone();
         }
-        let mut command = self.lab.worker();
-        command.args(["store", url]);
+        let mut command = self.lab.worker(&["store", url]);
         change(&mut command);
         let letter = u8::try_from(self.actors.len()).ok().and_then(|number| b'A'.checked_add(number));
         let who = char::from(letter.expect("a small cast")).to_string();

@@ -1,11 +1,10 @@
 //! Processes with many tasks that want the same few names, and change their minds, and die.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tenure_testkit::worker::{Load, Tally};
-use tenure_testkit::{Counter, Worker};
+use tenure_testkit::{Counter, Program, Worker};
 
 /// How many visits all processes make together in the long form; else each test has a number of its own.
 const SOAK: &str = "TENURE_SOAK";
@@ -104,7 +103,5 @@ pub(crate) fn soak() -> Option<u64> {
 }
 
 pub(crate) fn worker(url: &str) -> Worker {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-worker"));
-    command.arg(url);
-    Worker::start(command)
+    Worker::start(Program::this_test().on(url))
 }

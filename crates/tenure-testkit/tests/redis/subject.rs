@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tenure::{Name, Store};
 use tenure_redis::Options;
 use tenure_testkit::conformance::{NotApplicable, Plant, Subject};
-use tenure_testkit::{Proxy, RedisServer};
+use tenure_testkit::{Program, Proxy, RedisServer};
 
 pub(crate) struct Redis {
     pub(crate) server: RedisServer,
@@ -33,9 +33,7 @@ impl Subject for Redis {
     }
 
     fn worker(&self) -> Result<Command, NotApplicable> {
-        let mut worker = Command::new(env!("CARGO_BIN_EXE_tenure-worker"));
-        worker.arg(format!("{}{}", self.server.url(), self.parameters));
-        Ok(worker)
+        Ok(Program::this_test().on(&format!("{}{}", self.server.url(), self.parameters)))
     }
 
     fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
