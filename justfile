@@ -49,7 +49,7 @@ soak time="30m":
 
 # Crowds in the lines of every store, of so many visits each
 crowds visits="1000000":
-    TENURE_SOAK={{visits}} cargo test --release --locked -p tenure-testkit --test redis_queue --test local_queue crowd -- --nocapture --test-threads 1
+    TENURE_SOAK={{visits}} cargo test --release --locked -p tenure-redis -p tenure-sql -p tenure-testkit --test redis --test sqlite --test testkit crowd -- --nocapture --test-threads 1
 
 # What `tenure run` costs beside `flock`, and what a held lock costs
 cost-of-run *args:

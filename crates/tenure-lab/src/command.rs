@@ -71,18 +71,16 @@ fn worker() -> Result<u8, Failure> {
 }
 
 fn parse(args: Vec<OsString>) -> Result<Cli, Failure> {
-    Cli::try_parse_from(args).map_err(|error| match error.kind() {
-        kind @ (ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) => {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    Cli::try_parse_from(args).map_err(|error| {
+        if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
             let _ = error.print();
-            let asked_for = kind != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-            Failure { code: if asked_for { 0 } else { USAGE }, text: None }
+            return Failure { code: if error.use_stderr() { USAGE } else { 0 }, text: None };
         }
-        _ => {
-            let text = error.to_string();
-            let what = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-            let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
-            Failure::usage(format!("{what}; see --help"))
-        }
+        let text = error.to_string();
+        let what = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
+        Failure::usage(format!("{what}; see --help"))
     })
 }
 
@@ -122,5 +120,9 @@ fn find(program: &OsStr, argument: &str, why: &str, fix: &str) -> Result<(), Fai
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| Failure::new(DAMAGED, format!("the result cannot be written to stdout, {e}; give it a place to go")))
+    written.map_err(|e| match e.kind() {
+        // Whoever reads has enough. That is how a filter ends which the signal would have ended.
+        std::io::ErrorKind::BrokenPipe => Failure { code: 128 + 13, text: None },
+        _ => Failure::new(DAMAGED, format!("the result cannot be written to stdout, {e}; give it a place to go")),
+    })
 }

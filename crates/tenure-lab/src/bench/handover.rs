@@ -131,7 +131,7 @@ fn ended() -> Error {
 
 /// Becomes a process with waiters, until standard input ends.
 pub(crate) async fn serve() -> io::Result<()> {
-    let Some(Order::Open { address, name, waiters }) = hear(&mut io::stdin().lock())? else { return Ok(()) };
+    let Some(Order::Open { address, name, waiters }) = next()? else { return Ok(()) };
     let lockers = try_join_all((0..waiters).map(|_| address.locker())).await;
     let lockers = match lockers {
         Ok(lockers) => lockers,
@@ -139,11 +139,15 @@ pub(crate) async fn serve() -> io::Result<()> {
     };
     say(io::stdout(), &Said::Ready)?;
     // Blocking this thread stops the watchdogs as well, and between runs nothing is held.
-    while let Some(Order::Run { until }) = hear(&mut io::stdin().lock())? {
+    while let Some(Order::Run { until }) = next()? {
         let said = turns_of_all(&lockers, &name, BootTime::from_boot(until)).await;
         say(io::stdout(), &said.unwrap_or_else(|error| Said::Failed(error.to_string())))?;
     }
     Ok(())
+}
+
+fn next() -> io::Result<Option<Order>> {
+    hear(&mut io::stdin().lock())
 }
 
 async fn turns_of_all(lockers: &[Locker], name: &str, until: BootTime) -> Result<Said, Error> {

@@ -12,7 +12,8 @@ use tenure::parse_duration;
 use tenure_lab::explore::{self, Extent, Report};
 use tenure_lab::{Item, Kind, Lab as Processes, Outcome, items, models, report, run};
 use tenure_testkit::History;
-use tenure_testkit::history::{Verdict, check, timeline};
+use tenure_testkit::history::timeline::{self, wrapped};
+use tenure_testkit::history::{Verdict, check};
 
 use super::exit::{DAMAGED, Failure};
 use super::soak::{self, Soak};
@@ -26,6 +27,9 @@ pub(crate) enum Lab {
     /// List what can be run: faults done to tenure's own stores, and locks as others write them
     #[command(after_help = LIST_HELP)]
     List {
+        /// Only what has one of these in its id or in its words: redis/, A4, clock
+        #[arg(value_name = "FILTER")]
+        filters: Vec<String>,
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
@@ -99,10 +103,10 @@ pub(crate) struct Explore {
 }
 
 const LIST_HELP: &str = "\
-T is the tier: what tenure promises under that fault (GUARANTEES.md). In tier 1
-nobody else holds; in tier 2 the fence protects the resource; tier 3 is a hole
-that is known, and the run shows it: what is expected there is \"broken\".
-Specimens have no tier: they are locks of others, and expected to break.";
+A tier is what tenure promises under that fault (GUARANTEES.md). In tier 1 nobody
+else holds; in tier 2 the fence protects the resource; tier 3 is a hole that is
+known, and the run shows it: what is expected there is \"broken\". Specimens have
+no tier: they are locks of others, and expected to break.";
 
 const RUN_HELP: &str = "\
 Verdicts: holds; fenced (two believed, or a stale holder wrote on, and the fence
@@ -117,7 +121,7 @@ Needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
 
 pub(crate) fn main(args: Lab) -> Result<u8, Failure> {
     match args {
-        Lab::List { output } => list(output),
+        Lab::List { filters, output } => list(&filters, output),
         Lab::Run(args) => run_items(&args),
         Lab::Models { larger } => search(larger),
         Lab::Explore(args) => explore(&args),
@@ -126,22 +130,18 @@ pub(crate) fn main(args: Lab) -> Result<u8, Failure> {
     }
 }
 
-fn list(output: Output) -> Result<u8, Failure> {
-    let items = items();
-    let width = width(&items);
-    let text = match output {
+fn list(filters: &[String], output: Output) -> Result<u8, Failure> {
+    let has = |item: &Item, filter: &str| [&item.id, &item.subject, &item.fault].iter().any(|text| text.contains(filter));
+    let mut items = items();
+    items.retain(|item| filters.is_empty() || filters.iter().any(|filter| has(item, filter)));
+    if items.is_empty() {
+        return Err(Failure::usage(format!("the lab has nothing with {filters:?} in it; see tenure lab list")));
+    }
+    print(&match output {
         Output::Json => format!("{}\n", items.iter().map(report::listed).collect::<Value>()),
-        Output::Text => items.iter().fold(format!("{:width$}  T  EXPECTED  WHAT\n", "ID"), |text, item| {
-            let Item { id, expected, subject, fault, .. } = item;
-            text + &format!("{id:width$}  {}  {expected:8}  {subject}: {fault}\n", item.tier())
-        }),
-    };
-    print(&text)?;
+        Output::Text => items.iter().map(report::listed_as_text).collect(),
+    })?;
     Ok(0)
-}
-
-fn width(items: &[Item]) -> usize {
-    items.iter().map(|item| item.id.len()).max().unwrap_or(0)
 }
 
 /// The items whose ids begin as one of `ids` says, of those that break a store like the one at `url`.
@@ -172,7 +172,7 @@ fn run_items(args: &Run) -> Result<u8, Failure> {
         std::fs::create_dir_all(dir).map_err(|error| unwritten(dir, &error))?;
     }
     let lab = processes()?;
-    let table = Table { width: width(&items), text: args.output == Output::Text, all: args.verbose || items.len() <= 3 };
+    let table = Table { text: args.output == Output::Text, all: args.verbose || items.len() <= 3 };
     let seeds = (0..args.repeat).map(|n| args.seed.wrapping_add(n));
     let work: Vec<_> = seeds.flat_map(|seed| items.iter().cloned().map(move |item| (item, seed))).collect();
     let outcomes = perform(&lab, work, args, &table)?;
@@ -183,7 +183,6 @@ fn run_items(args: &Run) -> Result<u8, Failure> {
 /// Runs all of it, and tells of each as it comes.
 fn perform(lab: &Processes, work: Vec<(Item, u64)>, args: &Run, table: &Table) -> Result<Vec<Outcome>, Failure> {
     let (mut outcomes, mut trouble, count) = (Vec::new(), None, work.len());
-    table.say(&report::head(table.width))?;
     // What a run says when it breaks down is told with its outcome.
     let told_otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -232,7 +231,6 @@ fn conclude(args: &Run, table: &Table, outcomes: &[Outcome]) -> Result<(), Failu
 
 /// How outcomes are told.
 struct Table {
-    width: usize,
     text: bool,
     /// The story also of what is as expected.
     all: bool,
@@ -244,7 +242,7 @@ impl Table {
     }
 
     fn tell(&self, outcome: &Outcome) -> Result<(), Failure> {
-        self.say(&report::row(outcome, self.width))?;
+        self.say(report::row(outcome).trim_end())?;
         if self.all || !outcome.ok {
             let account = report::account(outcome);
             self.say(&account)?;
@@ -301,12 +299,17 @@ fn search(larger: bool) -> Result<u8, Failure> {
         let searched = model.search();
         let well = model.is_as_expected(&searched);
         all_well &= well;
-        let verdict = if searched.broken.is_some() { "broken" } else { "holds" };
-        let sign = if well { "ok " } else { "BAD" };
+        let verdict = match (searched.broken.is_some(), well) {
+            (false, true) => "holds",
+            (true, true) => "broken, as expected",
+            (false, false) => "HOLDS, NOT broken",
+            (true, false) => "BROKEN, NOT as expected",
+        };
         let (took, states) = (searched.took.as_secs_f64(), searched.states);
-        print(&format!("{sign}  {}  {verdict}  {states} states, {took:.1} s\n     {}; {}\n", model.id, model.of, model.bounds))?;
+        print(&wrapped(&format!("{verdict:19}  "), &format!("{}  ({states} states, {took:.1} s)", model.id), 21))?;
+        print(&wrapped("    ", &format!("{}; {}", model.of, model.bounds), 4))?;
         for line in searched.counterexample.iter().flatten() {
-            print(&format!("       {line}\n"))?;
+            print(&wrapped("      ", line, 10))?;
         }
     }
     Ok(if all_well { 0 } else { UNEXPECTED })

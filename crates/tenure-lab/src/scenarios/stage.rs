@@ -357,6 +357,15 @@ impl<'a> Stage<'a> {
         self.ends_with_another(&a);
     }
 
+    /// A process in the way of the fault takes the door and works; one that is not waits for it.
+    pub(super) fn begins(&mut self) -> (Actor, Actor, Claim, Claim) {
+        let (a, b) = (self.near(), self.far());
+        let first = a.takes(DOOR);
+        first.works(&self.register);
+        let second = b.asks(DOOR, terms());
+        (a, b, first, second)
+    }
+
     /// The holder gives the door up and the one who waits gets it at once.
     pub(super) fn hand_over(&self, from: &Claim, to: &Claim) {
         self.grant_due(POLL + OPERATION + SLACK);

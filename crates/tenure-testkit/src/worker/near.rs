@@ -9,10 +9,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tenure::{Fence, Lease};
+use tenure_conformance::Process;
 
 use super::{ByHand, ClaimOrder, Deed, Load, Order, Probe, Said, Tally, Terms};
 use crate::history::{Event, History, What};
-use crate::lines::Process;
+use crate::lines;
 use crate::{Recorder, Register, Signal};
 
 /// How long a worker may take for what nothing hinders.
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Worker {
     who: String,
-    process: Process,
+    process: lines::Process,
     answers: mpsc::Receiver<Said>,
     recorder: Recorder,
     /// Its end is no surprise.
@@ -43,7 +44,7 @@ impl Worker {
     /// failure of claim 0.
     pub fn join(command: Command, who: impl Into<String>, recorder: Recorder) -> Self {
         let who = who.into();
-        let mut process = Process::start(command).expect("the worker starts");
+        let mut process = lines::Process::start(command).expect("the worker starts");
         let (says, answers) = mpsc::channel();
         let may_end = Arc::<AtomicBool>::default();
         let listener = Listener { who: who.clone(), recorder: recorder.clone(), says, may_end: Arc::clone(&may_end) };
@@ -206,11 +207,6 @@ impl Worker {
         self.finish();
     }
 
-    /// Begins a number of visits to the [`Counter`](crate::Counter) in `dir`, each under the lock `name`.
-    pub fn begin_visits(&mut self, name: &str, dir: &Path, times: u64) {
-        self.tell(&Order::Visits { name: name.into(), dir: dir.into(), times });
-    }
-
     /// Begins to carry a load; what came of it is told by [`tally`](Self::tally).
     pub fn begin_load(&mut self, load: &Load) {
         self.tell(&Order::Load(load.clone()));
@@ -274,6 +270,48 @@ impl Worker {
 
     fn answer(&mut self) -> Said {
         self.answers.recv_timeout(PATIENCE).expect("the worker answers")
+    }
+}
+
+impl Process for Worker {
+    fn acquire(&mut self, name: &str, ttl: Duration) -> Option<Fence> {
+        self.acquire(name, ttl)
+    }
+
+    fn begin_acquire(&mut self, name: &str, ttl: Duration) {
+        self.begin_acquire(name, ttl);
+    }
+
+    fn hand_over(&mut self) -> Lease {
+        self.hand_over()
+    }
+
+    fn adopt(&mut self, lease: &Lease) -> Option<Fence> {
+        self.adopt(lease)
+    }
+
+    fn release(&mut self) {
+        self.release();
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.state() == "Lost"
+    }
+
+    fn begin_visits(&mut self, name: &str, dir: &Path, times: u64) {
+        self.tell(&Order::Visits { name: name.into(), dir: dir.into(), times });
+    }
+
+    fn finish_visits(&mut self) {
+        self.finish();
+    }
+
+    fn stop(&mut self, stopped: bool) {
+        self.signal(if stopped { Signal::Stop } else { Signal::Cont });
+    }
+
+    fn kill(&mut self) {
+        self.kill();
     }
 }
 

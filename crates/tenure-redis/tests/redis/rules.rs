@@ -1,0 +1,194 @@
+//! Rules of the Redis store that nothing else would miss: without one of them a name is orphaned, freed for another, or asked for too often.
+
+use std::time::Duration;
+
+use tenure::{Acquired, Lease, Locker, Name, Owner, Place, Release, Released, Renewal, Request, Share, Store};
+use tenure_redis::{Options, RedisStore};
+use tenure_testkit::{Proxy, RedisServer, wait_until};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For how long a connection trusts the counter that it has lifted, and a little more.
+const TRUST: Duration = Duration::from_millis(1_050);
+
+async fn store(url: &str) -> RedisStore {
+    Options::parse(url).unwrap().connect().await.unwrap()
+}
+
+async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
+    (server, proxy, store)
+}
+
+fn request(name: &str) -> Request {
+    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("rules").unwrap());
+    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+}
+
+fn lease(request: &Request) -> Lease {
+    let Request { name, owner, share, ttl, .. } = request.clone();
+    Lease { name, owner, share, ttl, fence: None }
+}
+
+/// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.
+async fn is_refused_and_cleared_up(server: &RedisServer, locks: &Locker) {
+    tokio::time::sleep(TRUST).await;
+    let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error}");
+    timeout(PATIENCE, locks.settled()).await.expect("the clean-up hangs");
+    assert_eq!(server.cli("EXISTS door"), "0", "the name was orphaned: {error}");
+}
+
+async fn takes(store: &RedisStore, request: &Request) {
+    let answer = store.acquire(request).await.unwrap();
+    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+}
+
+async fn warms_up(locks: &Locker) {
+    assert!(matches!(locks.mutex("warm").acquire().await.unwrap().release().await.unwrap(), Release::Released));
+}
+
+/// The server is told to end the connection that was given up, though the first that was to replace it never came about: what is on its
+/// way there would take the name when nobody clears it up any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_predecessor_is_ended_after_a_replacement_that_failed() {
+    let (server, proxy, store) = behind_proxy().await;
+    let locks = Locker::new(store);
+    warms_up(&locks).await;
+    proxy.hold_present_requests();
+    proxy.refuse();
+    let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error}");
+    proxy.accept();
+    timeout(PATIENCE, locks.settled()).await.expect("the clean-up hangs");
+    proxy.heal();
+    // What was held arrives now, before this command of another client.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(server.cli("EXISTS door"), "0", "the name was orphaned");
+    assert!(!locks.store().features().late_commands);
+}
+
+/// A given value is given up once: between two runs of its release another may have taken the name by the same value.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_given_value_is_given_up_once() {
+    for scheme in ["native", "set-nx", "php", "getset"] {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.addr());
+        let store = Options::parse(&format!("{}?timeout=400ms&scheme={scheme}", proxy.url())).unwrap().open().await.unwrap();
+        let others = Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
+        let given = || Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..request("door") };
+        assert!(matches!(store.acquire(&given()).await.unwrap(), Acquired::Granted(_)), "{scheme}");
+        // So that the connection knows which commands and scripts the server has.
+        let _ = store.release(&lease(&request("warm")), Duration::ZERO).await.unwrap();
+        proxy.swallow_reply(1);
+        let releasing = tokio::spawn({
+            let store = store.clone();
+            async move { store.release(&lease(&given()), Duration::ZERO).await }
+        });
+        let is_free = async || others.inspect(Some(&given().name)).await.unwrap().is_empty();
+        while !is_free().await {
+            assert!(!releasing.is_finished(), "{scheme}: {releasing:?}");
+        }
+        assert!(matches!(others.acquire(&given()).await.unwrap(), Acquired::Granted(_)), "{scheme}");
+        let error = releasing.await.unwrap().unwrap_err();
+        assert!(error.may_have_been_applied(), "{scheme}: {error}");
+        assert!(!is_free().await, "{scheme}: the lease of another was given up");
+    }
+}
+
+/// What was taken is cleared up where the number for it could not be made: the script that lifts the counter is refused, and the
+/// transaction behind it has run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_taken_behind_a_refused_lift_is_cleared_up() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* &* +@all");
+    let locks = Locker::new(store(&format!("redis://app:pw@{}", server.addr())).await);
+    warms_up(&locks).await;
+    server.cli("ACL SETUSER app -time");
+    is_refused_and_cleared_up(&server, &locks).await;
+}
+
+/// The same where the server has forgotten the script, and the one that settles it instead finds no number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_taken_without_a_number_is_cleared_up() {
+    let server = RedisServer::start();
+    let locks = Locker::new(store(&server.url()).await);
+    warms_up(&locks).await;
+    server.cli("SCRIPT FLUSH");
+    server.cli(&format!("SET tenure:fence {}", (1_u64 << 53) + 1));
+    is_refused_and_cleared_up(&server, &locks).await;
+}
+
+/// A holder that is not ours tells nobody when it is done: who waits for it looks often, though it has a place and hears.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_holder_is_looked_at_often() {
+    for (value, often) in [("foreign", true), (".0123456789abcdef0123456789abcdef", false)] {
+        let server = RedisServer::start();
+        let store = store(&server.url()).await;
+        server.cli(&format!("SET door {value} PX 60000"));
+        let place = Place::Join { keep: Duration::from_millis(2_500), claim: Duration::from_millis(1_500) };
+        let waiting = Request { place, ..request("door") };
+        let _notices = store.watch(&waiting).await.unwrap();
+        let Acquired::Busy(busy) = store.acquire(&waiting).await.unwrap() else { panic!("it is not free") };
+        assert!(busy.ahead.is_some() && (busy.recheck <= Duration::from_millis(100)) == often, "{value}: {busy:?}");
+    }
+}
+
+/// Tasks that take different names at once do not fail each other's numbers: no grant costs a script.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tasks_of_one_process_take_names_without_a_script() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    takes(&store, &request("warm")).await;
+    server.cli("CONFIG RESETSTAT");
+    let mut tasks = JoinSet::new();
+    for task in 0..64 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            for round in 0..16 {
+                takes(&store, &request(&format!("{task} {round}"))).await;
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    let stats = server.cli("INFO commandstats");
+    let is_script = |line: &&str| ["cmdstat_eval", "cmdstat_fcall"].iter().any(|name| line.starts_with(name));
+    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+    // Those that lift the counter, where a slow machine takes more than a second.
+    let scripts: u64 = stats.lines().filter(is_script).filter_map(calls).sum();
+    assert!(scripts < 10, "{scripts} scripts for 1,024 grants");
+}
+
+/// Each lease has its own answer, in the caller's order, whatever kinds there are among them and whichever is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_are_answered_in_the_order_of_the_leases() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* &* +@all");
+    let store = store(&format!("redis://app:pw@{}", server.addr())).await;
+    let kinds = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
+    let all: Vec<Request> = (0..12)
+        .map(|i| Request { share: kinds[i % 3], ..request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })) })
+        .collect();
+    for (i, request) in all.iter().enumerate() {
+        if i % 4 != 3 {
+            takes(&store, request).await;
+        }
+    }
+    server.cli("ACL SETUSER app resetkeys ~open:* ~*:open:* ~tenure:*");
+    let leases: Vec<Lease> = all.iter().map(lease).collect();
+    for (i, answer) in store.renew(&leases).await.into_iter().enumerate() {
+        match (i, answer) {
+            (4, Err(_)) => {}
+            (i, Ok(answer)) => assert_eq!(answer == Renewal::Gone, i % 4 == 3, "lease {i}: {answer:?}"),
+            (i, answer) => panic!("lease {i}: {answer:?}"),
+        }
+    }
+    assert_eq!(store.release(&leases[0], Duration::ZERO).await.unwrap(), Released::Released);
+    wait_until(PATIENCE, "the release", || server.cli("EXISTS open:0") == "0");
+}
