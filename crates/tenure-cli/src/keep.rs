@@ -16,7 +16,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setsid,
     test_kill_process,
 };
-use tenure::{Guards, Loss, Name};
+use tenure::{EndReason, Guards, Name};
 use tokio::io::AsyncReadExt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -217,7 +217,7 @@ enum End {
     /// The watched process has ended, or everything was released.
     Done,
     /// A tenure ended first.
-    Lost(Name, Loss),
+    Lost(Name, EndReason),
 }
 
 /// Waits until the starter has passed the lease on. A starter that dies before has passed on nothing that anyone believes.
@@ -270,7 +270,7 @@ fn tell(process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
 }
 
 /// Tells of a loss: first who works, then who reads, which may be a terminal that stands still.
-async fn tell_loss(name: &Name, loss: Loss, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
+async fn tell_loss(name: &Name, loss: EndReason, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
     tell(process, on_lost);
     say_aside(format!("the lock {name:?} is lost: {loss}")).finish().await;
 }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use tenure::{AcquireAll, Error, ErrorKind, Guard, Guards, Locker, Name, Owner, Share, Waiting};
+use tenure::{AcquireAll, Error, ErrorKind, Guard, Guards, Locker, Name, Owner, Waiting};
 use tokio::time::timeout;
 
 use crate::args::Taking;
@@ -55,7 +55,7 @@ impl<'a> Plan<'a> {
             biased;
             signal = signals.next() => return Err(self.interrupted(signal)),
             builder = store::open(self.settings) => {
-                let builder = builder?.ttl(self.ttl).guard(self.guard());
+                let builder = builder?.ttl(self.ttl).safety_margin(self.guard());
                 let builder = match self.label() {
                     Some(label) => builder.label(valid(label)?),
                     None => builder,
@@ -72,7 +72,7 @@ impl<'a> Plan<'a> {
         match ended {
             Ok(guards) => Ok((locker, guards)),
             // What the dropped wait may have taken is given up before we are gone.
-            Err(failure) => match timeout(CLEAN_UP, locker.settled()).await {
+            Err(failure) => match timeout(CLEAN_UP, locker.flush_releases()).await {
                 Ok(()) => Err(failure),
                 Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, span(self.ttl)))),
             },
@@ -83,12 +83,7 @@ impl<'a> Plan<'a> {
         let Taking { kind, wait, no_wait, max_hold, min_hold, token, .. } = self.taking;
         let voice = self.settings.voice;
         let Names(first, others) = &self.names;
-        let acquire = match kind.share() {
-            Share::READ => locker.read(first),
-            Share::WRITE => locker.write(first),
-            share => locker.permits(first, share.weight(), share.capacity()),
-        };
-        let mut acquire = acquire.on_wait(move |waiting| tell(voice, &waiting));
+        let mut acquire = locker.lock(first, kind.share()).on_wait(move |waiting| tell(voice, &waiting));
         let wait = if *no_wait { Some(Duration::ZERO) } else { wait.or(self.settings.wait) };
         if let Some(wait) = wait {
             acquire = acquire.wait(wait);
@@ -144,7 +139,7 @@ impl<'a> Plan<'a> {
 
 /// A label that can be part of an owner.
 fn valid(label: &str) -> Result<&str, Failure> {
-    Owner::mint(label)?;
+    Owner::generate(label)?;
     Ok(label)
 }
 

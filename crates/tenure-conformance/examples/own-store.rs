@@ -1,7 +1,7 @@
 //! A store of one's own: rows of a table, each with a version, that change only if nobody else changed them meanwhile.
 //!
 //! `cargo test -p tenure-conformance --example own-store` runs every case on it. The rules of shares and queues are left to
-//! [`tenure::record`]. What is left to do is to read a row, and to write it back if its version is still the same.
+//! [`tenure::store::record`]. What is left to do is to read a row, and to write it back if its version is still the same.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
-use tenure::record::Record;
-use tenure::{Acquired, BootTime, Entry, Error, Features, Grant, Lease, Locker, Name, Notice, Released, Renewal, Request, Store};
+use tenure::store::record::Record;
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Entry, Error, Lease, Locker, Name};
 
 /// The table. A database in its place would be asked over a connection.
 #[derive(Debug, Default)]
@@ -78,21 +79,10 @@ impl TableStore {
 #[async_trait]
 impl Store for TableStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: true,
-            cohort: true,
-            push: false,
-            server_clock: true,
-            late_commands: false,
-            min_ttl: Duration::from_millis(10),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: None,
-        }
+        Features::basic().with_fence(true).with_shares(true).with_queue(true).with_cohort(true).with_server_clock(true)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let turn = self.with(&request.name, |record, now, next| record.acquire(request, "", now, next))??;
         Ok(turn.answer.acquired(POLL, None))
     }
@@ -102,12 +92,12 @@ impl Store for TableStore {
         Ok(None)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let renew = |lease: &Lease| self.with(&lease.name, |record, now, _| record.renew(&lease.owner, lease.ttl, now));
         leases.iter().map(renew).collect()
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let turn = self.with(&lease.name, |record, now, next| record.release(&lease.owner, linger, now, next))?;
         Ok(turn.answer)
     }
@@ -120,7 +110,7 @@ impl Store for TableStore {
         let names = name.map_or_else(|| self.table().rows.keys().cloned().collect(), |name| vec![name.clone()]);
         let entry = |name: Name| {
             let (holders, waiters) = self.with(&name, |record, now, _| record.inspect(now))?;
-            Ok(Entry { name, holders, waiters })
+            Ok(Entry::new(name, holders, waiters))
         };
         let entries: Result<Vec<Entry>, Error> = names.into_iter().map(entry).collect();
         Ok(entries?.into_iter().filter(|entry| !entry.holders.is_empty() || entry.waiters > 0).collect())

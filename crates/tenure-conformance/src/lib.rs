@@ -5,7 +5,8 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tenure::{MemoryStore, Store};
+//! use tenure::MemoryStore;
+//! use tenure::store::Store;
 //! use tenure_conformance::{Subject, exceptions};
 //!
 //! struct Memory(MemoryStore);
@@ -59,7 +60,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::{Fence, Lease, Name, Store};
+use tenure::store::Store;
+use tenure::{Fence, Lease, Name};
 
 pub use crate::cases::cancelled::functions as cancelled_functions;
 pub use crate::faulty::{Fate, Faulty, Operation};

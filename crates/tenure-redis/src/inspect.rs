@@ -24,7 +24,7 @@ impl RedisStore {
             while let Some(keys) = scan.next().await? {
                 let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
                 let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
-                entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
+                entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_generated())));
             }
         }
         Ok(entries)
@@ -126,7 +126,7 @@ fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: u64) -> Result<Option
         }
         Err(error) => return Err(error),
     };
-    Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters }))
+    Ok((!holders.is_empty() || waiters > 0).then(|| Entry::new(name.clone(), holders, waiters)))
 }
 
 fn share_holder(owner: &[u8], until: f64, shares: &HashMap<Vec<u8>, String>, now: u64) -> Option<Holder> {

@@ -22,7 +22,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     let value: Option<f64> = number.parse().ok().filter(|_| number.starts_with(|c: char| c.is_ascii_digit()));
     let seconds = millis_per_unit.zip(value).map(|(unit, value)| unit * value / 1_000.0);
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or_else(|| {
-        Error::invalid(format!("{text:?} is not a duration")).fix("write 500ms, 30s, 5m, 1h or a number of seconds such as 2.5")
+        Error::invalid(format!("{text:?} is not a duration"))
+            .with_hint("write 500ms, 30s, 5m, 1h or a number of seconds such as 2.5")
     })
 }
 

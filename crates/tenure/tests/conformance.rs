@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure::{MemoryStore, Store};
+use tenure::MemoryStore;
+use tenure::store::Store;
 use tenure_conformance::exceptions::{NEVER_SILENT, NO_FOREIGN_LOCKS, ONE_PROCESS};
 use tenure_conformance::{Fate, Faulty, NotApplicable, Subject};
 

@@ -53,7 +53,7 @@ impl Processes {
         let count = waiters.min(MOST_PROCESSES);
         let mut processes = Vec::new();
         for number in 0..count {
-            let failed = |error| Error::unavailable("no process can be started").source(error);
+            let failed = |error| Error::unavailable("no process can be started").with_source(error);
             let mut process = Process::start(lab.worker(&["bench"])).map_err(failed)?;
             let waiters = waiters / count + usize::from(number < waiters % count);
             process.tell(&Order::Open { address: place.address.clone(), name: place.name("handover"), waiters }).map_err(gone)?;
@@ -122,7 +122,7 @@ fn answer(process: &mut Process) -> Result<Said, Error> {
 }
 
 fn gone(error: io::Error) -> Error {
-    ended().source(error)
+    ended().with_source(error)
 }
 
 fn ended() -> Error {

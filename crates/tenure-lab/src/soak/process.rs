@@ -98,7 +98,7 @@ impl<'a> Crew<'a> {
     fn add(&mut self) -> Result<(), Error> {
         self.started += 1;
         let (who, seed) = (format!("P{}", self.started), self.order.seed.wrapping_add(self.started));
-        let failed = |error| Error::unavailable("no process can be started").source(error);
+        let failed = |error| Error::unavailable("no process can be started").with_source(error);
         let mut process = Process::start(self.lab.worker(&["soak"])).map_err(failed)?;
         process.tell(&Order { who: who.clone(), seed, ..self.order.clone() }).map_err(failed)?;
         let (heard, says) = mpsc::channel();

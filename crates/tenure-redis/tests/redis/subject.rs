@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure::{Name, Store};
+use tenure::Name;
+use tenure::store::Store;
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::Options;
 use tenure_testkit::{Program, Proxy, RedisServer, Worker};

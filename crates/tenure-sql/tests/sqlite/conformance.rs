@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure::Store;
+use tenure::store::Store;
 use tenure_conformance::{NotApplicable, Process, Subject, exceptions};
 use tenure_testkit::{Program, Worker};
 
