@@ -9,8 +9,6 @@ use tenure::{Locker, LockerBuilder};
 
 use crate::config::{Settings, Source};
 use crate::exit::Failure;
-#[cfg(feature = "lab")]
-use crate::exit::say;
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss:// and redis+unix:// (or valkey for redis)";
 const PLANNED: [&str; 13] = [
@@ -47,23 +45,6 @@ pub(crate) fn is_missing(settings: &Settings) -> Result<bool, Failure> {
     match place.map_err(|failure| settings.bad_store(failure))? {
         Place::Sqlite(path) => Ok(path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
         Place::Redis(_) => Ok(false),
-    }
-}
-
-/// What the rows of the lab are called that break a store like the one at `url`.
-#[cfg(feature = "lab")]
-pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
-    let Place::Redis(url) = place(url)? else { return Ok("sqlite/".to_owned()) };
-    tenure_redis::Options::parse(&url)?;
-    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
-    let keys = parameters.split('&').filter_map(|parameter| parameter.split('=').next());
-    let others: Vec<String> = keys.filter(|key| !["", "scheme"].contains(key)).map(|key| format!("{key}=")).collect();
-    if !others.is_empty() {
-        say(format_args!("the lab looks at the scheme= of the store URL only, not at {}", others.join(", ")));
-    }
-    match parameters.split('&').find_map(|parameter| parameter.strip_prefix("scheme=")) {
-        None | Some("native") => Ok("redis/".to_owned()),
-        Some(scheme) => Ok(format!("{scheme}/")),
     }
 }
 

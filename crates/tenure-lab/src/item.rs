@@ -1,28 +1,25 @@
 //! What the lab can run, and what came of it.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure_testkit::History;
 use tenure_testkit::history::{Finding, Rule, Verdict};
+use tenure_testkit::{History, Program};
 
 /// What a run needs from outside.
 #[derive(Clone, Debug)]
 pub struct Lab {
-    /// The program, with its first arguments, that becomes a process under test; the lab adds which and where.
-    pub worker: Vec<OsString>,
+    /// The program that becomes the processes under test.
+    pub program: Program,
 }
 
 impl Lab {
-    /// The command that starts a process under test, still without its own arguments.
-    pub fn worker(&self) -> Command {
-        let mut command = Command::new(&self.worker[0]);
-        command.args(&self.worker[1..]);
-        command
+    /// The command that starts a process under test.
+    pub fn worker(&self, role: &[&str]) -> Command {
+        self.program.role(role)
     }
 }
 

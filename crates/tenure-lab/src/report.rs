@@ -5,35 +5,46 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure_testkit::history::{Finding, timeline::picture};
+use tenure_testkit::history::timeline::{picture, wrapped};
+use tenure_testkit::history::{Finding, Verdict};
 
 use crate::models::{Expected, Model, Searched};
 use crate::specimens::{Cell, RULES, controls, faults, matrix, search};
 use crate::{Item, Kind, Outcome, counterparts};
 
-/// An outcome as a line of a table, for which `width` columns are kept for the id.
-pub fn row(outcome: &Outcome, width: usize) -> String {
+/// An outcome in words: the verdict and whether that was expected, what was done, and how to have it again.
+pub fn row(outcome: &Outcome) -> String {
     let Outcome { item, seed, verdict, ok, took, .. } = outcome;
-    let sign = if *ok { "ok " } else { "BAD" };
-    let tier = item.tier();
-    let what = if item.kind == Kind::Specimen { format!("{}: {}", item.subject, item.fault) } else { item.fault.clone() };
-    format!("{sign}  {:width$}  {tier}  {verdict:12}  {:>5.1}s  {seed:>8}  {what}", item.id, took.as_secs_f64())
+    let verdict = match (verdict, ok) {
+        (Verdict::Holds, true) => "holds".to_owned(),
+        (_, true) => format!("{verdict}, as expected"),
+        (_, false) if *verdict == item.expected => format!("{}, AND MORE", verdict.to_string().to_uppercase()),
+        (_, false) => format!("{}, NOT {}", verdict.to_string().to_uppercase(), item.expected),
+    };
+    let tier = item.tier.map_or_else(String::new, |tier| format!("tier {tier}, "));
+    let about = format!("{}  ({tier}{:.1} s, seed {seed})", item.id, took.as_secs_f64());
+    wrapped(&format!("{verdict:19}  "), &about, 21) + &what(item)
 }
 
-/// The head of the table of [`row`]s.
-pub fn head(width: usize) -> String {
-    format!("     {:width$}  T  {:12}  {:>6}  {:>8}  WHAT", "ID", "VERDICT", "TOOK", "SEED")
+/// An item as `list` has it.
+pub fn listed_as_text(item: &Item) -> String {
+    let tier = item.tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
+    wrapped("", &format!("{}  ({}{tier})", item.id, item.expected), 4) + &what(item)
+}
+
+fn what(item: &Item) -> String {
+    wrapped("    ", &format!("{}: {}", item.subject, item.fault), 4)
 }
 
 /// All that is to be told of an outcome: the story, the picture, what was found, how to make the run again.
 pub fn account(outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(trouble) = &outcome.trouble {
-        let _ = writeln!(text, "{trouble}");
+        text.push_str(&wrapped("", trouble, 4));
     }
     if let Some(shown) = &outcome.shown {
         for line in &shown.story {
-            let _ = writeln!(text, "  {line}");
+            text.push_str(&wrapped("  ", line, 6));
         }
         text.push_str(&picture(&shown.history));
     }

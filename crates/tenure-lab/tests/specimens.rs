@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use tenure_lab::specimens::{RULES, controls, items, search, story};
 use tenure_lab::{Lab, run};
+use tenure_testkit::Program;
 use tenure_testkit::history::timeline::picture;
 
 const SEED: u64 = 20_260_721;
@@ -11,7 +12,7 @@ const SEED: u64 = 20_260_721;
 /// `TENURE_LAB_SPECIMENS` names a part of the ids, to run fewer of them.
 #[test]
 fn every_specimen_is_caught() {
-    let lab = Lab { worker: vec![env!("CARGO_BIN_EXE_tenure-lab-worker").into()] };
+    let lab = Lab { program: Program::new([env!("CARGO_BIN_EXE_tenure-lab"), "__worker"]) };
     let wanted = std::env::var("TENURE_LAB_SPECIMENS").unwrap_or_default();
     let work: Vec<_> = items().into_iter().filter(|item| item.id.contains(&wanted)).map(|item| (item, SEED)).collect();
     assert!(!work.is_empty(), "no specimen has {wanted:?} in its id");

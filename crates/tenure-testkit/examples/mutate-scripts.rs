@@ -14,6 +14,7 @@
 #[path = "mutate-scripts/mutants.rs"]
 mod mutants;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -54,14 +55,14 @@ const FAR_FUTURE: &str = "no server's clock can be set to the year 2311: those t
 
 /// The tests that see the scripts, those that fail soonest first.
 const TESTS: &[Sight] = &[
-    Sight { scripts: "", program: "conformance_redis", tests: &[] },
-    Sight { scripts: "", program: "redis_store", tests: &[] },
-    Sight { scripts: "", program: "redis_faults", tests: &[] },
-    Sight { scripts: "set-nx-", program: "redis_plain", tests: &[] },
-    Sight { scripts: "set-nx-", program: "redis_store", tests: &[] },
-    Sight { scripts: "set-nx-", program: "conformance_dialects", tests: &["set_nx::"] },
-    Sight { scripts: "timestamp", program: "stamps", tests: &[] },
-    Sight { scripts: "timestamp", program: "conformance_dialects", tests: &["php::", "getset::"] },
+    Sight { scripts: "", program: "redis", tests: &["conformance::"] },
+    Sight { scripts: "", program: "redis", tests: &["store::"] },
+    Sight { scripts: "", program: "redis", tests: &["faults::"] },
+    Sight { scripts: "set-nx-", program: "redis", tests: &["plain::"] },
+    Sight { scripts: "set-nx-", program: "redis", tests: &["store::"] },
+    Sight { scripts: "set-nx-", program: "redis", tests: &["dialects::set_nx::"] },
+    Sight { scripts: "timestamp", program: "schemes", tests: &["stamps::"] },
+    Sight { scripts: "timestamp", program: "redis", tests: &["dialects::php::", "dialects::getset::"] },
 ];
 /// A test program, or those of its tests whose names have one of these in them, and the beginning of the names of the scripts that
 /// it sees; without one, those that no other names.
@@ -164,8 +165,9 @@ fn read_scripts_at_run_time(root: &Path) {
 fn build(root: &Path) -> Vec<(&'static Sight, PathBuf)> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).args(["test", "--no-run", "--locked", "--message-format=json"]);
-    cargo.args(["-p", "tenure-testkit", "-p", "tenure-cli"]);
-    cargo.args(TESTS.iter().flat_map(|sight| ["--test", sight.program]));
+    cargo.args(["-p", "tenure-redis", "-p", "tenure-cli"]);
+    let programs: BTreeSet<&str> = TESTS.iter().map(|sight| sight.program).collect();
+    cargo.args(programs.into_iter().flat_map(|program| ["--test", program]));
     let built = cargo.stderr(Stdio::inherit()).output().expect("cargo runs");
     assert!(built.status.success(), "the tests cannot be built");
     let programs: Vec<(String, PathBuf)> = String::from_utf8_lossy(&built.stdout).lines().filter_map(program).collect();

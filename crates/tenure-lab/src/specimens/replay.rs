@@ -92,9 +92,8 @@ impl<'a> Theatre<'a> {
     }
 
     fn actor(&self, lab: &Lab, who: u8, on_the_way: bool) -> Actor {
-        let mut command = lab.worker();
         let scale = serde_json::to_string(&self.scale).expect("a scale");
-        command.args(["specimen", self.specimen.id, &who.to_string(), &scale]);
+        let mut command = lab.worker(&["specimen", self.specimen.id, &who.to_string(), &scale]);
         let mut process = Spawned::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("a worker starts");
         let to = process.child().stdin.take().expect("piped");
         let from = BufReader::new(process.child().stdout.take().expect("piped"));
