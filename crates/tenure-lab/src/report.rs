@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure_testkit::history::{Finding, timeline::picture};
 
+use crate::broken::{Cell, controls, faults, matrix};
 use crate::models::{Expected, Model, Searched};
-use crate::specimens::{Cell, RULES, controls, faults, matrix, search};
 use crate::{Item, Kind, Outcome, counterparts};
 
 /// An outcome as a line of a table, for which `width` columns are kept for the id.
@@ -212,10 +212,10 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
     }
     text.push_str("\nIn these locks, no order of steps within the bounds breaks anything:\n\n");
     for control in controls() {
-        let searched = search(&control.setting, &RULES);
-        let verdict = if searched.path.is_none() { "holds" } else { "BROKEN" };
-        let about = control.setting.scheme.about;
-        let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.fault, searched.states);
+        let searched = control.search();
+        let verdict = if searched.complete { "holds" } else { "BROKEN" };
+        let about = control.lock();
+        let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.what, searched.states);
     }
     text.push_str("\n### Their stories\n");
     for outcome in of(outcomes, Kind::Specimen) {

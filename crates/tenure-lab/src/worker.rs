@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{bench, soak, specimens};
+use crate::{bench, broken, soak};
 
 /// Becomes the process that `arguments` name, until standard input ends.
 ///
@@ -17,10 +17,10 @@ pub fn serve(arguments: &[String]) -> io::Result<()> {
         }
         ["bench"] => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(bench::serve()),
         ["soak"] => soak::serve(),
-        ["specimen", id, who, scale] => {
+        ["broken-lock", id, who, scale] => {
             let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
-            specimens::play(id, who, scale)
+            broken::play(id, who, scale)
         }
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: store URL | bench | soak | specimen ID NUMBER SCALE")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: store URL | bench | soak | broken-lock ID NUMBER SCALE")),
     }
 }

@@ -1,0 +1,379 @@
+//! A lock client as a program of single commands, that runs in the model and on a real server alike.
+//!
+//! A scheme is three small functions, one each for taking, renewing and giving up. Each is asked again with the reply to the
+//! command it gave last, and says what to do next. Nothing in it knows where the command runs, so what the model finds can be played
+//! on a real server by the same code.
+
+use std::fmt;
+
+use tenure_testkit::register::Comparison;
+
+use super::command::{Command, Value};
+use super::timestamp::{Rules, Unit};
+
+/// A moment or a span, in steps of the run's clock.
+pub(crate) type Tick = i16;
+
+/// What a routine does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Next {
+    /// Sends a command on connection 0 or 1, and goes on at this line with the reply.
+    Call(u8, u8, Command),
+    /// Waits: goes on at this line when a message comes.
+    Listen(u8),
+    /// Waits: sends a command at its next look, and goes on at this line with the reply.
+    Look(u8, Command),
+    /// It holds, as it believes until then; for ever where it looks at no clock.
+    Won {
+        /// On its monotonic clock.
+        until: Option<Tick>,
+        /// Its fencing number.
+        fence: Option<i16>,
+    },
+    /// It does not hold; the try is over.
+    Busy,
+    /// It goes on holding, as it believes until then.
+    Renewed(Option<Tick>),
+    /// It has learnt, or so it thinks, that it holds no more.
+    Gone,
+    /// It has given up.
+    Freed,
+}
+
+/// Sends `command`, and goes on at `line`.
+pub(crate) fn call(line: u8, command: Command) -> Next {
+    Next::Call(0, line, command)
+}
+
+/// As [`call`] on a second connection of the same client.
+pub(crate) fn call_on_another(line: u8, command: Command) -> Next {
+    Next::Call(1, line, command)
+}
+
+/// It holds and looks at no clock.
+pub(crate) fn won() -> Next {
+    Next::Won { until: None, fence: None }
+}
+
+/// It holds until `until`.
+pub(crate) fn won_until(until: Tick) -> Next {
+    Next::Won { until: Some(until), fence: None }
+}
+
+/// What a routine sees when it is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// Where it is in the routine; 0 at its beginning.
+    pub(crate) line: u8,
+    /// The reply to its last command.
+    pub(crate) reply: Value,
+    /// The client's wall clock, which may be wrong.
+    pub(crate) wall: Tick,
+    /// The client's monotonic clock.
+    pub(crate) now: Tick,
+    /// `now`, when the last command was sent.
+    pub(crate) sent: Tick,
+    /// What it minds, if it is ours.
+    pub(crate) rules: Rules,
+    /// What its values are, if it is ours.
+    pub(crate) unit: Unit,
+}
+
+/// Part of a lock client.
+pub(crate) type Routine = fn(&mut Client, Turn) -> Next;
+
+/// A lock client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scheme {
+    /// In words.
+    pub(crate) about: &'static str,
+    /// Takes the name, once.
+    pub(crate) acquire: Routine,
+    /// Prolongs the lease.
+    pub(crate) renew: Option<Routine>,
+    /// Gives the name up.
+    pub(crate) release: Routine,
+    /// The work goes on while the name is given up.
+    pub(crate) works_on: bool,
+    /// What the guarded resource compares a fence by, where there is one.
+    pub(crate) resource: Option<Comparison>,
+    /// It does one thing after another: renewals do not run beside the rest.
+    pub(crate) in_turn: bool,
+    /// What it minds, if it is ours.
+    pub(crate) rules: Rules,
+    /// What its values are, if it is ours.
+    pub(crate) unit: Unit,
+}
+
+impl Scheme {
+    /// One that never renews.
+    pub(crate) const fn new(about: &'static str, acquire: Routine, release: Routine) -> Self {
+        Self {
+            about,
+            acquire,
+            renew: None,
+            release,
+            works_on: false,
+            resource: None,
+            in_turn: false,
+            rules: Rules::TENURE,
+            unit: Unit::Php,
+        }
+    }
+
+    /// One that renews, with what is to be said of that.
+    pub(crate) const fn renewed_by(self, about: &'static str, renew: Routine) -> Self {
+        Self { about, renew: Some(renew), ..self }
+    }
+}
+
+/// Which routine a lane runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Part {
+    /// Taking.
+    Acquire,
+    /// Prolonging; on the second lane, beside the others.
+    Renew,
+    /// Giving up.
+    Release,
+}
+
+impl Part {
+    /// Renewals run beside everything else.
+    pub(crate) const fn lane(self) -> usize {
+        match self {
+            Self::Acquire | Self::Release => 0,
+            Self::Renew => 1,
+        }
+    }
+}
+
+/// A routine on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Lane {
+    /// Which; none when idle.
+    pub(crate) part: Option<Part>,
+    /// What is to be sent, was sent, or was answered.
+    pub(crate) stage: Stage,
+    /// When the last command was sent.
+    pub(crate) sent: Tick,
+}
+
+/// How far a command of a lane is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Stage {
+    /// Nothing to do.
+    #[default]
+    Idle,
+    /// To be sent on this connection; the line to go on at.
+    Ready(u8, u8, Command),
+    /// On its way.
+    Sent(u8, u8, Command),
+    /// Executed, and the reply is on its way.
+    Ran(u8, Value),
+    /// Waits for a message.
+    Listening(u8),
+}
+
+/// What a client holds, as it believes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Hold {
+    /// On its monotonic clock; for ever where it looks at none.
+    pub(crate) until: Option<Tick>,
+    /// Its fencing number.
+    pub(crate) fence: Option<i16>,
+}
+
+/// One process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    /// Its number, which is also its place among the letters.
+    pub(crate) who: u8,
+    /// When it died.
+    pub(crate) died: Option<Tick>,
+    /// By how much its wall clock is ahead.
+    pub(crate) skew: Tick,
+    /// For how long its machine has slept, which its monotonic clock knows nothing of.
+    pub(crate) slept: Tick,
+    /// How many times it has asked.
+    pub(crate) takes: u8,
+    /// What it does: taking and giving up, and beside it renewing.
+    pub(crate) lanes: [Lane; 2],
+    /// What it holds.
+    pub(crate) hold: Option<Hold>,
+    /// It has begun to give up what it holds.
+    pub(crate) releasing: bool,
+    /// It waits for its turn.
+    pub(crate) waits: bool,
+    /// When its last renewal, or what it took the name with, was sent.
+    pub(crate) renewed: Tick,
+    /// A value to remember: its own, in most schemes.
+    pub(crate) mine: Value,
+    /// Another.
+    pub(crate) seen: Value,
+}
+
+/// What a client has just experienced, for the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It begins to ask.
+    Asks,
+    /// It waits from now on.
+    Queued,
+    /// It believes that it holds.
+    Holds(Hold),
+    /// The end of its belief has moved.
+    Believes(Option<Tick>),
+    /// It was told that it holds no more.
+    Lost,
+    /// It begins to give up.
+    Releases,
+    /// It has given up.
+    Freed,
+    /// It did not get the name.
+    Busy,
+}
+
+impl Client {
+    /// One that has done nothing yet.
+    pub(crate) fn new(who: u8, skew: Tick) -> Self {
+        Self { who, skew, ..Self::default() }
+    }
+
+    /// A value that no other take of any client has.
+    pub(crate) fn token(&self) -> Value {
+        Value::Token { who: self.who, take: self.takes }
+    }
+
+    /// Its monotonic clock when the world's is `now`.
+    pub(crate) fn clock(&self, now: Tick) -> Tick {
+        now - self.slept
+    }
+
+    /// Whether it believes that it holds.
+    pub(crate) fn believes(&self, now: Tick) -> bool {
+        let in_time = |hold: Hold| hold.until.is_none_or(|until| self.clock(now) < until);
+        self.died.is_none() && self.hold.is_some_and(in_time)
+    }
+
+    /// It does nothing and holds nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.hold.is_none() && self.lanes.iter().all(|lane| lane.part.is_none())
+    }
+
+    /// Begins a routine: what it sends first is ready afterwards.
+    pub(crate) fn begin(&mut self, scheme: &Scheme, part: Part, now: Tick) -> Vec<Change> {
+        let mut changes = Vec::new();
+        match part {
+            Part::Acquire => {
+                self.takes += 1;
+                changes.push(Change::Asks);
+            }
+            Part::Release => {
+                self.releasing = true;
+                if !scheme.works_on {
+                    self.hold = None;
+                    changes.push(Change::Releases);
+                }
+            }
+            Part::Renew => {}
+        }
+        let lane = Lane { part: Some(part), stage: Stage::Idle, sent: self.clock(now) };
+        self.lanes[part.lane()] = lane;
+        changes.extend(self.ask(scheme, part.lane(), 0, Value::Nil, now));
+        changes
+    }
+
+    /// The lane's command is on its way from now on.
+    pub(crate) fn send(&mut self, lane: usize, now: Tick) -> Option<(u8, Command)> {
+        let sent = self.clock(now);
+        let lane = &mut self.lanes[lane];
+        let Stage::Ready(connection, then, command) = lane.stage else { return None };
+        *lane = Lane { stage: Stage::Sent(connection, then, command), sent, ..*lane };
+        Some((connection, command))
+    }
+
+    /// The lane hears `reply`.
+    pub(crate) fn hear(&mut self, scheme: &Scheme, lane: usize, reply: Value, now: Tick) -> Vec<Change> {
+        match self.lanes[lane].stage {
+            Stage::Sent(_, then, _) | Stage::Ran(then, _) | Stage::Listening(then) => self.ask(scheme, lane, then, reply, now),
+            Stage::Idle | Stage::Ready(..) => Vec::new(),
+        }
+    }
+
+    /// The work that went on while the name was given up is done.
+    pub(crate) fn end_work(&mut self) -> Vec<Change> {
+        self.hold = None;
+        vec![Change::Releases]
+    }
+
+    /// Asks the routine of a lane what it does next.
+    fn ask(&mut self, scheme: &Scheme, lane: usize, here: u8, reply: Value, now: Tick) -> Vec<Change> {
+        let part = self.lanes[lane].part;
+        let routine = match part {
+            Some(Part::Acquire) => Some(scheme.acquire),
+            Some(Part::Renew) => scheme.renew,
+            Some(Part::Release) => Some(scheme.release),
+            None => None,
+        };
+        let (now, sent) = (self.clock(now), self.lanes[lane].sent);
+        let turn =
+            Turn { line: here, reply, wall: now + self.slept + self.skew, now, sent, rules: scheme.rules, unit: scheme.unit };
+        let next = routine.map_or(Next::Freed, |routine| routine(self, turn));
+        let stage = &mut self.lanes[lane].stage;
+        match next {
+            Next::Call(connection, then, command) => *stage = Stage::Ready(connection, then, command),
+            Next::Listen(then) => {
+                *stage = Stage::Listening(then);
+                return self.queues();
+            }
+            Next::Look(then, command) => {
+                *stage = Stage::Ready(0, then, command);
+                return self.queues();
+            }
+            end => {
+                self.lanes[lane] = Lane::default();
+                if matches!(end, Next::Won { .. } | Next::Renewed(_)) {
+                    self.renewed = sent;
+                }
+                return self.end(end);
+            }
+        }
+        Vec::new()
+    }
+
+    fn queues(&mut self) -> Vec<Change> {
+        if std::mem::replace(&mut self.waits, true) { Vec::new() } else { vec![Change::Queued] }
+    }
+
+    fn end(&mut self, next: Next) -> Vec<Change> {
+        self.waits &= matches!(next, Next::Renewed(_));
+        match next {
+            Next::Won { until, fence } => {
+                let hold = Hold { until, fence };
+                self.hold = Some(hold);
+                self.releasing = false;
+                vec![Change::Holds(hold)]
+            }
+            Next::Busy => vec![Change::Busy],
+            Next::Renewed(until) => {
+                let hold = self.hold.iter_mut();
+                hold.map(|hold| hold.until = until).map(|()| Change::Believes(until)).collect()
+            }
+            Next::Gone => self.hold.take().map(|_| Change::Lost).into_iter().collect(),
+            Next::Freed => vec![Change::Freed],
+            Next::Call(..) | Next::Listen(_) | Next::Look(..) => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name(self.who))
+    }
+}
+
+/// A, B, C.
+pub(crate) fn name(who: u8) -> String {
+    char::from(b'A' + who).to_string()
+}
