@@ -14,7 +14,6 @@ use super::timestamp::{Rules, Unit};
 /// A moment or a span, in steps of the run's clock.
 pub(crate) type Tick = i16;
 
-/// What a routine does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Next {
     /// Sends a command on connection 0 or 1, and goes on at this line with the reply.
@@ -27,20 +26,16 @@ pub(crate) enum Next {
     Won {
         /// On its monotonic clock.
         until: Option<Tick>,
-        /// Its fencing number.
         fence: Option<i16>,
     },
-    /// It does not hold; the try is over.
     Busy,
     /// It goes on holding, as it believes until then.
     Renewed(Option<Tick>),
     /// It has learnt, or so it thinks, that it holds no more.
     Gone,
-    /// It has given up.
     Freed,
 }
 
-/// Sends `command`, and goes on at `line`.
 pub(crate) fn call(line: u8, command: Command) -> Next {
     Next::Call(0, line, command)
 }
@@ -50,12 +45,10 @@ pub(crate) fn call_on_another(line: u8, command: Command) -> Next {
     Next::Call(1, line, command)
 }
 
-/// It holds and looks at no clock.
 pub(crate) fn won() -> Next {
     Next::Won { until: None, fence: None }
 }
 
-/// It holds until `until`.
 pub(crate) fn won_until(until: Tick) -> Next {
     Next::Won { until: Some(until), fence: None }
 }
@@ -79,19 +72,12 @@ pub(crate) struct Turn {
     pub(crate) unit: Unit,
 }
 
-/// Part of a lock client.
 pub(crate) type Routine = fn(&mut Client, Turn) -> Next;
-
-/// A lock client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scheme {
-    /// In words.
     pub(crate) about: &'static str,
-    /// Takes the name, once.
     pub(crate) acquire: Routine,
-    /// Prolongs the lease.
     pub(crate) renew: Option<Routine>,
-    /// Gives the name up.
     pub(crate) release: Routine,
     /// The work goes on while the name is given up.
     pub(crate) works_on: bool,
@@ -127,14 +113,11 @@ impl Scheme {
     }
 }
 
-/// Which routine a lane runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Part {
-    /// Taking.
     Acquire,
     /// Prolonging; on the second lane, beside the others.
     Renew,
-    /// Giving up.
     Release,
 }
 
@@ -155,14 +138,12 @@ pub(crate) struct Lane {
     pub(crate) part: Option<Part>,
     /// What is to be sent, was sent, or was answered.
     pub(crate) stage: Stage,
-    /// When the last command was sent.
     pub(crate) sent: Tick,
 }
 
 /// How far a command of a lane is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
-    /// Nothing to do.
     #[default]
     Idle,
     /// To be sent on this connection; the line to go on at.
@@ -171,7 +152,6 @@ pub(crate) enum Stage {
     Sent(u8, u8, Command),
     /// Executed, and the reply is on its way.
     Ran(u8, Value),
-    /// Waits for a message.
     Listening(u8),
 }
 
@@ -180,16 +160,13 @@ pub(crate) enum Stage {
 pub(crate) struct Hold {
     /// On its monotonic clock; for ever where it looks at none.
     pub(crate) until: Option<Tick>,
-    /// Its fencing number.
     pub(crate) fence: Option<i16>,
 }
 
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
-    /// Its number, which is also its place among the letters.
     pub(crate) who: u8,
-    /// When it died.
     pub(crate) died: Option<Tick>,
     /// By how much its wall clock is ahead.
     pub(crate) skew: Tick,
@@ -199,7 +176,6 @@ pub(crate) struct Client {
     pub(crate) takes: u8,
     /// What it does: taking and giving up, and beside it renewing.
     pub(crate) lanes: [Lane; 2],
-    /// What it holds.
     pub(crate) hold: Option<Hold>,
     /// It has begun to give up what it holds.
     pub(crate) releasing: bool,
@@ -209,33 +185,23 @@ pub(crate) struct Client {
     pub(crate) renewed: Tick,
     /// A value to remember: its own, in most schemes.
     pub(crate) mine: Value,
-    /// Another.
     pub(crate) seen: Value,
 }
 
 /// What a client has just experienced, for the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It begins to ask.
     Asks,
-    /// It waits from now on.
     Queued,
-    /// It believes that it holds.
     Holds(Hold),
-    /// The end of its belief has moved.
     Believes(Option<Tick>),
-    /// It was told that it holds no more.
     Lost,
-    /// It begins to give up.
     Releases,
-    /// It has given up.
     Freed,
-    /// It did not get the name.
     Busy,
 }
 
 impl Client {
-    /// One that has done nothing yet.
     pub(crate) fn new(who: u8, skew: Tick) -> Self {
         Self { who, skew, ..Self::default() }
     }

@@ -157,13 +157,7 @@ impl<'a> Theatre<'a> {
                 self.send(step, now);
                 self.hear(step.who, step.lane, now, said, next);
             }
-            Action::Send(step) => {
-                let proxy = self.proxy(step);
-                proxy.hold_requests();
-                let before = proxy.commands();
-                self.send(step, now);
-                self.proxy(step).wait_for_commands(before + 1, PATIENCE);
-            }
+            Action::Send(step) => self.send_and_hold(step, now),
             Action::Run(who, lane) => {
                 let proxy = self.proxy(Move { who, lane, begin: None });
                 let before = proxy.replies();
@@ -184,11 +178,7 @@ impl<'a> Theatre<'a> {
                 self.lose(step, now, said, next);
             }
             Action::LoseRequest(step) => {
-                let proxy = self.proxy(step);
-                let before = proxy.commands();
-                proxy.hold_requests();
-                self.send(step, now);
-                self.proxy(step).wait_for_commands(before + 1, PATIENCE);
+                self.send_and_hold(step, now);
                 self.lose(step, now, said, next);
             }
             Action::Notify(who) => {
@@ -216,6 +206,15 @@ impl<'a> Theatre<'a> {
         self.keep_up(next.now);
     }
 
+    /// The command comes to the proxy, and no further.
+    fn send_and_hold(&mut self, step: Move, now: Tick) {
+        let proxy = self.proxy(step);
+        proxy.hold_requests();
+        let before = proxy.commands();
+        self.send(step, now);
+        self.proxy(step).wait_for_commands(before + 1, PATIENCE);
+    }
+
     fn break_server(&mut self, action: Action) {
         let text = match action {
             Action::Failover => {
@@ -226,21 +225,21 @@ impl<'a> Theatre<'a> {
                 // It gets a replica of its own, as after every failover.
                 let proxy = Proxy::start_opaque(self.server.addr());
                 self.replica = Some((RedisServer::builder().replica_at(proxy.addr()).start(), proxy));
-                "the replica takes over".to_owned()
+                "the replica takes over"
             }
             Action::Jump => {
                 let jump = self.case.setting.faults.jump;
                 let step = i64::try_from(self.scale.step.as_millis()).expect("steps are short");
                 self.server.shift_clock(i64::from(jump) * step);
-                "the server's clock jumps".to_owned()
+                "the server's clock jumps"
             }
             _ => {
                 self.server.kill();
                 self.server.restart_empty();
-                "the server is killed, and comes back empty".to_owned()
+                "the server is killed, and comes back empty"
             }
         };
-        self.recorder.record("lab", What::Fault { text });
+        self.recorder.record("lab", What::Fault { text: text.to_owned() });
         if action != Action::Jump {
             self.connect_all();
         }

@@ -60,7 +60,6 @@ impl Server {
         *self = Self { listeners: std::mem::take(&mut self.listeners), ..Self::default() };
     }
 
-    /// The connections of a process are gone.
     pub(crate) fn disconnect(&mut self, who: u8) {
         self.watches.retain(|(other, _), _| *other != who);
         self.deafen(who);
@@ -72,7 +71,6 @@ impl Server {
         self.watches.remove(&connection);
     }
 
-    /// What is at the lock.
     pub(crate) fn at_lock(&self, now: Tick) -> AtLock {
         let entry = self.get(LOCK, now);
         let value = entry.map_or(Value::Nil, |_| self.text(LOCK));

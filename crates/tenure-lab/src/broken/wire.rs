@@ -13,7 +13,6 @@ use super::program::Tick;
 pub(crate) struct Scale {
     /// When step 0 begins, in nanoseconds since boot.
     pub start: u64,
-    /// How long a step is.
     pub step: Duration,
     /// What the wall clock of a right host says at step 0, in milliseconds.
     pub wall: i64,

@@ -9,16 +9,12 @@ use super::command::{Command, Value};
 use super::program::{Change, Client, Part, Stage, Tick};
 use super::server::Server;
 
-/// Everything at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
-    /// The time.
     pub(crate) now: Tick,
-    /// The server.
     pub(crate) server: Server,
     /// By how much its clock is ahead.
     pub(crate) jumped: Tick,
-    /// The clients.
     pub(crate) clients: Vec<Client>,
     /// What may still go wrong.
     pub(crate) left: Faults,
@@ -43,44 +39,33 @@ pub(crate) enum Action {
     Step(Move),
     /// A client sends its next command, which is on its way.
     Send(Move),
-    /// The server executes what was sent.
     Run(u8, usize),
-    /// The client hears the reply.
     Hear(u8, usize),
     /// As a step, but the reply is lost with the connection.
     LoseReply(Move),
     /// As a step, but the command is lost with the connection.
     LoseRequest(Move),
-    /// A client that listens gets a message.
     Notify(u8),
     /// A client writes to the guarded resource, which looks at its fence.
     Write(u8),
     /// The work of a client that has given up is done.
     EndWork(u8),
-    /// kill -9.
     Crash(u8),
-    /// The data is gone.
     Flush,
     /// Another server takes over, which has none of the data.
     Failover,
-    /// The server's clock jumps.
     Jump,
     /// A client hears no more of what is published, and does not know.
     Deafen(u8),
-    /// Time passes.
     Tick,
     /// Time passes, and the client's machine sleeps meanwhile.
     Sleep(u8),
 }
 
-/// Who moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Move {
-    /// Which client.
     pub(crate) who: u8,
-    /// Which of its lanes.
     pub(crate) lane: usize,
-    /// Which routine it begins.
     pub(crate) begin: Option<Part>,
 }
 
@@ -89,20 +74,15 @@ pub(crate) struct Move {
 pub(crate) enum Said {
     /// A client sent a command and got, or will get, this.
     Ran(u8, Command, Value),
-    /// A client sent a command.
     Sent(u8, Command),
-    /// A command was lost.
     Lost(u8, Command),
     /// A client heard what was executed before.
     Heard(u8, Value),
-    /// A client experienced something.
     Changed(u8, Change),
-    /// The resource took a write, or refused it.
     Wrote(u8, Option<i16>, bool),
 }
 
 impl World {
-    /// The beginning.
     pub(crate) fn new(setting: &Setting) -> Self {
         let clients = (0..setting.clients).map(|who| Client::new(who, setting.skews[usize::from(who)]));
         Self {
@@ -211,22 +191,11 @@ impl World {
         }
     }
 
-    /// Lets `action` happen.
     pub(crate) fn apply(&mut self, setting: &Setting, action: Action) -> Vec<Said> {
         let mut said = Vec::new();
         match action {
-            Action::Step(next) => {
-                if let Some((connection, command)) = self.send(setting, next, &mut said) {
-                    let reply = self.run(setting, next.who, connection, command);
-                    said.push(Said::Ran(next.who, command, reply));
-                    self.hear(setting, next.who, next.lane, reply, &mut said);
-                }
-            }
-            Action::Send(next) => {
-                self.left.slow -= 1;
-                if let Some((_, command)) = self.send(setting, next, &mut said) {
-                    said.push(Said::Sent(next.who, command));
-                }
+            Action::Step(next) | Action::Send(next) | Action::LoseReply(next) | Action::LoseRequest(next) => {
+                self.say(setting, action, next, &mut said);
             }
             Action::Run(who, lane) => {
                 let stage = self.client(who).lanes[lane].stage;
@@ -242,23 +211,6 @@ impl World {
                     self.hear(setting, who, lane, reply, &mut said);
                 }
             }
-            Action::LoseReply(next) => {
-                self.left.lost_replies -= 1;
-                if let Some((connection, command)) = self.send(setting, next, &mut said) {
-                    self.run(setting, next.who, connection, command);
-                    self.server.hang_up((next.who, connection));
-                    said.push(Said::Ran(next.who, command, Value::Broken));
-                    self.hear(setting, next.who, next.lane, Value::Broken, &mut said);
-                }
-            }
-            Action::LoseRequest(next) => {
-                self.left.lost_requests -= 1;
-                if let Some((connection, command)) = self.send(setting, next, &mut said) {
-                    self.server.hang_up((next.who, connection));
-                    said.push(Said::Lost(next.who, command));
-                    self.hear(setting, next.who, next.lane, Value::Broken, &mut said);
-                }
-            }
             Action::Notify(who) => {
                 self.server.mail.remove(&who);
                 said.push(Said::Heard(who, Value::Word("message")));
@@ -272,6 +224,34 @@ impl World {
             fault => self.suffer(fault),
         }
         said
+    }
+
+    /// A client sends its next command; what is not slow is heard at once.
+    fn say(&mut self, setting: &Setting, action: Action, next: Move, said: &mut Vec<Said>) {
+        match action {
+            Action::Send(_) => self.left.slow -= 1,
+            Action::LoseReply(_) => self.left.lost_replies -= 1,
+            Action::LoseRequest(_) => self.left.lost_requests -= 1,
+            _ => {}
+        }
+        let Move { who, lane, .. } = next;
+        let Some((connection, command)) = self.send(setting, next, said) else { return };
+        let mut reply = Value::Broken;
+        match action {
+            Action::Send(_) => return said.push(Said::Sent(who, command)),
+            Action::LoseRequest(_) => said.push(Said::Lost(who, command)),
+            _ => {
+                let ran = self.run(setting, who, connection, command);
+                if matches!(action, Action::Step(_)) {
+                    reply = ran;
+                }
+                said.push(Said::Ran(who, command, reply));
+            }
+        }
+        if !matches!(action, Action::Step(_)) {
+            self.server.hang_up((who, connection));
+        }
+        self.hear(setting, who, lane, reply, said);
     }
 
     fn suffer(&mut self, fault: Action) {
