@@ -67,10 +67,10 @@ impl Explored {
 
 /// Makes the run of `seed`.
 pub fn one(seed: u64) -> Explored {
-    run::one(seed, Flaw::None)
+    run::one(seed, None)
 }
 
 /// Makes the run of `seed` with something broken that must be found.
 pub fn flawed(seed: u64, flaw: Flaw) -> Explored {
-    run::one(seed, flaw)
+    run::one(seed, Some(flaw))
 }

@@ -12,6 +12,7 @@ pub(crate) const FENCE: &str = "fence";
 
 /// What is stored, sent or answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[rustfmt::skip]
 pub(crate) enum Value {
     #[default]
     Nil,
@@ -19,17 +20,11 @@ pub(crate) enum Value {
     /// A text that is the same for all.
     Word(&'static str),
     /// Random bits of one take of one client.
-    Token {
-        who: u8,
-        take: u8,
-    },
+    Token { who: u8, take: u8 },
     /// A point in time, by its writer's wall clock.
     At(Tick),
     /// A row of a table: its version counts its updates, and its lease ends by its writer's wall clock.
-    Row {
-        version: i16,
-        ends: Tick,
-    },
+    Row { version: i16, ends: Tick },
     /// No reply came: the connection broke.
     Broken,
 }
@@ -52,6 +47,7 @@ type Key = &'static str;
 
 /// One command, executed in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[rustfmt::skip]
 pub(crate) enum Command {
     SetNx(Key, Value),
     SetNxPx(Key, Value, Tick),
@@ -83,22 +79,10 @@ pub(crate) enum Command {
     /// Counts the holds of one owner up or down (a re-entrant lock); deletes the field at 0.
     Count(Key, Value, i8, Tick),
     /// A semaphore: forgets members with a score before `at - ttl`, adds one if fewer than `limit` are left; 1 or 0.
-    Enter {
-        key: Key,
-        member: Value,
-        at: Tick,
-        ttl: Tick,
-        limit: u8,
-    },
+    Enter { key: Key, member: Value, at: Tick, ttl: Tick, limit: u8 },
     /// Drops from the queue's head each member that is late at `at`, then takes the name if it is free and nobody waits in
     /// front, or queues for `patience` longer than those in front; 1 if it has it.
-    TakeInTurn {
-        key: Key,
-        member: Value,
-        at: Tick,
-        ttl: Tick,
-        patience: Tick,
-    },
+    TakeInTurn { key: Key, member: Value, at: Tick, ttl: Tick, patience: Tick },
     /// Joins the readers unless a writer is there, and lets the set live for a ttl.
     ReadLock(Key, Value, Tick),
     ReadUnlock(Key, Value),
@@ -106,11 +90,7 @@ pub(crate) enum Command {
     WriteLock(Key, Value, Tick),
     Select(Key),
     /// Of this version of the row only; the number of rows.
-    Update {
-        key: Key,
-        version: i16,
-        ends: Tick,
-    },
+    Update { key: Key, version: i16, ends: Tick },
     /// A script of ours, at a lock whose value is a timestamp.
     Stamp(Stamp),
 }

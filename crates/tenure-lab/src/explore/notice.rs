@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::clock::At;
 use super::coverage::Met;
-use super::mix::{Fate, Mix};
+use super::mix::Mix;
 use super::network::Job;
 use super::server::Done;
 use super::world::Inner;
@@ -43,10 +43,10 @@ impl Inner {
         };
         let watchers: Vec<_> = self.network.watchers.iter().filter(is_for).map(|watcher| watcher.notices.clone()).collect();
         for watcher in watchers {
-            if self.happens(mix, now, Fate::LosePush, Met::LostPush) {
+            if self.happens(mix, now, Met::LostPush) {
                 continue;
             }
-            let times = if self.happens(mix, now, Fate::PushTwice, Met::PushedTwice) { 2 } else { 1 };
+            let times = if self.happens(mix, now, Met::PushedTwice) { 2 } else { 1 };
             for _ in 0..times {
                 let at = now + self.way(mix, now);
                 self.network.push(at, Job::Notify(watcher.clone(), notice.clone()));

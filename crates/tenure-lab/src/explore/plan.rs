@@ -34,7 +34,6 @@ pub(super) enum Cut {
     Poll(u32),
 }
 
-/// How a tenure ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Release,
@@ -73,7 +72,6 @@ pub(super) struct Plan {
     pub(super) end: End,
 }
 
-/// What is done between two parts of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Between {
     Nothing,

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Clock, EndReason, Error, ErrorKind, Guard, Lease, Locker, ReleaseOutcome};
+use tenure::{Clock, EndReason, Error, ErrorKind, Guard, Lease, Locker, Name, ReleaseOutcome};
 use tenure_testkit::history::{Rule, What};
 use tenure_testkit::worker::lock;
 
 use super::clock::{SimClock, ms};
 use super::coverage::Met;
-use super::mix::Fate;
 use super::plan::{Between, Cut, End, Looks, Plan, share, smaller};
 use super::store::SimStore;
 use super::world::{GRAIN, Held, World};
@@ -42,7 +41,14 @@ impl Process {
         self.claims.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn failed(&self, claim: u32, error: &Error) {
+    /// A new claim that asks for a name.
+    pub(super) fn asks(&self, name: &Name) -> u32 {
+        let claim = self.claim();
+        self.record(What::Ask { claim, name: name.as_str().to_owned() });
+        claim
+    }
+
+    fn failed(&self, claim: u32, error: &Error) {
         self.world.met(match error.kind() {
             ErrorKind::TimedOut => Met::TimedOut,
             ErrorKind::Unreachable | ErrorKind::Unavailable => Met::NoAnswer,
@@ -143,7 +149,7 @@ impl Task {
         let locker = &self.process.locker;
         if self.rng.bool() {
             let _ = locker.release(&lease).await;
-        } else if self.process.world.mix.odds(Fate::Panic) == 0 {
+        } else if self.process.world.mix.odds(Met::Panicked) == 0 {
             let _ = locker.renew(&lease).await;
             self.process.world.state().handed.push(lease);
         }
@@ -153,15 +159,10 @@ impl Task {
         let Some(lease) = self.handed() else { return };
         let process = Arc::clone(&self.process);
         let plan = self.plan(true).adopt(&lease);
-        let claim = process.claim();
-        process.record(What::Ask { claim, name: lease.name.as_str().to_owned() });
-        match self.unless_cut(plan.cut, process.locker.adopt(&lease)).await {
-            None => self.cancelled(claim),
-            Some(Err(error)) => process.failed(claim, &error),
-            Some(Ok(guard)) => {
-                process.world.met(Met::Adoption);
-                self.hold(claim, plan, guard).await;
-            }
+        let claim = process.asks(&lease.name);
+        if let Some(guard) = self.taken(&[claim], plan.cut, process.locker.adopt(&lease)).await {
+            process.world.met(Met::Adoption);
+            self.hold(claim, plan, guard).await;
         }
     }
 
@@ -176,13 +177,23 @@ impl Task {
         if let Some(also) = plan.also.clone() {
             return self.lock_both(plan, &also).await;
         }
-        let claim = process.claim();
-        process.record(What::Ask { claim, name: plan.name.as_str().to_owned() });
-        match self.unless_cut(plan.cut, plan.of(&process.locker).acquire()).await {
-            None => self.cancelled(claim),
-            Some(Err(error)) => process.failed(claim, &error),
-            Some(Ok(guard)) => self.hold(claim, plan, guard).await,
+        let claim = process.asks(&plan.name);
+        if let Some(guard) = self.taken(&[claim], plan.cut, plan.of(&process.locker).acquire()).await {
+            self.hold(claim, plan, guard).await;
         }
+    }
+
+    /// What a call took for `claims`, unless it failed or was cut.
+    pub(super) async fn taken<T>(&self, claims: &[u32], cut: Cut, work: impl Future<Output = Result<T, Error>>) -> Option<T> {
+        let taken = self.unless_cut(cut, work).await;
+        for &claim in claims {
+            match &taken {
+                None => self.cancelled(claim),
+                Some(Err(error)) => self.process.failed(claim, error),
+                Some(Ok(_)) => {}
+            }
+        }
+        taken.and_then(Result::ok)
     }
 
     pub(super) async fn unless_cut<T>(&self, cut: Cut, work: impl Future<Output = T>) -> Option<T> {
@@ -193,7 +204,7 @@ impl Task {
         }
     }
 
-    pub(super) fn cancelled(&self, claim: u32) {
+    fn cancelled(&self, claim: u32) {
         self.process.world.met(Met::CancelledWait);
         self.process.record(What::Failed { claim, kind: Some("Cancelled".to_owned()), text: String::new() });
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::{Coverage, Explored, Flaw, flawed};
+use super::{Coverage, Explored, Flaw, flawed, one};
 
 /// How far to explore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub fn many(first_seed: u64, extent: Extent, jobs: usize, mut on_progress: impl 
                         return;
                     }
                     let mut part = Report::default();
-                    (from..end.min(from + CHUNK)).for_each(|seed| part.count(flawed(seed, Flaw::None)));
+                    (from..end.min(from + CHUNK)).for_each(|seed| part.count(one(seed)));
                     if sender.send(part).is_err() {
                         return;
                     }

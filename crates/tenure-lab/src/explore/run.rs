@@ -30,7 +30,7 @@ const FREE: Duration = Duration::from_secs(12);
 const REST: Duration = Duration::from_secs(120);
 
 /// Makes the run of `seed`.
-pub(super) fn one(seed: u64, flaw: Flaw) -> Explored {
+pub(super) fn one(seed: u64, flaw: Option<Flaw>) -> Explored {
     fastrand::seed(seed);
     let mut rng = Rng::with_seed(seed);
     let mix = Mix::choose(&mut rng, flaw);
@@ -138,8 +138,7 @@ async fn heal(world: &Arc<World>, members: Vec<Member>) {
 
 /// Takes a name once, when everything is well again.
 async fn probe(prober: &Process, name: &Name, share: Share) {
-    let claim = prober.claim();
-    prober.record(What::Ask { claim, name: name.as_str().to_owned() });
+    let claim = prober.asks(name);
     match lock(&prober.locker, name.as_str(), share).ttl(Duration::from_secs(2)).acquire().await {
         Err(error) => prober.world.find(Rule::NotGranted, format!("{name:?} after the last fault: {error}")),
         Ok(guard) => {
@@ -169,7 +168,7 @@ fn leaks(world: &World) {
             let Some(token) = state.tokens.get(&owner) else { continue };
             let dead = world.mix.lives.get(token.process).is_some_and(|life| life.crash_at.is_some());
             // A refusal ends a clean-up, and a value that was given is never cleared up.
-            let refused = world.mix.odds(super::mix::Fate::Forbid) > 0;
+            let refused = world.mix.odds(Met::Forbidden) > 0;
             // Where commands run late, one may come when the clean-up has ended: after its ttl, or for a second copy.
             let too_late = |from: Origin| from.copy || from.ran_at - from.sent_at > from.ttl / 100 * 95;
             let late = world.mix.late && state.server.origin(&owner).is_some_and(too_late);

@@ -8,13 +8,14 @@ use tenure::{AcquireReply, Enqueue, Entry, Error, Fence, Lease, Name, Owner, Rel
 
 use super::Flaw;
 use super::clock::{At, ms, nanos};
+use super::mix::Blow;
 
 const MS: u64 = ms(1);
 const RECHECK: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 pub(super) struct Server {
-    flaw: Flaw,
+    flaw: Option<Flaw>,
     counter: u64,
     names: Vec<(Name, Record)>,
     /// What the last acquisition of each owner was.
@@ -53,7 +54,7 @@ impl<T> Done<T> {
 }
 
 impl Server {
-    pub(super) fn new(names: &[Name], grain: u64, flaw: Flaw) -> Self {
+    pub(super) fn new(names: &[Name], grain: u64, flaw: Option<Flaw>) -> Self {
         // The counter begins high, so that a flaw may let it fall; the clock starts ahead, so that it can go back.
         let (counter, ahead) = (1_000, (1 << 40) + grain);
         let names = names.iter().map(|name| (name.clone(), Record::default())).collect();
@@ -66,20 +67,13 @@ impl Server {
         Duration::from_nanos((now + self.ahead - self.behind) / MS * MS)
     }
 
-    pub(super) fn jump_forward(&mut self, by: u64) {
-        self.ahead += by;
-    }
-
-    pub(super) fn jump_back(&mut self, by: u64) {
-        self.behind += by;
-    }
-
-    /// Forgets everything but the counter, or one name.
-    pub(super) fn forget(&mut self, name: Option<usize>) {
-        for (index, (_, record)) in self.names.iter_mut().enumerate() {
-            if name.is_none_or(|name| name == index) {
-                *record = Record::default();
-            }
+    /// All but the counter is lost, or one name; or the clock jumps.
+    pub(super) fn suffer(&mut self, blow: Blow) {
+        match blow {
+            Blow::Flush => self.names.iter_mut().for_each(|(_, record)| *record = Record::default()),
+            Blow::Delete(name) => self.names[name].1 = Record::default(),
+            Blow::Forward(by) => self.ahead += by,
+            Blow::Back(by) => self.behind += by,
         }
     }
 
@@ -114,7 +108,7 @@ impl Server {
         let (clock, flaw, counter) = (self.clock(now), self.flaw, &mut self.counter);
         let mut next = || {
             *counter += 1;
-            if flaw == Flaw::FenceFallsBack && counter.is_multiple_of(5) {
+            if flaw == Some(Flaw::FenceFallsBack) && counter.is_multiple_of(5) {
                 *counter -= 9;
             }
             *counter
@@ -127,20 +121,14 @@ impl Server {
     pub(super) fn acquire(&mut self, request: &Request, now: At, sent_at: At, copy: bool) -> Result<Done<AcquireReply>, Error> {
         let flaw = self.flaw;
         let asked = self.as_flawed(request, now);
-        let turn = self.on(&request.name, now, |record, clock, next| {
-            let turn = record.acquire(&asked, "", clock, next)?;
-            if flaw == Flaw::RepeatShortens {
-                shorten(record, &asked.owner, clock + asked.ttl);
-            }
-            Ok::<_, Error>(turn)
-        })?;
+        let turn = self.on(&request.name, now, |record, clock, next| record.acquire(&asked, "", clock, next))?;
         self.origins.insert(request.owner.clone(), Origin { sent_at, ran_at: now, copy, ttl: nanos(request.ttl) });
         let mark = Some(self.counter);
         let mut done = Done::of(turn, |answer| answer.acquired(RECHECK, mark));
         if let AcquireReply::Granted(grant) = &mut done.answer {
             grant.ttl = request.ttl;
             self.given.extend(grant.fence.map(|fence| (request.owner.clone(), fence.counter())));
-            if flaw == Flaw::TellsOldFence {
+            if flaw == Some(Flaw::TellsOldFence) {
                 grant.fence = grant.fence.and_then(|fence| Fence::from_counter(fence.counter() - 1));
             }
         }
@@ -157,10 +145,10 @@ impl Server {
         let mut request = request.clone();
         let holder = || anyone(self.held(&request.name, now).map(|(held, _)| held)).map(|held| held.owner.clone());
         match (self.flaw, &mut request.enqueue) {
-            (Flaw::ShortClaim, Enqueue::Join { handoff_ttl: claim, .. }) => *claim /= 2,
-            (Flaw::ShortLease, _) => request.ttl -= request.ttl / 10,
-            (Flaw::GivenIsMine, _) => request.generated = true,
-            (Flaw::AdoptsAnything, _) if request.from.is_some() => request.from = holder(),
+            (Some(Flaw::ShortClaim), Enqueue::Join { handoff_ttl: claim, .. }) => *claim /= 2,
+            (Some(Flaw::ShortLease), _) => request.ttl -= request.ttl / 10,
+            (Some(Flaw::GivenIsMine), _) => request.generated = true,
+            (Some(Flaw::AdoptsAnything), _) if request.from.is_some() => request.from = holder(),
             _ => {}
         }
         request
@@ -169,22 +157,11 @@ impl Server {
     pub(super) fn renew(&mut self, lease: &Lease, now: At) -> RenewReply {
         let flaw = self.flaw;
         self.on(&lease.name, now, |record, clock, _| {
-            let held = anyone(record.holders()).cloned();
-            let owner = match held {
-                Some(held) if flaw == Flaw::RenewsLinger && held.lingers && held.owner == lease.owner.lingering() => {
-                    let revived = Held { owner: lease.owner.clone(), lingers: false, ..held };
-                    *record = Record::new([revived], record.waiters().cloned().collect::<Vec<_>>());
-                    lease.owner.clone()
-                }
-                Some(held) if flaw == Flaw::RenewsAnyone && !held.lingers => held.owner,
-                _ => lease.owner.clone(),
-            };
-            let renewal = record.renew(&owner, lease.ttl, clock);
-            if flaw == Flaw::RenewalShortens {
-                shorten(record, &owner, clock + lease.ttl);
-            }
-            if flaw == Flaw::ShrinksShare {
-                change(record, &owner, |held| Held { share: least(held.share), ..held });
+            let renewal = record.renew(&lease.owner, lease.ttl, clock);
+            match flaw {
+                Some(Flaw::RenewalShortens) => change(record, &lease.owner, |held| held.until = clock + lease.ttl),
+                Some(Flaw::ShrinksShare) => change(record, &lease.owner, |held| held.share = least(held.share)),
+                _ => {}
             }
             renewal
         })
@@ -192,11 +169,11 @@ impl Server {
 
     pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Done<ReleaseReply> {
         let flaw = self.flaw;
-        if flaw == Flaw::LosesReleases {
+        if flaw == Some(Flaw::LosesReleases) {
             return Done { answer: ReleaseReply::Released, served: Vec::new(), freed: false };
         }
         let turn = self.on(&lease.name, now, |record, clock, next| {
-            let any = anyone(record.holders()).map(|held| held.owner.clone()).filter(|_| flaw == Flaw::ReleasesAnyone);
+            let any = anyone(record.holders()).map(|held| held.owner.clone()).filter(|_| flaw == Some(Flaw::ReleasesAnyone));
             record.release(any.as_ref().unwrap_or(&lease.owner), linger, clock, next)
         });
         self.notes(&turn.served);
@@ -219,15 +196,10 @@ fn anyone<'a>(holders: impl Iterator<Item = &'a Held>) -> Option<&'a Held> {
     holders.min_by_key(|held| held.counter)
 }
 
-/// The owner's lease ends at `until`, whatever it was.
-fn shorten(record: &mut Record, owner: &Owner, until: Duration) {
-    change(record, owner, |held| Held { until, ..held });
-}
-
 /// The owner's lease becomes another.
-fn change(record: &mut Record, owner: &Owner, into: impl Fn(Held) -> Held) {
-    let holders: Vec<Held> = record.holders().cloned().collect();
-    let holders = holders.into_iter().map(|held| if held.owner == *owner { into(held) } else { held });
+fn change(record: &mut Record, owner: &Owner, change: impl Fn(&mut Held)) {
+    let mut holders: Vec<Held> = record.holders().cloned().collect();
+    holders.iter_mut().filter(|held| held.owner == *owner).for_each(change);
     *record = Record::new(holders, record.waiters().cloned().collect::<Vec<_>>());
 }
 

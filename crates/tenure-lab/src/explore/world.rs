@@ -19,11 +19,10 @@ use super::network::Network;
 use super::server::Server;
 use super::watched::Watched;
 
-/// A world, shared by its processes.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) mix: Mix,
-    pub(super) flaw: Flaw,
+    pub(super) flaw: Option<Flaw>,
     pub(super) names: Vec<Name>,
     began: OnceLock<Instant>,
     state: Mutex<Inner>,
@@ -60,7 +59,6 @@ pub(super) struct Token {
     number: usize,
     /// When the last acquisition with it was sent.
     pub(super) sent_at: At,
-    /// A release of it was sent.
     released: bool,
     /// Somebody has held by it.
     pub(super) granted: bool,
@@ -90,7 +88,7 @@ pub(super) struct Held {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, mix: Mix, mut rng: Rng, flaw: Flaw) -> Self {
+    pub(super) fn new(seed: u64, mix: Mix, mut rng: Rng, flaw: Option<Flaw>) -> Self {
         let names: Vec<Name> =
             ["a", "b", "c"].iter().take(mix.names.len()).map(|name| Name::new(name).expect("a good name")).collect();
         let state = Inner {
@@ -229,7 +227,6 @@ impl World {
         }
     }
 
-    /// Another guard stands for a tenure.
     pub(super) fn reentered(&self, who: &str, held: &Held) {
         let mut state = self.state();
         let watched = state.watched.iter_mut().find(|watched| watched.claim == held.claim && watched.who == who);

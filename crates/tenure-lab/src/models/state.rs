@@ -133,18 +133,12 @@ pub(crate) struct Claim {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[rustfmt::skip]
 pub(crate) enum Op {
     /// Takes a free name, and counts; `lift`s the counter before.
-    Take {
-        lift: bool,
-        seen: u8,
-    },
+    Take { lift: bool, seen: u8 },
     /// Takes a free name, or finds it taken by this token (if that `mine_counts`), or takes it over `from` another.
-    Claim {
-        mine_counts: bool,
-        from: Option<Id>,
-        seen: u8,
-    },
+    Claim { mine_counts: bool, from: Option<Id>, seen: u8 },
     /// Serves those who wait, then takes the name, or an entry in the queue.
     Join,
     /// As `Join`, but first gives up what a `Take` has taken.
@@ -152,9 +146,7 @@ pub(crate) enum Op {
     /// The heartbeat of an entry.
     Keep,
     /// For the ttl, or for one tick.
-    Renew {
-        short: bool,
-    },
+    Renew { short: bool },
     Release,
 }
 
@@ -163,30 +155,19 @@ impl Op {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[rustfmt::skip]
 pub(crate) enum Answer {
     /// To `Take`: taken, with this counter, which should be above the floor.
-    Took {
-        counter: u8,
-        floor: u8,
-    },
+    Took { counter: u8, floor: u8 },
     /// To `Take`: it is not free.
-    NotFree {
-        floor: u8,
-    },
-    Granted {
-        counter: u8,
-        waiting: bool,
-    },
+    NotFree { floor: u8 },
+    Granted { counter: u8, waiting: bool },
     Busy,
     /// It has an entry; so many were granted when this was said.
-    Queued {
-        mark: u8,
-    },
+    Queued { mark: u8 },
     /// To `Keep`: it has no entry, and was served none that it still has.
     NoPlace,
-    Renewed {
-        short: bool,
-    },
+    Renewed { short: bool },
     Gone,
     Released,
     NotHeld,

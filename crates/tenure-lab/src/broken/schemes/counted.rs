@@ -6,7 +6,6 @@ use super::{TTL, delete_if_mine, takes_by, token_of};
 use crate::broken::command::{Command, LOCK, Value};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won};
 
-/// A fence from `INCR`, in the same script as the grant.
 pub(crate) const INCR_FENCE: Scheme = Scheme {
     resource: Some(Comparison::Order),
     ..Scheme::new("a token, and a fence from INCR", take_with_fence, delete_if_mine)
@@ -16,13 +15,11 @@ pub(crate) const INCR_FENCE: Scheme = Scheme {
 pub(crate) const UNORDERED_FENCE: Scheme =
     Scheme::new("a token, and the owner's number as the fence", take_with_id, delete_if_mine);
 
-/// A resource that compares the fence with the one it has seen for equality.
 pub(crate) const EQUAL_FENCE: Scheme = Scheme {
     resource: Some(Comparison::Equality),
     ..Scheme::new("a fence that the resource compares for equality", take_with_fence, delete_if_mine)
 };
 
-/// A re-entrant lock: a count of holds, up and down by one; a command without an answer is sent again.
 pub(crate) const REENTRANT: Scheme =
     Scheme::new("", take_twice, delete_if_mine).renewed_by("a re-entrant lock that counts by HINCRBY", give_up_inner);
 

@@ -4,11 +4,9 @@ use super::{TTL, delete, frees_by, get_then_delete};
 use crate::broken::command::{Command, LOCK, ONE, Value};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won_until};
 
-/// Taken over by `GETSET`; given up by `DEL` before one's own deadline.
 pub(crate) const GETSET: Scheme =
     Scheme::new("SETNX, GET, GETSET with a deadline as the value; DEL before one's deadline", take, delete_in_time);
 
-/// Given up by `GET`, and `DEL` if it is mine.
 pub(crate) const GETSET_COMPARED: Scheme =
     Scheme::new("SETNX, GET, GETSET with a deadline as the value; GET, then DEL", take, get_then_delete);
 
@@ -20,7 +18,6 @@ pub(crate) const GETSET_AGAIN: Scheme =
 pub(crate) const FORGETFUL: Scheme =
     Scheme::new("SETNX, GET, GETSET; the deadline is noted only on the way over GETSET", take, delete_if_noted);
 
-/// Taken over by `DEL` and `SETNX`.
 pub(crate) const DEL_SETNX: Scheme =
     Scheme::new("a deadline as the value; an expired one is deleted, then SETNX", take_by_delete, delete);
 

@@ -5,10 +5,8 @@ use crate::broken::command::{Command, LOCK, OK, ONE, Value, ZERO};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won_until};
 use crate::broken::timestamp::{Stamp, Task, Unit};
 
-/// `scheme=php`.
 pub(crate) const PHP: Scheme = Scheme::new("", take, release).renewed_by("tenure, scheme=php", renew);
 
-/// `scheme=getset`.
 pub(crate) const GETSET: Scheme = Scheme { unit: Unit::End, about: "tenure, scheme=getset", ..PHP };
 
 /// `scheme=watch`, as far as a name goes that nobody waits for.

@@ -4,11 +4,9 @@ use super::{TTL, delete_if_mine, get_then_delete};
 use crate::broken::command::{Command, LOCK, ONE, Value};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won_until};
 
-/// As the class has it.
 pub(crate) const PHP: Scheme =
     Scheme::new("SETNX, EXPIRE; keys without expiry are adopted; GET, then DEL", take, get_then_delete);
 
-/// With `expire`, by which its user prolongs the lease.
 pub(crate) const PROLONGED: Scheme = PHP.renewed_by("SETNX, EXPIRE, adoption; prolonged by GET, then EXPIRE", get_then_expire);
 
 /// With its release mended to compare-and-delete in one step: the value itself is no identity.

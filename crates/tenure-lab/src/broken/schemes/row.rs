@@ -4,7 +4,6 @@ use super::{TTL, frees_by};
 use crate::broken::command::{Command, LOCK, ONE, Value};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won_until};
 
-/// Reads the version, looks whether the lease has ended, and updates that version: by the clock of the application.
 pub(crate) const ROW: Scheme = Scheme::new("a row with a version; its end by the clock of the application", take, give_up);
 
 /// The same without a look at the lease.

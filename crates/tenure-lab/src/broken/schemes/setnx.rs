@@ -4,28 +4,22 @@ use super::{FIXED, TTL, delete, nothing, takes_by};
 use crate::broken::command::{Command, LOCK, ONE};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won_until};
 
-/// `SETNX`, then `EXPIRE`, then `DEL`.
 pub(crate) const SETNX_EXPIRE: Scheme =
     Scheme::new("SETNX, then EXPIRE, then DEL", |_, turn| setnx_then(turn, Command::Expire(LOCK, TTL)), delete);
 
-/// Both in one script, then `DEL`.
 pub(crate) const SCRIPT: Scheme = Scheme::new(
     "SETNX and EXPIRE in one script, then DEL",
     |_, turn| takes_by(turn, Command::SetNxExpire(LOCK, FIXED, TTL)),
     delete,
 );
 
-/// `SET NX PX`, then `DEL`.
 pub(crate) const SET_NX: Scheme = Scheme::new("SET NX PX with a fixed value, then DEL", set_nx, delete);
 
-/// A ttl below a second in a unit of whole seconds.
 pub(crate) const ROUNDED_TO_ZERO: Scheme =
     Scheme::new("SETNX, then EXPIRE in whole seconds", |_, turn| setnx_then(turn, Command::ExpireNow(LOCK)), delete);
 
-/// An error is taken for "held by another", and nothing is cleared up.
 pub(crate) const ERROR_IS_BUSY: Scheme = Scheme::new("SET NX PX; an error means \"held by another\"", set_nx, delete);
 
-/// The guard's drop is compiled out.
 pub(crate) const DROP_DOES_NOTHING: Scheme = Scheme::new("SET NX PX; dropping the guard does nothing", set_nx, nothing);
 
 fn setnx_then(turn: Turn, expire: Command) -> Next {

@@ -7,17 +7,14 @@ use crate::broken::program::{Client, Next, Scheme, Turn, call, won};
 /// How many may enter the semaphore.
 pub(crate) const PERMITS: u8 = 2;
 
-/// A semaphore that forgets members by the clock of each client that comes.
 pub(crate) const CLIENT_CLOCK: Scheme =
     Scheme::new("a semaphore that forgets members by the clock of whoever comes", enter, |client, turn| {
         frees_by(turn, Command::Leave(LOCK, client.mine))
     });
 
-/// A semaphore that counts who is in, and keeps no leases.
 pub(crate) const COUNTER: Scheme =
     Scheme::new("a semaphore that is a counter: INCR, and DECR", count_in, |_, turn| frees_by(turn, Command::Decr(LOCK)));
 
-/// Readers in one set with one ttl, which every reader prolongs for all.
 pub(crate) const ONE_TTL: Scheme =
     Scheme::new("", read_or_write, |client, turn| frees_by(turn, Command::ReadUnlock(LOCK, client.mine)))
         .renewed_by("readers in one set, whose one ttl every reader prolongs", |_, turn| {

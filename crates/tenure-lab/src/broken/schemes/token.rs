@@ -6,7 +6,6 @@ use crate::broken::program::{Client, Next, Scheme, Turn, call, call_on_another, 
 
 const ABOUT: &str = "SET NX PX with a token, compare-and-delete in a script";
 
-/// A token and compare-and-delete in one script, without renewal.
 pub(crate) const TOKEN: Scheme = Scheme::new(ABOUT, take, delete_if_mine);
 
 /// As [`TOKEN`], renewed in a script as well, a holder that believes no longer than its lease and clears up what it asked
@@ -20,52 +19,41 @@ pub(crate) const TWO_STEPS: Scheme = Scheme::new("SET NX PX with a token; GET, t
 /// As [`TOKEN`], but the holder looks at no clock.
 pub(crate) const LONG_WORK: Scheme = Scheme::new(ABOUT, take_and_work, delete_if_mine);
 
-/// The token is an address and a thread's number, which two processes share.
 pub(crate) const REPEATING: Scheme =
     Scheme::new("SET NX PX with address and thread number, compare-and-delete in a script", take_as_thread, delete_if_mine);
 
-/// Renewed by `EXPIRE`, whoever holds.
 pub(crate) const BLIND_EXPIRE: Scheme =
     TOKEN.renewed_by("a token, renewed by EXPIRE whoever holds", |_, turn| renews_by(turn, Command::Expire(LOCK, TTL)));
 
-/// Renewed by `EXPIRE`, and nobody looks at the answer.
 pub(crate) const NO_SLACK: Scheme =
     LONG_WORK.renewed_by("a token, renewed by EXPIRE at the moment the lease ends", |_, turn| match turn.line {
         0 => call(1, Command::Expire(LOCK, TTL)),
         _ => Next::Renewed(None),
     });
 
-/// Renewed by `SET XX`, whoever holds.
 pub(crate) const SET_XX: Scheme = TOKEN.renewed_by("a token, renewed by SET XX whoever holds", |client, turn| {
     renews_by(turn, Command::SetXxPx(LOCK, client.mine, TTL))
 });
 
-/// Renewed by `SET`, also when it is gone.
 pub(crate) const SET_AGAIN: Scheme = TOKEN.renewed_by("a token, renewed by SET", |client, turn| match turn.line {
     0 => call(1, Command::SetPx(LOCK, client.mine, TTL)),
     _ => Next::Renewed(Some(turn.sent + TTL)),
 });
 
-/// The lease is counted from the reply.
 pub(crate) const FROM_THE_REPLY: Scheme =
     Scheme::new("a token, and a lease that counts from the reply", take_from_the_reply, delete_if_mine);
 
-/// Renewals that fail are tried again for ever, and nobody is told.
 pub(crate) const ERRORS_ARE_LOGGED: Scheme =
     LONG_WORK.renewed_by("a token, renewed; errors are logged, and the holder is not told", renew_or_log);
 
-/// A renewal that fails is taken for a loss.
 pub(crate) const FAULT_IS_LOSS: Scheme = TOKEN.renewed_by("a token, renewed; an error counts as a loss", |client, turn| {
     renews_by(turn, Command::ExpireIf(LOCK, client.mine, TTL))
 });
 
-/// The name is given up while the work still runs.
 pub(crate) const WORKS_ON: Scheme = Scheme { works_on: true, about: "a token; released without waiting for the work", ..TOKEN };
 
-/// `WAIT` for a replica before the grant counts, on another connection than the one that wrote.
 pub(crate) const WAIT_ELSEWHERE: Scheme = Scheme::new("a token, and WAIT 1 on another connection", take_and_wait, delete_if_mine);
 
-/// Taken and given up by `WATCH`, `GET`, `MULTI`, a write, `EXEC` on one connection.
 pub(crate) const WATCH: Scheme =
     Scheme::new("a token; WATCH, GET, MULTI, SET or DEL, EXEC on one connection", take_watching, watch_release);
 
@@ -76,7 +64,6 @@ pub(crate) const POOLED_RELEASE: Scheme =
         _ => watch_release(client, turn),
     });
 
-/// Taken over a pool as well.
 pub(crate) const POOLED_ACQUIRE: Scheme =
     Scheme::new("a token; WATCH, GET, MULTI, SET, EXEC over a pool", take_pooled, watch_release);
 

@@ -4,7 +4,6 @@ use super::{TTL, delete_if_mine, frees_by, token_of};
 use crate::broken::command::{Command, LOCK, OK, ONE, Value};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, call_on_another, won_until};
 
-/// A waiter that waits for a message and nothing else.
 pub(crate) const MESSAGES_ONLY: Scheme =
     Scheme::new("a waiter that waits for a message and nothing else", take_or_listen, delete_and_publish);
 
@@ -15,7 +14,6 @@ pub(crate) const SUBSCRIBED: Scheme = Scheme::new(
     delete_and_publish,
 );
 
-/// A queue whose places end by the clocks of those who come.
 pub(crate) const FAIR: Scheme =
     Scheme::new("a fair queue whose places end by the clock of whoever comes", take_in_turn, delete_if_mine);
 
