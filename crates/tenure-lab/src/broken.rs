@@ -47,7 +47,7 @@ pub(crate) fn models() -> Vec<Model> {
 fn item(case: Case) -> Item {
     Item {
         id: case.id.to_owned(),
-        kind: Kind::Specimen,
+        kind: Kind::BrokenLock,
         subject: case.lock().to_owned(),
         fault: case.what.to_owned(),
         tier: None,

@@ -5,8 +5,8 @@
 //! The history is judged by the [checker][check] that judges real servers, and besides:
 //!
 //! - at every step no guard claims more than the store keeps for it: no larger share, no longer lease, no fence that it did not give;
-//! - no token is sent after its release, no name passes on before its shortest hold, no belief outlasts the longest;
-//! - a loss is told when belief ends, and nobody is told of one that did not happen;
+//! - no token is sent after its release, no name passes on before its shortest hold, no validity outlasts the longest;
+//! - a loss is reported when the validity ends, and none is reported that did not happen;
 //! - after the last fault every name is granted again, every task ends, every clean-up ends, and every name is free.
 //!
 //! In half of the runs commands that were given up may run late, as [`late_commands`](tenure::Features::late_commands) says; in the
@@ -39,18 +39,18 @@ use std::fmt::Write;
 use tenure_testkit::History;
 use tenure_testkit::history::{Finding, timeline};
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explored {
     /// By which it can be made again.
     pub seed: u64,
-    /// What had to survive.
+    /// The tier: how much had to survive.
     pub tier: u8,
-    /// What every process saw.
+    /// The events at every process.
     pub history: History,
-    /// What went wrong.
+    /// The broken rules.
     pub findings: Vec<Finding>,
-    /// What it met.
+    /// The faults and paths that it met.
     pub coverage: Coverage,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A model is every order in which clients, a server and what carries commands between them can act, under tenure's
 //! rules. A search visits each state once. What holds says how many there were; and to show that each rule is needed,
-//! and that the search would see it missing, there is a model without it, whose shortest counterexample is told as a
+//! and that the search would see it missing, there is a model without it, whose shortest counterexample is written as a
 //! story.
 //!
 //! A client may do nothing for as long as it likes, which is its pause; what is never delivered is lost. All clocks run
@@ -28,7 +28,7 @@ pub use story::Story;
 use protocol::Protocol;
 use search::{Found, Subject};
 
-/// Of what kind a [`Model`] is.
+/// The kind of a [`Model`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// The protocol as it stands: nothing breaks.
@@ -41,16 +41,16 @@ pub enum Expected {
 pub struct Model {
     /// Short.
     pub id: String,
-    /// What it is of, in words.
+    /// Its subject, in words.
     pub of: String,
     /// How far it goes, in words.
     pub bounds: String,
-    /// What a search must find.
+    /// The result that a search must have.
     pub expected: Expected,
     search: Box<dyn Fn() -> Searched + Send + Sync>,
 }
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Searched {
     /// Different states that were reached.
@@ -59,7 +59,7 @@ pub struct Searched {
     pub depth: usize,
     /// No state was left out: a search ends early only at a counterexample.
     pub complete: bool,
-    /// What never came about, though it should.
+    /// The sights that never occurred, though they should.
     pub missed: Vec<Sight>,
     /// The promise that does not hold.
     pub broken: Option<Promise>,

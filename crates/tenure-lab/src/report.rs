@@ -16,7 +16,7 @@ pub fn row(outcome: &Outcome, width: usize) -> String {
     let Outcome { item, seed, verdict, ok, took, .. } = outcome;
     let sign = if *ok { "ok " } else { "BAD" };
     let tier = item.tier();
-    let what = if item.kind == Kind::Specimen { format!("{}: {}", item.subject, item.fault) } else { item.fault.clone() };
+    let what = if item.kind == Kind::BrokenLock { format!("{}: {}", item.subject, item.fault) } else { item.fault.clone() };
     format!("{sign}  {:width$}  {tier}  {verdict:12}  {:>5.1}s  {seed:>8}  {what}", item.id, took.as_secs_f64())
 }
 
@@ -77,7 +77,7 @@ pub fn page(outcomes: &[Outcome], models: &[(Model, Searched)]) -> String {
     let mut text = INTRODUCTION.to_owned();
     overview(&mut text, outcomes);
     scenarios(&mut text, outcomes);
-    specimens(&mut text, outcomes);
+    broken_locks(&mut text, outcomes);
     protocol(&mut text, models);
     text
 }
@@ -195,10 +195,10 @@ fn rows<'a>(text: &mut String, outcomes: impl Iterator<Item = &'a Outcome>) {
     }
 }
 
-fn specimens(text: &mut String, outcomes: &[Outcome]) {
+fn broken_locks(text: &mut String, outcomes: &[Outcome]) {
     text.push_str(BROKEN_LOCKS);
     text.push_str("| id | the lock | what happens | verdict | seed | ours in its place |\n|---|---|---|---|---|---|\n");
-    for outcome in of(outcomes, Kind::Specimen) {
+    for outcome in of(outcomes, Kind::BrokenLock) {
         let Item { id, subject, fault, because, .. } = &outcome.item;
         let because = because.map_or_else(String::new, |rule| format!(": {rule}"));
         let _ = writeln!(
@@ -218,7 +218,7 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
         let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.what, searched.states);
     }
     text.push_str("\n### Their stories\n");
-    for outcome in of(outcomes, Kind::Specimen) {
+    for outcome in of(outcomes, Kind::BrokenLock) {
         let Item { id, subject, fault, .. } = &outcome.item;
         let story = outcome.shown.iter().flat_map(|shown| &shown.story).fold(String::new(), |all, line| all + line + "\n");
         let found = outcome.findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("; ");
@@ -226,10 +226,10 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
     }
 }
 
-/// What came of the rows that put our own client in a specimen's place.
-fn ours(specimen: &str, outcomes: &[Outcome]) -> String {
+/// What came of the rows that put our own client in the place of a broken lock.
+fn ours(lock: &str, outcomes: &[Outcome]) -> String {
     let verdict = |id: &str| outcomes.iter().find(|outcome| outcome.item.id == id).map(|outcome| outcome.verdict.to_string());
-    let rows = counterparts::of(specimen).iter().map(|id| format!("`{id}` {}", verdict(id).unwrap_or_default()));
+    let rows = counterparts::of(lock).iter().map(|id| format!("`{id}` {}", verdict(id).unwrap_or_default()));
     rows.collect::<Vec<_>>().join(", ")
 }
 

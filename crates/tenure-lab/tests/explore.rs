@@ -39,7 +39,7 @@ fn the_core_survives_the_exploration() {
         Met::Killed,
         Met::Adoption,
         Met::Served,
-        Met::Believed,
+        Met::Pushed,
         Met::Passed,
         Met::Compared,
         Met::Downgraded,
@@ -72,12 +72,12 @@ const CAUGHT: [(Flaw, u64, &[Rule]); 13] = [
     (Flaw::FenceFallsBack, 20, &[Rule::FenceOrder]),
     (Flaw::LosesReleases, 20, &[Rule::Leak]),
     (Flaw::RenewalShortens, 500, &[Rule::Overlap, Rule::FalseLoss, Rule::LateLoss]),
-    (Flaw::GivenIsMine, 50, &[Rule::Overlap]),
+    (Flaw::SuppliedIsMine, 50, &[Rule::Overlap]),
     (Flaw::AdoptsAnything, 100, &[Rule::Overlap, Rule::FalseLoss, Rule::LateLoss]),
     (Flaw::EndsNoConnection, 500, &[Rule::Leak]),
     (Flaw::KeepsShare, 100, &[Rule::Overlap]),
     (Flaw::ShrinksShare, 50, &[Rule::Overlap]),
-    (Flaw::TellsOldFence, 20, &[Rule::FenceOrder]),
+    (Flaw::ReportsOldFence, 20, &[Rule::FenceOrder]),
 ];
 
 #[test]

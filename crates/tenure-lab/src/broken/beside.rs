@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use super::case::Setting;
 use super::command::{Command, LOCK, OK, ONE, Value};
 use super::program::Tick;
-use super::server::{AtLock, ORPHANED};
+use super::server::{AtLock, UNENDED};
 use super::world::World;
 
-/// What one of the others has done.
+/// A mistake of one of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mistake {
     /// Wrote over what was another's, and had not ended.
@@ -21,14 +21,14 @@ pub(crate) enum Mistake {
     Equal,
 }
 
-/// What is known of the lock's history, for the sake of judging others.
+/// The history of the lock, by which others are judged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Beside {
     /// Who wrote what is there.
     writer: Option<u8>,
     /// When each of them last wrote.
     wrote: [Tick; 3],
-    /// What the others have done.
+    /// The mistakes of the others.
     pub(crate) mistakes: BTreeSet<Mistake>,
     /// One of ours has taken a key that had no end.
     pub(crate) adopted: bool,
@@ -65,6 +65,6 @@ impl World {
     /// Whether its key was anybody's at `now`: its value had passed, and it stood without an end for long enough.
     fn was_stopped(&self, who: u8, now: Tick) -> bool {
         let who = usize::from(who);
-        matches!(self.clients[who].mine, Value::At(end) if now >= end) && now >= self.beside.wrote[who] + ORPHANED
+        matches!(self.clients[who].mine, Value::At(end) if now >= end) && now >= self.beside.wrote[who] + UNENDED
     }
 }

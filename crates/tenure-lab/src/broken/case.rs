@@ -13,7 +13,7 @@ use crate::tables::settings;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) scheme: Scheme,
-    /// What others run at the same name, and the first of them; those before are ours.
+    /// The scheme of others at the same name, and the first of them; those before are ours.
     pub(crate) others: Option<(Scheme, u8)>,
     pub(crate) clients: u8,
     /// How much of the name there is.
@@ -25,18 +25,18 @@ pub(crate) struct Setting {
     /// By how much the wall clock of each is ahead.
     pub(crate) skews: [Tick; 3],
     /// By how much the server's clock is ahead.
-    pub(crate) ahead: Tick,
+    pub(crate) clock_ahead: Tick,
     /// Renewals are never later than this after the last; otherwise they may be as late as they like.
     pub(crate) punctual: Option<Tick>,
     /// No client is slow: one that lives finishes what it does within a step, and gives up before its lease ends.
     pub(crate) prompt: bool,
-    /// What must be so as well for a broken rule to be the one that is looked for.
+    /// A condition for a broken rule to be the one that is searched for.
     pub(crate) also: fn(&World) -> bool,
     pub(crate) faults: Faults,
 }
 
 settings! {
-    /// What may go wrong besides clients being slow, and how often.
+    /// Faults, and how often each may occur; clients are slow besides.
     Faults::NONE {
         /// Processes killed.
         crashes: u8 = 0,
@@ -81,7 +81,7 @@ impl Setting {
             weights: [1; 3],
             horizon: 2 * TTL,
             skews: [0; 3],
-            ahead: 0,
+            clock_ahead: 0,
             punctual: None,
             prompt: false,
             also: |_| true,
@@ -93,7 +93,7 @@ impl Setting {
         self.others.is_some_and(|(_, first)| who >= first)
     }
 
-    /// What a client runs.
+    /// Returns the scheme of a client.
     pub(crate) fn scheme_of(&self, who: u8) -> &Scheme {
         match &self.others {
             Some((scheme, first)) if who >= *first => scheme,
@@ -107,14 +107,14 @@ impl Setting {
 pub struct Case {
     /// Short; of a broken lock `scheme/fault`.
     pub id: &'static str,
-    /// What is done, in words.
+    /// The fault, in words.
     pub what: &'static str,
-    /// What must be found; `None` for one that must hold.
+    /// The rule that must be broken; `None` for one that must hold.
     pub breaks: Option<Rule>,
     pub(crate) setting: Setting,
-    /// What is looked for.
+    /// The rules to be searched for.
     pub(crate) rules: Vec<Rule>,
-    /// What must be seen.
+    /// The sights that must occur.
     pub(crate) sights: &'static [Sight],
 }
 
@@ -181,7 +181,7 @@ impl Case {
 
     /// How far it goes, in words.
     fn bounds(&self) -> String {
-        let Setting { clients, others, horizon, faults, ahead, skews, .. } = &self.setting;
+        let Setting { clients, others, horizon, faults, clock_ahead, skews, .. } = &self.setting;
         let theirs = others.map_or(0, |(_, first)| clients - first);
         let mut words = vec![format!("{} clients of ours", clients - theirs)];
         words.extend((theirs > 0).then(|| format!("{theirs} of the others")));
@@ -194,7 +194,7 @@ impl Case {
         ] {
             words.extend((count > 0).then(|| format!("up to {count} {what}")));
         }
-        words.extend((*ahead != 0).then(|| format!("the server's clock is ahead by {ahead} ticks")));
+        words.extend((*clock_ahead != 0).then(|| format!("the server's clock is ahead by {clock_ahead} ticks")));
         words.extend((skews[2] != 0).then(|| format!("the other's clock is ahead by {} ticks", skews[2])));
         words.push("clients pause at will".to_owned());
         words.join("; ")
@@ -237,7 +237,7 @@ impl Subject for Case {
     fn sees(&self, world: &World, sight: Sight) -> bool {
         let held = world.is_held();
         match sight {
-            Sight::Orphan => world.beside.adopted,
+            Sight::WithoutTtl => world.beside.adopted,
             Sight::AfterCrash => held && world.clients.iter().any(|client| client.died.is_some()),
             Sight::TakenOver => held && world.clients.iter().any(|client| world.has_lapsed(client)),
             _ => held,

@@ -14,13 +14,13 @@ fn nobody_adopted(world: &World) -> bool {
 
 /// The first was killed, and all who hold have adopted the key that it left.
 fn all_adopted(world: &World) -> bool {
-    let holds_otherwise = |client: &Client| client.believes(world.now) && client.seen != php::ADOPTED;
+    let holds_otherwise = |client: &Client| client.is_valid(world.now) && client.seen != php::ADOPTED;
     world.clients[0].died.is_some() && !world.clients.iter().any(holds_otherwise)
 }
 
 /// A client that holds wrote over a key that it took to be gone.
 fn overwrote(world: &World) -> bool {
-    world.clients.iter().any(|client| client.believes(world.now) && client.seen == php::GONE)
+    world.clients.iter().any(|client| client.is_valid(world.now) && client.seen == php::GONE)
 }
 
 /// The first was killed, and one of the others found another's value when it came to give up its own.
@@ -31,7 +31,7 @@ fn was_overwritten(world: &World) -> bool {
 /// Two were woken, and one of them holds.
 fn two_were_woken(world: &World) -> bool {
     let woken = &world.clients[1..];
-    woken.iter().all(|client| client.seen == waiting::LISTENED) && woken.iter().any(|client| client.believes(world.now))
+    woken.iter().all(|client| client.seen == waiting::LISTENED) && woken.iter().any(|client| client.is_valid(world.now))
 }
 
 /// Every broken lock, which must be caught.
@@ -78,7 +78,7 @@ fn timestamps() -> Vec<Case> {
             .faults(Faults::LOST_REPLY).within(0),
         new("A4/forgetful", "released by one who won by SETNX", getset::FORGETFUL, Leak).within(0),
         new("A4d/del-setnx", "two find it expired", getset::DEL_SETNX, Overlap),
-        new("cronlock/stamp", "the job outlasts its lease", getset::STAMPS_AT_THE_END, Overlap),
+        new("cronlock/late-write", "the job outlasts its lease", getset::STAMPS_AT_THE_END, Overlap),
     ]
 }
 

@@ -1,16 +1,16 @@
-//! What clients say to the server: in words, on the wire, and back.
+//! Commands and values: in words, on the wire, and in the model.
 
 use std::fmt;
 
 use super::program::Tick;
-use super::timestamp::Stamp;
+use super::timestamp::Timestamp;
 
 /// The key that is the lock, in every scheme.
 pub(crate) const LOCK: &str = "lock";
 /// Where grants are counted, in schemes that do.
 pub(crate) const FENCE: &str = "fence";
 
-/// What is stored, sent or answered.
+/// A value that is stored, sent or answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[rustfmt::skip]
 pub(crate) enum Value {
@@ -29,11 +29,11 @@ pub(crate) enum Value {
     Broken,
 }
 
-/// What a won `SETNX`, a deleted key and the like answer.
+/// The answer of a won `SETNX`, a deleted key and so on.
 pub(crate) const ONE: Value = Value::Int(1);
-/// What a lost one answers.
+/// The answer of a lost one.
 pub(crate) const ZERO: Value = Value::Int(0);
-/// What a command answers that has nothing to say.
+/// The answer of a command that has nothing to say.
 pub(crate) const OK: Value = Value::Word("OK");
 
 impl Value {
@@ -57,7 +57,7 @@ pub(crate) enum Command {
     GetSet(Key, Value),
     Del(Key),
     Expire(Key, Tick),
-    /// What an expiry of less than a second becomes in whole seconds.
+    /// An expiry of less than a second, in whole seconds.
     ExpireNow(Key),
     /// As a number of steps, -1 for a key that stays, -2 for none.
     Ttl(Key),
@@ -92,7 +92,7 @@ pub(crate) enum Command {
     /// Of this version of the row only; the number of rows.
     Update { key: Key, version: i16, ends: Tick },
     /// A script of ours, at a lock whose value is a timestamp.
-    Stamp(Stamp),
+    Timestamp(Timestamp),
 }
 
 /// How values are written.
@@ -217,7 +217,7 @@ impl fmt::Display for Command {
             Self::Update { key, version, ends } => {
                 write!(f, "UPDATE {key} SET version = version + 1, ends = t{ends} WHERE version = {version}")
             }
-            Self::Stamp(stamp) => stamp.fmt(f),
+            Self::Timestamp(call) => call.fmt(f),
             Self::Wait => f.write_str("WAIT 1"),
             // Played in milliseconds, told in steps.
             Self::Expire(key, ttl) => write!(f, "EXPIRE {key} {ttl}"),

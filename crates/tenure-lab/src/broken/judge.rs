@@ -12,7 +12,7 @@ impl World {
     pub(crate) fn breaks(&self, setting: &Setting, rule: Rule) -> bool {
         let broken = match rule {
             Rule::Overlap => {
-                let holders = self.clients.iter().filter(|client| client.believes(self.now));
+                let holders = self.clients.iter().filter(|client| client.is_valid(self.now));
                 let weight: u32 = holders.map(|client| setting.weights[usize::from(client.who)]).sum();
                 weight > setting.capacity
             }
@@ -23,17 +23,17 @@ impl World {
         broken && (setting.also)(self)
     }
 
-    /// Whether anybody believes to hold.
+    /// Whether a client regards itself as the holder.
     pub(crate) fn is_held(&self) -> bool {
-        self.clients.iter().any(|client| client.believes(self.now))
+        self.clients.iter().any(|client| client.is_valid(self.now))
     }
 
     /// Whether a client's lease has ended before it gave it up.
     pub(crate) fn has_lapsed(&self, client: &Client) -> bool {
-        client.died.is_none() && client.hold.is_some() && !client.believes(self.now)
+        client.died.is_none() && client.hold.is_some() && !client.is_valid(self.now)
     }
 
-    /// Nobody holds, nobody is about to, and whoever died did so longer than a lease ago.
+    /// Nobody holds, nobody is about to, and each client that died did so longer than a lease ago.
     fn is_over(&self) -> bool {
         let over = |client: &Client| match client.died {
             Some(died) => self.now > died + TTL,

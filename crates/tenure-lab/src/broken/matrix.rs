@@ -6,7 +6,7 @@ use super::case::{Case, Setting};
 use super::program::Scheme;
 use super::schemes::{TTL, getset, php, row, setnx, token};
 
-/// What came of a scheme under a fault.
+/// The result of a scheme under a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// Nothing was found, in any order of steps.

@@ -9,7 +9,7 @@ use super::program::Scheme;
 use super::schemes::{TTL, getset, ours, php, token};
 use super::timestamp::Rules;
 use super::world::World;
-use crate::models::Sight::{self, AfterCrash, Granted, Orphan, TakenOver};
+use crate::models::Sight::{self, AfterCrash, Granted, TakenOver, WithoutTtl};
 
 /// Our clients, if there are others: the first two. The third is of the others.
 const OURS: u8 = 2;
@@ -36,7 +36,7 @@ fn php_beside(id: &'static str, what: &'static str, scheme: Scheme) -> Case {
     beside(id, what, scheme, php::WAITING).faults(Faults::CRASH)
 }
 
-/// A holder believes, or a value that was not given up is not just passing: ours takes it in the step in which the others
+/// A client regards itself as the holder, or a value that was not given up is not just passing: ours takes it in the step in which the others
 /// do not yet.
 fn still_taken(world: &World) -> bool {
     world.is_held() || world.server.is_taken(world.now + 1)
@@ -44,7 +44,7 @@ fn still_taken(world: &World) -> bool {
 
 /// One of ours is among those who hold.
 fn ours_holds(world: &World) -> bool {
-    world.clients[..usize::from(OURS)].iter().any(|client| client.believes(world.now))
+    world.clients[..usize::from(OURS)].iter().any(|client| client.is_valid(world.now))
 }
 
 fn with_mistakes(world: &World, mistakes: &[Mistake]) -> bool {
@@ -80,11 +80,11 @@ fn beside_others() -> Vec<Case> {
     let getset = |id, what| beside(id, what, ours::GETSET, getset::GETSET);
     vec![
         php_beside("php-beside", "scheme=php beside the class, which makes none of its mistakes", ours::PHP)
-            .holds(&[Overlap], &[Granted, TakenOver, AfterCrash, Orphan]),
+            .holds(&[Overlap], &[Granted, TakenOver, AfterCrash, WithoutTtl]),
         getset("getset-beside", "scheme=getset beside the articles' client, which makes none of its mistakes")
             .faults(Faults::CRASH).holds(&[Overlap], AFTER_CRASH),
         getset("getset-clocks", "the same, where the server's clock is behind all hosts'")
-            .with(|setting| setting.ahead = -TTL).holds(&[Overlap], &[]),
+            .with(|setting| setting.clock_ahead = -TTL).holds(&[Overlap], &[]),
         beside("watch-beside", "scheme=watch beside one that uses one connection", WATCH_ONCE, token::WATCH)
             .within(TTL).holds(&[Overlap], &[Granted, TakenOver]),
     ]
@@ -101,14 +101,14 @@ fn without() -> Vec<Case> {
     let written_again = left_out(ours::WATCH, |rules| rules.looks_again = false);
     let at_once = Scheme { in_turn: false, ..ours::WATCH };
     vec![
-        php_beside("php-unpassed", "an orphan is taken before its value has passed", unpassed),
-        php_beside("php-unseen", "an orphan is taken the first time it is seen", unseen),
+        php_beside("php-unpassed", "a key without ttl is taken before its value has passed", unpassed),
+        php_beside("php-unseen", "a key without ttl is taken the first time it is seen", unseen),
         php_beside("php-any-value", "an owner beside another value counts", any_value),
         new("getset-value-alone", "the value alone says whose it is", value_alone)
             .clients(3).faults(Faults::LOST_REPLY).within(0),
         new("getset-two-steps", "the look and the write are two steps", two_steps).within(0),
         beside("getset-any-clock", "a name is taken though the clocks are apart", any_clock, getset::GETSET)
-            .with(|setting| setting.ahead = -TTL),
+            .with(|setting| setting.clock_ahead = -TTL),
         new("watch-written-again", "EXEC is sent again on the connection that replaced the one of the look", written_again)
             .faults(Faults::LOST_REQUEST).within(0),
         Case::new("watch-at-once", "two transactions at once on one connection", at_once, Leak).clients(2).within(0),

@@ -20,7 +20,7 @@ use super::wire::Scale;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a player is told, a line of JSON each.
+/// An order to a player, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Where the server is, for each lane.
@@ -39,16 +39,16 @@ pub(crate) enum Order {
     Slept { now: Tick },
 }
 
-/// What it answers: what it has become, and what it has experienced.
+/// Its answer: its new state, and the events.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) client: String,
-    /// What the server replied, in words.
+    /// The reply of the server, in words.
     pub(crate) reply: Option<String>,
     pub(crate) events: Vec<(u64, What)>,
 }
 
-/// What a visit to the guarded resource came to.
+/// The result of a visit to the guarded resource.
 pub(crate) const LET_IN: &str = "let in";
 pub(crate) const REFUSED: &str = "refused";
 
@@ -59,9 +59,9 @@ struct Player {
     lanes: [SocketAddr; 2],
     file: PathBuf,
     links: HashMap<(usize, u8), Link>,
-    /// What the table answered.
+    /// The answer of the table.
     answered: Option<Value>,
-    /// What was heard last.
+    /// The last reply.
     heard: Option<Value>,
 }
 
@@ -143,7 +143,7 @@ impl Player {
             Order::Slept { now } => {
                 self.client.slept += 1;
                 let until = self.client.hold.and_then(|hold| hold.until);
-                self.tell(boot(), vec![Change::Believes(until)], *now)
+                self.tell(boot(), vec![Change::ValidUntil(until)], *now)
             }
         }
     }
@@ -216,7 +216,7 @@ impl Player {
                 fence: hold.fence.map(|fence| u64::from(fence.unsigned_abs())),
                 until: until(hold.until),
             },
-            Change::Believes(end) => What::Believe { claim, until: until(end) },
+            Change::ValidUntil(end) => What::Believe { claim, until: until(end) },
             Change::Lost => What::Lost { claim, why: "as it thinks".to_owned() },
             Change::Releases => What::Release { claim },
             Change::Freed => What::Released { claim, how: "as it thinks".to_owned() },

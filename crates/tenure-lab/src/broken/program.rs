@@ -20,16 +20,16 @@ pub(crate) enum Next {
     Call(u8, u8, Command),
     /// Waits: goes on at this line when a message comes.
     Listen(u8),
-    /// Waits: sends a command at its next look, and goes on at this line with the reply.
+    /// Waits: sends a command when it polls, and goes on at this line with the reply.
     Look(u8, Command),
-    /// It holds, as it believes until then; for ever where it looks at no clock.
+    /// It holds, valid until then; for ever if it looks at no clock.
     Won {
         /// On its monotonic clock.
         until: Option<Tick>,
         fence: Option<i16>,
     },
     Busy,
-    /// It goes on holding, as it believes until then.
+    /// It goes on holding, valid until then.
     Renewed(Option<Tick>),
     /// It has learnt, or so it thinks, that it holds no more.
     Gone,
@@ -53,7 +53,7 @@ pub(crate) fn won_until(until: Tick) -> Next {
     Next::Won { until: Some(until), fence: None }
 }
 
-/// What a routine sees when it is asked.
+/// The view of a routine when it is asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     /// Where it is in the routine; 0 at its beginning.
@@ -66,9 +66,9 @@ pub(crate) struct Turn {
     pub(crate) now: Tick,
     /// `now`, when the last command was sent.
     pub(crate) sent: Tick,
-    /// What it minds, if it is ours.
+    /// Its rules, if it is ours.
     pub(crate) rules: Rules,
-    /// What its values are, if it is ours.
+    /// Its kind of values, if it is ours.
     pub(crate) unit: Unit,
 }
 
@@ -81,13 +81,13 @@ pub(crate) struct Scheme {
     pub(crate) release: Routine,
     /// The work goes on while the name is given up.
     pub(crate) works_on: bool,
-    /// What the guarded resource compares a fence by, where there is one.
+    /// How the guarded resource compares a fence, if there is one.
     pub(crate) resource: Option<Comparison>,
     /// It does one thing after another: renewals do not run beside the rest.
     pub(crate) in_turn: bool,
-    /// What it minds, if it is ours.
+    /// Its rules, if it is ours.
     pub(crate) rules: Rules,
-    /// What its values are, if it is ours.
+    /// Its kind of values, if it is ours.
     pub(crate) unit: Unit,
 }
 
@@ -133,10 +133,10 @@ impl Part {
 
 /// A routine on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Lane {
+pub(crate) struct Track {
     /// Which; none when idle.
     pub(crate) part: Option<Part>,
-    /// What is to be sent, was sent, or was answered.
+    /// The command that is to be sent, was sent, or was answered.
     pub(crate) stage: Stage,
     pub(crate) sent: Tick,
 }
@@ -155,7 +155,7 @@ pub(crate) enum Stage {
     Listening(u8),
 }
 
-/// What a client holds, as it believes.
+/// The lease that a client regards as its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
     /// On its monotonic clock; for ever where it looks at none.
@@ -174,8 +174,8 @@ pub(crate) struct Client {
     pub(crate) slept: Tick,
     /// How many times it has asked.
     pub(crate) takes: u8,
-    /// What it does: taking and giving up, and beside it renewing.
-    pub(crate) lanes: [Lane; 2],
+    /// Its routines: taking and giving up, and beside them renewing.
+    pub(crate) lanes: [Track; 2],
     pub(crate) hold: Option<Hold>,
     /// It has begun to give up what it holds.
     pub(crate) releasing: bool,
@@ -188,13 +188,13 @@ pub(crate) struct Client {
     pub(crate) seen: Value,
 }
 
-/// What a client has just experienced, for the history.
+/// An event at a client, for the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Asks,
     Queued,
     Holds(Hold),
-    Believes(Option<Tick>),
+    ValidUntil(Option<Tick>),
     Lost,
     Releases,
     Freed,
@@ -216,8 +216,8 @@ impl Client {
         now - self.slept
     }
 
-    /// Whether it believes that it holds.
-    pub(crate) fn believes(&self, now: Tick) -> bool {
+    /// Whether it regards itself as the holder.
+    pub(crate) fn is_valid(&self, now: Tick) -> bool {
         let in_time = |hold: Hold| hold.until.is_none_or(|until| self.clock(now) < until);
         self.died.is_none() && self.hold.is_some_and(in_time)
     }
@@ -244,7 +244,7 @@ impl Client {
             }
             Part::Renew => {}
         }
-        let lane = Lane { part: Some(part), stage: Stage::Idle, sent: self.clock(now) };
+        let lane = Track { part: Some(part), stage: Stage::Idle, sent: self.clock(now) };
         self.lanes[part.lane()] = lane;
         changes.extend(self.ask(scheme, part.lane(), 0, Value::Nil, now));
         changes
@@ -255,7 +255,7 @@ impl Client {
         let sent = self.clock(now);
         let lane = &mut self.lanes[lane];
         let Stage::Ready(connection, then, command) = lane.stage else { return None };
-        *lane = Lane { stage: Stage::Sent(connection, then, command), sent, ..*lane };
+        *lane = Track { stage: Stage::Sent(connection, then, command), sent, ..*lane };
         Some((connection, command))
     }
 
@@ -298,7 +298,7 @@ impl Client {
                 return self.queues();
             }
             end => {
-                self.lanes[lane] = Lane::default();
+                self.lanes[lane] = Track::default();
                 if matches!(end, Next::Won { .. } | Next::Renewed(_)) {
                     self.renewed = sent;
                 }
@@ -324,7 +324,7 @@ impl Client {
             Next::Busy => vec![Change::Busy],
             Next::Renewed(until) => {
                 let hold = self.hold.iter_mut();
-                hold.map(|hold| hold.until = until).map(|()| Change::Believes(until)).collect()
+                hold.map(|hold| hold.until = until).map(|()| Change::ValidUntil(until)).collect()
             }
             Next::Gone => self.hold.take().map(|_| Change::Lost).into_iter().collect(),
             Next::Freed => vec![Change::Freed],

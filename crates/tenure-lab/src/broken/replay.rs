@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(120);
 const SLOWEST: Duration = Duration::from_secs(1);
 
-/// What was seen, and why it may mean nothing.
+/// The history, and why it may mean nothing.
 pub(crate) struct Played {
     pub(crate) history: History,
     pub(crate) starved: Option<String>,
@@ -262,7 +262,7 @@ impl<'a> Theatre<'a> {
     fn hear(&mut self, who: u8, lane: usize, now: Tick, said: &[Said], next: &World) {
         let answer = self.ask(who, &Order::Hear { lane, now });
         let reply = said.iter().find_map(|said| match said {
-            Said::Ran(_, _, reply) | Said::Heard(_, reply) => Some(reply.to_string()),
+            Said::Ran(_, _, reply) | Said::Hears(_, reply) => Some(reply.to_string()),
             Said::Lost(..) => Some(Value::Broken.to_string()),
             _ => None,
         });
@@ -302,7 +302,7 @@ impl<'a> Theatre<'a> {
         self.compare(&answer, who, outcome, next);
     }
 
-    /// What the end of the story leaves, where that is what is wrong.
+    /// Looks at the end of the story, if it is the fault.
     fn look(&mut self) {
         let lock = || LOCK.to_owned();
         let within = self.scale.half() / 2;
@@ -320,7 +320,7 @@ impl<'a> Theatre<'a> {
                 self.recorder.record("lab", What::Seen { name: lock(), holder: is_held.then_some(value), forever });
             }
             Some(Rule::NotGranted) => {
-                // Longer than a lease: who looks again by itself would have.
+                // Longer than a lease: a client that polls would have it.
                 let within = within + 4 * self.scale.half() * u64::from(TTL.unsigned_abs());
                 self.recorder.record("lab", What::GrantDue { name: lock(), within });
                 let is_grant = |event: &Event| matches!(event.what, What::Grant { .. }) && event.who != name(0);

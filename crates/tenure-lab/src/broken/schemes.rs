@@ -16,7 +16,7 @@ use super::program::{Client, Next, Tick, Turn, call, won_until};
 /// How long a lease is, in steps.
 pub(crate) const TTL: Tick = 2;
 
-/// What is written by all who write no token.
+/// The value of all clients that write no token.
 pub(crate) const FIXED: Value = Value::Word("1");
 
 /// Remembered by a client that came to give up and found another's value.
@@ -53,7 +53,7 @@ fn token_of(client: &mut Client, turn: Turn) -> Value {
     client.mine
 }
 
-/// `DEL key`, whoever holds it.
+/// `DEL key`, without a comparison.
 fn delete(_: &mut Client, turn: Turn) -> Next {
     frees_by(turn, Command::Del(LOCK))
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::command::{Command, FENCE, LOCK, OK, ONE, Value, ZERO};
 use super::program::Tick;
-pub(crate) use timestamp::ORPHANED;
+pub(crate) use timestamp::UNENDED;
 
 /// A server with its data. Its clock is the world's plus what it was set forward or back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ pub(crate) struct Server {
     /// Who waits at the lock, and until when.
     line: Vec<(Value, Tick)>,
     /// Connections that have written what no replica has.
-    ahead: BTreeSet<(u8, u8)>,
+    unreplicated: BTreeSet<(u8, u8)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ enum Data {
     Seen(Value, Tick),
 }
 
-/// What is at the lock, for whoever looks on.
+/// The state of the lock, for an observer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtLock {
     /// The value; nothing where there is no key.
@@ -126,9 +126,9 @@ impl Server {
                 self.listeners.insert((from.0, key));
                 OK
             }
-            Command::Wait => Value::Int(i16::from(!self.ahead.contains(&from))),
+            Command::Wait => Value::Int(i16::from(!self.unreplicated.contains(&from))),
             write => {
-                self.ahead.insert(from);
+                self.unreplicated.insert(from);
                 self.write(from, write, now)
             }
         }
@@ -149,7 +149,6 @@ impl Server {
                 none => none,
             },
             Command::SetXxPx(key, ..) if !self.keys.contains_key(key) => Value::Nil,
-            Command::SetPx(key, value, ttl) | Command::SetXxPx(key, value, ttl) => self.set(key, value, Some(now + ttl)),
             Command::GetSet(key, value) => {
                 let before = self.text(key);
                 self.set(key, value, None);
@@ -161,9 +160,11 @@ impl Server {
                 ZERO
             }
             Command::ExecDel(_) | Command::ExecSetPx(..) if !self.unwatched(from) => Value::Nil,
+            Command::SetPx(key, value, ttl) | Command::SetXxPx(key, value, ttl) | Command::ExecSetPx(key, value, ttl) => {
+                self.set(key, value, Some(now + ttl))
+            }
             Command::Del(key) | Command::ExpireNow(key) | Command::DelIf(key, _) | Command::ExecDel(key) => self.delete(key),
             Command::DelIfPublish(key, _) => self.delete_and_tell(key),
-            Command::ExecSetPx(key, value, ttl) => self.set(key, value, Some(now + ttl)),
             Command::Expire(key, ttl) | Command::ExpireIf(key, _, ttl) => self.expire(key, now + ttl),
             Command::Count(key, field, n, ttl) => self.count(key, field, Tick::from(n), now + ttl),
             Command::Enter { key, member, at, ttl, limit } => self.enter(key, member, at, ttl, limit),
@@ -171,7 +172,7 @@ impl Server {
             Command::Decr(key) => self.add(key, -1),
             Command::TakeInTurn { key, member, at, ttl, patience } => self.take_in_turn(key, member, at, (ttl, patience), now),
             Command::Leave(key, member) | Command::ReadUnlock(key, member) => self.leave(key, member),
-            Command::Stamp(stamp) => self.stamp(stamp, now),
+            Command::Timestamp(call) => self.call(call, now),
             Command::Update { key, version, ends } => self.update(key, version, ends),
             Command::ReadLock(key, member, ttl) => self.read_lock(key, member, now + ttl),
             _ => ZERO,

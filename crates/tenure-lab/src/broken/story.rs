@@ -41,7 +41,7 @@ fn tell(said: &Said) -> Option<String> {
         Said::Ran(who, command, reply) => format!("{}: {command} -> {reply}", name(*who)),
         Said::Sent(who, command) => format!("{}: {command} is sent, and is slow", name(*who)),
         Said::Lost(who, command) => format!("{}: {command} is lost on the way", name(*who)),
-        Said::Heard(who, reply) => format!("{} hears {reply}", name(*who)),
+        Said::Hears(who, reply) => format!("{} hears {reply}", name(*who)),
         Said::Wrote(who, fence, accepted) => {
             let fence = fence.map_or_else(String::new, |fence| format!(" with fence {fence}"));
             format!("{} writes{fence}, and is {}", name(*who), if *accepted { "let in" } else { "refused" })
@@ -58,7 +58,7 @@ fn changed(who: u8, change: Change) -> Option<String> {
             let fence = hold.fence.map_or_else(String::new, |fence| format!(" with fence {fence}"));
             format!("{who} HOLDS{}{fence}", until(hold.until))
         }
-        Change::Believes(end) => format!("{who} holds on{}", until(end)),
+        Change::ValidUntil(end) => format!("{who} holds on{}", until(end)),
         Change::Lost => format!("{who} thinks that it has lost the lock"),
         Change::Releases => format!("{who} stops working"),
         Change::Queued => format!("{who} waits"),

@@ -15,32 +15,32 @@ settings! {
         seen_long: bool = true,
         /// The owner stands beside the value. Otherwise the value is all there is.
         owner_beside: bool = true,
-        /// What stands beside counts only as long as the values agree.
+        /// The note beside the lock counts only as long as the values agree.
         changed_is_lost: bool = true,
         /// The look and the write are one step.
         one_step: bool = true,
         /// Nothing is taken while the clocks of host and server are apart.
         clocks_agree: bool = true,
-        /// A transaction whose connection was replaced since its look writes nothing, and looks again.
+        /// A transaction whose connection was replaced since its look writes nothing, and reads anew.
         looks_again: bool = true,
     }
 }
 
-/// What the value of a key is.
+/// The kind of value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Unit {
-    /// What tells leases apart; the lease is a ttl.
+    /// It tells leases apart; the lease is a ttl.
     Php,
     /// The end of the lease; the key has no ttl.
     End,
 }
 
-/// What a script does.
+/// The task of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Task {
     /// Takes the name if it is nobody's, or finds it its own.
     Take,
-    /// Takes the name, whoever has it.
+    /// Takes the name, without a comparison.
     Put,
     /// Prolongs its own.
     Renew,
@@ -50,18 +50,18 @@ pub(crate) enum Task {
 
 /// One call of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Stamp {
+pub(crate) struct Timestamp {
     pub(crate) task: Task,
     pub(crate) unit: Unit,
     /// For whom.
     pub(crate) owner: Value,
     /// The client's wall clock.
     pub(crate) clock: Tick,
-    /// What the script minds.
+    /// The rules of the script.
     pub(crate) rules: Rules,
 }
 
-impl fmt::Display for Stamp {
+impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owner = self.owner;
         match self.task {

@@ -14,7 +14,7 @@ pub(crate) struct Scale {
     /// When step 0 begins, in nanoseconds since boot.
     pub start: u64,
     pub step: Duration,
-    /// What the wall clock of a right host says at step 0, in milliseconds.
+    /// The wall clock of a right host at step 0, in milliseconds.
     pub wall: i64,
     /// Keeps the tokens of one run apart from those of another.
     pub nonce: u64,
@@ -26,7 +26,7 @@ impl Scale {
         self.start.saturating_add_signed(self.nanos(tick))
     }
 
-    /// When a belief ends that was to end at `until` and is learnt of in step `now`: half a step before, as leases do at the server.
+    /// The end of a validity that was to end at `until` and is learnt of in step `now`: half a step before, as leases do at the server.
     pub(crate) fn end(&self, learnt: u64, now: Tick, until: Tick) -> u64 {
         learnt.saturating_add_signed(self.nanos(until - now)) - self.half()
     }
@@ -40,7 +40,7 @@ impl Scale {
         u64::try_from(self.step.as_nanos() / 2).expect("steps are short")
     }
 
-    /// What a wall clock says, in milliseconds.
+    /// The time on a wall clock, in milliseconds.
     pub(crate) fn milliseconds(&self, at: Tick) -> i64 {
         self.wall + i64::from(at) * i64::try_from(self.step.as_millis()).expect("steps are short")
     }
@@ -63,7 +63,7 @@ impl Scale {
         script.into_iter().collect()
     }
 
-    /// What the server's last reply to `command` says.
+    /// The server's last reply to `command` as a value.
     pub(crate) fn value(&self, command: Command, reply: &Reply) -> Value {
         match (command, reply) {
             (_, Reply::Nil) => Value::Nil,

@@ -16,7 +16,7 @@ pub(crate) struct World {
     /// By how much its clock is ahead.
     pub(crate) jumped: Tick,
     pub(crate) clients: Vec<Client>,
-    /// What may still go wrong.
+    /// The faults that may still occur.
     pub(crate) left: Faults,
     /// The largest fence that was ever given.
     largest: i16,
@@ -26,7 +26,7 @@ pub(crate) struct World {
     before: Vec<u8>,
     /// The fence that the guarded resource has seen.
     resource: Option<i16>,
-    /// What others have done, where there are any.
+    /// The others' part in the history.
     pub(crate) beside: Beside,
     /// Rules that were broken in a step, and not in a state.
     pub(crate) broken: Vec<Rule>,
@@ -69,7 +69,7 @@ pub(crate) struct Move {
     pub(crate) begin: Option<Part>,
 }
 
-/// What came of an action, for the story and the history.
+/// The outcome of an action, for the story and the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     /// A client sent a command and got, or will get, this.
@@ -77,7 +77,7 @@ pub(crate) enum Said {
     Sent(u8, Command),
     Lost(u8, Command),
     /// A client heard what was executed before.
-    Heard(u8, Value),
+    Hears(u8, Value),
     Changed(u8, Change),
     Wrote(u8, Option<i16>, bool),
 }
@@ -88,7 +88,7 @@ impl World {
         Self {
             now: 0,
             server: Server::default(),
-            jumped: setting.ahead,
+            jumped: setting.clock_ahead,
             clients: clients.collect(),
             left: setting.faults,
             largest: 0,
@@ -129,7 +129,7 @@ impl World {
     fn is_busy(&self) -> bool {
         let next = self.now + 1;
         let in_work = |client: &Client| client.lanes.iter().any(|lane| matches!(lane.stage, Stage::Ready(..)));
-        let ends = |client: &Client| client.believes(self.now) && !client.believes(next);
+        let ends = |client: &Client| client.is_valid(self.now) && !client.is_valid(next);
         self.clients.iter().any(|client| client.died.is_none() && (in_work(client) || ends(client)))
     }
 
@@ -159,7 +159,7 @@ impl World {
             actions.extend((self.left.lost_requests > 0).then_some(Action::LoseRequest(next)));
         }
         let (holds, left) = (client.hold.is_some(), &self.left);
-        let writes = setting.scheme_of(who).resource.is_some() && client.believes(self.now);
+        let writes = setting.scheme_of(who).resource.is_some() && client.is_valid(self.now);
         for (may, action) in [
             (writes, Action::Write(who)),
             (client.releasing && holds && client.lanes[0].part.is_none(), Action::EndWork(who)),
@@ -207,13 +207,13 @@ impl World {
             }
             Action::Hear(who, lane) => {
                 if let Stage::Ran(_, reply) = self.client(who).lanes[lane].stage {
-                    said.push(Said::Heard(who, reply));
+                    said.push(Said::Hears(who, reply));
                     self.hear(setting, who, lane, reply, &mut said);
                 }
             }
             Action::Notify(who) => {
                 self.server.mail.remove(&who);
-                said.push(Said::Heard(who, Value::Word("message")));
+                said.push(Said::Hears(who, Value::Word("message")));
                 self.hear(setting, who, 0, Value::Word("message"), &mut said);
             }
             Action::Write(who) => self.write(setting, who, &mut said),
@@ -312,9 +312,9 @@ impl World {
     fn hear(&mut self, setting: &Setting, who: u8, lane: usize, reply: Value, said: &mut Vec<Said>) {
         let now = self.now;
         let client = self.client(who);
-        let (believed, owner) = (client.believes(now), client.mine);
+        let (was_valid, owner) = (client.is_valid(now), client.mine);
         let changes = client.hear(setting.scheme_of(who), lane, reply, now);
-        if changes.contains(&Change::Lost) && believed && self.server.is_taken_by(owner, now + self.jumped) {
+        if changes.contains(&Change::Lost) && was_valid && self.server.is_taken_by(owner, now + self.jumped) {
             self.broken.push(Rule::FalseLoss);
         }
         self.note(who, changes, said);

@@ -30,7 +30,7 @@ const EVEN: u64 = 1_000_000;
 pub(super) struct Life {
     /// Parts per million by which its clock runs, 1,000,000 being that of the store.
     pub(super) speed: u64,
-    /// What its clock shows at first.
+    /// The time on its clock at first.
     pub(super) offset: u64,
     pub(super) crash_at: Option<At>,
     /// From when to when it is stopped. Its clock goes on.

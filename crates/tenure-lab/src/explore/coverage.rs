@@ -5,12 +5,12 @@ use std::fmt;
 use crate::tables::worded;
 
 worded! {
-    /// What is counted. The faults that may meet a command or a push stand together, from `Slow` to `PushedTwice`.
+    /// A fault or a path that is counted. The faults that may meet a command or a push stand together, from `Slow` to `PushedTwice`.
     Met {
         Grant = "grants",
         Queued = "heartbeats of places",
         Served = "waiters served",
-        Believed = "pushes believed",
+        Pushed = "pushes accepted",
         Passed = "leases passed on without the store",
         Adoption = "adoptions",
         TimedOut = "waits that timed out",
@@ -18,12 +18,12 @@ worded! {
         Refusal = "refusals",
         CancelledWait = "cancelled waits",
         CancelledRelease = "cancelled releases",
-        Renewal = "renewals believed",
+        Renewal = "renewals that prolong a lease",
         Jeopardy = "jeopardies",
         LostExpired = "losses: expired",
         LostGone = "losses: gone",
         LostMaxHold = "losses: longest hold",
-        LostGivenUp = "losses: given up",
+        LostReleased = "losses: given up",
         Released = "releases: released",
         WasLost = "releases: was lost",
         UnknownRelease = "releases: unknown",

@@ -1,4 +1,4 @@
-//! What one run is made of, chosen by its seed: how many processes and names, and which faults how often (a swarm: each run has
+//! The parts of one run, chosen by its seed: how many processes and names, and which faults how often (a swarm: each run has
 //! some faults only, so that no fault hides another).
 
 use std::fmt;
@@ -10,17 +10,17 @@ use super::Flaw;
 use super::clock::{At, Life, ms};
 use super::coverage::Met;
 
-/// What may become of a command on its way, or of a push.
+/// Faults of a command on its way, or of a push.
 pub(super) const FATES: &[Met] =
     Met::ALL.split_at(Met::Slow as usize).1.split_at(Met::PushedTwice as usize + 1 - Met::Slow as usize).0;
 
-/// What a supplied token must not meet: another may hold by it when such a command runs.
+/// Faults that a supplied token must not meet: another may hold by it when such a command runs.
 const LATE: [Met; 3] = [Met::Slow, Met::Twice, Met::Reset];
 
-/// How many permits a semaphore has: a divisor of the capacity of a history, in which all weights are told.
+/// How many permits a semaphore has: a divisor of the capacity of a history, in which all weights are given.
 const PERMITS: u32 = 3;
 
-/// What is done to the server.
+/// A fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blow {
     Flush,
@@ -42,7 +42,7 @@ pub(super) struct Cut {
 #[allow(clippy::struct_excessive_bools, reason = "a list of independent choices")]
 #[derive(Clone, Debug)]
 pub(super) struct Mix {
-    /// What must survive: 1 if the store keeps its data and its clock.
+    /// 1 if the store keeps its data and its clock.
     pub(super) tier: u8,
     /// Commands that were given up may run after later ones.
     pub(super) late: bool,
@@ -53,13 +53,13 @@ pub(super) struct Mix {
     pub(super) cohort: bool,
     /// Most claims are alike, and short.
     pub(super) alike: bool,
-    /// What kind of lock each name is.
+    /// The kind of lock of each name.
     pub(super) names: Vec<Kind>,
     pub(super) lives: Vec<Life>,
-    /// The resource compares fences, and processes work without a look at their guards.
+    /// The resource compares fences, and processes work without reading their guards.
     pub(super) fenced: bool,
     /// Some claims are made by a value that others use too.
-    pub(super) given: bool,
+    pub(super) supplied: bool,
     pub(super) heal: At,
     /// The longest way of a command in milliseconds when all is well, and when it is slow.
     pub(super) way: u64,
@@ -89,7 +89,7 @@ impl Mix {
             names,
             lives: (0..processes).map(|_| life(rng)).collect(),
             fenced: false,
-            given: rng.u8(0..10) == 0,
+            supplied: rng.u8(0..10) == 0,
             heal,
             way: rng.choice([1, 3, 8]).unwrap_or(1),
             slow: rng.choice([40, 300, 1_200]).unwrap_or(40),
@@ -135,7 +135,7 @@ impl Mix {
             return;
         }
         for &fate in FATES {
-            let may = !(self.given && LATE.contains(&fate));
+            let may = !(self.supplied && LATE.contains(&fate));
             if rng.u8(0..4) == 0 && may {
                 self.set_odds(fate, rng.choice([15, 60, 200, 400]).unwrap_or(15));
             }
@@ -152,7 +152,7 @@ impl Mix {
                 self.cuts.push(Cut { process: rng.usize(0..self.lives.len()), from, until, deaf: rng.bool() });
             }
         }
-        if self.given {
+        if self.supplied {
             return;
         }
         if rng.u8(0..4) == 0 {
@@ -207,7 +207,7 @@ impl fmt::Display for Mix {
             ("pushes", self.push),
             ("a queue", self.queue),
             ("cohorts", self.cohort),
-            ("given values", self.given),
+            ("supplied values", self.supplied),
         ] {
             if is {
                 write!(f, ", {what}")?;

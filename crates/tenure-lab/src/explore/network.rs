@@ -16,7 +16,7 @@ use super::mix::{Blow, Mix};
 use super::notice::Watcher;
 use super::world::{Inner, World};
 
-/// What a process asks of the server.
+/// A command of a process.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Acquire(Request),
@@ -52,7 +52,7 @@ pub(super) struct Command {
 #[derive(Debug)]
 pub(super) enum Job {
     Run(Command),
-    /// The answer, and the owners who are told in it that they hold no more.
+    /// The answer, and the owners that learn from it that they hold no more.
     Tell(oneshot::Sender<Answer>, Answer, Vec<Owner>),
     Notify(mpsc::UnboundedSender<Notice>, Notice),
     Blow(Blow),
@@ -237,7 +237,7 @@ impl Inner {
         }
         reply_lost |= self.happens(mix, now, Met::LostReply);
         if reply_lost || request_lost {
-            // Whoever asks waits in vain.
+            // Its client waits in vain.
             self.network.lost.extend(command.reply.take());
         }
         if request_lost {
@@ -291,7 +291,7 @@ impl Inner {
     fn carry(&mut self, world: &World, now: At, job: Job) {
         match job {
             Job::Tell(reply, answer, gone) => {
-                // Whoever asked may have gone.
+                // Its client may have gone.
                 if reply.send(answer).is_ok() {
                     self.gone.extend(gone);
                 }

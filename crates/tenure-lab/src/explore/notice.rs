@@ -1,4 +1,4 @@
-//! What the server tells by itself: to whom it has handed a name, and that one is free. Each notice has a way and a fate of its own.
+//! Notices of the server: whom it has handed a name, and that one is free. Each has a way and a fate of its own.
 
 use tenure::record::Served;
 use tenure::{Fence, Name, Notice, Owner};
@@ -11,7 +11,7 @@ use super::network::Job;
 use super::server::Done;
 use super::world::Inner;
 
-/// One that is told of a name, and of what its owner is handed.
+/// One that is notified of a name, and of a lease that its owner is handed.
 #[derive(Clone, Debug)]
 pub(super) struct Watcher {
     pub(super) name: Name,

@@ -61,7 +61,7 @@ impl Process {
         self.record(What::Failed { claim, kind, text: error.to_string() });
     }
 
-    /// Everything that is held is given up at once, whoever works under it.
+    /// Releases all that is held at once, though tasks work under it.
     async fn release_all(&self) {
         for claim in self.world.all_over(&self.who) {
             self.record(What::Release { claim });
@@ -83,7 +83,7 @@ impl Task {
 
     pub(super) async fn run(self) {
         let clock = self.process.clock.clone();
-        clock.live(self.work_on()).await;
+        clock.live(Box::pin(self.work_on())).await;
     }
 
     async fn work_on(mut self) {
@@ -183,7 +183,7 @@ impl Task {
         }
     }
 
-    /// What a call took for `claims`, unless it failed or was cut.
+    /// Returns the result of a call for `claims`, unless it failed or was cut.
     pub(super) async fn taken<T>(&self, claims: &[u32], cut: Cut, work: impl Future<Output = Result<T, Error>>) -> Option<T> {
         let taken = self.unless_cut(cut, work).await;
         for &claim in claims {
@@ -240,7 +240,7 @@ impl Task {
         }
     }
 
-    /// Works for `span`; true when it was told of a loss.
+    /// Works for `span`; true if it was notified of a loss.
     async fn work(&self, plan: &Plan, held: &Held, span: u64) -> bool {
         let (guard, looks) = (&held.guard, plan.looks);
         let work = self.labour(plan, held, span, looks == Looks::State);
@@ -293,7 +293,7 @@ impl Task {
             EndReason::Expired => Met::LostExpired,
             EndReason::Gone => Met::LostGone,
             EndReason::MaxHold => Met::LostMaxHold,
-            _ => Met::LostGivenUp,
+            _ => Met::LostReleased,
         });
         self.judge(plan, &held, loss);
         let until = world.believed_until(&process.who, claim);
@@ -338,7 +338,7 @@ impl Task {
         let told = matches!(plan.looks, Looks::Lost | Looks::Cancellation | Looks::Run) && !world.mix.fenced;
         if told && now > until + GRAIN && plan.parts.iter().all(|(_, between, _)| *between == Between::Nothing) {
             let late = Duration::from_nanos(now - until);
-            world.find(Rule::LateLoss, format!("{who}#{claim} was told {late:?} after its belief had ended"));
+            world.find(Rule::LateLoss, format!("{who}#{claim} was notified {late:?} after its validity had ended"));
         }
     }
 
@@ -346,7 +346,7 @@ impl Task {
         let process = Arc::clone(&self.process);
         let world = &process.world;
         let claim = held.claim;
-        // A value that was given is not released when others might hold by it before the release has run.
+        // A supplied token is not released when others might hold by it before the release has run.
         let sure = held.guard.remaining() > Duration::from_millis(60) && plan.token.is_none();
         world.over(&process.who, claim);
         process.record(What::Release { claim });
@@ -379,7 +379,7 @@ impl Task {
         };
         process.world.met(met);
         if met == Met::WasLost && sure && process.world.mix.calm() {
-            process.world.find(Rule::FalseLoss, format!("{}#{claim} was told lost at its release", process.who));
+            process.world.find(Rule::FalseLoss, format!("{}#{claim} was reported lost at its release", process.who));
         }
         process.record(What::Released { claim, how });
     }

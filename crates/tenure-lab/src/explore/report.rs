@@ -10,13 +10,13 @@ use super::{Coverage, Explored, Flaw, flawed, one};
 /// How far to explore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many seeds.
+    /// A number of seeds.
     Runs(u64),
     /// For so long.
     Time(Duration),
 }
 
-/// What many runs came to.
+/// The results of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// How many there were.
@@ -25,7 +25,7 @@ pub struct Report {
     pub tier_2: u64,
     /// How long they took.
     pub took: Duration,
-    /// What they met.
+    /// The faults and paths that they met.
     pub coverage: Coverage,
     /// The seeds of those in which something went wrong.
     pub failed: Vec<u64>,

@@ -24,7 +24,7 @@ use super::world::{Held, World};
 use super::{Explored, Flaw};
 
 /// The longest that anything may keep a name after the last fault: an extended lease, or a shortest hold, from a command that was
-/// under way for as long as they can be, at a server whose clock went back; and a wait for the next look.
+/// under way for as long as they can be, at a server whose clock went back; and a wait for the next poll.
 const FREE: Duration = Duration::from_secs(12);
 /// The longest that every task may need to come to its end, one after another.
 const REST: Duration = Duration::from_secs(120);
@@ -167,7 +167,7 @@ fn leaks(world: &World) {
         for (owner, what) in left {
             let Some(token) = state.tokens.get(&owner) else { continue };
             let dead = world.mix.lives.get(token.process).is_some_and(|life| life.crash_at.is_some());
-            // A refusal ends a clean-up, and a value that was given is never cleared up.
+            // A refusal ends a clean-up, and a supplied token is never cleared up.
             let refused = world.mix.odds(Met::Forbidden) > 0;
             // Where commands run late, one may come when the clean-up has ended: after its ttl, or for a second copy.
             let too_late = |from: Origin| from.copy || from.ran_at - from.sent_at > from.ttl / 100 * 95;

@@ -11,19 +11,19 @@ use super::clock::{At, ms, nanos};
 use super::mix::Blow;
 
 const MS: u64 = ms(1);
-const RECHECK: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 pub(super) struct Server {
     flaw: Option<Flaw>,
     counter: u64,
     names: Vec<(Name, Record)>,
-    /// What the last acquisition of each owner was.
+    /// The last acquisition of each owner.
     origins: HashMap<Owner, Origin>,
     /// Every number that was given, and to whom.
     given: HashSet<(Owner, u64)>,
-    /// What its clock shows more than the virtual time, and less.
-    ahead: u64,
+    /// How far its clock is before the virtual time, and behind.
+    fast_by: u64,
     behind: u64,
 }
 
@@ -38,10 +38,10 @@ pub(super) struct Origin {
     pub(super) ttl: u64,
 }
 
-/// What a command made of a name.
+/// The effect of a command on a name.
 pub(super) struct Done<T> {
     pub(super) answer: T,
-    /// To be told that they hold.
+    /// Owners to be notified that they hold.
     pub(super) served: Vec<Served>,
     /// Those who wait without a place should look.
     pub(super) freed: bool,
@@ -56,15 +56,15 @@ impl<T> Done<T> {
 impl Server {
     pub(super) fn new(names: &[Name], grain: u64, flaw: Option<Flaw>) -> Self {
         // The counter begins high, so that a flaw may let it fall; the clock starts ahead, so that it can go back.
-        let (counter, ahead) = (1_000, (1 << 40) + grain);
+        let (counter, fast_by) = (1_000, (1 << 40) + grain);
         let names = names.iter().map(|name| (name.clone(), Record::default())).collect();
-        Self { flaw, counter, names, origins: HashMap::new(), given: HashSet::new(), ahead, behind: 0 }
+        Self { flaw, counter, names, origins: HashMap::new(), given: HashSet::new(), fast_by, behind: 0 }
     }
 
-    /// What its clock shows.
+    /// The time on its clock.
     fn clock(&self, now: At) -> Duration {
         // In whole milliseconds, as servers count.
-        Duration::from_nanos((now + self.ahead - self.behind) / MS * MS)
+        Duration::from_nanos((now + self.fast_by - self.behind) / MS * MS)
     }
 
     /// All but the counter is lost, or one name; or the clock jumps.
@@ -72,7 +72,7 @@ impl Server {
         match blow {
             Blow::Flush => self.names.iter_mut().for_each(|(_, record)| *record = Record::default()),
             Blow::Delete(name) => self.names[name].1 = Record::default(),
-            Blow::Forward(by) => self.ahead += by,
+            Blow::Forward(by) => self.fast_by += by,
             Blow::Back(by) => self.behind += by,
         }
     }
@@ -123,12 +123,12 @@ impl Server {
         let asked = self.as_flawed(request, now);
         let turn = self.on(&request.name, now, |record, clock, next| record.acquire(&asked, "", clock, next))?;
         self.origins.insert(request.owner.clone(), Origin { sent_at, ran_at: now, copy, ttl: nanos(request.ttl) });
-        let mark = Some(self.counter);
-        let mut done = Done::of(turn, |answer| answer.acquired(RECHECK, mark));
+        let grant_seq = Some(self.counter);
+        let mut done = Done::of(turn, |answer| answer.acquired(POLL_INTERVAL, grant_seq));
         if let AcquireReply::Granted(grant) = &mut done.answer {
             grant.ttl = request.ttl;
             self.given.extend(grant.fence.map(|fence| (request.owner.clone(), fence.counter())));
-            if flaw == Some(Flaw::TellsOldFence) {
+            if flaw == Some(Flaw::ReportsOldFence) {
                 grant.fence = grant.fence.and_then(|fence| Fence::from_counter(fence.counter() - 1));
             }
         }
@@ -140,14 +140,14 @@ impl Server {
         self.given.extend(served.iter().map(|served| (served.owner.clone(), served.counter)));
     }
 
-    /// What a server that is broken on purpose makes of a request.
+    /// Changes a request as a server that is broken on purpose does.
     fn as_flawed(&self, request: &Request, now: At) -> Request {
         let mut request = request.clone();
         let holder = || anyone(self.held(&request.name, now).map(|(held, _)| held)).map(|held| held.owner.clone());
         match (self.flaw, &mut request.enqueue) {
-            (Some(Flaw::ShortClaim), Enqueue::Join { handoff_ttl: claim, .. }) => *claim /= 2,
+            (Some(Flaw::ShortClaim), Enqueue::Join { handoff_ttl: ttl, .. }) => *ttl /= 2,
             (Some(Flaw::ShortLease), _) => request.ttl -= request.ttl / 10,
-            (Some(Flaw::GivenIsMine), _) => request.generated = true,
+            (Some(Flaw::SuppliedIsMine), _) => request.generated = true,
             (Some(Flaw::AdoptsAnything), _) if request.from.is_some() => request.from = holder(),
             _ => {}
         }

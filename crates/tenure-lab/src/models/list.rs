@@ -7,14 +7,22 @@ use super::state::Wire;
 use super::{Expected, Model};
 
 const LEASE: Bounds = Bounds { asks: 2, renewals: 1, releases: 2, reconnects: 1, ..Bounds::LEAST };
-const AGAIN: Bounds = Bounds { claims: 2, ttl: 2, asks: 1, releases: 1, ..LEASE };
+const AGAIN: Bounds = Bounds { attempts: 2, ttl: 2, asks: 1, releases: 1, ..LEASE };
 const UNORDERED: Bounds = Bounds { wire: Wire::Unordered, reconnects: 0, ..LEASE };
 const LATE: Bounds = Bounds { latest: Some(2), ..UNORDERED };
-const FENCES: Bounds =
-    Bounds { counting: Counting::InTwoSteps, ttl: 1, flushes: 1, claims: 2, cancels: false, under_way: Some(2), ..Bounds::LEAST };
+const FENCES: Bounds = Bounds {
+    counting: Counting::InTwoSteps,
+    ttl: 1,
+    flushes: 1,
+    attempts: 2,
+    cancels: false,
+    under_way: Some(2),
+    ..Bounds::LEAST
+};
 const ONE_STEP: Bounds =
-    Bounds { counting: Counting::InOneStep, claims: 1, ttl: 2, asks: 2, cancels: true, under_way: None, ..FENCES };
-const GIVEN: Bounds = Bounds { wire: Wire::Unordered, given: true, clients: 3, renewals: 1, latest: Some(1), ..Bounds::LEAST };
+    Bounds { counting: Counting::InOneStep, attempts: 1, ttl: 2, asks: 2, cancels: true, under_way: None, ..FENCES };
+const SUPPLIED: Bounds =
+    Bounds { wire: Wire::Unordered, supplied: true, clients: 3, renewals: 1, latest: Some(1), ..Bounds::LEAST };
 const PASSING: Bounds = Bounds { clients: 3, passes: 1, renewals: 1, ..Bounds::LEAST };
 const LATE_PASS: Bounds = Bounds { clients: 2, latest: Some(1), ttl: 2, passes: 1, asks: 1, ..UNORDERED };
 
@@ -100,19 +108,19 @@ pub(super) fn standing() -> Vec<Model> {
         "later" = "the same, however late": Bounds { ttl: 2, releases: 1, ..UNORDERED }, keeps LATER;
         "fence" = "fences of a server that loses its data": FENCES, keeps TIER_2;
         "fence-one-step" = "fences of a store that grants in one step, and loses its data": ONE_STEP, keeps TIER_2;
-        "given" = "claims by one value that was given": GIVEN, keeps VALUE;
+        "supplied" = "attempts by one supplied token": SUPPLIED, keeps VALUE;
         "adoption" = "a lease that is passed on and adopted": PASSING, keeps TIER_1;
         "adoption-late" = "the same, where commands run late": LATE_PASS, keeps TIER_1;
-        "queue" = "a queue whose pushes are believed": Bounds { beats: 1, ttl: 2, renewals: 1, ..QUEUE }, keeps FAIR;
+        "queue" = "a queue whose pushes are accepted": Bounds { beats: 1, ttl: 2, renewals: 1, ..QUEUE }, keeps FAIR;
         "queue-again" = "the same, with crashes and waits that are given up": QUEUE_AGAIN, keeps SAFE;
         "queue-repeated" = "the same, acquires sent twice": REPEATED, keeps SAFE;
         "queue-late" = "the same, where commands run late": QUEUE_LATE, keeps SAFE_LATER;
-        "queue-served" = "the same, and whoever waits is served": SERVED, keeps ALL_SERVED;
+        "queue-served" = "the same, and one of those who wait is served": SERVED, keeps ALL_SERVED;
         "queue-unmarked" = "the same without marks, where nothing is sent twice: heartbeats make no places":
             Bounds { under_way: Some(1), ..QUEUE }, keeps SAFE without compares_marks;
         "cohort" = "a lease that is passed from task to task": TASKS, keeps IN_TURN;
         "cohort-again" = "the same, each process more than once":
-            Bounds { claims: 2, ttl: 2, under_way: Some(1), ..TASKS }, keeps IN_TURN;
+            Bounds { attempts: 2, ttl: 2, under_way: Some(1), ..TASKS }, keeps IN_TURN;
     }
 }
 
@@ -129,10 +137,10 @@ pub(super) fn larger() -> Vec<Model> {
         "fence-larger" = "fences of a server that loses its data twice":
             Bounds { reconnects: 1, flushes: 2, ..FENCES }, keeps TIER_2;
         "adoption-larger" = "a lease that is passed on and adopted": Bounds { passes: 2, reconnects: 1, ..PASSING }, keeps TIER_1;
-        "queue-larger" = "a queue whose pushes are believed": Bounds { asks: 2, ..QUEUE }, keeps SAFE;
+        "queue-larger" = "a queue whose pushes are accepted": Bounds { asks: 2, ..QUEUE }, keeps SAFE;
         "queue-cut" = "the same, with connections that are lost":
             Bounds { cuts: 1, ttl: 2, cancels: false, ..QUEUE_AGAIN }, keeps SAFE;
-        "cohort-larger" = "a lease that is passed from task to task": Bounds { claims: 2, ..TASKS }, keeps IN_TURN;
+        "cohort-larger" = "a lease that is passed from task to task": Bounds { attempts: 2, ..TASKS }, keeps IN_TURN;
     }
 }
 
@@ -140,12 +148,12 @@ pub(super) fn larger() -> Vec<Model> {
 #[rustfmt::skip]
 pub(super) fn broken() -> Vec<Model> {
     broken! {
-        "belief-from-reply" = "belief counts from the reply": without [believes_from_send] in LEASE, breaks OneHolder;
+        "validity-from-reply" = "validity counts from the reply": without [valid_from_send] in LEASE, breaks OneHolder;
         "any-answer" = "the answer to an earlier request counts for a later one":
             without [matches_answers] in UNORDERED, breaks OneHolder;
         "late-answer" = "an answer after the deadline counts": without [deadline_is_final] in LEASE, breaks LossIsFinal;
-        "passing-believer" = "who passes a lease on goes on believing":
-            without [passing_ends_belief] in PASSING, breaks OneHolder;
+        "passing-holder" = "a client that passes a lease on remains a holder":
+            without [passing_ends_validity] in PASSING, breaks OneHolder;
         "renewal-of-any" = "a renewal extends whatever is there": without [renewal_compares] in LEASE, breaks NoOrphan;
         "renewal-creates" = "a renewal takes a name that is free":
             without [renewal_never_creates] in UNORDERED, breaks NoOrphan;
@@ -165,22 +173,22 @@ pub(super) fn broken() -> Vec<Model> {
             without [repeats_release] in LATE, breaks NoOrphan;
         "clean-up-early" = "the last clean-up is sent before the ttl has passed":
             without [last_clean_up_is_late] in LATE, breaks NoOrphan;
-        "given-mine" = "a given value that is there already is success": without [given_is_busy] in GIVEN, breaks OneHolder;
-        "given-late" = "a given value is released when its lease may have ended":
-            without [given_released_in_time] in GIVEN, breaks OneHolder;
-        "no-floor" = "the counter starts again when data is lost": without [lifts] in FENCES, breaks FencesRise;
-        "no-recheck" = "a counter that is not above the one seen before makes a fence":
-            without [rechecks] in FENCES, breaks FencesRise;
-        "push-any-mark" = "a push is believed whatever its counter": without [compares_marks] in REPEATED, breaks OneHolder;
-        "heartbeat-creates" = "a push is believed whatever its counter, and a heartbeat makes places":
+        "supplied-mine" = "a supplied token that is there already is success": without [supplied_is_busy] in SUPPLIED, breaks OneHolder;
+        "supplied-late" = "a supplied token is released when its lease may have ended":
+            without [supplied_released_in_time] in SUPPLIED, breaks OneHolder;
+        "no-floor" = "the counter starts again when data is lost": without [raises] in FENCES, breaks FencesRise;
+        "no-comparison" = "a counter that is not above the one seen before makes a fence":
+            without [compares_fences] in FENCES, breaks FencesRise;
+        "push-any-grant-seq" = "a push is accepted whatever its counter": without [compares_marks] in REPEATED, breaks OneHolder;
+        "heartbeat-creates" = "a push is accepted whatever its counter, and a heartbeat makes places":
             without [compares_marks, keep_never_joins] in QUEUE, breaks OneHolder;
-        "served-again" = "a push is believed whatever its counter, and a token that was served queues again":
+        "served-again" = "a push is accepted whatever its counter, and a token that was served queues again":
             without [compares_marks, served_once] in QUEUE, breaks OneHolder;
-        "claim-of-releaser" = "the claim is the number of whoever hands over": without [own_claim] in QUEUE, breaks OneHolder;
-        "push-from-reply" = "a push is believed from the answer to the last heartbeat":
-            without [believes_from_send] in QUEUE, breaks OneHolder;
-        "push-from-push" = "a push is believed from when it is heard":
-            without [believes_from_heartbeat] in QUEUE, breaks OneHolder;
+        "handoff-of-releaser" = "the handoff ttl is the number of the client that hands over": without [own_handoff_ttl] in QUEUE, breaks OneHolder;
+        "push-from-reply" = "a push is accepted from the answer to the last heartbeat":
+            without [valid_from_send] in QUEUE, breaks OneHolder;
+        "push-from-push" = "a push is accepted from when it is heard":
+            without [accepts_from_heartbeat] in QUEUE, breaks OneHolder;
         "place-again" = "a token queues again after its release was sent": without [one_way] in QUEUE_LATER, breaks OneHolder;
         "place-left" = "a wait is given up without a release":
             without [clears_up] in Bounds { cancels: true, ..QUEUE }, breaks NoOrphan;
@@ -190,16 +198,16 @@ pub(super) fn broken() -> Vec<Model> {
         "index-again" = "the index begins again under the same counter": without [index_ends] in TASKS, breaks FencesRise;
         "passed-after-release" = "a lease is passed on after its release was sent":
             without [release_is_last] in TASKS, breaks OneHolder;
-        "passed-for-a-ttl" = "whoever is passed a lease believes for a ttl":
+        "passed-for-a-ttl" = "a task that is passed a lease counts a whole ttl":
             without [deadline_stands] in Bounds { ttl: 2, ..TASKS }, breaks OneHolder;
         "no-turns" = "a process passes a lease on as long as it likes": without [takes_turns] in TASKS, breaks InTurn;
         "turn-from-answer" = "a turn counts from the answer": without [turn_from_send] in THREE, breaks InTurn;
         "turn-from-renewal" = "each renewal begins another turn": without [one_turn_a_grant] in TASKS, breaks InTurn;
-        "hole-flush" = "belief when the server loses its data (tier 2)": without [] in FENCES, breaks OneHolder;
-        "hole-copy" = "fences when data is lost and back before the counter is lifted again (tier 3)":
+        "hole-flush" = "validity when the server loses its data (tier 2)": without [] in FENCES, breaks OneHolder;
+        "hole-copy" = "fences when data is lost and back before the counter is raised again (tier 3)":
             without [] in Bounds { older_copy: true, ..FENCES }, breaks FencesRise;
-        "hole-given" = "a given value whose release runs later than its operation timeout":
-            without [] in Bounds { latest: None, renewals: 0, ..GIVEN }, breaks OneHolder;
+        "hole-supplied" = "a supplied token whose release runs later than its operation timeout":
+            without [] in Bounds { latest: None, renewals: 0, ..SUPPLIED }, breaks OneHolder;
         "hole-later" = "a clean-up whose acquire runs later than its ttl":
             without [] in Bounds { ttl: 2, ..UNORDERED }, breaks NoOrphan;
         "hole-order" = "order, when the answer to the acquire that took a name is lost":

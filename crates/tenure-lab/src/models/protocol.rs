@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::promise::{Promise, Sight};
 use super::rules::{Bounds, Counting, Rules};
 use super::search::Subject;
-use super::state::{Claim, Client, Id, MOST, Op, Phase, State, Wire};
+use super::state::{Attempt, Client, Id, MOST, Op, Phase, State, Wire};
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,9 +39,9 @@ pub(crate) enum Action {
 pub(crate) struct Protocol {
     pub(super) rules: Rules,
     pub(super) bounds: Bounds,
-    /// What must hold in every state that is reached.
+    /// The promises for every state that is reached.
     pub(super) promises: Vec<Promise>,
-    /// What must be seen in one of them.
+    /// The sights that must occur in one of them.
     pub(super) sights: Vec<Sight>,
 }
 
@@ -55,25 +55,25 @@ impl Protocol {
 
     /// Claims are numbered through, client by client.
     pub(super) fn client_of(&self, id: Id) -> usize {
-        usize::from(id / self.bounds.claims)
+        usize::from(id / self.bounds.attempts)
     }
 
-    fn claims_of(&self, client: usize) -> Range<Id> {
-        let claims = self.bounds.claims;
-        let first = u8::try_from(client).expect("clients are few") * claims;
-        first..first + claims
+    fn attempts_of(&self, client: usize) -> Range<Id> {
+        let attempts = self.bounds.attempts;
+        let first = u8::try_from(client).expect("clients are few") * attempts;
+        first..first + attempts
     }
 
-    pub(super) fn all_claims(&self) -> Id {
-        self.bounds.clients * self.bounds.claims
+    pub(super) fn all_attempts(&self) -> Id {
+        self.bounds.clients * self.bounds.attempts
     }
 
     fn of_client(&self, state: &State, client: usize, actions: &mut Vec<Action>) {
         if state.clients[client].crashed {
             return;
         }
-        let ids = self.claims_of(client);
-        let has_begun = |client| state.phase(self.claims_of(client).start) != Phase::Unused;
+        let ids = self.attempts_of(client);
+        let has_begun = |client| state.phase(self.attempts_of(client).start) != Phase::Unused;
         let began = has_begun(client);
         let is_busy =
             |id| matches!(state.phase(id), Phase::Asking | Phase::Joining | Phase::Waiting | Phase::Holding | Phase::Lost);
@@ -84,48 +84,48 @@ impl Protocol {
             actions.extend(state.passed.map(|_| Action::Adopt(next)));
         }
         for id in ids {
-            self.of_claim(state, id, state.claims[usize::from(id)], actions);
+            self.of_attempt(state, id, state.attempts[usize::from(id)], actions);
         }
         let Bounds { wire, reconnects, cuts, crashes, .. } = self.bounds;
         let replaces = began && wire == Wire::Connections && state.clients[client].link < reconnects;
         actions.extend(replaces.then_some(Action::Reconnect(client)));
-        let sends = || state.traffic.requests.iter().any(|request| self.client_of(request.claim) == client);
+        let sends = || state.traffic.requests.iter().any(|request| self.client_of(request.attempt) == client);
         actions.extend((state.cuts < cuts && sends()).then_some(Action::Cut(client)));
         actions.extend((began && state.crashes < crashes).then_some(Action::Crash(client)));
     }
 
-    fn of_claim(&self, state: &State, id: Id, claim: Claim, actions: &mut Vec<Action>) {
-        let Bounds { queued, given, asks, beats, renewals, shorter, releases, cancels, passes, .. } = self.bounds;
+    fn of_attempt(&self, state: &State, id: Id, attempt: Attempt, actions: &mut Vec<Action>) {
+        let Bounds { queued, supplied, asks, beats, renewals, shorter, releases, cancels, passes, .. } = self.bounds;
         let mut may = |is: bool, action| actions.extend(is.then_some(action));
-        match claim.phase {
+        match attempt.phase {
             Phase::Asking | Phase::Joining | Phase::Waiting => {
-                let waits = claim.phase == Phase::Waiting;
-                may(waits && claim.sent < beats, Action::Beat(id));
-                may(!waits && claim.sent < asks && !given, Action::Ask(id));
-                may(cancels || !(queued || claim.awaits), Action::GiveUp(id));
+                let waits = attempt.phase == Phase::Waiting;
+                may(waits && attempt.sent < beats, Action::Beat(id));
+                may(!waits && attempt.sent < asks && !supplied, Action::Ask(id));
+                may(cancels || !(queued || attempt.awaits), Action::GiveUp(id));
             }
             Phase::Holding => {
-                may(claim.sent < renewals, Action::Renew(id, false));
-                may(claim.sent < renewals && shorter, Action::Renew(id, true));
+                may(attempt.sent < renewals, Action::Renew(id, false));
+                may(attempt.sent < renewals && shorter, Action::Renew(id, true));
                 may(true, Action::Release(id));
                 may(state.passes < passes, Action::PassOn(id));
-                may(self.may_hand(claim), Action::HandToTask(id));
+                may(self.may_hand(attempt), Action::HandToTask(id));
             }
             Phase::Lost => may(true, Action::Release(id)),
             Phase::Clearing => {
-                may(claim.sent < releases && !given, Action::ClearAgain(id));
-                may(claim.spent > 0, Action::HandToTask(id));
-                may(!self.rules.one_way && claim.sent < asks, Action::Ask(id));
+                may(attempt.sent < releases && !supplied, Action::ClearAgain(id));
+                may(attempt.spent > 0, Action::HandToTask(id));
+                may(!self.rules.one_way && attempt.sent < asks, Action::Ask(id));
             }
             _ => {}
         }
     }
 
     /// Whether another task of the process may have the lease of one that is done.
-    fn may_hand(&self, claim: Claim) -> bool {
+    fn may_hand(&self, attempt: Attempt) -> bool {
         let tasks = self.bounds.tasks;
-        let has_room = claim.fence.1 + 1 < tasks || !self.rules.index_ends;
-        tasks > 1 && has_room && (claim.turn > 0 || !self.rules.takes_turns)
+        let has_room = attempt.fence.1 + 1 < tasks || !self.rules.index_ends;
+        tasks > 1 && has_room && (attempt.turn > 0 || !self.rules.takes_turns)
     }
 
     /// Sends a command, whose answer is the only one that counts from now on.
@@ -133,15 +133,15 @@ impl Protocol {
         if self.rules.matches_answers {
             state.abandon(id);
         }
-        let claim = state.claim(id);
-        (claim.awaits, claim.age) = (true, 0);
+        let attempt = state.attempt(id);
+        (attempt.awaits, attempt.age) = (true, 0);
         state.traffic.send(id, state.clients[self.client_of(id)].link, op);
     }
 
     pub(super) fn receive(&self, state: &mut State, at: usize) {
         let request = state.traffic.requests.remove(at);
         let answer = if self.bounds.queued {
-            self.execute_queued(state, request.claim, request.op)
+            self.execute_queued(state, request.attempt, request.op)
         } else {
             self.execute(&mut state.server, request)
         };
@@ -149,7 +149,7 @@ impl Protocol {
     }
 
     fn crash(&self, state: &mut State, client: usize) {
-        for id in self.claims_of(client) {
+        for id in self.attempts_of(client) {
             state.end(id, Phase::Dead);
         }
         state.clients[client] = Client { crashed: true, ..Client::default() };
@@ -165,28 +165,28 @@ impl Protocol {
 
     pub(super) fn tick(&self, state: &mut State) {
         state.server.tick(self.bounds.turn);
-        for id in 0..self.all_claims() {
-            self.tick_claim(state, id);
+        for id in 0..self.all_attempts() {
+            self.tick_attempt(state, id);
         }
         state.traffic.tick(self.bounds.latest);
     }
 
     /// A tick of everything that a client measures.
-    fn tick_claim(&self, state: &mut State, id: Id) {
-        let claim = state.claim(id);
-        if claim.awaits {
-            claim.age = (claim.age + 1).min(self.bounds.ttl);
+    fn tick_attempt(&self, state: &mut State, id: Id) {
+        let attempt = state.attempt(id);
+        if attempt.awaits {
+            attempt.age = (attempt.age + 1).min(self.bounds.ttl);
         }
-        let ends = claim.believed == 1 && claim.phase == Phase::Holding;
-        for left in [&mut claim.believed, &mut claim.clears_for, &mut claim.covered, &mut claim.turn, &mut claim.spent] {
+        let ends = attempt.valid == 1 && attempt.phase == Phase::Holding;
+        for left in [&mut attempt.valid, &mut attempt.clears_for, &mut attempt.covered, &mut attempt.turn, &mut attempt.spent] {
             *left = left.saturating_sub(1);
         }
         if ends {
-            claim.phase = Phase::Lost;
-            let unheard = claim.unheard;
+            attempt.phase = Phase::Lost;
+            let unheard = attempt.unheard;
             if self.rules.deadline_is_final {
                 state.end(id, Phase::Lost);
-                state.claim(id).unheard = unheard;
+                state.attempt(id).unheard = unheard;
             }
         }
     }
@@ -195,8 +195,8 @@ impl Protocol {
     fn tidy(&self, state: &mut State) {
         state.traffic.tidy(self.bounds.wire, |id| self.client_of(id));
         // A client that waits no more hears none.
-        let State { pushes, claims, .. } = state;
-        pushes.retain(|push| matches!(claims[usize::from(push.claim)].phase, Phase::Joining | Phase::Waiting));
+        let State { pushes, attempts, .. } = state;
+        pushes.retain(|push| matches!(attempts[usize::from(push.attempt)].phase, Phase::Joining | Phase::Waiting));
         pushes.sort_unstable();
         pushes.dedup();
     }
@@ -205,14 +205,14 @@ impl Protocol {
         let is_over = |id: Id| state.phase(id) == Phase::Over;
         let server = &state.server;
         match promise {
-            Promise::OneHolder => state.believers().count() <= 1,
+            Promise::OneHolder => state.holders().count() <= 1,
             Promise::FencesRise => !state.fell,
             Promise::NoOrphan => {
                 let is_asked_for = self.bounds.queued || server.left <= server.asked_for;
-                let over = server.owner.is_some_and(is_over) || server.queue.iter().any(|place| is_over(place.claim));
-                self.bounds.given || (is_asked_for && !over)
+                let over = server.owner.is_some_and(is_over) || server.queue.iter().any(|place| is_over(place.attempt));
+                self.bounds.supplied || (is_asked_for && !over)
             }
-            Promise::LossIsFinal => !state.claims.iter().any(|claim| claim.phase == Phase::Lost && claim.believed > 0),
+            Promise::LossIsFinal => !state.attempts.iter().any(|attempt| attempt.phase == Phase::Lost && attempt.valid > 0),
             Promise::NoFalseLoss => !state.robbed,
             Promise::InOrder => !state.overtaken,
             Promise::InTurn => !state.overlong,
@@ -227,7 +227,7 @@ impl Subject for Protocol {
     type Promise = Promise;
 
     fn first(&self) -> State {
-        assert!(usize::from(self.all_claims()) <= MOST, "more claims than a state has room for");
+        assert!(usize::from(self.all_attempts()) <= MOST, "more attempts than a state has room for");
         let mut state = State::default();
         if self.counts() {
             state.server.micros = Self::EPOCH;
@@ -235,7 +235,7 @@ impl Subject for Protocol {
         if self.bounds.queued {
             let (Bounds { ttl, turn, .. }, fence) = (self.bounds, (1, 0));
             state.highest = fence;
-            state.claims[0] = Claim { believed: ttl, fence, turn, ..Claim::at(Phase::Holding) };
+            state.attempts[0] = Attempt { valid: ttl, fence, turn, ..Attempt::at(Phase::Holding) };
             (state.server.owner, state.server.left, state.server.counter) = (Some(0), ttl, 1);
         }
         state
@@ -296,13 +296,15 @@ impl Subject for Protocol {
     }
 
     fn sees(&self, state: &State, sight: Sight) -> bool {
-        let any = |phase: Phase| state.claims.iter().any(|claim| claim.phase == phase);
+        let any = |phase: Phase| state.attempts.iter().any(|attempt| attempt.phase == phase);
         // The holder of the beginning was granted nothing.
-        let others = if self.bounds.queued { usize::from(self.bounds.claims) } else { 0 };
-        let holding = state.claims[others..].iter().any(|claim| claim.phase == Phase::Holding);
+        let others = if self.bounds.queued { usize::from(self.bounds.attempts) } else { 0 };
+        let holding = state.attempts[others..].iter().any(|attempt| attempt.phase == Phase::Holding);
         match sight {
             Sight::Granted => holding,
-            Sight::Renewed => state.claims.iter().any(|claim| claim.phase == Phase::Holding && claim.sent > 0 && !claim.awaits),
+            Sight::Renewed => {
+                state.attempts.iter().any(|attempt| attempt.phase == Phase::Holding && attempt.sent > 0 && !attempt.awaits)
+            }
             Sight::Lost => any(Phase::Lost),
             Sight::Over => any(Phase::Over),
             Sight::TakenOver => any(Phase::Lost) && holding,
@@ -310,13 +312,13 @@ impl Subject for Protocol {
             Sight::Adopted => any(Phase::Passed) && holding && state.passed.is_none(),
             Sight::AfterFlush => state.flushes > 0 && state.heard > 0 && holding,
             Sight::Queued => any(Phase::Waiting),
-            Sight::Pushed => state.claims.iter().any(|claim| claim.pushed),
+            Sight::Pushed => state.attempts.iter().any(|attempt| attempt.pushed),
             Sight::Ignored => state.pushes.iter().any(|push| {
-                let claim = state.claims[usize::from(push.claim)];
-                claim.phase == Phase::Waiting && claim.covered > 0 && claim.mark >= push.counter
+                let attempt = state.attempts[usize::from(push.attempt)];
+                attempt.phase == Phase::Waiting && attempt.covered > 0 && attempt.grant_seq >= push.counter
             }),
-            Sight::Passed => state.believers().any(|id| state.claims[usize::from(id)].fence.1 > 0),
-            Sight::Orphan => unreachable!("every lease ends here"),
+            Sight::Passed => state.holders().any(|id| state.attempts[usize::from(id)].fence.1 > 0),
+            Sight::WithoutTtl => unreachable!("every lease ends here"),
         }
     }
 }

@@ -5,30 +5,30 @@
 //! than once or never. A connection that is lost has been ended at the server before anything is sent on the next.
 
 use super::protocol::Protocol;
-use super::state::{Answer, Claim, Id, Op, Phase, Place, Push, Server, State};
+use super::state::{Answer, Attempt, Id, Op, Phase, Place, Push, Server, State};
 use super::traffic::{Reply, Traffic};
 
-/// What a process sends, and what it makes of the answers and of what is pushed to it.
+/// The client's side.
 impl Protocol {
     /// Sends one more command of a phase.
     pub(super) fn repeat(&self, state: &mut State, id: Id, op: Op) {
-        state.claim(id).sent += 1;
+        state.attempt(id).sent += 1;
         self.send(state, id, op);
     }
 
     /// The first command of a phase.
     fn begin(&self, state: &mut State, id: Id, phase: Phase, op: Op) {
-        let claim = state.claim(id);
-        (claim.phase, claim.sent) = (phase, 0);
+        let attempt = state.attempt(id);
+        (attempt.phase, attempt.sent) = (phase, 0);
         self.repeat(state, id, op);
     }
 
     /// Sends a token to be acquired, for the first time or again.
     pub(super) fn ask_or_join(&self, state: &mut State, id: Id) {
-        match *state.claim(id) {
-            Claim { phase: Phase::Asking, .. } => self.repeat(state, id, Op::TAKE),
-            Claim { phase: Phase::Joining, yields, .. } => self.repeat(state, id, if yields { Op::Yield } else { Op::Join }),
-            Claim { phase: Phase::Unused, .. } => self.begin(state, id, Phase::Asking, Op::TAKE),
+        match *state.attempt(id) {
+            Attempt { phase: Phase::Asking, .. } => self.repeat(state, id, Op::TAKE),
+            Attempt { phase: Phase::Joining, yields, .. } => self.repeat(state, id, if yields { Op::Yield } else { Op::Join }),
+            Attempt { phase: Phase::Unused, .. } => self.begin(state, id, Phase::Asking, Op::TAKE),
             _ => self.begin(state, id, Phase::Joining, Op::Join),
         }
     }
@@ -36,40 +36,40 @@ impl Protocol {
     /// The next task has the lease from now on, with no command.
     pub(super) fn hand_to_task(&self, state: &mut State, id: Id) {
         let (ttl, tasks, turn) = (self.bounds.ttl, self.bounds.tasks, self.bounds.turn);
-        let claim = state.claim(id);
-        if claim.phase == Phase::Clearing {
-            (claim.phase, claim.believed, claim.awaits, claim.last) = (Phase::Holding, claim.spent, false, false);
+        let attempt = state.attempt(id);
+        if attempt.phase == Phase::Clearing {
+            (attempt.phase, attempt.valid, attempt.awaits, attempt.last) = (Phase::Holding, attempt.spent, false, false);
         }
-        claim.spent = 0;
+        attempt.spent = 0;
         if !self.rules.deadline_stands {
-            claim.believed = ttl;
+            attempt.valid = ttl;
         }
-        let index = claim.fence.1 + 1;
-        claim.fence.1 = if index == tasks { 0 } else { index };
+        let index = attempt.fence.1 + 1;
+        attempt.fence.1 = if index == tasks { 0 } else { index };
         state.overlong |= state.server.queue.iter().any(|place| place.waited >= turn);
-        believes(state, id);
+        begins(state, id);
     }
 
     /// The connection of a client is lost, and the server has ended it.
     pub(super) fn cut(&self, state: &mut State, client: usize) {
-        state.traffic.requests.retain(|request| self.client_of(request.claim) != client);
+        state.traffic.requests.retain(|request| self.client_of(request.attempt) != client);
         state.cuts += 1;
     }
 
-    pub(super) fn hear_queued(&self, state: &mut State, Reply { claim: id, answer }: Reply) {
-        let claim = state.claim(id);
-        claim.awaits = false;
-        let age = std::mem::take(&mut claim.age);
-        let since = if self.rules.believes_from_send { age } else { 0 };
-        match (claim.phase, answer) {
+    pub(super) fn hear_queued(&self, state: &mut State, Reply { attempt: id, answer }: Reply) {
+        let attempt = state.attempt(id);
+        attempt.awaits = false;
+        let age = std::mem::take(&mut attempt.age);
+        let since = if self.rules.valid_from_send { age } else { 0 };
+        match (attempt.phase, answer) {
             (Phase::Asking, Answer::Granted { waiting: true, .. }) if self.rules.yields => {
-                claim.yields = true;
+                attempt.yields = true;
                 self.begin(state, id, Phase::Joining, Op::Yield);
             }
-            (Phase::Joining | Phase::Waiting, Answer::Queued { mark }) => {
-                let sent = if claim.phase == Phase::Waiting { claim.sent } else { 0 };
-                let covered = self.bounds.claim.saturating_sub(since);
-                *claim = Claim { covered, sent, mark: claim.mark.max(mark), ..Claim::at(Phase::Waiting) };
+            (Phase::Joining | Phase::Waiting, Answer::Queued { grant_seq }) => {
+                let sent = if attempt.phase == Phase::Waiting { attempt.sent } else { 0 };
+                let covered = self.bounds.handoff_ttl.saturating_sub(since);
+                *attempt = Attempt { covered, sent, grant_seq: attempt.grant_seq.max(grant_seq), ..Attempt::at(Phase::Waiting) };
             }
             (Phase::Waiting, Answer::NoPlace) if self.rules.served_once => state.end(id, Phase::Over),
             (Phase::Asking, Answer::NotFree { .. }) | (Phase::Waiting, Answer::NoPlace) => {
@@ -79,10 +79,10 @@ impl Protocol {
                 self.served(state, id, age, counter);
             }
             (Phase::Holding, Answer::Granted { .. } | Answer::Renewed { .. }) => {
-                claim.believed = claim.believed.max(self.bounds.ttl.saturating_sub(age));
-                claim.pushed = false;
+                attempt.valid = attempt.valid.max(self.bounds.ttl.saturating_sub(age));
+                attempt.pushed = false;
                 if !self.rules.one_turn_a_grant {
-                    claim.turn = self.bounds.turn;
+                    attempt.turn = self.bounds.turn;
                 }
             }
             (Phase::Holding, Answer::Gone | Answer::NoPlace) => state.end(id, Phase::Lost),
@@ -92,36 +92,36 @@ impl Protocol {
     }
 
     fn served(&self, state: &mut State, id: Id, age: u8, counter: u8) {
-        let believed = self.bounds.ttl.saturating_sub(age);
-        if believed == 0 {
+        let valid = self.bounds.ttl.saturating_sub(age);
+        if valid == 0 {
             return self.clear(state, id);
         }
         let turn = if self.rules.turn_from_send { self.bounds.turn.saturating_sub(age) } else { self.bounds.turn };
-        *state.claim(id) = Claim { believed, turn, fence: (counter, 0), ..Claim::at(Phase::Holding) };
-        believes(state, id);
+        *state.attempt(id) = Attempt { valid, turn, fence: (counter, 0), ..Attempt::at(Phase::Holding) };
+        begins(state, id);
     }
 
-    pub(super) fn hear_push(&self, state: &mut State, Push { claim: id, counter }: Push) {
-        let claim = state.claim(id);
-        let is_new = counter > claim.mark || !self.rules.compares_marks;
-        let believed = if self.rules.believes_from_heartbeat { claim.covered } else { self.bounds.claim };
-        if claim.phase == Phase::Waiting && believed > 0 && is_new {
-            let (Claim { awaits, age, .. }, turn) = (*claim, self.bounds.turn);
-            *claim = Claim { awaits, age, believed, turn, pushed: true, fence: (counter, 0), ..Claim::at(Phase::Holding) };
-            believes(state, id);
+    pub(super) fn hear_push(&self, state: &mut State, Push { attempt: id, counter }: Push) {
+        let attempt = state.attempt(id);
+        let is_new = counter > attempt.grant_seq || !self.rules.compares_marks;
+        let valid = if self.rules.accepts_from_heartbeat { attempt.covered } else { self.bounds.handoff_ttl };
+        if attempt.phase == Phase::Waiting && valid > 0 && is_new {
+            let (Attempt { awaits, age, .. }, turn) = (*attempt, self.bounds.turn);
+            *attempt = Attempt { awaits, age, valid, turn, pushed: true, fence: (counter, 0), ..Attempt::at(Phase::Holding) };
+            begins(state, id);
         }
     }
 }
 
-/// A belief has begun.
-fn believes(state: &mut State, id: Id) {
-    let fence = state.claim(id).fence;
+/// A validity has begun.
+fn begins(state: &mut State, id: Id) {
+    let fence = state.attempt(id).fence;
     state.fell |= fence <= state.highest;
     state.highest = fence;
     state.overtaken |= state.server.owner == Some(id) && state.server.jumped;
 }
 
-/// What the server does with a command, each in one step.
+/// The server's side: each command is one step.
 impl Protocol {
     pub(super) fn execute_queued(&self, state: &mut State, id: Id, op: Op) -> Answer {
         let server = &mut state.server;
@@ -143,7 +143,7 @@ impl Protocol {
                 Answer::Renewed { short: false }
             }
             Op::Release => {
-                server.queue.retain(|place| place.claim != id);
+                server.queue.retain(|place| place.attempt != id);
                 if has {
                     server.forget();
                     self.serve(state);
@@ -169,12 +169,12 @@ impl Protocol {
         if server.owner.is_some() || server.queue.is_empty() {
             return;
         }
-        let claim = server.queue.remove(0).claim;
+        let attempt = server.queue.remove(0).attempt;
         server.count();
-        server.owner = Some(claim);
-        server.left = if self.rules.own_claim { self.bounds.claim } else { 1 };
+        server.owner = Some(attempt);
+        server.left = if self.rules.own_handoff_ttl { self.bounds.handoff_ttl } else { 1 };
         if self.bounds.pushes {
-            state.pushes.push(Push { claim, counter: server.counter });
+            state.pushes.push(Push { attempt, counter: server.counter });
         }
     }
 
@@ -188,12 +188,12 @@ impl Protocol {
 
     /// Makes an entry, or looks after it.
     fn queue(&self, server: &mut Server, id: Id) -> Answer {
-        let left = self.bounds.keep;
+        let left = self.bounds.entry_ttl;
         match server.place(id) {
             Some(place) => place.left = left,
-            None => server.queue.push(Place { claim: id, left, waited: 0 }),
+            None => server.queue.push(Place { attempt: id, left, waited: 0 }),
         }
-        Answer::Queued { mark: server.counter }
+        Answer::Queued { grant_seq: server.counter }
     }
 
     fn keep(&self, state: &mut State, id: Id) -> Answer {
@@ -212,7 +212,7 @@ impl Protocol {
 
 impl Server {
     fn place(&mut self, id: Id) -> Option<&mut Place> {
-        self.queue.iter_mut().find(|place| place.claim == id)
+        self.queue.iter_mut().find(|place| place.attempt == id)
     }
 
     /// One more grant, and for those who wait another turn.
@@ -230,11 +230,11 @@ impl Protocol {
     /// and all that is on its way is lost, pushes always.
     pub(super) fn serves_in_time(&self, state: &State) -> bool {
         let waits = |id: &Id| matches!(state.phase(*id), Phase::Asking | Phase::Joining | Phase::Waiting);
-        let waiting: Vec<Id> = (0..self.all_claims()).filter(waits).collect();
+        let waiting: Vec<Id> = (0..self.all_attempts()).filter(waits).collect();
         let mut state = State { traffic: Traffic::default(), ..state.clone() };
         let is_served = |state: &State| waiting.iter().any(|id| state.phase(*id) == Phase::Holding);
         for _ in 0..=self.bounds.served_within {
-            for id in 0..self.all_claims() {
+            for id in 0..self.all_attempts() {
                 // A client that had an entry and found it gone queues again, under another token; nothing of the old
                 // one is on its way.
                 if state.phase(id) != Phase::Over || waiting.contains(&id) {

@@ -1,13 +1,13 @@
-//! What the protocol does, rule by rule, and how far a search goes.
+//! The rules of the protocol, and how far a search goes.
 
 use super::state::Wire;
 use crate::tables::settings;
 
 settings! {
-    /// What tenure does. Each rule is one that can be left out, to see what it is there for.
+    /// The rules of tenure. Each is one that can be left out, to see its purpose.
     Rules::TENURE {
-        /// Belief counts from the moment the request was sent, not from the reply.
-        believes_from_send: bool = true,
+        /// Validity counts from the moment the request was sent, not from the reply.
+        valid_from_send: bool = true,
         /// Only the answer to the last request counts.
         matches_answers: bool = true,
         /// An answer that comes after the deadline changes nothing.
@@ -35,27 +35,27 @@ settings! {
         /// The last of these clean-ups is sent after the ttl has passed, not only answered.
         last_clean_up_is_late: bool = true,
         /// A supplied token is busy when it is found in place.
-        given_is_busy: bool = true,
+        supplied_is_busy: bool = true,
         /// A supplied token is not released when the lease may have ended by the time the release runs.
-        given_released_in_time: bool = true,
-        /// A client that passes a lease on believes nothing any more.
-        passing_ends_belief: bool = true,
-        /// Adoption takes over only from the owner that it was told.
+        supplied_released_in_time: bool = true,
+        /// A client that passes a lease on is no longer its holder.
+        passing_ends_validity: bool = true,
+        /// Adoption takes over only from the owner that it was given.
         adoption_compares: bool = true,
-        /// The counter is lifted to the server's time through a new connection.
-        lifts: bool = true,
+        /// The counter is raised to the server's time through a new connection.
+        raises: bool = true,
         /// A grant that is not above the largest counter seen is not handed out.
-        rechecks: bool = true,
-        /// A pushed grant is believed only if its counter is above the largest mark seen.
+        compares_fences: bool = true,
+        /// A pushed grant is accepted only if its counter is above the largest `grant_seq` seen.
         compares_marks: bool = true,
         /// A heartbeat looks after an entry of the queue and makes none.
         keep_never_joins: bool = true,
         /// A token that was served and not taken up is used up; its client queues again under a new one.
         served_once: bool = true,
         /// A grant that is handed over lasts for the handoff ttl of its own entry.
-        own_claim: bool = true,
-        /// A pushed grant is believed from the last answered heartbeat, not from the push.
-        believes_from_heartbeat: bool = true,
+        own_handoff_ttl: bool = true,
+        /// A pushed grant is accepted from the last answered heartbeat, not from the push.
+        accepts_from_heartbeat: bool = true,
         /// A client that takes a name that others wait for hands it to the first of them, and queues.
         yields: bool = true,
         /// A heartbeat serves a name that is free, and tells its own owner that it was served.
@@ -64,7 +64,7 @@ settings! {
         index_ends: bool = true,
         /// A lease whose release was sent is passed to nobody.
         release_is_last: bool = true,
-        /// A task that is passed a lease believes until the deadline that stood, not for a ttl from then on.
+        /// A task that is passed a lease is valid until the deadline that stood, not for a ttl from then on.
         deadline_stands: bool = true,
         /// When its turn is over, the lease goes back to the server.
         takes_turns: bool = true,
@@ -93,18 +93,18 @@ settings! {
         queued: bool = false,
         wire: Wire = Wire::Connections,
         counting: Counting = Counting::No,
-        /// All claims are made by one supplied token instead of by tokens of their own.
-        given: bool = false,
+        /// All attempts are made by one supplied token instead of by tokens of their own.
+        supplied: bool = false,
         clients: u8 = 2,
         /// Of each client, one after another.
-        claims: u8 = 1,
+        attempts: u8 = 1,
         /// In ticks, as all spans.
         ttl: u8 = 3,
         /// How long a grant lasts that was handed over, until it is renewed.
-        claim: u8 = 2,
+        handoff_ttl: u8 = 2,
         /// How long an entry of the queue lasts without a heartbeat.
-        keep: u8 = 2,
-        /// A pushed grant is believed; else it is a hint, which tells nothing that a heartbeat does not.
+        entry_ttl: u8 = 2,
+        /// A pushed grant is accepted; else it is a hint, which tells nothing that a heartbeat does not.
         pushes: bool = false,
         /// An attempt may be given up while an answer is awaited.
         cancels: bool = true,
@@ -112,11 +112,11 @@ settings! {
         asks: u8 = 1,
         /// Heartbeats sent for one entry.
         beats: u8 = 0,
-        /// Renewals sent of one claim.
+        /// Renewals sent of one attempt.
         renewals: u8 = 0,
         /// Those may be for one tick as well.
         shorter: bool = false,
-        /// Releases sent of one claim.
+        /// Releases sent of one attempt.
         releases: u8 = 1,
         /// Connections replaced by each client.
         reconnects: u8 = 0,
@@ -151,20 +151,20 @@ impl Bounds {
 
     /// In words.
     pub(crate) fn words(&self) -> String {
-        let Self { queued, clients, ttl, claim, keep, .. } = *self;
+        let Self { queued, clients, ttl, handoff_ttl, entry_ttl, .. } = *self;
         let (holds, spans) = if queued {
-            (", of which the first holds", format!(", a claim of {claim}, places that last {keep}"))
+            (", of which the first holds", format!(", a handoff ttl of {handoff_ttl}, entries that last {entry_ttl}"))
         } else {
             ("", String::new())
         };
         let mut words = vec![
-            format!("{clients} clients with {} each{holds}", counted(self.claims, "claim")),
+            format!("{clients} clients with {} each{holds}", counted(self.attempts, "attempt")),
             format!("a ttl of {ttl} ticks{spans}"),
             format!("up to {}", counted(self.asks, "acquire")),
         ];
         words.extend(queued.then(|| counted(self.beats, "heartbeat")));
         words.push(counted(self.renewals, "renewal") + if self.shorter { " (of any ttl)" } else { "" });
-        words.push(counted(self.releases, "release") + " sent of each claim");
+        words.push(counted(self.releases, "release") + " sent of each attempt");
         words.extend(if queued { self.queued_traffic() } else { self.traffic() });
         for (count, what) in [
             (self.crashes, "crash"),
@@ -215,7 +215,7 @@ impl Bounds {
     }
 }
 
-/// `1 claim`, `2 claims`.
+/// `1 attempt`, `2 attempts`.
 fn counted(count: u8, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -29,7 +29,7 @@ pub(crate) trait Subject: Clone + Send + Sync + 'static {
     /// The first promise that `state` breaks.
     fn broken(&self, state: &Self::State) -> Option<Self::Promise>;
 
-    /// What must be seen in one of the states.
+    /// The sights that must occur in one of the states.
     fn sights(&self) -> &[Sight];
 
     fn sees(&self, state: &Self::State, sight: Sight) -> bool;
@@ -38,7 +38,7 @@ pub(crate) trait Subject: Clone + Send + Sync + 'static {
 /// Each state on a way, and what happens in it next.
 pub(crate) type Path<S> = Vec<(<S as Subject>::State, <S as Subject>::Action)>;
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Debug)]
 pub(crate) struct Found<S: Subject> {
     /// Different states that were reached.

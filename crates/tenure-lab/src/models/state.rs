@@ -4,19 +4,20 @@ use super::traffic::Traffic;
 
 pub(crate) use super::traffic::{Id, Wire};
 
-/// All clients together may have this many claims.
+/// All clients together may have this many attempts.
 pub(crate) const MOST: usize = 6;
 
 /// A counter of grants, and the index of a hand-over.
 pub(crate) type Fence = (u8, u8);
 
+#[allow(clippy::struct_excessive_bools, reason = "each promise that a step can break, apart")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct State {
     pub(crate) server: Server,
     pub(crate) clients: [Client; 3],
-    pub(crate) claims: [Claim; MOST],
+    pub(crate) attempts: [Attempt; MOST],
     pub(crate) traffic: Traffic,
-    /// What was published. Its client may hear it at any time, and again.
+    /// Published messages. Its client may hear each at any time, and again.
     pub(crate) pushes: Vec<Push>,
     /// The lease that was passed on as data, and that nobody has adopted.
     pub(crate) passed: Option<Id>,
@@ -24,15 +25,15 @@ pub(crate) struct State {
     pub(crate) crashes: u8,
     pub(crate) cuts: u8,
     pub(crate) flushes: u8,
-    /// Every fence that a client was told, a bit each; in a queue, `highest` instead.
+    /// Every fence in an answer that was heard, a bit each; in a queue, `highest` instead.
     pub(crate) heard: u64,
-    /// The fence of the last belief that began.
+    /// The fence of the last validity that began.
     pub(crate) highest: Fence,
-    /// A client was told a fence that is not above one that was heard before it asked, or one that was told before.
+    /// A client heard a fence that is not above one that was heard before it asked, or one that was heard before.
     pub(crate) fell: bool,
-    /// A holder was told that the name is not its own while its lease had to stand.
+    /// A holder heard that the name is not its own while its lease had to stand.
     pub(crate) robbed: bool,
-    /// A client believes by a grant for which another, who waited, was passed over.
+    /// A client holds by a grant for which another, who waited, was passed over.
     pub(crate) overtaken: bool,
     /// A lease was passed on within a process after its turn, while another waited.
     pub(crate) overlong: bool,
@@ -43,7 +44,7 @@ pub(crate) struct Server {
     /// Whose value is in place.
     pub(crate) owner: Option<Id>,
     pub(crate) left: u8,
-    /// What is left of the longest ttl that the owner's own commands have asked for; not followed in a queue.
+    /// The rest of the longest ttl that the owner's own commands have asked for; not followed in a queue.
     pub(crate) asked_for: u8,
     /// The owner has it although others waited.
     pub(crate) jumped: bool,
@@ -56,7 +57,7 @@ pub(crate) struct Server {
 /// An entry of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
-    pub(crate) claim: Id,
+    pub(crate) attempt: Id,
     pub(crate) left: u8,
     /// Ticks since it was made and the name was last granted, up to a turn.
     pub(crate) waited: u8,
@@ -66,8 +67,8 @@ pub(crate) struct Place {
 pub(crate) struct Client {
     pub(crate) crashed: bool,
     pub(crate) link: u8,
-    /// The counter was lifted through this link.
-    pub(crate) lifted: bool,
+    /// The counter was raised through this link.
+    pub(crate) raised: bool,
     /// The largest counter seen.
     pub(crate) seen: u8,
 }
@@ -80,10 +81,10 @@ pub(crate) enum Phase {
     Asking,
     /// Asks for the name or an entry in the queue.
     Joining,
-    /// Has an entry, as it was told.
+    /// Has an entry, as it has heard.
     Waiting,
     Holding,
-    /// Its deadline has passed, or it was told that it is gone.
+    /// Its deadline has passed, or it has heard that it is gone.
     Lost,
     /// A release was sent.
     Clearing,
@@ -99,14 +100,14 @@ pub(crate) enum Phase {
 
 #[allow(clippy::struct_excessive_bools, reason = "what was sent and heard, each apart")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Claim {
+pub(crate) struct Attempt {
     pub(crate) phase: Phase,
     /// The last request has no answer yet.
     pub(crate) awaits: bool,
     /// Ticks since it was sent, up to the ttl.
     pub(crate) age: u8,
-    /// Ticks for which the lease is still believed.
-    pub(crate) believed: u8,
+    /// Ticks for which the lease is still valid.
+    pub(crate) valid: u8,
     /// An acquire had no answer.
     pub(crate) unheard: bool,
     /// Sent so far, in this phase.
@@ -117,28 +118,28 @@ pub(crate) struct Claim {
     pub(crate) last: bool,
     /// The largest fence that anybody had heard when it asked.
     pub(crate) floor: u8,
-    /// Ticks for which a push would be believed.
+    /// Ticks for which a push would be accepted.
     pub(crate) covered: u8,
     /// The largest counter heard while it waited.
-    pub(crate) mark: u8,
-    /// What it took has to be handed to one who waited.
+    pub(crate) grant_seq: u8,
+    /// Its lease has to be handed to one who waited.
     pub(crate) yields: bool,
-    /// It believes a push, and has no answer yet that says so.
+    /// It has accepted a push, and has no answer yet that says so.
     pub(crate) pushed: bool,
     pub(crate) fence: Fence,
     /// Ticks for which its process may still pass it on.
     pub(crate) turn: u8,
-    /// What would be left of the belief that a release has ended, if somebody would believe on.
+    /// Ticks for which a lease whose release was sent would be valid, if a task went on.
     pub(crate) spent: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[rustfmt::skip]
 pub(crate) enum Op {
-    /// Takes a free name, and counts; `lift`s the counter before.
-    Take { lift: bool, seen: u8 },
+    /// Takes a free name, and counts; `raise`s the counter before.
+    Take { raise: bool, seen: u8 },
     /// Takes a free name, or finds it taken by this token (if that `mine_counts`), or takes it over `from` another.
-    Claim { mine_counts: bool, from: Option<Id>, seen: u8 },
+    Attempt { mine_counts: bool, from: Option<Id>, seen: u8 },
     /// Serves those who wait, then takes the name, or an entry in the queue.
     Join,
     /// As `Join`, but first gives up what a `Take` has taken.
@@ -151,7 +152,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    pub(crate) const TAKE: Self = Self::Take { lift: false, seen: 0 };
+    pub(crate) const TAKE: Self = Self::Take { raise: false, seen: 0 };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -164,7 +165,7 @@ pub(crate) enum Answer {
     Granted { counter: u8, waiting: bool },
     Busy,
     /// It has an entry; so many were granted when this was said.
-    Queued { mark: u8 },
+    Queued { grant_seq: u8 },
     /// To `Keep`: it has no entry, and was served none that it still has.
     NoPlace,
     Renewed { short: bool },
@@ -175,46 +176,46 @@ pub(crate) enum Answer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Push {
-    pub(crate) claim: Id,
+    pub(crate) attempt: Id,
     pub(crate) counter: u8,
 }
 
-impl Claim {
+impl Attempt {
     pub(crate) fn at(phase: Phase) -> Self {
         Self { phase, ..Self::default() }
     }
 }
 
 impl State {
-    pub(crate) fn claim(&mut self, id: Id) -> &mut Claim {
-        &mut self.claims[usize::from(id)]
+    pub(crate) fn attempt(&mut self, id: Id) -> &mut Attempt {
+        &mut self.attempts[usize::from(id)]
     }
 
     pub(crate) fn phase(&self, id: Id) -> Phase {
-        self.claims[usize::from(id)].phase
+        self.attempts[usize::from(id)].phase
     }
 
-    /// Nobody waits for what was sent of this claim any more.
+    /// Nobody waits for what was sent of this attempt any more.
     pub(crate) fn abandon(&mut self, id: Id) {
-        let claim = self.claim(id);
-        (claim.awaits, claim.age) = (false, 0);
+        let attempt = self.attempt(id);
+        (attempt.awaits, attempt.age) = (false, 0);
         self.traffic.abandon(id);
     }
 
-    /// A claim comes to a phase in which nothing is awaited.
+    /// A attempt comes to a phase in which nothing is awaited.
     pub(crate) fn end(&mut self, id: Id, phase: Phase) {
         self.abandon(id);
-        *self.claim(id) = Claim::at(phase);
+        *self.attempt(id) = Attempt::at(phase);
     }
 
-    /// The largest fence that anybody was told.
+    /// The largest fence in any answer that was heard.
     pub(crate) fn largest_heard(&self) -> u8 {
         u8::try_from(self.heard.checked_ilog2().unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Those who believe.
-    pub(crate) fn believers(&self) -> impl Iterator<Item = Id> {
-        (0..).zip(&self.claims).filter(|(_, claim)| claim.believed > 0).map(|(id, _)| id)
+    /// The attempts that regard themselves as the holder.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = Id> {
+        (0..).zip(&self.attempts).filter(|(_, attempt)| attempt.valid > 0).map(|(id, _)| id)
     }
 }
 

@@ -3,10 +3,10 @@
 use super::promise::Promise;
 use super::protocol::{Action, Protocol};
 use super::search::{Path, Subject};
-use super::state::{Answer, Claim, Id, Op, Phase, State};
+use super::state::{Answer, Attempt, Id, Op, Phase, State};
 use super::traffic::{Reply, Request};
 
-/// What happened, a line for each step, in order.
+/// A counterexample, a line for each step, in order.
 pub type Story = Vec<String>;
 
 /// Tells `path`, which ends in the state `last` that breaks `promise`.
@@ -14,7 +14,7 @@ pub(super) fn told(protocol: &Protocol, path: &Path<Protocol>, last: &State, pro
     let mut narrator = Narrator { protocol, now: 0, sent: Vec::new() };
     let mut story = Story::new();
     if protocol.bounds.queued {
-        let fence = narrator.fence(&protocol.first().claims[0]);
+        let fence = narrator.fence(&protocol.first().attempts[0]);
         story.push(format!("t=0  A holds until t={}, fence {fence}", protocol.bounds.ttl));
     }
     let states = path.iter().map(|(state, _)| state).skip(1).chain([last]);
@@ -37,7 +37,7 @@ struct Narrator<'a> {
     protocol: &'a Protocol,
     /// Ticks since the beginning.
     now: u32,
-    /// What is under way, and since when.
+    /// Requests under way, and since when.
     sent: Vec<(Request, u32)>,
 }
 
@@ -60,9 +60,9 @@ impl Narrator<'_> {
             Action::Flush => "the server loses all its data".to_owned(),
             Action::Ask(id) => self.asks(before, id, after),
             Action::HandToTask(id) => {
-                let (name, claim) = (self.name(id), &after.claims[usize::from(id)]);
-                let (until, fence) = (self.until(claim.believed), self.fence(claim));
-                format!("a task of {name} passes the lease to the next, which believes until {until}, fence {fence}")
+                let (name, attempt) = (self.name(id), &after.attempts[usize::from(id)]);
+                let (until, fence) = (self.until(attempt.valid), self.fence(attempt));
+                format!("a task of {name} passes the lease to the next, valid until {until}, fence {fence}")
             }
             Action::Beat(id)
             | Action::Renew(id, _)
@@ -115,11 +115,11 @@ impl Narrator<'_> {
 
     fn asks(&self, before: &State, id: Id, after: &State) -> String {
         let bounds = &self.protocol.bounds;
-        let (name, claim) = (self.name(id), &before.claims[usize::from(id)]);
-        let op = after.traffic.requests.iter().rfind(|request| request.claim == id).map(|request| request.op);
-        match (claim.phase, op) {
-            (Phase::Unused, _) if bounds.given => format!("{name} asks for the name by the given value"),
-            (Phase::Unused, _) if !bounds.queued && !id.is_multiple_of(bounds.claims) => {
+        let (name, attempt) = (self.name(id), &before.attempts[usize::from(id)]);
+        let op = after.traffic.requests.iter().rfind(|request| request.attempt == id).map(|request| request.op);
+        match (attempt.phase, op) {
+            (Phase::Unused, _) if bounds.supplied => format!("{name} asks for the name by the supplied token"),
+            (Phase::Unused, _) if !bounds.queued && !id.is_multiple_of(bounds.attempts) => {
                 format!("{} asks for the name once more, as {name}", client_name(self.protocol.client_of(id)))
             }
             (Phase::Unused, _) => format!("{name} asks for the name"),
@@ -127,7 +127,7 @@ impl Narrator<'_> {
             (Phase::Clearing, _) => format!("{name} asks again with the token whose release it has sent"),
             (_, Some(Op::Take { .. })) if bounds.queued => format!("{name} has heard nothing and asks again"),
             _ if bounds.queued => format!("{name} has heard nothing and asks for a place again"),
-            _ if claim.awaits => format!("{name} has heard nothing and asks again with the same token"),
+            _ if attempt.awaits => format!("{name} has heard nothing and asks again with the same token"),
             _ => format!("{name} asks again with the same token"),
         }
     }
@@ -135,8 +135,8 @@ impl Narrator<'_> {
     /// A request at the server.
     fn arrives(&self, before: &State, request: Request) -> String {
         let what = match request.op {
-            Op::Take { .. } | Op::Claim { from: None, .. } => "acquire",
-            Op::Claim { from: Some(_), .. } => "take-over",
+            Op::Take { .. } | Op::Attempt { from: None, .. } => "acquire",
+            Op::Attempt { from: Some(_), .. } => "take-over",
             Op::Join => "acquire with a place",
             Op::Yield => "hand-over",
             Op::Keep => "heartbeat",
@@ -146,13 +146,13 @@ impl Narrator<'_> {
         let late = self.since(request);
         let mut after = before.clone();
         let outcome = if self.protocol.bounds.queued {
-            let answer = self.protocol.execute_queued(&mut after, request.claim, request.op);
-            self.outcome_queued(before, request.claim, answer, &after)
+            let answer = self.protocol.execute_queued(&mut after, request.attempt, request.op);
+            self.outcome_queued(before, request.attempt, answer, &after)
         } else {
             let answer = self.protocol.execute(&mut after.server, request);
-            self.outcome(before, request.claim, answer, &after)
+            self.outcome(before, request.attempt, answer, &after)
         };
-        format!("{}'s {what}{late} reaches the server: {outcome}", self.name(request.claim))
+        format!("{}'s {what}{late} reaches the server: {outcome}", self.name(request.attempt))
     }
 
     fn outcome(&self, before: &State, id: Id, answer: Answer, after: &State) -> String {
@@ -188,9 +188,9 @@ impl Narrator<'_> {
                 format!("granted until {until}, counter {counter}{others}")
             }
             Answer::NotFree { .. } => "it is not free".to_owned(),
-            Answer::Queued { mark } => {
-                let place = after.server.queue.iter().position(|place| place.claim == id).unwrap_or(0);
-                format!("place {} in the queue, mark {mark}", place + 1)
+            Answer::Queued { grant_seq } => {
+                let place = after.server.queue.iter().position(|place| place.attempt == id).unwrap_or(0);
+                format!("place {} in the queue, grant_seq {grant_seq}", place + 1)
             }
             Answer::NoPlace => "it has no place".to_owned(),
             Answer::Renewed { .. } => format!("it lasts until {until}"),
@@ -205,65 +205,65 @@ impl Narrator<'_> {
     }
 
     /// A reply at its client.
-    fn hears(&self, Reply { claim: id, answer }: Reply, before: &State, after: &State) -> String {
-        let (was, claim) = (before.phase(id), after.claims[usize::from(id)]);
-        let heard = match (claim.phase, answer) {
+    fn hears(&self, Reply { attempt: id, answer }: Reply, before: &State, after: &State) -> String {
+        let (was, attempt) = (before.phase(id), after.attempts[usize::from(id)]);
+        let heard = match (attempt.phase, answer) {
             (Phase::Holding, Answer::Took { .. } | Answer::Granted { .. }) if was != Phase::Holding => {
-                format!("it is granted and believes until {}{}", self.until(claim.believed), self.fence_of(&claim, answer))
+                format!("it is granted, valid until {}{}", self.until(attempt.valid), self.fence_of(&attempt, answer))
             }
             (Phase::Holding, Answer::Granted { .. } | Answer::Renewed { .. }) if self.protocol.bounds.queued => {
-                format!("it holds and believes until {}", self.until(claim.believed))
+                format!("it holds, valid until {}", self.until(attempt.valid))
             }
-            (Phase::Holding | Phase::Lost, Answer::Renewed { .. }) if claim.believed > 0 => {
-                format!("it is renewed and believes until {}", self.until(claim.believed))
+            (Phase::Holding | Phase::Lost, Answer::Renewed { .. }) if attempt.valid > 0 => {
+                format!("it is renewed, valid until {}", self.until(attempt.valid))
             }
             (Phase::Joining, Answer::Granted { .. }) => "others wait and hands it to the first of them".to_owned(),
             (Phase::Joining, Answer::NotFree { .. }) => "it is not free and asks for a place".to_owned(),
             (Phase::Joining, Answer::NoPlace) => "it has no place and asks for another with the same token".to_owned(),
-            (Phase::Waiting, Answer::Queued { mark }) => {
-                format!("it waits: a push above {mark} it would believe until {}", self.until(claim.covered))
+            (Phase::Waiting, Answer::Queued { grant_seq }) => {
+                format!("it waits: a push above {grant_seq} would be accepted until {}", self.until(attempt.covered))
             }
             (_, Answer::NotFree { .. }) => "it is not free and asks who has it".to_owned(),
             (_, Answer::Busy) => "it is busy".to_owned(),
             (_, Answer::NoPlace) => "it has no place".to_owned(),
-            (_, Answer::Gone) if was == Phase::Holding => "its lease is gone, and believes no more".to_owned(),
+            (_, Answer::Gone) if was == Phase::Holding => "its lease is gone".to_owned(),
             (Phase::Over, Answer::Released | Answer::NotHeld) => "it is released and is done".to_owned(),
-            _ => return format!("{} {}", self.name(id), unheeded(claim.phase, answer)),
+            _ => return format!("{} {}", self.name(id), unheeded(attempt.phase, answer)),
         };
         format!("{} hears that {heard}", self.name(id))
     }
 
     fn hears_push(&self, before: &State, at: usize, after: &State) -> String {
         let push = before.pushes[at];
-        let claim = after.claims[usize::from(push.claim)];
-        let heard = format!("{} hears the push of counter {}", self.name(push.claim), push.counter);
-        if claim.phase == Phase::Holding {
-            format!("{heard} and believes until {}", self.until(claim.believed))
+        let attempt = after.attempts[usize::from(push.attempt)];
+        let heard = format!("{} hears the push of counter {}", self.name(push.attempt), push.counter);
+        if attempt.phase == Phase::Holding {
+            format!("{heard}, valid until {}", self.until(attempt.valid))
         } else {
-            format!("{heard} and does not believe it")
+            format!("{heard} and ignores it")
         }
     }
 
-    /// What a tick ends.
+    /// The ends that a tick brings.
     fn passes(&self, before: &State, after: &State) -> Story {
-        let believes = |state: &State, id: Id| state.claims[usize::from(id)].believed > 0;
-        let ended = (0..self.protocol.all_claims()).filter(|id| believes(before, *id) && !believes(after, *id));
-        let mut lines: Story = ended.map(|id| format!("{}'s belief ends", self.name(id))).collect();
+        let is_valid = |state: &State, id: Id| state.attempts[usize::from(id)].valid > 0;
+        let ended = (0..self.protocol.all_attempts()).filter(|id| is_valid(before, *id) && !is_valid(after, *id));
+        let mut lines: Story = ended.map(|id| format!("{}'s validity ends", self.name(id))).collect();
         if let (Some(owner), None) = (before.server.owner, after.server.owner) {
             lines.push(format!("{}'s lease ends at the server", self.name(owner)));
         }
-        let stays = |id: Id| after.server.queue.iter().any(|place| place.claim == id);
-        let lapsed = before.server.queue.iter().filter(|place| !stays(place.claim));
-        lines.extend(lapsed.map(|place| format!("{}'s place lapses", self.name(place.claim))));
+        let stays = |id: Id| after.server.queue.iter().any(|place| place.attempt == id);
+        let lapsed = before.server.queue.iter().filter(|place| !stays(place.attempt));
+        lines.extend(lapsed.map(|place| format!("{}'s place lapses", self.name(place.attempt))));
         lines
     }
 
     /// How the promise is broken in the end.
     fn end(&self, state: &State, promise: Promise) -> String {
         let queued = self.protocol.bounds.queued;
-        let believers = state.believers().map(|id| self.name(id)).collect::<Vec<_>>().join(" and ");
+        let holders = state.holders().map(|id| self.name(id)).collect::<Vec<_>>().join(" and ");
         match promise {
-            Promise::OneHolder => format!("{believers} both believe to hold the name"),
+            Promise::OneHolder => format!("{holders} both regard themselves as the holder"),
             Promise::FencesRise if queued => "this fence is not above the one before".to_owned(),
             Promise::FencesRise => "this fence is not above one that was heard before".to_owned(),
             Promise::NoOrphan if queued => "one that is done with it has the name or a place".to_owned(),
@@ -276,9 +276,9 @@ impl Narrator<'_> {
                     format!("the name is taken until {until} for {owner}, which is done with it")
                 }
             }
-            Promise::LossIsFinal => format!("{believers} had lost the name and believes again"),
+            Promise::LossIsFinal => format!("{holders} had lost the name and is its holder again"),
             Promise::NoFalseLoss => "its lease had to stand, and nobody had released it".to_owned(),
-            Promise::InOrder => format!("{believers} holds, and others waited"),
+            Promise::InOrder => format!("{holders} holds, and others waited"),
             Promise::InTurn => "another has waited for longer than a turn".to_owned(),
             Promise::Served => {
                 let ticks = self.protocol.bounds.served_within;
@@ -291,10 +291,10 @@ impl Narrator<'_> {
         format!("t={}", self.now + u32::from(left))
     }
 
-    /// `, fence 3`, if fences are told.
-    fn fence_of(&self, claim: &Claim, answer: Answer) -> String {
+    /// `, fence 3`, if fences are shown.
+    fn fence_of(&self, attempt: &Attempt, answer: Answer) -> String {
         match answer {
-            _ if self.protocol.bounds.queued => format!(", fence {}", self.fence(claim)),
+            _ if self.protocol.bounds.queued => format!(", fence {}", self.fence(attempt)),
             Answer::Took { counter, .. } | Answer::Granted { counter, .. } if self.protocol.counts() => {
                 format!(", fence {counter}")
             }
@@ -302,14 +302,14 @@ impl Narrator<'_> {
         }
     }
 
-    fn fence(&self, claim: &Claim) -> String {
-        let (counter, index) = claim.fence;
+    fn fence(&self, attempt: &Attempt) -> String {
+        let (counter, index) = attempt.fence;
         if self.protocol.bounds.tasks > 1 { format!("{counter}.{index}") } else { counter.to_string() }
     }
 
-    /// `A`, and `A2` for its second claim.
+    /// `A`, and `A2` for its second attempt.
     fn name(&self, id: Id) -> String {
-        let (client, nth) = (client_name(self.protocol.client_of(id)), id % self.protocol.bounds.claims);
+        let (client, nth) = (client_name(self.protocol.client_of(id)), id % self.protocol.bounds.attempts);
         if nth == 0 { client.to_owned() } else { format!("{client}{}", nth + 1) }
     }
 }

@@ -1,14 +1,14 @@
-//! What is on its way between clients and the server.
+//! Commands and answers on their way between clients and the server.
 
 use super::state::{Answer, Op};
 
-/// The index of a claim; its client is found from it.
+/// The index of a attempt; its client is found from it.
 pub(crate) type Id = u8;
 
 /// A command on its way to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Request {
-    pub(crate) claim: Id,
+    pub(crate) attempt: Id,
     /// The connection of its client that carries it.
     pub(crate) link: u8,
     pub(crate) op: Op,
@@ -21,7 +21,7 @@ pub(crate) struct Request {
 /// An answer on its way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Reply {
-    pub(crate) claim: Id,
+    pub(crate) attempt: Id,
     pub(crate) answer: Answer,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Traffic {
     pub(crate) replies: Vec<Reply>,
 }
 
-/// What carries commands to the server.
+/// The way of commands to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Wire {
     /// Connections: in order on each; a client may replace its own by another.
@@ -42,23 +42,23 @@ pub(crate) enum Wire {
 }
 
 impl Traffic {
-    pub(crate) fn send(&mut self, claim: Id, link: u8, op: Op) {
-        self.requests.push(Request { claim, link, op, awaited: true, age: 0 });
+    pub(crate) fn send(&mut self, attempt: Id, link: u8, op: Op) {
+        self.requests.push(Request { attempt, link, op, awaited: true, age: 0 });
     }
 
     /// A request was executed.
     pub(crate) fn answer(&mut self, request: Request, answer: Answer) {
         if request.awaited {
-            self.replies.push(Reply { claim: request.claim, answer });
+            self.replies.push(Reply { attempt: request.attempt, answer });
         }
     }
 
-    /// Nobody waits for what was sent of this claim any more.
-    pub(crate) fn abandon(&mut self, claim: Id) {
-        for request in self.requests.iter_mut().filter(|request| request.claim == claim) {
+    /// Nobody waits for what was sent of this attempt any more.
+    pub(crate) fn abandon(&mut self, attempt: Id) {
+        for request in self.requests.iter_mut().filter(|request| request.attempt == attempt) {
             request.awaited = false;
         }
-        self.replies.retain(|reply| reply.claim != claim);
+        self.replies.retain(|reply| reply.attempt != attempt);
     }
 
     /// How much is under way.
@@ -68,7 +68,7 @@ impl Traffic {
 
     /// The requests that may be the next to arrive.
     pub(crate) fn arriving(&self, wire: Wire, client_of: impl Fn(Id) -> usize) -> Vec<usize> {
-        let lane = |at: usize| (client_of(self.requests[at].claim), self.requests[at].link);
+        let lane = |at: usize| (client_of(self.requests[at].attempt), self.requests[at].link);
         let all = 0..self.requests.len();
         match wire {
             Wire::Unordered => all.filter(|&at| !self.requests[..at].contains(&self.requests[at])).collect(),
@@ -89,7 +89,7 @@ impl Traffic {
     pub(crate) fn tidy(&mut self, wire: Wire, client_of: impl Fn(Id) -> usize) {
         match wire {
             Wire::Unordered => self.requests.sort_unstable(),
-            Wire::Connections => self.requests.sort_by_key(|request| (client_of(request.claim), request.link)),
+            Wire::Connections => self.requests.sort_by_key(|request| (client_of(request.attempt), request.link)),
         }
         self.replies.sort_unstable();
     }

@@ -21,14 +21,14 @@ pub(crate) const FORGETFUL: Scheme =
 pub(crate) const DEL_SETNX: Scheme =
     Scheme::new("a deadline as the value; an expired one is deleted, then SETNX", take_by_delete, delete);
 
-/// At the end of its job it stamps the key with a time of grace, whoever holds it.
+/// Writes a time of grace into the key at the end of its job, without a comparison.
 pub(crate) const STAMPS_AT_THE_END: Scheme =
-    Scheme::new("SETNX, GET, GETSET; at its end the job stamps the key", take, |_, turn| {
+    Scheme::new("SETNX, GET, GETSET; at its end the job writes a time into the key", take, |_, turn| {
         // No time of grace is left: the job took longer.
         frees_by(turn, Command::GetSet(LOCK, Value::At(turn.wall - 1)))
     });
 
-/// The belief is until the deadline that was written, by one's own clock.
+/// It is valid until the deadline that was written, by one's own clock.
 fn mine(client: &Client) -> Next {
     let Value::At(deadline) = client.mine else { return Next::Busy };
     won_until(deadline - client.skew - client.slept)

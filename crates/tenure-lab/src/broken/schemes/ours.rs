@@ -3,7 +3,7 @@
 use super::TTL;
 use crate::broken::command::{Command, LOCK, OK, ONE, Value, ZERO};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won_until};
-use crate::broken::timestamp::{Stamp, Task, Unit};
+use crate::broken::timestamp::{Task, Timestamp, Unit};
 
 pub(crate) const PHP: Scheme = Scheme::new("", take, release).renewed_by("tenure, scheme=php", renew);
 
@@ -16,7 +16,7 @@ pub(crate) const WATCH: Scheme = Scheme {
 };
 
 fn script(line: u8, client: &Client, turn: Turn, task: Task) -> Next {
-    call(line, Command::Stamp(Stamp { task, unit: turn.unit, owner: client.mine, clock: turn.wall, rules: turn.rules }))
+    call(line, Command::Timestamp(Timestamp { task, unit: turn.unit, owner: client.mine, clock: turn.wall, rules: turn.rules }))
 }
 
 /// Whether a script has done it. Where nothing stands beside the value, that is the owner from now on.
@@ -27,7 +27,7 @@ fn is_done(client: &mut Client, reply: Value) -> bool {
     matches!(reply, ONE | Value::At(_))
 }
 
-/// What was not heard is asked again by the same owner, once; what was not heard again is given up.
+/// Repeats a request without an answer, once, by the same owner; then gives it up.
 fn take(client: &mut Client, turn: Turn) -> Next {
     match (turn.line, turn.reply) {
         (0, _) => {

@@ -6,10 +6,10 @@ use crate::broken::program::{Client, Next, Scheme, Turn, call, won_until};
 
 pub(crate) const ROW: Scheme = Scheme::new("a row with a version; its end by the clock of the application", take, give_up);
 
-/// The same without a look at the lease.
+/// The same without reading the end of the lease.
 pub(crate) const NO_LOOK: Scheme = Scheme::new("a row with a version; nobody looks at its end", take_any, give_up);
 
-/// The same without a look at the number of rows that were updated.
+/// The same without reading the number of rows that were updated.
 pub(crate) const ROWS_UNCOUNTED: Scheme =
     Scheme::new("a row with a version; nobody counts the rows that were updated", take_uncounted, give_up);
 

@@ -8,7 +8,7 @@ use crate::broken::program::{Client, Next, Scheme, Turn, call, won};
 pub(crate) const PERMITS: u8 = 2;
 
 pub(crate) const CLIENT_CLOCK: Scheme =
-    Scheme::new("a semaphore that forgets members by the clock of whoever comes", enter, |client, turn| {
+    Scheme::new("a semaphore that forgets members by the clock of each client that comes", enter, |client, turn| {
         frees_by(turn, Command::Leave(LOCK, client.mine))
     });
 

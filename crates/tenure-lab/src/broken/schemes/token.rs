@@ -8,10 +8,10 @@ const ABOUT: &str = "SET NX PX with a token, compare-and-delete in a script";
 
 pub(crate) const TOKEN: Scheme = Scheme::new(ABOUT, take, delete_if_mine);
 
-/// As [`TOKEN`], renewed in a script as well, a holder that believes no longer than its lease and clears up what it asked
+/// As [`TOKEN`], renewed in a script as well, a holder that is valid no longer than its lease and clears up what it asked
 /// for unheard.
 pub(crate) const CAREFUL: Scheme = Scheme::new(ABOUT, take_or_clear, delete_until_heard)
-    .renewed_by("a token, compare-and-delete and renewal in scripts, belief ends with the lease", renew_if_mine);
+    .renewed_by("a token, compare-and-delete and renewal in scripts, validity ends with the lease", renew_if_mine);
 
 /// As [`TOKEN`], but the release looks and then deletes.
 pub(crate) const TWO_STEPS: Scheme = Scheme::new("SET NX PX with a token; GET, then DEL", take, get_then_delete);
@@ -23,7 +23,7 @@ pub(crate) const REPEATING: Scheme =
     Scheme::new("SET NX PX with address and thread number, compare-and-delete in a script", take_as_thread, delete_if_mine);
 
 pub(crate) const BLIND_EXPIRE: Scheme =
-    TOKEN.renewed_by("a token, renewed by EXPIRE whoever holds", |_, turn| renews_by(turn, Command::Expire(LOCK, TTL)));
+    TOKEN.renewed_by("a token, renewed by EXPIRE without a comparison", |_, turn| renews_by(turn, Command::Expire(LOCK, TTL)));
 
 pub(crate) const NO_SLACK: Scheme =
     LONG_WORK.renewed_by("a token, renewed by EXPIRE at the moment the lease ends", |_, turn| match turn.line {
@@ -31,7 +31,7 @@ pub(crate) const NO_SLACK: Scheme =
         _ => Next::Renewed(None),
     });
 
-pub(crate) const SET_XX: Scheme = TOKEN.renewed_by("a token, renewed by SET XX whoever holds", |client, turn| {
+pub(crate) const SET_XX: Scheme = TOKEN.renewed_by("a token, renewed by SET XX without a comparison", |client, turn| {
     renews_by(turn, Command::SetXxPx(LOCK, client.mine, TTL))
 });
 
@@ -44,7 +44,7 @@ pub(crate) const FROM_THE_REPLY: Scheme =
     Scheme::new("a token, and a lease that counts from the reply", take_from_the_reply, delete_if_mine);
 
 pub(crate) const ERRORS_ARE_LOGGED: Scheme =
-    LONG_WORK.renewed_by("a token, renewed; errors are logged, and the holder is not told", renew_or_log);
+    LONG_WORK.renewed_by("a token, renewed; errors are logged, and the holder is not notified", renew_or_log);
 
 pub(crate) const FAULT_IS_LOSS: Scheme = TOKEN.renewed_by("a token, renewed; an error counts as a loss", |client, turn| {
     renews_by(turn, Command::ExpireIf(LOCK, client.mine, TTL))
@@ -71,7 +71,7 @@ fn take(client: &mut Client, turn: Turn) -> Next {
     takes_by(turn, Command::SetNxPx(LOCK, token_of(client, turn), TTL))
 }
 
-/// What was asked for unheard is given up before anything else is done.
+/// Gives up a request without an answer before it does anything else.
 fn take_or_clear(client: &mut Client, turn: Turn) -> Next {
     match (turn.line, turn.reply) {
         (1 | 2, Value::Broken) => call(2, Command::DelIf(LOCK, client.mine)),
@@ -121,7 +121,7 @@ fn take_and_wait(client: &mut Client, turn: Turn) -> Next {
 
 fn renew_if_mine(client: &mut Client, turn: Turn) -> Next {
     match (turn.line, turn.reply) {
-        // Whether it ran or not: the lease stands as it was believed.
+        // Whether it ran or not: the lease stands as it was was_valid.
         (1, Value::Broken) => Next::Renewed(client.hold.and_then(|hold| hold.until)),
         _ => renews_by(turn, Command::ExpireIf(LOCK, client.mine, TTL)),
     }

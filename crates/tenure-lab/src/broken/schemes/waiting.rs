@@ -7,15 +7,15 @@ use crate::broken::program::{Client, Next, Scheme, Turn, call, call_on_another, 
 pub(crate) const MESSAGES_ONLY: Scheme =
     Scheme::new("a waiter that waits for a message and nothing else", take_or_listen, delete_and_publish);
 
-/// The same, and it looks once more when it has subscribed. One message goes to all who wait.
+/// The same, and it polls once more when it has subscribed. One message goes to all who wait.
 pub(crate) const SUBSCRIBED: Scheme = Scheme::new(
-    "a waiter that subscribes, looks once more, and waits for a message that goes to all",
+    "a waiter that subscribes, polls once more, and waits for a message that goes to all",
     take_or_subscribe,
     delete_and_publish,
 );
 
 pub(crate) const FAIR: Scheme =
-    Scheme::new("a fair queue whose places end by the clock of whoever comes", take_in_turn, delete_if_mine);
+    Scheme::new("a fair queue whose places end by the clock of each client that comes", take_in_turn, delete_if_mine);
 
 /// Of this client a message was waited for.
 pub(crate) const LISTENED: Value = Value::Word("listened");
