@@ -1,8 +1,9 @@
 //! Locks as articles and libraries write them, each under a fault that breaks it.
 //!
-//! The shortest counterexample is searched in a model, told as a story, and then played on a real server by real
-//! processes: what those see is judged by the checker that judges our own stores. Each reply of the real server is
-//! compared with that of the model, so the model is tested as well.
+//! The shortest counterexample is searched in a model, told as a story, and then played on a real
+//! server by real processes: what those see is judged by the checker that judges our own stores.
+//! Each reply of the real server is compared with that of the model, so the model is tested as
+//! well.
 
 mod beside;
 mod case;

@@ -1,7 +1,7 @@
 //! The rows that put tenure's own client in the place of a broken lock, in its scheme.
 
-/// The rows that stand against a broken lock. In those with `their` in their name it is the other side that breaks the lock as the article
-/// does, and the row shows what that costs ours.
+/// The rows that stand against a broken lock. In those with `their` in their name it is the other
+/// side that breaks the lock as the article does, and the row shows what that costs ours.
 pub fn of(broken_lock: &str) -> &'static [&'static str] {
     COUNTERPARTS.iter().find(|(id, _)| *id == broken_lock).map_or(&[], |(_, rows)| rows)
 }

@@ -1,12 +1,12 @@
 //! Models of tenure's own protocols, searched exhaustively within stated bounds.
 //!
-//! A model is every order in which clients, a server and what carries commands between them can act, under tenure's
-//! rules. A search visits each state once. What holds says how many there were; and to show that each rule is needed,
-//! and that the search would see it missing, there is a model without it, whose shortest counterexample is written as a
-//! story.
+//! A model is every order in which clients, a server and what carries commands between them can
+//! act, under tenure's rules. A search visits each state once. What holds says how many there were;
+//! and to show that each rule is needed, and that the search would see it missing, there is a model
+//! without it, whose shortest counterexample is written as a story.
 //!
-//! A client may do nothing for as long as it likes, which is its pause; what is never delivered is lost. All clocks run
-//! alike; drift and the safety margin are arithmetic on top.
+//! A client may do nothing for as long as it likes, which is its pause; what is never delivered is
+//! lost. All clocks run alike; drift and the safety margin are arithmetic on top.
 
 mod lease;
 mod list;
@@ -119,8 +119,8 @@ impl fmt::Debug for Model {
     }
 }
 
-/// Every model, within bounds for each build: the protocols as they stand, then without each of their rules, then where
-/// they promise nothing.
+/// Every model, within bounds for each build: the protocols as they stand, then without each of
+/// their rules, then where they promise nothing.
 pub fn all() -> Vec<Model> {
     let (standing, broken) = crate::broken::models().into_iter().partition(|model| model.expected == Expected::Holds);
     [list::standing(), standing, list::broken(), broken].into_iter().flatten().collect()

@@ -1,4 +1,5 @@
-//! Every broken lock is found out by the model, and by the checker when its story is played on a real server.
+//! Every broken lock is found out by the model, and by the checker when its story is played on a
+//! real server.
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,5 @@
-//! The random exploration: it finds nothing in the core, it can be repeated, and it finds what is broken on purpose.
+//! The random exploration: it finds nothing in the core, it can be repeated, and it finds what is
+//! broken on purpose.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test stops where its set-up does")]
 

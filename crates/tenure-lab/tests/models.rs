@@ -1,4 +1,5 @@
-//! The protocol keeps its promises in every state within the bounds, and without any of its rules it does not.
+//! The protocol keeps its promises in every state within the bounds, and without any of its rules
+//! it does not.
 
 #![allow(clippy::print_stdout, reason = "the counts and the stories are what these tests are read for")]
 
@@ -6,7 +7,8 @@ use std::collections::BTreeSet;
 
 use tenure_lab::models::{self, Expected, Model, Searched};
 
-/// How many states there are, of each model that holds. A count that changes says that the model has changed.
+/// How many states there are, of each model that holds. A count that changes says that the model
+/// has changed.
 const STATES: [(&str, usize); 27] = [
     ("lease", 162_724),
     ("lease-again", 354_233),
@@ -82,12 +84,12 @@ fn cohorts_hold() {
 }
 
 #[test]
-fn dialects_hold_among_ourselves() {
+fn schemes_hold_among_ourselves() {
     holds(&["php", "getset", "watch", "watch-late"]);
 }
 
 #[test]
-fn dialects_hold_beside_others_that_make_no_mistake() {
+fn schemes_hold_beside_others_that_make_no_mistake() {
     holds(&["php-beside", "getset-beside", "getset-clocks", "watch-beside"]);
 }
 

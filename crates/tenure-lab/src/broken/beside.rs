@@ -15,7 +15,8 @@ pub(crate) enum Mistake {
     WroteOver,
     /// Deleted what was another's.
     Deleted,
-    /// Was stopped between `SETNX` and `EXPIRE` until its key was anybody's, and gave another's its ttl.
+    /// Was stopped between `SETNX` and `EXPIRE` until its key was anybody's, and gave another's its
+    /// ttl.
     Stopped,
     /// Wrote the very value that one of ours had written.
     Equal,
@@ -62,7 +63,8 @@ impl World {
         }
     }
 
-    /// Whether its key was anybody's at `now`: its value had passed, and it stood without an end for long enough.
+    /// Whether its key was anybody's at `now`: its value had passed, and it stood without an end
+    /// for long enough.
     fn was_stopped(&self, who: u8, now: Tick) -> bool {
         let who = usize::from(who);
         matches!(self.clients[who].mine, Value::At(end) if now >= end) && now >= self.beside.wrote[who] + UNENDED

@@ -1,4 +1,5 @@
-//! A scheme in surroundings that may break it: who is there, for how long, what may go wrong, and what must be found.
+//! A scheme in surroundings that may break it: who is there, for how long, what may go wrong, and
+//! what must be found.
 
 use tenure_testkit::history::Rule;
 
@@ -26,9 +27,11 @@ pub(crate) struct Setting {
     pub(crate) skews: [Tick; 3],
     /// By how much the server's clock is ahead.
     pub(crate) clock_ahead: Tick,
-    /// Renewals are never later than this after the last; otherwise they may be as late as they like.
+    /// Renewals are never later than this after the last; otherwise they may be as late as they
+    /// like.
     pub(crate) punctual: Option<Tick>,
-    /// No client is slow: one that lives finishes what it does within a step, and gives up before its lease ends.
+    /// No client is slow: one that lives finishes what it does within a step, and gives up before
+    /// its lease ends.
     pub(crate) prompt: bool,
     /// A condition for a broken rule to be the one that is searched for.
     pub(crate) also: fn(&World) -> bool,

@@ -23,7 +23,8 @@ fn overwrote(world: &World) -> bool {
     world.clients.iter().any(|client| client.is_valid(world.now) && client.seen == php::GONE)
 }
 
-/// The first was killed, and one of the others found another's value when it came to give up its own.
+/// The first was killed, and one of the others found another's value when it came to give up its
+/// own.
 fn was_overwritten(world: &World) -> bool {
     world.clients[0].died.is_some() && world.clients.iter().any(|client| client.seen == NOT_MINE)
 }

@@ -23,7 +23,8 @@ pub(crate) enum Value {
     Token { who: u8, take: u8 },
     /// A point in time, by its writer's wall clock.
     At(Tick),
-    /// A row of a table: its version counts its updates, and its lease ends by its writer's wall clock.
+    /// A row of a table: its version counts its updates, and its lease ends by its writer's wall
+    /// clock.
     Row { version: i16, ends: Tick },
     /// No reply came: the connection broke.
     Broken,
@@ -78,10 +79,12 @@ pub(crate) enum Command {
     SetNxPxIncr(Key, Value, Tick),
     /// Counts the holds of one owner up or down (a re-entrant lock); deletes the field at 0.
     Count(Key, Value, i8, Tick),
-    /// A semaphore: forgets members with a score before `at - ttl`, adds one if fewer than `limit` are left; 1 or 0.
+    /// A semaphore: forgets members with a score before `at - ttl`, adds one if fewer than `limit`
+    /// are left; 1 or 0.
     Enter { key: Key, member: Value, at: Tick, ttl: Tick, limit: u8 },
-    /// Drops from the queue's head each member that is late at `at`, then takes the name if it is free and nobody waits in
-    /// front, or queues for `patience` longer than those in front; 1 if it has it.
+    /// Drops from the queue's head each member that is late at `at`, then takes the name if it is
+    /// free and nobody waits in front, or queues for `patience` longer than those in front; 1 if it
+    /// has it.
     TakeInTurn { key: Key, member: Value, at: Tick, ttl: Tick, patience: Tick },
     /// Joins the readers unless a writer is there, and lets the set live for a ttl.
     ReadLock(Key, Value, Tick),

@@ -1,5 +1,5 @@
-//! Our client in the schemes of others, in the surroundings of the broken locks: against itself, beside the others, and
-//! without its rules.
+//! Our client in the schemes of others, in the surroundings of the broken locks: against itself,
+//! beside the others, and without its rules.
 
 use tenure_testkit::history::Rule::{FalseLoss, Leak, Overlap};
 
@@ -14,7 +14,8 @@ use crate::models::Sight::{self, AfterCrash, Granted, TakenOver, WithoutTtl};
 /// Our clients, if there are others: the first two. The third is of the others.
 const OURS: u8 = 2;
 
-/// Without renewals: each write of one is a version of its own to what is watched, so there would be no end of states.
+/// Without renewals: each write of one is a version of its own to what is watched, so there would
+/// be no end of states.
 const WATCH_ONCE: Scheme = Scheme { renew: None, about: "tenure, scheme=watch", ..ours::WATCH };
 
 /// Every case.
@@ -36,8 +37,8 @@ fn php_beside(id: &'static str, what: &'static str, scheme: Scheme) -> Case {
     beside(id, what, scheme, php::WAITING).faults(Faults::CRASH)
 }
 
-/// A client regards itself as the holder, or a value that was not given up is not just passing: ours takes it in the step in which the others
-/// do not yet.
+/// A client regards itself as the holder, or a value that was not given up is not just passing:
+/// ours takes it in the step in which the others do not yet.
 fn still_taken(world: &World) -> bool {
     world.is_held() || world.server.is_taken(world.now + 1)
 }

@@ -161,7 +161,8 @@ impl Player {
         }
     }
 
-    /// The last of the replies; [`Value::Broken`] when the connection ended first, which is then forgotten.
+    /// The last of the replies; [`Value::Broken`] when the connection ended first, which is then
+    /// forgotten.
     fn receive(&mut self, lane: usize, connection: u8, command: Command) -> Value {
         if let Some(answer) = self.answered.take() {
             return answer;

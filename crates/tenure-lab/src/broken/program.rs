@@ -1,8 +1,9 @@
-//! A lock client as a program of single commands, that runs in the model and on a real server alike.
+//! A lock client as a program of single commands, that runs in the model and on a real server
+//! alike.
 //!
-//! A scheme is three small functions, one each for taking, renewing and giving up. Each is asked again with the reply to the
-//! command it gave last, and says what to do next. Nothing in it knows where the command runs, so what the model finds can be played
-//! on a real server by the same code.
+//! A scheme is three small functions, one each for taking, renewing and giving up. Each is asked
+//! again with the reply to the command it gave last, and says what to do next. Nothing in it knows
+//! where the command runs, so what the model finds can be played on a real server by the same code.
 
 use std::fmt;
 

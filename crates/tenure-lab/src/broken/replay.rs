@@ -79,7 +79,8 @@ impl<'a> Theatre<'a> {
             ..History::new(case.id, seed)
         };
         let scale = Scale { start: 0, step, wall: 1_700_000_000_000, nonce: random.u64(..) };
-        // Between a tenth and a fifth of a step: the rest is for the moves, and half a step ends every lease.
+        // Between a tenth and a fifth of a step: the rest is for the moves, and half a step ends
+        // every lease.
         let offset = scale.half() / 5 + random.u64(..scale.half() / 5);
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let (actors, recorder) = (Vec::new(), Recorder::new(history));
@@ -276,8 +277,8 @@ impl<'a> Theatre<'a> {
         self.hear(step.who, step.lane, now, said, next);
     }
 
-    /// The server has replied as in the model, and the client has become what it became there. Anything else says that the model is
-    /// not what the server does.
+    /// The server has replied as in the model, and the client has become what it became there.
+    /// Anything else says that the model is not what the server does.
     fn compare(&mut self, answer: &Answer, who: u8, reply: Option<&str>, next: &World) {
         let client: &Client = &next.clients[usize::from(who)];
         let (id, now) = (self.case.id, next.now);
@@ -348,7 +349,8 @@ impl<'a> Theatre<'a> {
     }
 }
 
-/// A replica that has everything up to now, and hears nothing from now on, though its primary does not know.
+/// A replica that has everything up to now, and hears nothing from now on, though its primary does
+/// not know.
 fn replica(primary: &RedisServer) -> (RedisServer, Proxy) {
     let proxy = Proxy::start_opaque(primary.addr());
     let replica = RedisServer::builder().replica_at(proxy.addr()).start();

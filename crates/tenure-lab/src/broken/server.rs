@@ -77,7 +77,8 @@ impl Server {
         AtLock { value, version: entry.map(|entry| entry.version), endless: entry.is_some_and(|entry| entry.until.is_none()) }
     }
 
-    /// Whether the lock is taken, by anybody. A timestamp that has passed is nobody's, and so is a count of none.
+    /// Whether the lock is taken, by anybody. A timestamp that has passed is nobody's, and so is a
+    /// count of none.
     pub(crate) fn is_taken(&self, now: Tick) -> bool {
         let is_nobodys = |entry: &Entry| matches!(entry.data, Data::Text(value) if value.is_past(now) || value == ZERO);
         self.get(LOCK, now).is_some_and(|entry| !is_nobodys(entry))

@@ -1,4 +1,5 @@
-//! Our own side of two schemes, as commands of the modelled server: what is asked of the scripts, and their rules.
+//! Our own side of two schemes, as commands of the modelled server: what is asked of the scripts,
+//! and their rules.
 
 use std::fmt;
 
@@ -7,7 +8,8 @@ use super::program::Tick;
 use crate::tables::settings;
 
 settings! {
-    /// Our client in the schemes of others, rule by rule. Each is one that can be left out, to see what it is there for.
+    /// Our client in the schemes of others, rule by rule. Each is one that can be left out, to see
+    /// what it is there for.
     Rules::TENURE {
         /// A key without ttl is not taken before the end that its writer computed.
         value_passed: bool = true,
@@ -21,7 +23,8 @@ settings! {
         one_step: bool = true,
         /// Nothing is taken while the clocks of host and server are apart.
         clocks_agree: bool = true,
-        /// A transaction whose connection was replaced since its look writes nothing, and reads anew.
+        /// A transaction whose connection was replaced since its look writes nothing, and reads
+        /// anew.
         looks_again: bool = true,
     }
 }

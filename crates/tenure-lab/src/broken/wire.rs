@@ -26,7 +26,8 @@ impl Scale {
         self.start.saturating_add_signed(self.nanos(tick))
     }
 
-    /// The end of a validity that was to end at `until` and is learnt of in step `now`: half a step before, as leases do at the server.
+    /// The end of a validity that was to end at `until` and is learnt of in step `now`: half a step
+    /// before, as leases do at the server.
     pub(crate) fn end(&self, learnt: u64, now: Tick, until: Tick) -> u64 {
         learnt.saturating_add_signed(self.nanos(until - now)) - self.half()
     }

@@ -35,7 +35,8 @@ pub(crate) struct World {
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
-    /// A client sends its next command and hears the reply, beginning a routine first if it says so.
+    /// A client sends its next command and hears the reply, beginning a routine first if it says
+    /// so.
     Step(Move),
     /// A client sends its next command, which is on its way.
     Send(Move),
@@ -125,7 +126,8 @@ impl World {
         self.clients.iter().any(due)
     }
 
-    /// Somebody has something to do before time passes: a command to send, or a lease that would end.
+    /// Somebody has something to do before time passes: a command to send, or a lease that would
+    /// end.
     fn is_busy(&self) -> bool {
         let next = self.now + 1;
         let in_work = |client: &Client| client.lanes.iter().any(|lane| matches!(lane.stage, Stage::Ready(..)));
@@ -177,7 +179,8 @@ impl World {
             return None;
         }
         match (lane, client.hold) {
-            // Clients are alike but for their clocks and whose they are: the first to ask is A, and so on.
+            // Clients are alike but for their clocks and whose they are: the first to ask is A, and
+            // so on.
             (0, None) => {
                 let before = &self.clients[..usize::from(client.who)];
                 let asked = |other: &Client| other.takes > 0 || setting.is_other(other.who) != setting.is_other(client.who);

@@ -1,4 +1,5 @@
-//! The clock of a simulated process: virtual time at a rate of its own, and the times at which the process is stopped or dead.
+//! The clock of a simulated process: virtual time at a rate of its own, and the times at which the
+//! process is stopped or dead.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;

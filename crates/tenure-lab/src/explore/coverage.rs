@@ -1,11 +1,13 @@
-//! How often each fault and each path of the core occurred: an exploration that never met a path says nothing of it.
+//! How often each fault and each path of the core occurred: an exploration that never met a path
+//! says nothing of it.
 
 use std::fmt;
 
 use crate::tables::worded;
 
 worded! {
-    /// A fault or a path that is counted. The faults that may meet a command or a push stand together, from `Slow` to `PushedTwice`.
+    /// A fault or a path that is counted. The faults that may meet a command or a push stand
+    /// together, from `Slow` to `PushedTwice`.
     Met {
         Grant = "grants",
         Queued = "heartbeats of places",

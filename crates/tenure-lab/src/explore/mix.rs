@@ -1,5 +1,5 @@
-//! The parts of one run, chosen by its seed: how many processes and names, and which faults how often (a swarm: each run has
-//! some faults only, so that no fault hides another).
+//! The parts of one run, chosen by its seed: how many processes and names, and which faults how
+//! often (a swarm: each run has some faults only, so that no fault hides another).
 
 use std::fmt;
 
@@ -17,7 +17,8 @@ pub(super) const FATES: &[Met] =
 /// Faults that a supplied token must not meet: another may hold by it when such a command runs.
 const LATE: [Met; 3] = [Met::Slow, Met::Twice, Met::Reset];
 
-/// How many permits a semaphore has: a divisor of the capacity of a history, in which all weights are given.
+/// How many permits a semaphore has: a divisor of the capacity of a history, in which all weights
+/// are given.
 const PERMITS: u32 = 3;
 
 /// A fault of the server.

@@ -1,4 +1,5 @@
-//! The way between processes and server: every command and every reply has a fate, and what was sent lives on without its sender.
+//! The way between processes and server: every command and every reply has a fate, and what was
+//! sent lives on without its sender.
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -58,8 +59,8 @@ pub(super) enum Job {
     Blow(Blow),
 }
 
-/// One process's connection: commands run in order, and a new one ends what the old one had under way. Only where the store has
-/// no late commands.
+/// One process's connection: commands run in order, and a new one ends what the old one had under
+/// way. Only where the store has no late commands.
 #[derive(Clone, Debug, Default)]
 struct Connection {
     epoch: u32,
@@ -265,7 +266,8 @@ impl Inner {
         false
     }
 
-    /// When a command runs that would arrive at `at`: not before those sent earlier on its connection.
+    /// When a command runs that would arrive at `at`: not before those sent earlier on its
+    /// connection.
     fn in_order(&mut self, mix: &Mix, command: &Command, at: At) -> At {
         let connection = &mut self.network.connections[command.process];
         if mix.late || connection.epoch != command.epoch {

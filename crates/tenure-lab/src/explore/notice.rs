@@ -1,4 +1,5 @@
-//! Notices of the server: whom it has handed a name, and that one is free. Each has a way and a fate of its own.
+//! Notices of the server: whom it has handed a name, and that one is free. Each has a way and a
+//! fate of its own.
 
 use tenure::record::Served;
 use tenure::{Fence, Name, Notice, Owner};

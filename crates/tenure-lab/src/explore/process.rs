@@ -1,4 +1,5 @@
-//! A simulated process and what its tasks do: take names, work on the resource, and let go in every way there is.
+//! A simulated process and what its tasks do: take names, work on the resource, and let go in every
+//! way there is.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -103,7 +104,8 @@ impl Task {
         }
     }
 
-    /// When all is well, something is cancelled half-way: what it leaves behind would be seen when all has come to rest.
+    /// When all is well, something is cancelled half-way: what it leaves behind would be seen when
+    /// all has come to rest.
     async fn part(&mut self) {
         let index = self.rng.usize(0..self.process.world.names.len());
         let (name, kind) = (self.process.world.names[index].clone(), self.process.world.mix.names[index]);

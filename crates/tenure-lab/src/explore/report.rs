@@ -79,7 +79,8 @@ impl fmt::Display for Report {
 /// How many runs a thread makes before it tells of them.
 const CHUNK: u64 = 64;
 
-/// Explores from `first_seed` on, with `jobs` threads, telling `on_progress` from time to time what there is so far.
+/// Explores from `first_seed` on, with `jobs` threads, telling `on_progress` from time to time what
+/// there is so far.
 pub fn many(first_seed: u64, extent: Extent, jobs: usize, mut on_progress: impl FnMut(&Report)) -> Report {
     let began = Instant::now();
     let end = match extent {

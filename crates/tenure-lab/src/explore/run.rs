@@ -23,8 +23,9 @@ use super::server::Origin;
 use super::world::{Held, World};
 use super::{Explored, Flaw};
 
-/// The longest that anything may keep a name after the last fault: an extended lease, or a shortest hold, from a command that was
-/// under way for as long as they can be, at a server whose clock went back; and a wait for the next poll.
+/// The longest that anything may keep a name after the last fault: an extended lease, or a shortest
+/// hold, from a command that was under way for as long as they can be, at a server whose clock went
+/// back; and a wait for the next poll.
 const FREE: Duration = Duration::from_secs(12);
 /// The longest that every task may need to come to its end, one after another.
 const REST: Duration = Duration::from_secs(120);
@@ -156,7 +157,8 @@ async fn probe(prober: &Process, name: &Name, share: Share) {
     }
 }
 
-/// When all has come to rest, a name is taken only for one who died, or by what nobody could clear up.
+/// When all has come to rest, a name is taken only for one who died, or by what nobody could clear
+/// up.
 fn leaks(world: &World) {
     let now = world.now();
     let mut state = world.state();
@@ -169,7 +171,8 @@ fn leaks(world: &World) {
             let dead = world.mix.lives.get(token.process).is_some_and(|life| life.crash_at.is_some());
             // A refusal ends a clean-up, and a supplied token is never cleared up.
             let refused = world.mix.odds(Met::Forbidden) > 0;
-            // Where commands run late, one may come when the clean-up has ended: after its ttl, or for a second copy.
+            // Where commands run late, one may come when the clean-up has ended: after its ttl, or
+            // for a second copy.
             let too_late = |from: Origin| from.copy || from.ran_at - from.sent_at > from.ttl / 100 * 95;
             let late = world.mix.late && state.server.origin(&owner).is_some_and(too_late);
             if !(dead || refused || late || token.handed || !owner.is_generated()) {

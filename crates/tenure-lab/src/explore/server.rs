@@ -1,4 +1,5 @@
-//! The far end of the simulated network: names, owners, queues and a grant counter, by the server's own clock.
+//! The far end of the simulated network: names, owners, queues and a grant counter, by the server's
+//! own clock.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -55,7 +56,8 @@ impl<T> Done<T> {
 
 impl Server {
     pub(super) fn new(names: &[Name], grain: u64, flaw: Option<Flaw>) -> Self {
-        // The counter begins high, so that a flaw may let it fall; the clock starts ahead, so that it can go back.
+        // The counter begins high, so that a flaw may let it fall; the clock starts ahead, so that
+        // it can go back.
         let (counter, fast_by) = (1_000, (1 << 40) + grain);
         let names = names.iter().map(|name| (name.clone(), Record::default())).collect();
         Self { flaw, counter, names, origins: HashMap::new(), given: HashSet::new(), fast_by, behind: 0 }

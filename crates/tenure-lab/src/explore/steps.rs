@@ -1,4 +1,5 @@
-//! Calls of a task that holds a name, between two parts of its work. Each call may be dropped on its way.
+//! Calls of a task that holds a name, between two parts of its work. Each call may be dropped on
+//! its way.
 
 use std::sync::Arc;
 

@@ -28,8 +28,8 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Looks over the shoulders of holder and store: what the guard claims until `valid_until` must stand there, as much of it and for
-    /// as long.
+    /// Looks over the shoulders of holder and store: what the guard claims until `valid_until` must
+    /// stand there, as much of it and for as long.
     pub(super) fn compare(
         &mut self,
         world: &World,

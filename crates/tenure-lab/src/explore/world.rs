@@ -1,4 +1,5 @@
-//! All of one run that is not a process: its history, what is counted, the tokens and the guarded resource.
+//! All of one run that is not a process: its history, what is counted, the tokens and the guarded
+//! resource.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -208,7 +209,8 @@ impl World {
         state.watched.push(watched);
     }
 
-    /// From now on a holder counts for `share` only, as another claim: whatever becomes of the command.
+    /// From now on a holder counts for `share` only, as another claim: whatever becomes of the
+    /// command.
     pub(super) fn shrinks(&self, who: &str, held: &mut Held, claim: u32, share: Share) {
         let now = self.now();
         let old = std::mem::replace(&mut held.claim, claim);
@@ -235,7 +237,8 @@ impl World {
         }
     }
 
-    /// A claim is over: its validity is followed no more. Returns its end; `None` if it was over already.
+    /// A claim is over: its validity is followed no more. Returns its end; `None` if it was over
+    /// already.
     pub(super) fn over(&self, who: &str, claim: u32) -> Option<At> {
         let mut state = self.state();
         let index = state.watched.iter().position(|watched| watched.claim == claim && watched.who == who)?;
@@ -251,8 +254,8 @@ impl World {
         self.state().watched.iter().find(|watched| watched.claim == claim && watched.who == who).map(|watched| watched.until)
     }
 
-    /// Compares each claim with what the store keeps, and notes what renewals have done to it. Called when every task has come to
-    /// rest, before time goes on.
+    /// Compares each claim with what the store keeps, and notes what renewals have done to it.
+    /// Called when every task has come to rest, before time goes on.
     pub(super) fn settle(&self) {
         let mut state = self.state();
         let news = std::mem::take(&mut state.news);

@@ -1,7 +1,7 @@
 //! Leases: taken, renewed, released, cleared up, passed on as data, and their fences.
 //!
-//! There is one name. No time is kept back to stop work, so that what is shown needs none. Raising the counter and
-//! taking the name are one step here.
+//! There is one name. No time is kept back to stop work, so that what is shown needs none. Raising
+//! the counter and taking the name are one step here.
 
 use super::protocol::Protocol;
 use super::rules::{Counting, Rules};

@@ -48,14 +48,16 @@ const FAIR: &[Promise] = &[Promise::OneHolder, Promise::FencesRise, Promise::NoO
 const ALL_SERVED: &[Promise] = &[Promise::OneHolder, Promise::FencesRise, Promise::NoOrphan, Promise::InOrder, Promise::Served];
 const IN_TURN: &[Promise] = &[Promise::OneHolder, Promise::FencesRise, Promise::NoOrphan, Promise::InTurn];
 
-/// Models that hold: `id = what it is of: how far it goes, keeps what it promises`, maybe `without a rule`.
+/// Models that hold: `id = what it is of: how far it goes, keeps what it promises`, maybe `without
+/// a rule`.
 macro_rules! standing {
     ($($id:literal = $of:literal: $bounds:expr, keeps $promises:ident $(without $rule:ident)?;)*) => {
         vec![$(holds($id, $of, without!($($rule)?), $bounds, $promises),)*]
     };
 }
 
-/// Models that break: `id = what it is of: without [the rules that are left out] in how far it goes, breaks a promise`.
+/// Models that break: `id = what it is of: without [the rules that are left out] in how far it
+/// goes, breaks a promise`.
 macro_rules! broken {
     ($($id:literal = $of:literal: without [$($rule:ident),*] in $bounds:expr, breaks $promise:ident;)*) => {
         vec![$(breaks($id, $of, without!($($rule),*), $bounds, Promise::$promise),)*]

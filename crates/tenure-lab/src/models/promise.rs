@@ -1,4 +1,5 @@
-//! Promises that hold in every state, and sights that must occur in one, lest a search has looked at nothing.
+//! Promises that hold in every state, and sights that must occur in one, lest a search has looked
+//! at nothing.
 
 use crate::tables::worded;
 

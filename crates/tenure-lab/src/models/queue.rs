@@ -1,8 +1,9 @@
-//! Clients that wait: their queue, hand-overs that are pushed to them, and leases that pass from task to task of one
-//! process.
+//! Clients that wait: their queue, hand-overs that are pushed to them, and leases that pass from
+//! task to task of one process.
 //!
-//! The first client holds at the beginning. A push travels on a path of its own: it may come late, out of order, more
-//! than once or never. A connection that is lost has been ended at the server before anything is sent on the next.
+//! The first client holds at the beginning. A push travels on a path of its own: it may come late,
+//! out of order, more than once or never. A connection that is lost has been ended at the server
+//! before anything is sent on the next.
 
 use super::protocol::Protocol;
 use super::state::{Answer, Attempt, Id, Op, Phase, Place, Push, Server, State};
@@ -226,8 +227,8 @@ impl Server {
 
 /// Whether those who wait are served.
 impl Protocol {
-    /// Whether one of those who wait is served in time, if from now on every living client does at once what it can,
-    /// and all that is on its way is lost, pushes always.
+    /// Whether one of those who wait is served in time, if from now on every living client does at
+    /// once what it can, and all that is on its way is lost, pushes always.
     pub(super) fn serves_in_time(&self, state: &State) -> bool {
         let waits = |id: &Id| matches!(state.phase(*id), Phase::Asking | Phase::Joining | Phase::Waiting);
         let waiting: Vec<Id> = (0..self.all_attempts()).filter(waits).collect();
@@ -235,8 +236,8 @@ impl Protocol {
         let is_served = |state: &State| waiting.iter().any(|id| state.phase(*id) == Phase::Holding);
         for _ in 0..=self.bounds.served_within {
             for id in 0..self.all_attempts() {
-                // A client that had an entry and found it gone queues again, under another token; nothing of the old
-                // one is on its way.
+                // A client that had an entry and found it gone queues again, under another token;
+                // nothing of the old one is on its way.
                 if state.phase(id) != Phase::Over || waiting.contains(&id) {
                     self.acts(&mut state, id);
                 }

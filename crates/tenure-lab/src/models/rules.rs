@@ -28,7 +28,8 @@ settings! {
         clears_up: bool = true,
         /// A rebuilt connection first has the server end its predecessor.
         kills_predecessor: bool = true,
-        /// If commands may run late, the clean-up of a token whose acquire was not heard is repeated until its ttl has passed.
+        /// If commands may run late, the clean-up of a token whose acquire was not heard is
+        /// repeated until its ttl has passed.
         repeats_clean_up: bool = true,
         /// So is the release of a tenure of such a token.
         repeats_release: bool = true,
@@ -36,7 +37,8 @@ settings! {
         last_clean_up_is_late: bool = true,
         /// A supplied token is busy when it is found in place.
         supplied_is_busy: bool = true,
-        /// A supplied token is not released when the lease may have ended by the time the release runs.
+        /// A supplied token is not released when the lease may have ended by the time the release
+        /// runs.
         supplied_released_in_time: bool = true,
         /// A client that passes a lease on is no longer its holder.
         passing_ends_validity: bool = true,
@@ -50,13 +52,15 @@ settings! {
         compares_marks: bool = true,
         /// A heartbeat looks after an entry of the queue and makes none.
         keep_never_joins: bool = true,
-        /// A token that was served and not taken up is used up; its client queues again under a new one.
+        /// A token that was served and not taken up is used up; its client queues again under a new
+        /// one.
         served_once: bool = true,
         /// A grant that is handed over lasts for the handoff ttl of its own entry.
         own_handoff_ttl: bool = true,
         /// A pushed grant is accepted from the last answered heartbeat, not from the push.
         accepts_from_heartbeat: bool = true,
-        /// A client that takes a name that others wait for hands it to the first of them, and queues.
+        /// A client that takes a name that others wait for hands it to the first of them, and
+        /// queues.
         yields: bool = true,
         /// A heartbeat serves a name that is free, and tells its own owner that it was served.
         heartbeat_serves: bool = true,
@@ -64,7 +68,8 @@ settings! {
         index_ends: bool = true,
         /// A lease whose release was sent is passed to nobody.
         release_is_last: bool = true,
-        /// A task that is passed a lease is valid until the deadline that stood, not for a ttl from then on.
+        /// A task that is passed a lease is valid until the deadline that stood, not for a ttl from
+        /// then on.
         deadline_stands: bool = true,
         /// When its turn is over, the lease goes back to the server.
         takes_turns: bool = true,
@@ -104,7 +109,8 @@ settings! {
         handoff_ttl: u8 = 2,
         /// How long an entry of the queue lasts without a heartbeat.
         entry_ttl: u8 = 2,
-        /// A pushed grant is accepted; else it is a hint, which tells nothing that a heartbeat does not.
+        /// A pushed grant is accepted; else it is a hint, which tells nothing that a heartbeat does
+        /// not.
         pushes: bool = false,
         /// An attempt may be given up while an answer is awaited.
         cancels: bool = true,
@@ -136,7 +142,8 @@ settings! {
         turn: u8 = 0,
         /// Grants by the server.
         grants: u8 = u8::MAX,
-        /// If everybody who lives acts at once from now on, one who waits is served within so many ticks.
+        /// If everybody who lives acts at once from now on, one who waits is served within so many
+        /// ticks.
         served_within: u8 = 0,
         /// Commands and answers under way at once; `None`: any number.
         under_way: Option<usize> = None,

@@ -53,7 +53,8 @@ pub(crate) struct Found<S: Subject> {
     pub(crate) took: Duration,
 }
 
-/// Searches breadth first on one thread, so that what is found first is the shortest, and the same each time.
+/// Searches breadth first on one thread, so that what is found first is the shortest, and the same
+/// each time.
 pub(crate) fn search<S: Subject>(subject: &S) -> Found<S> {
     let began = Instant::now();
     let searched = Searched { subject: subject.clone(), seen: AtomicU32::new(0) };

@@ -1,4 +1,5 @@
-//! One moment of the protocol. Times are ticks left, so that what differs only in when it happens is one state.
+//! One moment of the protocol. Times are ticks left, so that what differs only in when it happens
+//! is one state.
 
 use super::traffic::Traffic;
 
@@ -29,7 +30,8 @@ pub(crate) struct State {
     pub(crate) heard: u64,
     /// The fence of the last validity that began.
     pub(crate) highest: Fence,
-    /// A client heard a fence that is not above one that was heard before it asked, or one that was heard before.
+    /// A client heard a fence that is not above one that was heard before it asked, or one that was
+    /// heard before.
     pub(crate) fell: bool,
     /// A holder heard that the name is not its own while its lease had to stand.
     pub(crate) robbed: bool,
@@ -44,7 +46,8 @@ pub(crate) struct Server {
     /// Whose value is in place.
     pub(crate) owner: Option<Id>,
     pub(crate) left: u8,
-    /// The rest of the longest ttl that the owner's own commands have asked for; not followed in a queue.
+    /// The rest of the longest ttl that the owner's own commands have asked for; not followed in a
+    /// queue.
     pub(crate) asked_for: u8,
     /// The owner has it although others waited.
     pub(crate) jumped: bool,
@@ -138,7 +141,8 @@ pub(crate) struct Attempt {
 pub(crate) enum Op {
     /// Takes a free name, and counts; `raise`s the counter before.
     Take { raise: bool, seen: u8 },
-    /// Takes a free name, or finds it taken by this token (if that `mine_counts`), or takes it over `from` another.
+    /// Takes a free name, or finds it taken by this token (if that `mine_counts`), or takes it over
+    /// `from` another.
     Attempt { mine_counts: bool, from: Option<Id>, seen: u8 },
     /// Serves those who wait, then takes the name, or an entry in the queue.
     Join,

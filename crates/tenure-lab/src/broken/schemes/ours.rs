@@ -19,7 +19,8 @@ fn script(line: u8, client: &Client, turn: Turn, task: Task) -> Next {
     call(line, Command::Timestamp(Timestamp { task, unit: turn.unit, owner: client.mine, clock: turn.wall, rules: turn.rules }))
 }
 
-/// Whether a script has done it. Where nothing stands beside the value, that is the owner from now on.
+/// Whether a script has done it. Where nothing stands beside the value, that is the owner from now
+/// on.
 fn is_done(client: &mut Client, reply: Value) -> bool {
     if matches!(reply, Value::At(_)) {
         client.mine = reply;
@@ -43,7 +44,8 @@ fn take(client: &mut Client, turn: Turn) -> Next {
     }
 }
 
-/// A renewal that was not heard changes nothing, nor does one that is heard when the lease may have ended.
+/// A renewal that was not heard changes nothing, nor does one that is heard when the lease may have
+/// ended.
 fn renewed(client: &Client, turn: Turn, done: bool, since: i16) -> Next {
     let before = client.hold.and_then(|hold| hold.until);
     let over = before.is_some_and(|until| until <= turn.now);

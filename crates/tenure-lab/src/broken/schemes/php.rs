@@ -1,4 +1,5 @@
-//! `SETNX`, `EXPIRE`, and the adoption of keys that have no expiry; a PHP class that many have copied.
+//! `SETNX`, `EXPIRE`, and the adoption of keys that have no expiry; a PHP class that many have
+//! copied.
 
 use super::{TTL, delete_if_mine, get_then_delete};
 use crate::broken::command::{Command, LOCK, ONE, Value};

@@ -8,8 +8,8 @@ const ABOUT: &str = "SET NX PX with a token, compare-and-delete in a script";
 
 pub(crate) const TOKEN: Scheme = Scheme::new(ABOUT, take, delete_if_mine);
 
-/// As [`TOKEN`], renewed in a script as well, a holder that is valid no longer than its lease and clears up what it asked
-/// for unheard.
+/// As [`TOKEN`], renewed in a script as well, a holder that is valid no longer than its lease and
+/// clears up what it asked for unheard.
 pub(crate) const CAREFUL: Scheme = Scheme::new(ABOUT, take_or_clear, delete_until_heard)
     .renewed_by("a token, compare-and-delete and renewal in scripts, validity ends with the lease", renew_if_mine);
 

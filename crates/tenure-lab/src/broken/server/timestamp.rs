@@ -1,5 +1,5 @@
-//! Keys that hold a point in time, as our scripts take, prolong and delete them. What stands beside the key says whose it is, or since
-//! when it was seen without an end.
+//! Keys that hold a point in time, as our scripts take, prolong and delete them. What stands beside
+//! the key says whose it is, or since when it was seen without an end.
 
 use super::{Data, Server};
 use crate::broken::command::{LOCK, ONE, Value, ZERO};
@@ -80,7 +80,8 @@ impl Server {
         }
     }
 
-    /// Whether a key without ttl is to be taken over; if not yet, it is noted since when it was seen.
+    /// Whether a key without ttl is to be taken over; if not yet, it is noted since when it was
+    /// seen.
     fn is_unended(&mut self, call: Timestamp, end: Tick, now: Tick) -> bool {
         let since = match self.keys.get(BESIDE).map(|entry| &entry.data) {
             Some(Data::Seen(value, since)) if *value == Value::At(end) => *since,
