@@ -26,7 +26,7 @@ pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Du
 /// Releases, and says which names may stay taken for how long; `None` where none does.
 pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String> {
     let lease = span(guards.lease_remaining());
-    let tokens: Vec<_> = guards.iter().map(|guard| (guard.name(), guard.token())).collect();
+    let tokens: Vec<_> = guards.iter().map(|guard| (guard.name().clone(), guard.token().clone())).collect();
     let (mut left, mut unheard) = (Vec::new(), Vec::new());
     for (name, release) in guards.release().await {
         match release {

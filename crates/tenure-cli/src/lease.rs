@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, ReleaseReply, Share};
+use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
 
 use crate::args::{Break, Release, Renew};
 use crate::config::Settings;
@@ -52,14 +52,14 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
         Asked::Unknown(why) => (release_at_store(&name, owner, &settings).await?, Some(why)),
     };
     match (released, unknown) {
-        (ReleaseReply::Released, None) => settings.voice.detail(format_args!("{name:?} is released")),
-        (ReleaseReply::Released, Some(why)) => {
+        (ReleaseOutcome::Released, None) => settings.voice.detail(format_args!("{name:?} is released")),
+        (ReleaseOutcome::Released, Some(why)) => {
             let what = format!("{name:?} is released at the store, for {why}");
             settings.voice.say(format_args!("{what}; a keeper that only stood still takes that for a loss"));
         }
-        (ReleaseReply::NotHeld, None) => return Err(not_held(&name)),
+        (_, None) => return Err(not_held(&name)),
         // It may be the keeper that has released it: that is no loss.
-        (ReleaseReply::NotHeld, Some(why)) => {
+        (_, Some(why)) => {
             let what = format!("{name:?} is not held with this token any more");
             settings.voice.say(format_args!("{what}; whether it was released or lost before is unknown, for {why}"));
         }
@@ -67,8 +67,8 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
     Ok(0)
 }
 
-async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Result<ReleaseReply, Failure> {
-    let Some(locker) = open(settings, None).await? else { return Ok(ReleaseReply::NotHeld) };
+async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Result<ReleaseOutcome, Failure> {
+    let Some(locker) = open(settings, None).await? else { return Ok(ReleaseOutcome::WasLost) };
     let lease = lease(&locker, name.clone(), owner, TTL).await?;
     locker.release(&lease).await.map_err(named(name))
 }
@@ -104,9 +104,9 @@ async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<
     let mut broken = false;
     for holder in entry.map(|entry| entry.holders).unwrap_or_default() {
         let owner = holder.owner.clone();
-        let lease = Lease { name: name.clone(), owner, share: holder.share, ttl: TTL, fence: holder.fence };
+        let lease = Lease::new(name.clone(), owner, holder.share, TTL).with_fence(holder.fence);
         match locker.release(&lease).await.map_err(named(name))? {
-            ReleaseReply::Released => {
+            ReleaseOutcome::Released => {
                 let told = match holder.owner.label() {
                     _ if holder.owner.lingers_after().is_some() => "",
                     Some(_) => "; that holder learns it at its next renewal",
@@ -115,7 +115,7 @@ async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<
                 say(format_args!("{name:?} is broken; it was held by {holder}{told}"));
                 broken = true;
             }
-            ReleaseReply::NotHeld => {
+            _ => {
                 settings.voice.say(format_args!("{name:?} changed hands meanwhile; look again with `tenure show`"));
             }
         }
@@ -137,5 +137,5 @@ async fn lease(locker: &Locker, name: Name, owner: Owner, ttl: Duration) -> Resu
     let holders = entry.map(|entry| entry.holders).unwrap_or_default();
     let holder = holders.iter().find(|holder| holder.owner == owner).or(holders.first());
     let share = holder.map_or(Share::MUTEX, |holder| holder.share);
-    Ok(Lease { name, owner, share, ttl, fence: None })
+    Ok(Lease::new(name, owner, share, ttl))
 }

@@ -31,8 +31,8 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
         Ok(jobs) => jobs,
         Err(error) => return Err(give_up(&locker, guards, min_hold, unheard(&error)).await),
     };
-    if let Some((name, loss)) = guards.end_reason() {
-        return Err(give_up(&locker, guards, min_hold, lost_before(&name, loss)).await);
+    if let Some(lost) = guards.end_reason().map(|(name, loss)| lost_before(name, loss)) {
+        return Err(give_up(&locker, guards, min_hold, lost).await);
     }
     let (child, terminal) = match start(args, &guards) {
         Ok(started) => started,

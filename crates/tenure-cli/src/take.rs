@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use tenure::{AcquireAll, Error, ErrorKind, Guard, Guards, Locker, Name, Owner, Share, Waiting};
+use tenure::{AcquireAll, Error, ErrorKind, Guard, Guards, Locker, Name, Owner, Waiting};
 use tokio::time::timeout;
 
 use crate::args::Taking;
@@ -83,12 +83,7 @@ impl<'a> Plan<'a> {
         let Taking { kind, wait, no_wait, max_hold, min_hold, token, .. } = self.taking;
         let voice = self.settings.voice;
         let Names(first, others) = &self.names;
-        let acquire = match kind.share() {
-            Share::READ => locker.read(first),
-            Share::WRITE => locker.write(first),
-            share => locker.permits(first, share.weight(), share.capacity()),
-        };
-        let mut acquire = acquire.on_wait(move |waiting| tell(voice, &waiting));
+        let mut acquire = locker.lock(first, kind.share()).on_wait(move |waiting| tell(voice, &waiting));
         let wait = if *no_wait { Some(Duration::ZERO) } else { wait.or(self.settings.wait) };
         if let Some(wait) = wait {
             acquire = acquire.wait(wait);

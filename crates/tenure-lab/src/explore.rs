@@ -14,7 +14,7 @@
 //!   every name is free.
 //!
 //! In half of the runs commands that were given up may run late, as
-//! [`late_commands`](tenure::Features::late_commands) says; in the others a new connection ends
+//! [`late_commands`](tenure::store::Features::late_commands) says; in the others a new connection ends
 //! what the old one had under way. The same seed makes the same history, to the byte.
 //!
 //! [check]: tenure_testkit::history::check()

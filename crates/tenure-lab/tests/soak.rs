@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{
-    AcquireReply, Enqueue, Entry, Error, Features, Fence, Grant, Lease, MemoryStore, Name, Notice, ReleaseReply, RenewReply,
-    Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Fence, Lease, MemoryStore, Name, Share};
 use tenure_lab::Lab;
 use tenure_lab::soak::{Plan, Report, Where, here, run};
 

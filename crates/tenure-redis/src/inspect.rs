@@ -126,7 +126,7 @@ fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: u64) -> Result<Option
         }
         Err(error) => return Err(error),
     };
-    Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters }))
+    Ok((!holders.is_empty() || waiters > 0).then(|| Entry::new(name.clone(), holders, waiters)))
 }
 
 fn share_holder(owner: &[u8], until: f64, shares: &HashMap<Vec<u8>, String>, now: u64) -> Option<Holder> {

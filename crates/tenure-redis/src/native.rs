@@ -13,10 +13,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use redis::Value;
-use tenure::{
-    AcquireReply, Busy, Enqueue, Entry, Error, ErrorKind, Features, Fence, Grant, Holder, Lease, Name, Notice, ReleaseReply,
-    RenewReply, Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
@@ -177,16 +175,14 @@ impl RedisStore {
             let counter = counter(number).map_err(Error::maybe_applied)?;
             self.connection.saw(counter);
             self.connection.counter().confirmed(owner);
-            return Ok(AcquireReply::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl }));
+            return Ok(AcquireReply::Granted(Grant::new(Some(fence(counter)?), request.ttl)));
         }
         let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
         if let Some(mark) = busy.grant_seq {
             self.connection.saw(mark);
         }
-        Ok(AcquireReply::Busy(Busy {
-            poll_interval: self.recheck(channel.is_some(), busy.position, busy.holder.as_ref()),
-            ..busy
-        }))
+        let poll_interval = self.recheck(channel.is_some(), busy.position, busy.holder.as_ref());
+        Ok(AcquireReply::Busy(busy.with_poll_interval(poll_interval)))
     }
 
     /// When to look again, for one who hears what is pushed or does not, and has a place or none.
@@ -246,18 +242,16 @@ enum Taken {
 #[async_trait]
 impl Store for RedisStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: true,
-            cohort: true,
-            push: true,
-            server_clock: true,
-            late_commands: self.connection.has_late_commands(),
-            min_ttl: Duration::from_millis(50),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: self.timeout,
-        }
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_cohort(true)
+            .with_push(true)
+            .with_server_clock(true)
+            .with_late_commands(self.connection.has_late_commands())
+            .with_min_ttl(Duration::from_millis(50))
+            .with_operation_timeout(self.timeout)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -269,7 +263,7 @@ impl Store for RedisStore {
             return self.ask(request, request.generated, place_word(request), end).await;
         }
         match self.take(request, end).await? {
-            Taken::Granted(fence) => Ok(AcquireReply::Granted(Grant { fence: Some(fence), ttl: request.ttl })),
+            Taken::Granted(fence) => Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl))),
             // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
             Taken::Unfenced => self.ask(request, true, "none", end).await.map_err(Error::maybe_applied),
             Taken::Overtaking => self.ask(request, true, "yield", end).await.map_err(Error::maybe_applied),
@@ -295,7 +289,7 @@ impl Store for RedisStore {
         let (answer, _) = self.run(&script::ACQUIRE_ALL, &keys, &args, Repeat::Settled, end).await?;
         let counters = counters(&answer, requests.len())?;
         self.connection.saw(counters.last().copied().unwrap_or_default());
-        let grant = |counter| Ok(Grant { fence: Some(fence(counter)?), ttl: *ttl });
+        let grant = |counter| Ok(Grant::new(Some(fence(counter)?), *ttl));
         let grants: Vec<Grant> = counters.into_iter().map(grant).collect::<Result<_, Error>>()?;
         Ok((!grants.is_empty()).then_some(grants))
     }

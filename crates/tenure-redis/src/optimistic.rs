@@ -17,10 +17,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use redis::Value;
-use tenure::record::{Answer, Change, Served};
-use tenure::{
-    AcquireReply, Entry, Error, ErrorKind, Features, Fence, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Store,
-};
+use tenure::store::record::{Answer, Change, Served};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout_at};
 
@@ -250,7 +249,7 @@ impl OptimisticStore {
         if !told.is_empty() {
             let publish = |_: &Link| {
                 let mut commands = Commands::new();
-                for Served { owner, counter, handoff_ttl: claim, wake } in &told {
+                for Served { owner, counter, handoff_ttl: claim, wake, .. } in &told {
                     let message = [format!("{counter}:{} ", millis(*claim)).as_bytes(), owner.as_bytes()].concat();
                     commands.add(&[b"PUBLISH", wake.as_bytes(), &message]);
                 }
@@ -296,7 +295,7 @@ impl OptimisticStore {
             let found = found?;
             found.check()?;
             let (holders, waiters) = found.record.inspect(now);
-            Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: (*name).clone(), holders, waiters }))
+            Ok((!holders.is_empty() || waiters > 0).then(|| Entry::new((*name).clone(), holders, waiters)))
         };
         Ok(names.iter().zip(found).map(entry).collect())
     }
@@ -306,7 +305,7 @@ impl OptimisticStore {
 impl Store for OptimisticStore {
     fn features(&self) -> Features {
         let late_commands = self.lane.connection.has_late_commands() || self.renewals.connection.has_late_commands();
-        Features { late_commands, ..self.redis.features() }
+        self.redis.features().with_late_commands(late_commands)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -379,7 +378,7 @@ impl Store for OptimisticStore {
             let outcome = outcome.and_then(|renewals| renewals.ok_or_else(overtaken));
             for at in part.clone() {
                 let of_one = |renewals: &Vec<RenewReply>| renewals[at - part.start];
-                answers[at] = Some(outcome.as_ref().map(of_one).map_err(Error::copy));
+                answers[at] = Some(outcome.as_ref().map(of_one).map_err(Error::clone));
             }
         }
         let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(overtaken()))).collect();

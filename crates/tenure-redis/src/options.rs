@@ -10,7 +10,8 @@ use redis::{
     ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
-use tenure::{Error, Store, parse_duration};
+use tenure::store::Store;
+use tenure::{Error, parse_duration};
 use url::Url;
 
 use crate::RedisStore;

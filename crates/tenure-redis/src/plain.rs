@@ -10,10 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
-use tenure::{
-    AcquireReply, Busy, Entry, Error, ErrorKind, Features, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Share,
-    Store,
-};
+use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
@@ -70,7 +68,7 @@ impl PlainStore {
         let keys = self.redis.layout.of(&request.name);
         let (answer, again) = self.redis.run(&script::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
         let held = match &answer {
-            Value::Int(1) => return Ok(AcquireReply::Granted(Grant { fence: None, ttl })),
+            Value::Int(1) => return Ok(AcquireReply::Granted(Grant::new(None, ttl))),
             Value::Array(held) => &held[..],
             other => return Err(unexpected(format_args!("{other:?} to an acquisition")).maybe_applied()),
         };
@@ -78,7 +76,7 @@ impl PlainStore {
             [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
             _ => None,
         };
-        let answer = AcquireReply::Busy(Busy { position: None, poll_interval: self.redis.recheck, grant_seq: None, holder });
+        let answer = AcquireReply::Busy(Busy::new(self.redis.recheck).with_holder(holder));
         if repeated || again { told_apart(request, answer) } else { Ok(answer) }
     }
 
@@ -127,7 +125,7 @@ impl Store for PlainStore {
     fn features(&self) -> Features {
         let features = self.redis.features();
         let min_ttl = if self.seconds { Duration::from_secs(1) } else { features.min_ttl };
-        Features { fence: false, shares: false, queue: false, cohort: false, push: false, min_ttl, ..features }
+        features.with_fence(false).with_shares(false).with_queue(false).with_cohort(false).with_push(false).with_min_ttl(min_ttl)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -143,7 +141,7 @@ impl Store for PlainStore {
         }
         let (set, repeated) = self.set(request, ttl, end).await?;
         if set {
-            return Ok(AcquireReply::Granted(Grant { fence: None, ttl }));
+            return Ok(AcquireReply::Granted(Grant::new(None, ttl)));
         }
         self.ask(request, ttl, repeated, end).await
     }
@@ -158,7 +156,7 @@ impl Store for PlainStore {
         if !self.seconds {
             return self.redis.renew_all(leases, None, end).await;
         }
-        let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
+        let leases: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
         self.redis.renew_all(&leases, None, end).await
     }
 

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use futures_util::stream::{self, StreamExt};
-use tenure::{Error, Fence, Lease, RenewReply, Share, Store};
+use tenure::store::{RenewReply, Store};
+use tenure::{Error, Fence, Lease, Share};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
@@ -52,7 +53,7 @@ impl RedisStore {
         }
         let counter = self.read_counter(end).await;
         let refusal = |(lease, before): (&Lease, Option<u64>)| match (before?, &counter) {
-            (_, Err(error)) => Some(Err(error.copy())),
+            (_, Err(error)) => Some(Err(error.clone())),
             (before, Ok(Some(counter))) => {
                 let forged = before <= *counter && lease.fence.is_some_and(|fence| *counter < fence.counter());
                 forged.then_some(Ok(RenewReply::Gone))
@@ -121,7 +122,7 @@ impl RedisStore {
                 Err(error) if batch.len() > 1 && !error.is_transient() => {
                     refused.extend(batch.into_iter().map(|alone| vec![alone]));
                 }
-                Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.copy())))),
+                Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.clone())))),
             }
         }
         let outcomes = self.renew_batches(end, 1, &refused, stamped).await;
@@ -184,7 +185,7 @@ impl RedisStore {
             commands
         };
         let outcome = match failed.get() {
-            Some(error) => Err(error.copy()),
+            Some(error) => Err(error.clone()),
             None if Instant::now() >= end => Err(Error::unreachable("the time for renewals was over before this one was sent")),
             None => self.connection.call(end, Repeat::Freely, pipeline).await,
         };
@@ -193,7 +194,7 @@ impl RedisStore {
                 batches.iter().zip(answers).map(|(batch, answer)| renewals(answer, batch.len())).collect()
             }
             Err(error) => {
-                let every = batches.iter().map(|_| Err(error.copy())).collect();
+                let every = batches.iter().map(|_| Err(error.clone())).collect();
                 // The first is as good as any.
                 let _ = failed.set(error);
                 every

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
-use tenure::{Busy, Error, Fence, Holder, Notice, Owner, RenewReply, Share};
+use tenure::store::{Busy, Notice, RenewReply};
+use tenure::{Error, Fence, Holder, Owner, Share};
 
 use crate::failure::{COUNTER_FIX, translate, unexpected};
 
@@ -92,7 +93,7 @@ pub(crate) fn fence(counter: u64) -> Result<Fence, Error> {
 
 pub(crate) fn holder(value: &[u8], ttl: i64, share: Share) -> Holder {
     let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
-    Holder { owner: Owner::from_bytes(value), share, fence: None, ttl, age: None }
+    Holder::new(Owner::from_bytes(value), share).with_ttl(ttl)
 }
 
 /// What `acquire.lua` says of a name that was not granted. When to look again is not said there.
@@ -108,7 +109,7 @@ pub(crate) fn busy(answer: &Value, asked: Share) -> Result<Busy, Error> {
         }
         _ => return Err(odd()),
     };
-    Ok(Busy { position: u32::try_from(*ahead).ok(), poll_interval: Duration::ZERO, grant_seq: Some(counter(mark)?), holder })
+    Ok(Busy::new(Duration::ZERO).with_position(u32::try_from(*ahead).ok()).with_grant_seq(counter(mark)?).with_holder(holder))
 }
 
 /// A push as `queue.lua` writes it, `<counter>:<claim in ms>`. Anything else is at least a reason to look.

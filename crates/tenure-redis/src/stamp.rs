@@ -10,10 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
-use tenure::{
-    AcquireReply, Busy, Entry, Error, ErrorKind, Features, Grant, Holder, Lease, Name, Notice, ReleaseReply, RenewReply, Request,
-    Share, Store,
-};
+use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Holder, Lease, Name, Share};
 
 use crate::commands::Digits;
 use crate::connection::Repeat;
@@ -81,7 +79,7 @@ impl StampStore {
         let (keys, end) = (self.redis.layout.of(name), self.redis.end(Duration::MAX));
         let script_keys = [keys.name(), keys.owner()];
         let (answer, _) = self.redis.run(&script::STAMP_LOOK, &script_keys, &[self.stamp.word()], Repeat::Freely, end).await?;
-        Ok(held(&answer)?.map(|holder| Entry { name: name.clone(), holders: vec![holder], waiters: 0 }))
+        Ok(held(&answer)?.map(|holder| Entry::new(name.clone(), vec![holder], 0)))
     }
 }
 
@@ -91,7 +89,14 @@ impl Store for StampStore {
         let features = self.redis.features();
         let min_ttl = if self.stamp == Stamp::Seconds { Duration::from_secs(1) } else { features.min_ttl };
         let server_clock = self.stamp == Stamp::Php;
-        Features { fence: false, shares: false, queue: false, cohort: false, push: false, server_clock, min_ttl, ..features }
+        features
+            .with_fence(false)
+            .with_shares(false)
+            .with_queue(false)
+            .with_cohort(false)
+            .with_push(false)
+            .with_server_clock(server_clock)
+            .with_min_ttl(min_ttl)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -111,10 +116,10 @@ impl Store for StampStore {
         let script_keys = [keys.name(), keys.owner()];
         let (answer, repeated) = self.redis.run(&script::STAMP_ACQUIRE, &script_keys, &args, Repeat::Settled, end).await?;
         if answer == Value::Int(1) {
-            return Ok(AcquireReply::Granted(Grant { fence: None, ttl }));
+            return Ok(AcquireReply::Granted(Grant::new(None, ttl)));
         }
         let holder = held(&answer).map_err(Error::maybe_applied)?;
-        let answer = AcquireReply::Busy(Busy { position: None, poll_interval: self.redis.recheck, grant_seq: None, holder });
+        let answer = AcquireReply::Busy(Busy::new(self.redis.recheck).with_holder(holder));
         if repeated { told_apart(request, answer) } else { Ok(answer) }
     }
 
@@ -124,7 +129,7 @@ impl Store for StampStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
+        let leases: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
         self.redis.renew_all(&leases, Some(self.stamp), self.redis.renewals_end(&leases)).await
     }
 

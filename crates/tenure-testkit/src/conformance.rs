@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::{AcquireReply, Enqueue, Fence, Grant, Lease, Locker, Name, Owner, ReleaseReply, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, Request, Store};
+use tenure::{Fence, Lease, Locker, Name, Owner, Share};
 
 /// A store under test: names of its own that nobody else uses.
 #[async_trait]
@@ -221,22 +222,21 @@ pub(crate) fn owner() -> Owner {
 }
 
 pub(crate) fn request(text: &str, ttl: Duration) -> Request {
-    Request { name: name(text), owner: owner(), share: Share::MUTEX, ttl, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name(text), owner(), Share::MUTEX, ttl)
 }
 
 /// The same with a place in the queue, for as long as the test may last.
 pub(crate) fn joining(request: &Request) -> Request {
-    Request { enqueue: Enqueue::Join { entry_ttl: LONG, handoff_ttl: CLAIM }, ..request.clone() }
+    request.clone().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: CLAIM })
 }
 
 /// The heartbeat of a place.
 pub(crate) fn keeping(request: &Request) -> Request {
-    Request { enqueue: Enqueue::Heartbeat, ..request.clone() }
+    request.clone().with_enqueue(Enqueue::Heartbeat)
 }
 
 pub(crate) fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 /// The grant of a request that must be granted.

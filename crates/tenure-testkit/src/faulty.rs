@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{AcquireReply, Entry, Error, Features, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Lease, Name};
 use tokio::sync::watch;
 
 /// The calls of a store that a fate may meet.
@@ -250,7 +251,7 @@ impl<S: Store> Store for Faulty<S> {
         let (store, theirs) = (Arc::clone(&self.store), leases.to_vec());
         match self.meet(Operation::Renew, async move { Ok(store.renew(&theirs).await) }).await {
             Ok(answers) => answers,
-            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 

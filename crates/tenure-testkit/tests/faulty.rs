@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use tenure::{
-    AcquireReply, Enqueue, Error, ErrorKind, Lease, MemoryStore, Name, Owner, ReleaseReply, RenewReply, Request, Share, Store,
-};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Error, ErrorKind, Lease, MemoryStore, Name, Owner, Share};
 use tenure_testkit::{Fate, Faulty, Operation};
 use tokio::time::timeout;
 
@@ -23,12 +22,11 @@ fn faulty() -> Faulty<MemoryStore> {
 fn request(name: &str) -> Request {
     let owner = Owner::generate("faulty").unwrap();
     let name = Name::new(name).unwrap();
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 async fn is_held(store: &Faulty<MemoryStore>, request: &Request) -> bool {

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tenure::{
-    AcquireReply, EndReason, Enqueue, ErrorKind, Fence, Guard, Lease, Locker, Name, Notice, Owner, ReleaseReply, RenewReply,
-    Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{EndReason, ErrorKind, Fence, Guard, Lease, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::task::JoinHandle;
@@ -31,7 +29,7 @@ async fn locks(server: &RedisServer, scheme: &str) -> Locker {
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("counter").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 /// The server's time, as the counter has it.
@@ -156,10 +154,10 @@ async fn handed_over(server: &RedisServer, scheme: &str) -> (impl Store + use<>,
     let (theirs, ours) = (open().await, open().await);
     let held = request("door");
     assert!(matches!(theirs.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
-    let waiting = Request { enqueue: Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE }, ..request("door") };
+    let waiting = request("door").with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE });
     let mut notices = ours.watch(&waiting).await.unwrap();
     assert!(matches!(ours.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
-    let lease = |Request { name, owner, share, ttl, .. }: Request, fence| Lease { name, owner, share, ttl, fence };
+    let lease = |Request { name, owner, share, ttl, .. }: Request, fence| Lease::new(name, owner, share, ttl).with_fence(fence);
     assert_eq!(theirs.release(&lease(held, None), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     loop {
         if let Some(Notice::Granted { fence, .. }) = timeout(PATIENCE, notices.next()).await.expect("nothing was heard") {
@@ -202,7 +200,7 @@ async fn a_pushed_fence_above_the_counter_is_not_renewed() {
         let server = RedisServer::start();
         let (ours, lease) = handed_over(&server, scheme).await;
         let forged = lease.fence.unwrap().counter() + 3_600 * SECOND;
-        let forged = Lease { fence: Fence::from_counter(forged), ..lease.clone() };
+        let forged = lease.clone().with_fence(Fence::from_counter(forged));
         for time in ["first", "second"] {
             assert!(!is_renewed(&ours, &forged).await, "{scheme}: kept at its {time} renewal");
         }

@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use tenure::{
-    AcquireReply, BootTime, Enqueue, ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, ReleaseReply, RenewReply,
-    Request, Share, State, Store,
-};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share, State};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, Reply, wait_until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -38,12 +36,11 @@ async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
 
 fn request(name: &str, ttl: Duration) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("faults").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, ttl)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 async fn fence(store: &RedisStore, request: &Request) -> Fence {
@@ -107,7 +104,7 @@ async fn a_swallowed_reply_costs_no_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_given_token_after_a_swallowed_reply_is_unknown() {
     let (server, proxy, store) = behind_proxy().await;
-    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), generated: false, ..request("door", LONG) };
+    let given = request("door", LONG).with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
     fence(&store, &request("first", LONG)).await;
     proxy.swallow_reply(1);
     let error = store.acquire(&given).await.unwrap_err();
@@ -410,7 +407,7 @@ async fn the_counter_is_no_lock() {
     fence(&store, &request("door", LONG)).await;
     let counter = request("tenure:fence", LONG);
     assert_eq!(store.acquire(&counter).await.unwrap_err().kind(), ErrorKind::Invalid);
-    let as_shown = Lease { owner: Owner::from_bytes(server.cli("GET tenure:fence").into_bytes()), ..lease(&counter) };
+    let as_shown = lease(&counter).with_owner(Owner::from_bytes(server.cli("GET tenure:fence").into_bytes()));
     assert_eq!(store.release(&as_shown, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(server.cli("EXISTS tenure:fence"), "1");
     assert_eq!(store.inspect(None).await.unwrap().len(), 1);
@@ -452,7 +449,7 @@ async fn out_of_memory_holders_go_on() {
 async fn out_of_memory_shares_go_on() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
-    let of = |name: &str, share| Request { share, ..request(name, LONG) };
+    let of = |name: &str, share| request(name, LONG).with_share(share);
     let permits = |weight| of("pool", Share::permits(weight, 4).unwrap());
     let held = [of("page", Share::READ), of("page", Share::READ), permits(1), permits(2)];
     for request in &held {
@@ -460,7 +457,7 @@ async fn out_of_memory_shares_go_on() {
     }
     server.cli("CONFIG SET maxmemory 1");
     assert_eq!(store.acquire(&permits(1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    let longer: Vec<Lease> = held.iter().map(|request| Lease { ttl: 2 * LONG, ..lease(request) }).collect();
+    let longer: Vec<Lease> = held.iter().map(|request| lease(request).with_ttl(2 * LONG)).collect();
     for answer in store.renew(&longer).await {
         assert!(matches!(answer, Ok(RenewReply::Renewed)), "{answer:?}");
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use tenure::{AcquireReply, Enqueue, ErrorKind, Lease, Name, Notice, Owner, ReleaseReply, RenewReply, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{RedisServer, wait_until};
 use tokio::time::timeout;
@@ -26,16 +27,15 @@ async fn open(url: &str) -> Arc<dyn Store> {
 
 fn request(share: Share) -> Request {
     let (name, owner) = (Name::new("door").unwrap(), Owner::generate("keys").unwrap());
-    Request { name, owner, share, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, share, LONG)
 }
 
 fn joining(share: Share) -> Request {
-    Request { enqueue: Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE }, ..request(share) }
+    request(share).with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE })
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 async fn takes(store: &dyn Store, request: &Request) {
@@ -132,7 +132,7 @@ async fn a_place_that_makes_no_sense_is_dropped() {
         server.cli(&format!("ZADD {queue} -1 odd"));
         server.command(&["HSET", &places, "odd", nonsense]);
         assert_eq!(releases(&store, &held).await, ReleaseReply::Released, "{nonsense:?}");
-        takes(&store, &Request { enqueue: Enqueue::Heartbeat, ..waiting }).await;
+        takes(&store, &waiting.with_enqueue(Enqueue::Heartbeat)).await;
         assert_eq!(server.cli("KEYS *:*:door"), "", "{nonsense:?}");
     }
 }
@@ -177,7 +177,7 @@ async fn a_writer_that_hears_nothing_for_a_moment_is_passed_over_once() {
     server.cli("CLIENT KILL TYPE pubsub");
     assert_eq!(releases(&ours, &first).await, ReleaseReply::Released);
     assert_eq!(server.cli("ZRANGE door 0 -1"), second.owner.to_string(), "nobody heard for the writer");
-    let heartbeat = Request { enqueue: Enqueue::Heartbeat, ..writer.clone() };
+    let heartbeat = writer.clone().with_enqueue(Enqueue::Heartbeat);
     assert_eq!(queues(&theirs, &heartbeat).await, 0, "its place");
     let late = joining(Share::READ);
     assert_eq!(queues(&ours, &late).await, 1, "a reader passed a writer who hears");
@@ -205,7 +205,8 @@ async fn shares_add_up_while_memory_comes_and_goes() {
             let any = |random: &mut fastrand::Rng| held.values().nth(random.usize(0..held.len().max(1))).cloned();
             match (random.u8(0..10), any(&mut random)) {
                 (0..3, Some(one)) if one.share.weight() > 1 => {
-                    let smaller = Request { share: weight(random.u32(1..one.share.weight())), enqueue: Enqueue::No, ..one };
+                    let share = weight(random.u32(1..one.share.weight()));
+                    let smaller = one.with_share(share).with_enqueue(Enqueue::No);
                     match store.acquire(&smaller).await {
                         Ok(AcquireReply::Granted(_)) => drop(held.insert(smaller.owner.clone(), smaller)),
                         Ok(other) => panic!("step {step}: {other:?}"),

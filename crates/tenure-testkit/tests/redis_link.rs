@@ -6,9 +6,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tenure::{
-    AcquireReply, Enqueue, Error, ErrorKind, Lease, Locker, Name, Owner, ReleaseReply, RenewReply, Request, Share, Store,
-};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer};
 use tokio::runtime::{Builder, Runtime};
@@ -24,7 +23,7 @@ async fn store(url: &str) -> RedisStore {
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("link").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 async fn acquire(store: &RedisStore, name: &str) -> Result<(), Error> {
@@ -195,7 +194,7 @@ async fn what_a_link_cannot_send_has_bounds() {
     server.stop();
     let lease = |i: usize| {
         let Request { owner, share, ttl, .. } = request("n");
-        Lease { name: Name::new(format!("{i}{}", "n".repeat(500))).unwrap(), owner, share, ttl, fence: None }
+        Lease::new(Name::new(format!("{i}{}", "n".repeat(500))).unwrap(), owner, share, ttl)
     };
     // Half a megabyte each.
     let leases: Vec<Lease> = (0..1_000).map(lease).collect();
@@ -225,7 +224,7 @@ fn leases(server: &RedisServer, count: usize) -> Vec<Lease> {
     let text = "for i = 0, ARGV[2] - 1 do redis.call('SET', 'lease-' .. i, ARGV[1], 'PX', 60000) end";
     let count_word = count.to_string();
     server.command(&[b"EVAL", text.as_bytes(), b"0", owner.as_bytes(), count_word.as_bytes()]);
-    let lease = |i| Lease { name: Name::new(format!("lease-{i}")).unwrap(), owner: owner.clone(), share, ttl, fence: None };
+    let lease = |i| Lease::new(Name::new(format!("lease-{i}")).unwrap(), owner.clone(), share, ttl);
     (0..count).map(lease).collect()
 }
 
@@ -297,12 +296,12 @@ async fn a_link_that_ended_unused_is_not_asked() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
-    let given = Request { owner: Owner::from_bytes(&b"given"[..]), generated: false, ..request("a") };
+    let given = request("a").with_owner(Owner::from_bytes(&b"given"[..])).with_generated(false);
     assert!(matches!(store.acquire(&given).await.unwrap(), AcquireReply::Granted(_)));
     let mut notices = store.watch(&request("b")).await.unwrap();
     proxy.cut();
     timeout(PATIENCE, notices.next()).await.expect("nobody was told that the link has ended");
     let Request { name, owner, share, ttl, .. } = given;
-    let lease = Lease { name, owner, share, ttl, fence: None };
+    let lease = Lease::new(name, owner, share, ttl);
     assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure::{AcquireReply, Enqueue, Error, ErrorKind, Lease, Name, Owner, ReleaseReply, RenewReply, Request, Share, Store};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Error, ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 
@@ -20,12 +21,11 @@ async fn store(url: &str) -> Arc<dyn Store> {
 
 fn request() -> Request {
     let (name, owner) = (Name::new("x").unwrap(), Owner::generate("watch").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 /// A server whose counter is not far behind: to lift that takes another look.
@@ -102,7 +102,7 @@ async fn an_answer_that_was_lost_is_settled() {
         let store = store(&proxy.url()).await;
         // Behind the look: MULTI, SET, INCRBY, EXEC.
         proxy.swallow_reply(LOOK + 4);
-        let ours = Request { generated: repeatable, ..request() };
+        let ours = request().with_generated(repeatable);
         let answer = store.acquire(&ours).await;
         if repeatable {
             assert!(matches!(answer, Ok(AcquireReply::Granted(_))), "{answer:?}");
@@ -161,7 +161,7 @@ async fn the_counter_is_not_lifted_by_the_sum_of_all() {
     // All have looked before any of them writes.
     proxy.delay(Duration::from_millis(50));
     let asked = stores.iter().enumerate().map(|(at, store)| {
-        let request = Request { name: Name::new(format!("x{at}")).unwrap(), ..request() };
+        let request = request().with_name(Name::new(format!("x{at}")).unwrap());
         async move { store.acquire(&request).await.unwrap() }
     });
     for answer in futures_util::future::join_all(asked).await {
@@ -186,7 +186,7 @@ async fn renewals_are_not_undone_together() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
-    let all: Vec<Request> = (0..16).map(|at| Request { name: Name::new(format!("x{at}")).unwrap(), ..request() }).collect();
+    let all: Vec<Request> = (0..16).map(|at| request().with_name(Name::new(format!("x{at}")).unwrap())).collect();
     for ours in &all {
         assert!(matches!(store.acquire(ours).await.unwrap(), AcquireReply::Granted(_)));
     }
@@ -217,7 +217,7 @@ async fn a_record_that_cannot_be_read_is_left_alone() {
     let ours = request();
     assert_eq!(store.acquire(&ours).await.unwrap_err().kind(), ErrorKind::Mismatch);
     assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Mismatch);
-    let other = Request { name: Name::new("y").unwrap(), ..request() };
+    let other = request().with_name(Name::new("y").unwrap());
     assert!(matches!(store.acquire(&other).await.unwrap(), AcquireReply::Granted(_)));
     let renewed = store.renew(&[lease(&ours), lease(&other)]).await;
     assert!(matches!(&renewed[..], [Err(error), Ok(RenewReply::Renewed)] if error.kind() == ErrorKind::Mismatch), "{renewed:?}");

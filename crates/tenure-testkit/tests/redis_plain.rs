@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{AcquireReply, Enqueue, ErrorKind, Lease, Name, Owner, ReleaseReply, Request, Share, Store};
+use tenure::store::{AcquireReply, ReleaseReply, Request, Store};
+use tenure::{ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::RedisServer;
 
@@ -16,12 +17,12 @@ async fn open(url: &str) -> Arc<dyn Store> {
 }
 
 fn lease(owner: &Owner) -> Lease {
-    Lease { name: Name::new("door").unwrap(), owner: owner.clone(), share: Share::MUTEX, ttl: LONG, fence: None }
+    Lease::new(Name::new("door").unwrap(), owner.clone(), Share::MUTEX, LONG)
 }
 
 async fn take(store: &dyn Store) -> Lease {
     let Lease { name, owner, share, ttl, .. } = lease(&Owner::generate("plain").unwrap());
-    let request = Request { name, owner, share, ttl, enqueue: Enqueue::No, generated: true, from: None };
+    let request = Request::new(name, owner, share, ttl);
     assert!(matches!(store.acquire(&request).await.unwrap(), AcquireReply::Granted(_)));
     lease(&request.owner)
 }
@@ -99,7 +100,7 @@ async fn who_may_run_no_scripts_takes_nothing() {
     server.cli("ACL SETUSER app on >pw ~* &* +@all -@scripting");
     let store = open(&format!("redis://app:pw@{}", server.addr())).await;
     let Lease { name, owner, share, ttl, .. } = lease(&Owner::generate("plain").unwrap());
-    let request = Request { name, owner, share, ttl, enqueue: Enqueue::No, generated: true, from: None };
+    let request = Request::new(name, owner, share, ttl);
     assert_eq!(store.acquire(&request).await.unwrap_err().kind(), ErrorKind::Refused);
     assert_eq!(server.cli("EXISTS door"), "0");
 }
@@ -113,7 +114,7 @@ async fn odd_names_and_values_are_given_up() {
         // A link of its own: what a server knows is asked once.
         let store = open(&server.url()).await;
         assert_eq!(server.command(&[&b"SET"[..], name.as_bytes(), owner]), "OK");
-        let held = Lease { name: Name::new(&name).unwrap(), ..lease(&Owner::from_bytes(owner)) };
+        let held = lease(&Owner::from_bytes(owner)).with_name(Name::new(&name).unwrap());
         assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), ReleaseReply::Released, "{name:?} {owner:?}");
         assert_eq!(server.command(&["EXISTS", &name]), 0);
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use tenure::{AcquireReply, Enqueue, Fence, Lease, Name, Notice, Owner, RenewReply, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Notice, RenewReply, Request, Store};
+use tenure::{Fence, Lease, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::time::timeout;
@@ -24,7 +25,7 @@ async fn store(url: &str) -> RedisStore {
 
 fn request(label: &str) -> Request {
     let (name, owner) = (Name::new("door").unwrap(), Owner::generate(label).unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 async fn granted(store: &dyn Store, request: &Request) -> Fence {
@@ -172,17 +173,17 @@ async fn fences_rise_over_a_pushed_one() {
             let held = request("other");
             granted(&*theirs, &held).await;
             let enqueue = Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE };
-            let waiting = Request { enqueue, ..request("host") };
+            let waiting = request("host").with_enqueue(enqueue);
             let mut notices = ours.watch(&waiting).await.unwrap();
             assert!(matches!(ours.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
             // A counter that was not looked after for a second is lifted, and that would hide it.
             tokio::time::sleep(Duration::from_millis(1_050)).await;
-            let named = |name: &str| Request { name: Name::new(name).unwrap(), ..request("host") };
+            let named = |name: &str| request("host").with_name(Name::new(name).unwrap());
             let seen = granted(&*ours, &named("lift")).await.counter();
             server.cli(&format!("INCRBY tenure:fence {ahead}"));
             let lease = |request: &Request, fence| {
                 let Request { name, owner, share, .. } = request.clone();
-                Lease { name, owner, share, ttl: LONG, fence }
+                Lease::new(name, owner, share, LONG).with_fence(fence)
             };
             theirs.release(&lease(&held, None), Duration::ZERO).await.unwrap();
             let pushed = loop {

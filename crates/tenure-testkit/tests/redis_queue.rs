@@ -6,7 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{AcquireReply, Enqueue, ErrorKind, Lease, Name, Owner, ReleaseReply, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, Request, Store};
+use tenure::{ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::worker::Load;
 use tenure_testkit::{RedisServer, wait_until};
@@ -96,7 +97,7 @@ fn a_single_task_beside_a_crowd_has_its_turns() {
 
 fn request(label: &str, share: Share, place: Enqueue) -> Request {
     let (name, owner) = (Name::new("door").unwrap(), Owner::generate(label).unwrap());
-    Request { name, owner, share, ttl: Duration::from_secs(10), enqueue: place, generated: true, from: None }
+    Request::new(name, owner, share, Duration::from_secs(10)).with_enqueue(place)
 }
 
 /// A name becomes free by itself while others wait for it as another kind: a lock of the asked kind is not made of their places.
@@ -113,10 +114,10 @@ async fn the_free_name_of_another_kind_of_line_is_not_taken() {
     let error = store.acquire(&other).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, true), "{error}");
     let Request { name, owner, share, ttl, .. } = other;
-    let released = store.release(&Lease { name, owner, share, ttl, fence: None }, Duration::ZERO).await.unwrap();
+    let released = store.release(&Lease::new(name, owner, share, ttl), Duration::ZERO).await.unwrap();
     assert_eq!(released, ReleaseReply::Released);
     assert_eq!(server.cli("TYPE door"), "none", "a reader was made the holder of a mutex");
-    let granted = store.acquire(&Request { enqueue: Enqueue::Heartbeat, ..reader }).await.unwrap();
+    let granted = store.acquire(&reader.with_enqueue(Enqueue::Heartbeat)).await.unwrap();
     assert!(matches!(granted, AcquireReply::Granted(_)), "{granted:?}");
     wait_until(OVER, "the readers' own kind", || server.cli("TYPE door") == "zset");
 }

@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use tenure::{
-    AcquireReply, Enqueue, Lease, Locker, Name, Owner, ReleaseOutcome, ReleaseReply, RenewReply, Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Lease, Locker, Name, Owner, ReleaseOutcome, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::task::JoinSet;
@@ -30,12 +29,11 @@ async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("rules").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 /// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.
@@ -84,7 +82,7 @@ async fn a_given_value_is_given_up_once() {
         let proxy = Proxy::start(server.addr());
         let store = Options::parse(&format!("{}?timeout=400ms&scheme={scheme}", proxy.url())).unwrap().open().await.unwrap();
         let others = Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
-        let given = || Request { owner: Owner::from_bytes(&b"fixed"[..]), generated: false, ..request("door") };
+        let given = || request("door").with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
         assert!(matches!(store.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}");
         // So that the connection knows which commands and scripts the server has.
         let _ = store.release(&lease(&request("warm")), Duration::ZERO).await.unwrap();
@@ -135,7 +133,7 @@ async fn a_foreign_holder_is_looked_at_often() {
         let store = store(&server.url()).await;
         server.cli(&format!("SET door {value} PX 60000"));
         let enqueue = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
-        let waiting = Request { enqueue, ..request("door") };
+        let waiting = request("door").with_enqueue(enqueue);
         let _notices = store.watch(&waiting).await.unwrap();
         let AcquireReply::Busy(busy) = store.acquire(&waiting).await.unwrap() else { panic!("it is not free") };
         assert!(busy.position.is_some() && (busy.poll_interval <= Duration::from_millis(100)) == often, "{value}: {busy:?}");
@@ -176,9 +174,8 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
     server.cli("ACL SETUSER app on >pw ~* &* +@all");
     let store = store(&format!("redis://app:pw@{}", server.addr())).await;
     let kinds = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
-    let all: Vec<Request> = (0..12)
-        .map(|i| Request { share: kinds[i % 3], ..request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })) })
-        .collect();
+    let all: Vec<Request> =
+        (0..12).map(|i| request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })).with_share(kinds[i % 3])).collect();
     for (i, request) in all.iter().enumerate() {
         if i % 4 != 3 {
             takes(&store, request).await;

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{
-    AcquireReply, Enqueue, ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, RenewReply, Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Enqueue, RenewReply, Request, Store};
+use tenure::{ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Certificates, Proxy, RedisServer, free_port, wait_until};
 
@@ -24,7 +23,7 @@ async fn open(url: &str, dialect: &str) -> Arc<dyn Store> {
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("store").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 /// One cycle through a fresh connection.
@@ -135,7 +134,7 @@ async fn every_refusal_has_its_class() {
     server.cli("ACL SETUSER app +@all -del");
     let held = request("d");
     assert!(matches!(user.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
-    let lease = tenure::Lease { name: held.name, owner: held.owner, share: held.share, ttl: held.ttl, fence: None };
+    let lease = tenure::Lease::new(held.name, held.owner, held.share, held.ttl);
     let error = user.release(&lease, Duration::ZERO).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("ACL"), "{error}");
@@ -179,8 +178,7 @@ async fn counter(store: &RedisStore, name: &str) -> u64 {
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 /// A counter that was lost is lifted to the server's time since 2026, to the microsecond: others compare theirs with it.
@@ -236,7 +234,7 @@ async fn a_lease_is_not_passed_on_without_a_number() {
     let held = request("door");
     assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
     server.cli("SET tenure:fence soon");
-    let adopting = Request { from: Some(held.owner.clone()), ..request("door") };
+    let adopting = request("door").with_from(held.owner.clone());
     let error = store.acquire(&adopting).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
     assert!(error.to_string().contains("tenure:fence holds soon"), "{error}");
@@ -265,7 +263,7 @@ async fn a_lease_granted_by_script_lasts_its_ttl() {
         let store = open(&proxy.url(), dialect).await;
         let held = request("door");
         // For less than what is left to the one it passes from: a crash of the new holder is to free it within the new ttl.
-        let adopting = Request { from: Some(held.owner.clone()), ttl: LONG / 2, ..request("door") };
+        let adopting = request("door").with_from(held.owner.clone()).with_ttl(LONG / 2);
         for asked in [&held, &held, &adopting] {
             let AcquireReply::Granted(grant) = store.acquire(asked).await.unwrap() else { panic!("{dialect}: {asked:?}") };
             let left = store.inspect(Some(&asked.name)).await.unwrap()[0].holders[0].ttl.unwrap();
@@ -305,7 +303,7 @@ async fn what_stands_beside_a_name_is_no_lock() {
         let store = connect(&format!("{}?prefix={prefix}", server.url())).await.unwrap();
         let enqueue = Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE };
         let (writer, reader) =
-            (Request { share: Share::WRITE, ..request("door") }, Request { share: Share::READ, enqueue, ..request("door") });
+            (request("door").with_share(Share::WRITE), request("door").with_share(Share::READ).with_enqueue(enqueue));
         assert!(matches!(store.acquire(&writer).await.unwrap(), AcquireReply::Granted(_)));
         assert!(matches!(store.acquire(&reader).await.unwrap(), AcquireReply::Busy(_)));
         let beside = server.cli("KEYS *{*");
@@ -314,7 +312,7 @@ async fn what_stands_beside_a_name_is_no_lock() {
         for key in beside.lines() {
             let odd = request(key.strip_prefix(prefix).unwrap());
             for share in [Share::MUTEX, Share::READ] {
-                let error = store.acquire(&Request { share, ..odd.clone() }).await.unwrap_err();
+                let error = store.acquire(&odd.clone().with_share(share)).await.unwrap_err();
                 assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{key}: {error}");
             }
         }
@@ -430,7 +428,7 @@ async fn the_dead_hide_nobody_who_waits() {
     let server = RedisServer::start();
     let store = connect(&server.url()).await.unwrap();
     assert!(matches!(store.acquire(&request("door")).await.unwrap(), AcquireReply::Granted(_)));
-    let waiting = Request { enqueue: Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE }, ..request("door") };
+    let waiting = request("door").with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE });
     assert!(matches!(store.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
     let queue = server.cli("KEYS *:q:door");
     let dead = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], -i, 'dead' .. i) end";
@@ -440,7 +438,7 @@ async fn the_dead_hide_nobody_who_waits() {
     for _ in 0..2 {
         assert!(store.acquire_all(&["door", "attic"].map(request)).await.unwrap().is_none(), "it overtook who waits");
     }
-    let coming = Request { enqueue: Enqueue::Heartbeat, ..waiting };
+    let coming = waiting.with_enqueue(Enqueue::Heartbeat);
     assert!(matches!(store.acquire(&coming).await.unwrap(), AcquireReply::Granted(_)));
 }
 
@@ -448,7 +446,7 @@ async fn the_dead_hide_nobody_who_waits() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_taken_over_from_nobody() {
     let server = RedisServer::start();
-    let from_nobody = Request { from: Some(Owner::from_bytes(&b""[..])), ..request("door") };
+    let from_nobody = request("door").with_from(Owner::from_bytes(&b""[..]));
     for dialect in ["native", "set-nx", "setnx-expire"] {
         let store = open(&server.url(), dialect).await;
         let error = store.acquire(&from_nobody).await.unwrap_err();

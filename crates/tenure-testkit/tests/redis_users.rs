@@ -39,7 +39,7 @@ async fn users_locks(server: &RedisServer, parameters: &str) -> Locker {
 /// Every kind of lock of these names is taken, waited for, handed over and given up, between two processes.
 async fn works(ours: &Locker, theirs: &Locker, names: &[&str]) {
     let kinds: [fn(&Locker, &str) -> Acquire; 3] =
-        [|locks, name| locks.mutex(name), |locks, name| locks.write(name), |locks, name| locks.permits(name, 2, 3)];
+        [|locks, name| locks.mutex(name), |locks, name| locks.write(name), |locks, name| locks.semaphore(name, 3).permits(2)];
     for (name, kind) in names.iter().flat_map(|name| kinds.map(|kind| (*name, kind))) {
         let held = kind(ours, name).ttl(LONG).acquire().await.unwrap();
         let waits = kind(theirs, name).ttl(LONG);

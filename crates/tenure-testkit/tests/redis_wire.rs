@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
-use tenure::{AcquireReply, Enqueue, Fence, Lease, Locker, Name, Notice, Owner, ReleaseReply, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, Request, Store};
+use tenure::{Fence, Lease, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer};
 use tokio::task::JoinHandle;
@@ -25,17 +26,16 @@ async fn store(url: &str) -> RedisStore {
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("wire").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 fn joining(name: &str) -> Request {
     let place = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
-    Request { enqueue: place, ..request(name) }
+    request(name).with_enqueue(place)
 }
 
 async fn takes(store: &RedisStore, request: &Request) {
@@ -120,7 +120,7 @@ async fn a_connection_that_brings_a_large_answer_is_not_dead() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let store = store(&format!("{}?timeout=4s", proxy.url())).await;
-    let readers: Vec<Request> = (0..READERS).map(|_| Request { share: Share::READ, ..request("page") }).collect();
+    let readers: Vec<Request> = (0..READERS).map(|_| request("page").with_share(Share::READ)).collect();
     join_all(readers.iter().map(|reader| takes(&store, reader))).await;
     proxy.throttle(28_000);
     let started = Instant::now();
@@ -165,7 +165,7 @@ async fn out_of_memory_a_waiter_is_served() {
     let store = store(&server.url()).await;
     for share in [Share::MUTEX, Share::WRITE] {
         let name = format!("{}", share.weight());
-        let (held, waiting) = (Request { share, ..request(&name) }, Request { share, ..joining(&name) });
+        let (held, waiting) = (request(&name).with_share(share), joining(&name).with_share(share));
         takes(&store, &held).await;
         assert!(matches!(store.acquire(&waiting).await.unwrap(), AcquireReply::Busy(busy) if busy.position == Some(0)));
         server.cli("CONFIG SET maxmemory 1");

@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::debug;
 
+use crate::store::{RenewReply, operation_timeout};
 use crate::tenure::{EndReason, Tenure};
 use crate::watchdog::{backoff, gone};
-use crate::{BootTime, Error, Lease, RenewReply, operation_timeout};
+use crate::{BootTime, Error, Lease};
 
 pub(crate) type Id = u64;
 
@@ -249,7 +250,7 @@ impl Book {
                 tenure.believe(sent_at, lease.ttl);
                 self.follow(id);
                 if tenure.terms.renews {
-                    self.schedule(id, sent_at + tenure.lease().ttl / 3);
+                    self.schedule(id, sent_at + tenure.kept().ttl / 3);
                 }
                 Ok(())
             }
@@ -322,7 +323,7 @@ mod tests {
 
     fn held(book: &mut Book, since: u64) -> (Id, Arc<Tenure>) {
         let (name, owner) = (Name::new("n").unwrap(), Owner::generate("").unwrap());
-        let lease = Lease { name, owner, share: Share::MUTEX, ttl: TTL, fence: None };
+        let lease = Lease::new(name, owner, Share::MUTEX, TTL);
         let guard = Duration::from_secs(3);
         let terms = Terms {
             ttl: TTL,

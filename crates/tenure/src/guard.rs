@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use crate::book::Id;
 use crate::locker::Core;
 use crate::room::Shape;
-use crate::tenure::{EndReason, State, Tenure};
+use crate::store::{AcquireReply, Enqueue, Request};
+use crate::tenure::{EndReason, Kept, State, Tenure};
 use crate::watchdog::gone;
-use crate::{AcquireReply, BootTime, Enqueue, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Request, Share};
+use crate::{BootTime, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
 /// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
 ///
@@ -36,8 +37,7 @@ pub struct Guard {
 }
 
 /// How a release went.
-#[derive(Debug)]
-#[must_use = "whether the name was still ours when it was given up"]
+#[derive(Clone, Debug)]
 pub enum ReleaseOutcome {
     /// The name was ours and is free, or another's already (or lingers, see [`linger`](crate::Acquire::linger)).
     Released,
@@ -72,23 +72,23 @@ impl Guard {
     }
 
     /// What is held.
-    pub fn name(&self) -> Name {
-        self.tenure.lease().name
+    pub fn name(&self) -> &Name {
+        &self.tenure.name
     }
 
     /// How much of the name is held. A [downgrade](Guard::downgrade) lowers it when it begins, whatever comes of it.
     pub fn share(&self) -> Share {
-        self.tenure.lease().share
+        self.tenure.kept().share
     }
 
     /// The number to hand to the guarded resource; `None` where the store does not count.
     pub fn fence(&self) -> Option<Fence> {
-        self.tenure.lease().fence
+        self.tenure.kept().fence
     }
 
     /// The owner token that names this claim at the store.
-    pub fn token(&self) -> Owner {
-        self.tenure.lease().owner
+    pub fn token(&self) -> &Owner {
+        &self.tenure.owner
     }
 
     /// How long the tenure can be believed from now if no renewal is answered; zero once it is lost.
@@ -127,11 +127,10 @@ impl Guard {
     pub async fn verify(&self) -> Result<(), Error> {
         self.core.watchdog.tend();
         self.check()?;
-        let lease = self.tenure.lease();
-        let entries = self.core.looked(self.core.store.inspect(Some(&lease.name))).await?;
+        let entries = self.core.looked(self.core.store.inspect(Some(self.name()))).await?;
         // What the guard claims only shrinks, so what it claims now was the store's when it answered.
         let claimed = self.share();
-        let ours = |holder: &Holder| holder.owner == lease.owner && holder.share.weight() >= claimed.weight();
+        let ours = |holder: &Holder| holder.owner == *self.token() && holder.share.weight() >= claimed.weight();
         if !entries.iter().flat_map(|entry| &entry.holders).any(ours) {
             self.core.watchdog.lose(self.id, EndReason::Gone);
         }
@@ -176,7 +175,7 @@ impl Guard {
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         self.check()?;
         let terms = crate::tenure::Terms { ttl, ..self.tenure.terms };
-        crate::acquire::check_terms(&self.core, &terms)?;
+        crate::settings::check_terms(&self.core, &terms)?;
         self.core.watchdog.extend(self.id, ttl).await
     }
 
@@ -195,7 +194,7 @@ impl Guard {
     /// more. The lease does not pass to another task of this process any more.
     pub async fn downgrade(&self, share: Share) -> Result<(), Error> {
         self.check()?;
-        let Lease { name, owner, share: held, ttl, .. } = self.tenure.lease();
+        let (name, Kept { share: held, ttl, .. }) = (self.name(), self.tenure.kept());
         if !self.tenure.minted {
             let what = format!("the owner of {name:?} was given, and another may hold by the same value");
             return Err(Error::invalid(what).with_hint("release it, and take the smaller share"));
@@ -208,7 +207,7 @@ impl Guard {
             return self.check();
         }
         // As a heartbeat, which takes nothing that the owner does not hold: one that runs after the release finds nothing.
-        let request = Request { name, owner, share, ttl, enqueue: Enqueue::Heartbeat, generated: true, from: None };
+        let request = Request::new(name.clone(), self.token().clone(), share, ttl).with_enqueue(Enqueue::Heartbeat);
         // Before anything is sent: the store may shrink the share, and nobody may be left to hear of it.
         self.tenure.shrink(share);
         match self.core.attempt(&request).await? {
@@ -246,6 +245,7 @@ impl Guard {
 
     /// Ends this guard's belief without releasing, so that the lease can be [adopted](crate::Locker::adopt) elsewhere within its
     /// ttl. Nobody renews it meanwhile. Other guards of the tenure are lost.
+    #[must_use = "the lease is all that can renew or release the name from now on"]
     pub fn into_lease(self) -> Lease {
         self.core.watchdog.forget(self.id);
         self.tenure.give_up();
@@ -287,9 +287,9 @@ impl Guard {
         if rooms.are_empty() {
             return false;
         }
-        let (lease, terms, label) = (self.tenure.lease(), &self.tenure.terms, &self.tenure.label);
+        let (share, terms, label) = (self.share(), &self.tenure.terms, &self.tenure.label);
         let like =
-            |shape: &Shape| shape.share == lease.share && shape.terms == *terms && shape.label == *label && shape.token.is_none();
+            |shape: &Shape| shape.share == share && shape.terms == *terms && shape.label == *label && shape.token.is_none();
         let next = |asks_time: bool| {
             if !store.features().cohort || (asks_time && !self.tenure.leaves_time()) {
                 return None;
@@ -297,7 +297,7 @@ impl Guard {
             let tenure = watchdog.pass_on(self.id)?;
             Some(Self { core: Arc::clone(&self.core), tenure, id: self.id, others: None })
         };
-        rooms.pass(&lease.name, like, next)
+        rooms.pass(self.name(), like, next)
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -305,7 +305,7 @@ impl Guard {
     }
 
     fn lost_error(&self) -> Error {
-        let name = self.tenure.lease().name;
+        let name = self.name();
         match self.end_reason() {
             Some(loss) => Error::new(ErrorKind::Lost, format!("{name:?} was lost: {loss}")),
             None => gone().context(format_args!("{name:?}")),
@@ -348,10 +348,9 @@ impl Drop for Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lease = self.tenure.lease();
         f.debug_struct("Guard")
-            .field("name", &lease.name)
-            .field("fence", &lease.fence)
+            .field("name", self.name())
+            .field("fence", &self.fence())
             .field("state", &self.state())
             .finish_non_exhaustive()
     }

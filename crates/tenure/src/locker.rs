@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::acquire::{Acquire, check_ttl};
+use crate::acquire::Acquire;
 use crate::book::Orphan;
 use crate::guard::ReleaseOutcome;
 use crate::owner::check_label;
 use crate::room::Rooms;
+use crate::settings::{Settings, check_ttl};
+use crate::store::{AcquireReply, Grant, ReleaseReply, RenewReply, Request, Store};
 use crate::tenure::Tenure;
 use crate::watchdog::{Watchdog, gone, no_answer};
-use crate::{
-    AcquireReply, BootClock, BootTime, Clock, EndReason, Entry, Error, ErrorKind, Grant, Guard, Lease, Name, ReleaseReply,
-    RenewReply, Request, Share, Store,
-};
+use crate::{BootClock, BootTime, Clock, EndReason, Entry, Error, ErrorKind, Guard, Lease, Name, Share};
 
 /// Takes locks in one store. Cheap to clone; clones share one watchdog.
 ///
@@ -72,7 +71,7 @@ impl Locker {
     /// Begins to take the mutex `name`. Nothing happens before [`acquire`](Acquire::acquire) or
     /// [`try_acquire`](Acquire::try_acquire); a bad name is told there.
     pub fn mutex(&self, name: impl AsRef<str>) -> Acquire {
-        self.lock(name, Ok(Share::MUTEX))
+        self.lock(name, Share::MUTEX)
     }
 
     /// Begins to read under the read/write lock `name`: any number of readers hold it together.
@@ -80,24 +79,29 @@ impl Locker {
     /// Readers do not pass a writer who waits. The [fence](Guard::fence) of a reader orders it among the grants of the name; a
     /// guarded resource compares it with the largest fence of a *writer* and does not remember it, else it refuses live readers.
     pub fn read(&self, name: impl AsRef<str>) -> Acquire {
-        self.lock(name, Ok(Share::READ))
+        self.lock(name, Share::READ)
     }
 
     /// Begins to write under the read/write lock `name`, alone. [`Guard::downgrade`] makes the writer a reader.
     pub fn write(&self, name: impl AsRef<str>) -> Acquire {
-        self.lock(name, Ok(Share::WRITE))
+        self.lock(name, Share::WRITE)
     }
 
-    /// Begins to take `weight` of the `capacity` permits of the semaphore `name`.
+    /// Begins to take one of the `capacity` permits of the semaphore `name`, or more of them: [`Acquire::permits`].
     ///
     /// Permits are leases: those of a holder that crashed come back when their ttl has passed. Their fences order grants and
     /// exclude nobody, as those of [readers](Locker::read). All who use the name say the same capacity.
-    pub fn permits(&self, name: impl AsRef<str>, weight: u32, capacity: u32) -> Acquire {
-        self.lock(name, Share::permits(weight, capacity))
+    pub fn semaphore(&self, name: impl AsRef<str>, capacity: u32) -> Acquire {
+        self.begin(name, Share::permits(1, capacity))
     }
 
-    fn lock(&self, name: impl AsRef<str>, share: Result<Share, Error>) -> Acquire {
-        Acquire::new(Arc::clone(&self.core), Name::new(name), share)
+    /// Begins to take a share of `name`, for programs that learn the kind of lock when they run.
+    pub fn lock(&self, name: impl AsRef<str>, share: Share) -> Acquire {
+        self.begin(name, Ok(share))
+    }
+
+    fn begin(&self, name: impl AsRef<str>, share: Result<Share, Error>) -> Acquire {
+        Acquire { name: Name::new(name), settings: Settings::new(Arc::clone(&self.core), share) }
     }
 
     /// The store below.
@@ -119,7 +123,7 @@ impl Locker {
     /// # Cancel safety
     /// A dropped future may have taken the lease over; the new owner is then released.
     pub async fn adopt(&self, lease: &Lease) -> Result<Guard, Error> {
-        self.lock(&lease.name, Ok(lease.share)).ttl(lease.ttl).adopt(lease).await
+        self.lock(&lease.name, lease.share).ttl(lease.ttl).adopt(lease).await
     }
 
     /// Renews a lease of whoever holds its token, once, so that it lasts at least its ttl from now. Nothing is believed or renewed
@@ -149,8 +153,11 @@ impl Locker {
     ///
     /// # Cancel safety
     /// After a dropped future the lease may have been given up or not; it may be called again. Nothing is done in the background.
-    pub async fn release(&self, lease: &Lease) -> Result<ReleaseReply, Error> {
-        self.core.limited(lease.ttl, self.core.store.release(lease, Duration::ZERO)).await
+    pub async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome, Error> {
+        match self.core.limited(lease.ttl, self.core.store.release(lease, Duration::ZERO)).await? {
+            ReleaseReply::Released => Ok(ReleaseOutcome::Released),
+            ReleaseReply::NotHeld => Ok(ReleaseOutcome::WasLost),
+        }
     }
 
     /// Who holds `name`; `None` when it is free. What it says may be over when it arrives.
@@ -182,7 +189,7 @@ impl Locker {
         let all = self.core.watchdog.give_up_all();
         let given_up = all.into_iter().filter(|tenure| tenure.give_up());
         let releases = given_up.map(|tenure| {
-            let (name, release) = (tenure.lease().name, self.core.release(tenure));
+            let (name, release) = (tenure.name.clone(), self.core.release(tenure));
             async { (name, release.await) }
         });
         join_all(releases).await
@@ -301,6 +308,7 @@ impl Drop for Releasing<'_> {
 
 /// Settings for a [`Locker`]; see [`Locker::builder`].
 #[derive(Clone, Debug)]
+#[must_use = "nothing is made before build()"]
 pub struct LockerBuilder {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -312,7 +320,6 @@ pub struct LockerBuilder {
 
 impl LockerBuilder {
     /// The ttl of locks that set none: 30 s.
-    #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -320,28 +327,24 @@ impl LockerBuilder {
 
     /// How long before the lease ends at the store the holder stops believing it, so that work can stop before anyone else
     /// starts: a tenth of the ttl.
-    #[must_use]
     pub fn safety_margin(mut self, guard: Duration) -> Self {
         self.safety_margin = Some(guard);
         self
     }
 
     /// The part of every second by which this machine's clock and the store's may run apart, in addition to 2 ms: 0.01.
-    #[must_use]
     pub fn drift(mut self, drift: f64) -> Self {
         self.drift = drift;
         self
     }
 
     /// What operators see of the holder: `host.pid`. Empty for none.
-    #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
     /// Another clock, for simulations.
-    #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

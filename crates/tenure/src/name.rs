@@ -19,7 +19,7 @@ use crate::owner::push_hex;
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// The longest name any store accepts, in bytes. A store may allow less ([`Features::max_name`](crate::Features)).
+    /// The longest name any store accepts, in bytes. A store may allow less ([`Features::max_name`](crate::store::Features)).
     pub const MAX_BYTES: usize = 1024;
 
     /// Checks and takes a name.

@@ -1,12 +1,12 @@
 //! What a guard and the watchdog share about one held lease.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{BootTime, Clock, Fence, Lease, Share};
+use crate::{BootTime, Clock, Fence, Lease, Name, Owner, Share};
 
 /// How sure a holder may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,10 +79,20 @@ impl Terms {
     }
 }
 
+/// The part of a lease that changes while it is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub(crate) share: Share,
+    pub(crate) ttl: Duration,
+    pub(crate) fence: Option<Fence>,
+}
+
 /// One held lease.
 #[derive(Debug)]
 pub(crate) struct Tenure {
-    lease: Mutex<Lease>,
+    pub(crate) name: Name,
+    pub(crate) owner: Owner,
+    kept: Mutex<Kept>,
     pub(crate) terms: Terms,
     /// When it was asked for.
     pub(crate) since: BootTime,
@@ -135,7 +145,11 @@ impl Tenure {
     }
 
     fn unbelieved(lease: Lease, terms: Terms, label: Arc<str>, since: BootTime) -> Self {
+        let Lease { name, owner, share, ttl, fence } = lease;
         Self {
+            name,
+            owner,
+            kept: Mutex::new(Kept { share, ttl, fence }),
             cap: AtomicU64::new(terms.max_hold.map_or(u64::MAX, |max| nanos(since + max))),
             terms,
             since,
@@ -154,7 +168,6 @@ impl Tenure {
             given_up: AtomicBool::new(false),
             idle: AtomicBool::new(false),
             guards: AtomicUsize::new(1),
-            lease: Mutex::new(lease),
         }
     }
 
@@ -162,8 +175,8 @@ impl Tenure {
     pub(crate) fn turn_ends(&self) -> BootTime {
         let Terms { ttl, renews, min_hold, linger, .. } = self.terms;
         let plain = renews && self.cap.load(Ordering::Acquire) == u64::MAX && min_hold.is_zero() && linger.is_zero();
-        let lease = self.lease();
-        let passes = self.minted && plain && lease.ttl == ttl && lease.share.is_exclusive();
+        let kept = self.kept();
+        let passes = self.minted && plain && kept.ttl == ttl && kept.share.is_exclusive();
         if passes { self.granted_at + TURN } else { self.granted_at }
     }
 
@@ -189,7 +202,16 @@ impl Tenure {
     }
 
     pub(crate) fn lease(&self) -> Lease {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let Kept { share, ttl, fence } = self.kept();
+        Lease::new(self.name.clone(), self.owner.clone(), share, ttl).with_fence(fence)
+    }
+
+    pub(crate) fn kept(&self) -> Kept {
+        *self.kept_mut()
+    }
+
+    fn kept_mut(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes over that a lease of `ttl`, asked for at `sent_at`, was granted. Never shortens a belief.
@@ -253,17 +275,17 @@ impl Tenure {
 
     /// From now on it claims no more than `share`, whatever the store still keeps. It never grows again.
     pub(crate) fn shrink(&self, share: Share) {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        if share.weight() < lease.share.weight() {
-            lease.share = share;
+        let mut kept = self.kept_mut();
+        if share.weight() < kept.share.weight() {
+            kept.share = share;
             self.shrinking.store(true, Ordering::Release);
         }
     }
 
     /// The store keeps `share` and no more.
     pub(crate) fn shrunk(&self, share: Share) {
-        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        if share.weight() <= lease.share.weight() {
+        let kept = self.kept_mut();
+        if share.weight() <= kept.share.weight() {
             self.shrinking.store(false, Ordering::Release);
         }
     }
@@ -275,13 +297,13 @@ impl Tenure {
 
     /// Takes over the number of another grant to the same owner, unless an answer that came before had a later one.
     pub(crate) fn set_fence(&self, fence: Option<Fence>) {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        lease.fence = lease.fence.max(fence);
+        let mut kept = self.kept_mut();
+        kept.fence = kept.fence.max(fence);
     }
 
     /// From now on renewals are for `ttl`.
     pub(crate) fn set_ttl(&self, ttl: Duration) {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).ttl = ttl;
+        self.kept_mut().ttl = ttl;
     }
 
     pub(crate) fn doubt(&self) {
@@ -351,11 +373,10 @@ fn nanos(at: BootTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Name, Owner, Share};
 
     fn tenure(terms: Terms) -> Tenure {
         let (name, owner) = (Name::new("n").unwrap(), Owner::generate("").unwrap());
-        let lease = Lease { name, owner, share: Share::MUTEX, ttl: terms.ttl, fence: None };
+        let lease = Lease::new(name, owner, Share::MUTEX, terms.ttl);
         Tenure::new(lease, terms, "".into(), at(100), terms.ttl)
     }
 

@@ -11,12 +11,13 @@ use futures_util::StreamExt;
 use futures_util::future::Either;
 use futures_util::stream::{self, BoxStream};
 
-use crate::acquire::{Acquire, Waiting};
 use crate::attempt::Attempt;
 use crate::locker::{Core, FIRST_CONTACT};
 use crate::room::{News, Seat, Shape, Turn};
+use crate::settings::{Settings, Waiting};
+use crate::store::{AcquireReply, Busy, Enqueue, Notice, Request};
 use crate::watchdog::backoff;
-use crate::{AcquireReply, BootTime, Busy, Enqueue, Error, ErrorKind, Guard, Holder, Name, Notice, Owner, Request};
+use crate::{BootTime, Error, ErrorKind, Guard, Holder, Name, Owner};
 
 /// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
 const RECHECK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
@@ -64,7 +65,7 @@ impl fmt::Debug for Standing {
 
 /// One task's wait.
 pub(crate) struct Wait<'a> {
-    settings: &'a Acquire,
+    settings: &'a Settings,
     core: &'a Arc<Core>,
     name: Name,
     shape: Shape,
@@ -89,7 +90,7 @@ enum Event {
 }
 
 impl<'a> Wait<'a> {
-    pub(crate) fn new(settings: &'a Acquire, name: Name, shape: Shape) -> Self {
+    pub(crate) fn new(settings: &'a Settings, name: Name, shape: Shape) -> Self {
         let core = &settings.core;
         let (started, patience) = (core.clock.now(), settings.wait);
         let (seat, drives, standing) = (None, true, None);
@@ -312,7 +313,7 @@ impl<'a> Wait<'a> {
     /// What those in the room say when their time is up.
     fn tell_room(&self, outage: Option<&Error>) {
         if let Some(seat) = &self.seat {
-            let news = News { holder: self.holder().cloned(), outage: outage.map(Error::copy) };
+            let news = News { holder: self.holder().cloned(), outage: outage.cloned() };
             self.core.rooms.tell(seat, news);
         }
     }

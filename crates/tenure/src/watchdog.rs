@@ -19,8 +19,9 @@ use tokio::sync::{Notify, oneshot};
 use tracing::{debug, warn};
 
 use crate::book::{Book, Extension, Id, Orphan, Sent};
+use crate::store::{ReleaseReply, RenewReply, Store, operation_timeout};
 use crate::tenure::{EndReason, Tenure};
-use crate::{BootTime, Clock, Error, ErrorKind, Lease, ReleaseReply, RenewReply, Store, operation_timeout};
+use crate::{BootTime, Clock, Error, ErrorKind, Lease};
 
 /// How late the task may be before its runtime is taken to be undriven.
 const OVERSLEPT: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
-use tenure::{Guard, Guards, Name, Owner, ReleaseOutcome, ReleaseReply};
+use tenure::{Guard, Guards, Name, Owner, ReleaseOutcome};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -55,16 +55,16 @@ impl Doors {
         let (knock, visitors) = mpsc::channel(1);
         let mut doors = Self { visitors, paths: Vec::new(), porters: JoinSet::new(), shut: Vec::new() };
         for (name, token) in guards.iter().map(|guard| (guard.name(), guard.token())) {
-            let address = address(&name, &token, settings);
+            let address = address(name, token, settings);
             match listen(&address).await {
                 Ok((path, listener)) => {
                     let path = Arc::new(Mutex::new(path));
                     doors.paths.push(Arc::clone(&path));
                     let mut door = Door { listener, address, path };
-                    let knock = knock.clone();
+                    let (name, token, knock) = (name.clone(), token.clone(), knock.clone());
                     doors.porters.spawn(async move { door.serve(name, token, knock).await });
                 }
-                Err(why) => doors.shut.push((name, why)),
+                Err(why) => doors.shut.push((name.clone(), why)),
             }
         }
         doors
@@ -160,7 +160,7 @@ pub(crate) enum Asked {
     /// There is none.
     Nobody,
     /// It has released the lease, or found it gone.
-    Answered(ReleaseReply),
+    Answered(ReleaseOutcome),
     /// The keeper was not asked; the text says why.
     Unheard(String),
     /// It has the token. Whether it has released the lease is unknown, for this reason.
@@ -209,8 +209,8 @@ async fn ask(path: &Path, token: &Owner) -> Asked {
     let mut answer = String::new();
     let heard = timeout(PATIENCE, keeper.read_to_string(&mut answer)).await;
     match (heard, answer.as_str()) {
-        (Ok(Ok(_)), "released\n") => Asked::Answered(ReleaseReply::Released),
-        (Ok(Ok(_)), "lost\n") => Asked::Answered(ReleaseReply::NotHeld),
+        (Ok(Ok(_)), "released\n") => Asked::Answered(ReleaseOutcome::Released),
+        (Ok(Ok(_)), "lost\n") => Asked::Answered(ReleaseOutcome::WasLost),
         (Ok(Ok(_)), "unknown\n") => Asked::Unknown("its keeper has heard no outcome from the store"),
         _ => Asked::Unknown("its keeper gives no answer"),
     }

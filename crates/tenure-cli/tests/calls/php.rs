@@ -33,7 +33,7 @@ async fn lock_waits() -> Done {
     assert_eq!(here.code("tenure acquire -w 200ms --ttl 15s invoice"), 75);
     let held = here.locks().await.mutex(name).wait(ms(200)).acquire().await.unwrap_err();
     assert_eq!(held.kind(), ErrorKind::TimedOut);
-    assert_eq!(held.holder().map(|holder| &holder.owner), Some(&guard.token()));
+    assert_eq!(held.holder().map(|holder| &holder.owner), Some(guard.token()));
     let _ = guard.release().await?;
     here.server.command(&["SET", KEY, "other", "PX", "300"]);
     assert_eq!(here.code("tenure acquire -w 10 --ttl 15s invoice"), 0);

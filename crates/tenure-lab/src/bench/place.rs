@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use redis::{Client, Connection};
 use serde::{Deserialize, Serialize};
-use tenure::{Error, Locker, Owner, Store};
+use tenure::store::Store;
+use tenure::{Error, Locker, Owner};
 use tenure_testkit::RedisServer;
 
 use crate::bench::count::{Monitor, listen};

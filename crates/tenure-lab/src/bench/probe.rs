@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{
-    AcquireReply, BootTime, Entry, Error, Features, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Store,
-};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Entry, Error, Lease, Name};
 
 use crate::bench::meter::Latencies;
 

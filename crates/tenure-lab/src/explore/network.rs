@@ -6,7 +6,8 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{AcquireReply, Busy, Entry, Error, Lease, Name, Notice, Owner, ReleaseReply, RenewReply, Request};
+use tenure::store::{AcquireReply, Busy, Notice, ReleaseReply, RenewReply, Request};
+use tenure::{Entry, Error, Lease, Name, Owner};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 

@@ -1,8 +1,9 @@
 //! Notices of the server: whom it has handed a name, and that one is free. Each has a way and a
 //! fate of its own.
 
-use tenure::record::Served;
-use tenure::{Fence, Name, Notice, Owner};
+use tenure::store::Notice;
+use tenure::store::record::Served;
+use tenure::{Fence, Name, Owner};
 use tokio::sync::mpsc;
 
 use super::clock::At;

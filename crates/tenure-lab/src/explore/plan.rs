@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tenure::{Acquire, Kind, Lease, Locker, Name, Owner, Share};
-use tenure_testkit::worker::lock;
 
 use super::clock::{ms, nanos};
 use super::mix::Mix;
@@ -172,7 +171,7 @@ impl Plan {
     }
 
     pub(super) fn of(&self, locker: &Locker) -> Acquire {
-        let acquire = lock(locker, self.name.as_str(), self.share).ttl(self.ttl);
+        let acquire = locker.lock(self.name.as_str(), self.share).ttl(self.ttl);
         let mut acquire = acquire.min_hold(self.shortest).linger(self.linger);
         if let Some(wait) = self.wait {
             acquire = acquire.wait(wait);

@@ -9,7 +9,6 @@ use std::time::Duration;
 use fastrand::Rng;
 use tenure::{Clock, EndReason, Error, ErrorKind, Guard, Lease, Locker, Name, ReleaseOutcome};
 use tenure_testkit::history::{Rule, What};
-use tenure_testkit::worker::lock;
 
 use super::clock::{SimClock, ms};
 use super::coverage::Met;
@@ -112,7 +111,7 @@ impl Task {
         let ttl = self.rng.choice([900, 2_000]).unwrap_or(900);
         let wait = self.rng.choice([40, 400]).unwrap_or(40);
         let share = share(&mut self.rng, kind);
-        let acquire = lock(&self.process.locker, name.as_str(), share).ttl(Duration::from_millis(ttl));
+        let acquire = self.process.locker.lock(name.as_str(), share).ttl(Duration::from_millis(ttl));
         let acquire = acquire.wait(Duration::from_millis(wait));
         let (first, second, third) = (self.soon(), self.soon(), self.soon());
         if let Some(Ok(guard)) = self.unless_cut(first, acquire.acquire()).await {

@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use tenure::{Name, Share};
 use tenure_testkit::History;
 use tenure_testkit::history::{Finding, Rule, What, check};
-use tenure_testkit::worker::lock;
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep_until, timeout};
@@ -140,7 +139,7 @@ async fn heal(world: &Arc<World>, members: Vec<Member>) {
 /// Takes a name once, when everything is well again.
 async fn probe(prober: &Process, name: &Name, share: Share) {
     let claim = prober.asks(name);
-    match lock(&prober.locker, name.as_str(), share).ttl(Duration::from_secs(2)).acquire().await {
+    match prober.locker.lock(name.as_str(), share).ttl(Duration::from_secs(2)).acquire().await {
         Err(error) => prober.world.find(Rule::NotGranted, format!("{name:?} after the last fault: {error}")),
         Ok(guard) => {
             let held = Held { claim, guard: Arc::new(guard), share, stop: 0, shortest: Duration::ZERO, longest: None };

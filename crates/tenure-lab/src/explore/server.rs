@@ -4,8 +4,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tenure::record::{Change, Held, Record, Served, Waiter};
-use tenure::{AcquireReply, Enqueue, Entry, Error, Fence, Lease, Name, Owner, ReleaseReply, RenewReply, Request, Share};
+use tenure::store::record::{Change, Held, Record, Served, Waiter};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request};
+use tenure::{Entry, Error, Fence, Lease, Name, Owner, Share};
 
 use super::Flaw;
 use super::clock::{At, ms, nanos};
@@ -187,7 +188,7 @@ impl Server {
         let names = self.names.iter().filter(|(key, _)| name.is_none_or(|name| name == key));
         let entry = |(name, record): &(Name, Record)| {
             let (holders, waiters) = record.inspect(clock);
-            (!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters })
+            (!holders.is_empty() || waiters > 0).then(|| Entry::new(name.clone(), holders, waiters))
         };
         names.filter_map(entry).collect()
     }

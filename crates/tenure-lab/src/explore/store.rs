@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tenure::{AcquireReply, Entry, Error, Features, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Lease, Name};
 use tokio::sync::mpsc;
 
 use super::clock::SimClock;
@@ -53,18 +54,14 @@ impl SimStore {
 #[async_trait]
 impl Store for SimStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: self.world.mix.queue,
-            cohort: self.world.mix.cohort,
-            push: self.world.mix.push,
-            server_clock: true,
-            late_commands: self.world.mix.late,
-            min_ttl: Duration::from_millis(10),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: None,
-        }
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(self.world.mix.queue)
+            .with_cohort(self.world.mix.cohort)
+            .with_push(self.world.mix.push)
+            .with_server_clock(true)
+            .with_late_commands(self.world.mix.late)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -84,7 +81,7 @@ impl Store for SimStore {
         match self.call(Op::Renew(leases.to_vec())).await {
             Ok(Reply::Renewed(answers)) => answers,
             Ok(_) => unreachable!("it answers what it is asked"),
-            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 

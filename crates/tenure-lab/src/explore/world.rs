@@ -218,7 +218,7 @@ impl World {
         let mut state = self.state();
         let Inner { watched, history, shortest, .. } = &mut *state;
         // Others may fit beside it.
-        shortest.retain(|(_, owner, _)| *owner != held.guard.token());
+        shortest.retain(|(_, owner, _)| owner != held.guard.token());
         let Some(watched) = watched.iter_mut().find(|watched| watched.claim == old && watched.who == who) else { return };
         watched.claim = claim;
         let name = held.guard.name().as_str().to_owned();

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure::{BootTime, Error, Locker, MemoryStore, Owner, Store};
+use tenure::store::Store;
+use tenure::{BootTime, Error, Locker, MemoryStore, Owner};
 use tenure_testkit::{RedisServer, Reply};
 
 use self::faults::Faults;

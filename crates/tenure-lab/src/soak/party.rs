@@ -8,7 +8,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use tenure::{BootTime, Error, Locker, Store};
+use tenure::store::Store;
+use tenure::{BootTime, Error, Locker};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 

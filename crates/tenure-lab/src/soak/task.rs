@@ -6,7 +6,6 @@ use std::time::Duration;
 use fastrand::Rng;
 use tenure::{Acquire, AcquireAll, BootTime, EndReason, Error, Fence, Guard, Locker, ReleaseOutcome, Share, State};
 use tenure_testkit::history::{At, nanos};
-use tenure_testkit::worker::lock;
 use tokio::time::sleep;
 
 use super::claim::compare;
@@ -139,7 +138,7 @@ impl Task {
             weight => (PERMITS, permits(u32::from(weight) - 6)),
         };
         let ttl = Duration::from_millis(if self.rng.u8(0..4) == 0 { 1_000 } else { 2_000 });
-        let acquire = lock(&self.locker, &format!("{}{name}", self.prefix), share).ttl(ttl);
+        let acquire = self.locker.lock(&format!("{}{name}", self.prefix), share).ttl(ttl);
         let acquire = self.on_terms(acquire);
         if share == Share::MUTEX && self.rng.u8(0..6) == 0 {
             let both = MUTEXES.iter().fold(AcquireAll::from(acquire), |all, name| all.and(format!("{}{name}", self.prefix)));

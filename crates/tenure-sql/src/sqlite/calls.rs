@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rusqlite::Transaction;
-use tenure::record::{Answer, Change, Record};
-use tenure::{AcquireReply, BootTime, Enqueue, Entry, Error, Fence, Grant, Lease, Name, ReleaseReply, RenewReply, Request};
+use tenure::store::record::{Answer, Change, Record};
+use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, RenewReply, Request};
+use tenure::{BootTime, Entry, Error, Fence, Lease, Name};
 
 use super::failure::{Failure, damaged};
 use super::file::LockFile;
@@ -164,7 +165,7 @@ impl LockFile {
             };
             let (holders, waiters) = self.find(tx, name.as_str())?.record().inspect(now);
             let anybody = waiters > 0 || !holders.is_empty();
-            Ok(anybody.then(|| Entry { name: name.clone(), holders, waiters }).into_iter().collect())
+            Ok(anybody.then(|| Entry::new(name.clone(), holders, waiters)).into_iter().collect())
         })
     }
 }
@@ -180,7 +181,7 @@ fn sweep(tx: &Transaction<'_>, now: Duration) -> Result<(), Failure> {
 
 fn list(tx: &Transaction<'_>, now: Duration) -> Result<Vec<Entry>, Failure> {
     let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
-    let entry = |name: &String| Ok::<_, Error>(Entry { name: Name::new(name.as_str())?, holders: Vec::new(), waiters: 0 });
+    let entry = |name: &String| Ok::<_, Error>(Entry::new(Name::new(name.as_str())?, Vec::new(), 0));
     let mut leases = tx.prepare(LIST)?;
     let mut rows = leases.query([nanos(now)])?;
     while let Some(row) = rows.next()? {

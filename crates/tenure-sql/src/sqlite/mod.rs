@@ -19,10 +19,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::record::Listeners;
-use tenure::{
-    AcquireReply, Entry, Error, Features, Grant, Lease, Locker, Name, Notice, ReleaseReply, RenewReply, Request, Store,
-};
+use tenure::store::record::Listeners;
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Lease, Locker, Name};
 use tokio::sync::oneshot;
 
 use self::thread::{Worker, ended};
@@ -88,7 +87,7 @@ impl SqliteStore {
         &self.path
     }
 
-    /// How long one call may take, the wait for other processes included: [`tenure::operation_timeout`] of the ttl.
+    /// How long one call may take, the wait for other processes included: [`tenure::store::operation_timeout`] of the ttl.
     #[must_use]
     pub fn with_operation_timeout(mut self, limit: Duration) -> Self {
         self.operation_timeout = Some(limit);
@@ -110,18 +109,14 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: true,
-            cohort: true,
-            push: true,
-            server_clock: true,
-            late_commands: false,
-            min_ttl: Duration::from_millis(10),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: self.operation_timeout,
-        }
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_cohort(true)
+            .with_push(true)
+            .with_server_clock(true)
+            .with_operation_timeout(self.operation_timeout)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -140,7 +135,7 @@ impl Store for SqliteStore {
         let batch = leases.to_vec();
         match self.worker.call(self.limit(shortest), false, move |file| file.renew(&batch)).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 

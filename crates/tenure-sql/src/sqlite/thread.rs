@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tenure::record::Listeners;
+use tenure::store::record::Listeners;
 use tenure::{Error, ErrorKind};
 use tokio::sync::oneshot;
 

@@ -17,8 +17,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use tenure::record::{Change, Listeners};
-use tenure::{Fence, Name, Notice, Owner};
+use tenure::store::Notice;
+use tenure::store::record::{Change, Listeners};
+use tenure::{Fence, Name, Owner};
 
 /// The largest name and the largest owner that are told; for larger ones the heartbeat is left.
 const LARGEST: usize = 16 * 1024;

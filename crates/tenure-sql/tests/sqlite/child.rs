@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use tenure::{AcquireReply, BootTime, Enqueue, Grant, Request, Store as _};
+use tenure::BootTime;
+use tenure::store::{AcquireReply, Enqueue, Grant, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 use tenure_testkit::Spawned;
@@ -110,7 +111,7 @@ async fn count(path: &Path) {
 
 /// Waits in the queue for what `request` asks, as a locker does.
 async fn wait(store: &SqliteStore, request: &Request) -> Grant {
-    let keeping = Request { enqueue: Enqueue::Heartbeat, ..request.clone() };
+    let keeping = request.clone().with_enqueue(Enqueue::Heartbeat);
     let mut answer = store.acquire(request).await.unwrap();
     let mut notices = store.watch(request).await.unwrap();
     loop {
@@ -200,12 +201,12 @@ async fn churn(path: &Path) {
         let store = tenure_sql::sqlite::open(path).unwrap();
         for n in 0..200_u32 {
             let (owner, name) = (owner(), format!("n{}", n % 40));
-            let short = Request { ttl: Duration::from_millis(120), ..request(&name, &owner) };
+            let short = request(&name, &owner).with_ttl(Duration::from_millis(120));
             // With a ttl this short, the time for one call is 20 ms: that it is not always enough for five at once is no fault.
             let done = |error: &tenure::Error| assert!(error.is_transient() && !error.may_have_been_applied(), "{error}");
             match store.acquire(&short).await {
                 Ok(AcquireReply::Granted(_)) => {
-                    let lease = tenure::Lease { ttl: short.ttl, ..lease(&name, &owner) };
+                    let lease = lease(&name, &owner).with_ttl(short.ttl);
                     let _ = store.renew(std::slice::from_ref(&lease)).await.remove(0).inspect_err(done);
                     let _ = store.release(&lease, Duration::ZERO).await.inspect_err(done);
                 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure::{AcquireReply, Busy, Enqueue, Error, Grant, Lease, Name, Owner, Request, Share, Store};
+use tenure::store::{AcquireReply, Busy, Enqueue, Grant, Request, Store};
+use tenure::{Error, Lease, Name, Owner, Share};
 use tenure_sql::SqliteStore;
 use tenure_testkit::guardian;
 
@@ -26,18 +27,18 @@ pub(crate) fn owner() -> Owner {
 
 pub(crate) fn request(name: &str, owner: &Owner) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), owner.clone());
-    Request { name, owner, share: Share::MUTEX, ttl: TTL, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, TTL)
 }
 
 /// A request with a place, looked after as a locker does.
 pub(crate) fn joining(name: &str) -> Request {
     let place = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
-    Request { enqueue: place, ..request(name, &owner()) }
+    request(name, &owner()).with_enqueue(place)
 }
 
 pub(crate) fn lease(name: &str, owner: &Owner) -> Lease {
     let (name, owner) = (Name::new(name).unwrap(), owner.clone());
-    Lease { name, owner, share: Share::MUTEX, ttl: TTL, fence: None }
+    Lease::new(name, owner, Share::MUTEX, TTL)
 }
 
 pub(crate) async fn granted(store: &SqliteStore, request: &Request) -> Grant {

@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use tenure::{AcquireReply, Enqueue, Lease, Owner, ReleaseReply, RenewReply, Request, Store as _};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Store as _};
+use tenure::{Lease, Owner};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 
@@ -50,12 +51,12 @@ struct Case<'a> {
 impl Case<'_> {
     async fn call(&self, what: &str, polls: usize) {
         let store = self.store;
-        let joining = Request { owner: self.owner.clone(), ..joining("taken") };
+        let joining = joining("taken").with_owner(self.owner.clone());
         let renewed = [lease("mine", &self.held)];
         match what {
             "acquire" => drop_after(polls, store.acquire(&request("x", &self.owner))).await,
             "wait" => drop_after(polls, store.acquire(&joining)).await,
-            "keep" => drop_after(polls, store.acquire(&Request { enqueue: Enqueue::Heartbeat, ..joining })).await,
+            "keep" => drop_after(polls, store.acquire(&joining.with_enqueue(Enqueue::Heartbeat))).await,
             "acquire all" => {
                 let all = [request("x", &self.owner), request("y", &self.owner)];
                 drop_after(polls, store.acquire_all(&all)).await;

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tenure::{AcquireReply, Enqueue, Error, ErrorKind, ReleaseReply, RenewReply, Request, Store as _};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store as _};
+use tenure::{Error, ErrorKind};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 
@@ -96,12 +97,12 @@ pub(crate) async fn use_all(path: &Path, once: bool) {
     let Ok(store) = opened else { return };
     let step = Step { store: &store, once };
     let (held, waiting) = (joining("x"), joining("x"));
-    let keeping = Request { enqueue: Enqueue::Heartbeat, ..waiting.clone() };
+    let keeping = waiting.clone().with_enqueue(Enqueue::Heartbeat);
     for (what, request) in [("acquire", &held), ("wait", &waiting), ("keep the place", &keeping)] {
         step.run(what, async || store.acquire(request).await, |answer, after| is_acquired(request, answer, after)).await;
     }
     step.run("watch", async || store.watch(&waiting).await, |_, _| true).await;
-    let long = tenure::Lease { ttl: 3 * TTL, ..lease("x", &held.owner) };
+    let long = lease("x", &held.owner).with_ttl(3 * TTL);
     let is_renewed = |answer: &RenewReply, after: &State| {
         let renewed = after.get("x").is_some_and(|name| name.0.contains(&(held.owner.to_string(), true)));
         (*answer == RenewReply::Renewed) == renewed

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{ErrorKind, ReleaseReply, RenewReply, Store as _};
+use tenure::ErrorKind;
+use tenure::store::{ReleaseReply, RenewReply, Store as _};
 use tenure_sql::sqlite::open;
 
 use crate::common::{busy, fresh, granted, joining, lease, one_line, owner, raw, request};

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use tenure::{RenewReply, Store as _};
+use tenure::store::{RenewReply, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 use tenure_testkit::Spawned;

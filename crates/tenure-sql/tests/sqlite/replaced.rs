@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tenure::{ErrorKind, ReleaseReply, RenewReply, Store as _};
+use tenure::ErrorKind;
+use tenure::store::{ReleaseReply, RenewReply, Store as _};
 use tenure_sql::sqlite::open;
 
 use crate::child::{command, finish, start_mounted};

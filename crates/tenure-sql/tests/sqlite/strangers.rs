@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use tempfile::TempDir;
-use tenure::{AcquireReply, Enqueue, Notice, Request, Store as _};
+use tenure::store::{AcquireReply, Enqueue, Notice, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 use tokio::time::timeout;
@@ -181,7 +181,7 @@ async fn what_a_stranger_plants_is_not_followed() {
         assert_eq!(fs::read_dir(&ours).unwrap().count(), 0, "{plant}");
         assert!(fs::symlink_metadata(wake(&path)).is_ok());
         store.release(&lease("x", &held.owner), Duration::ZERO).await.unwrap();
-        let keeping = Request { enqueue: Enqueue::Heartbeat, ..waiting.clone() };
+        let keeping = waiting.clone().with_enqueue(Enqueue::Heartbeat);
         assert!(matches!(store.acquire(&keeping).await.unwrap(), AcquireReply::Granted(_)));
     }
 }
@@ -202,7 +202,7 @@ async fn a_flood_of_datagrams_makes_nothing_but_work() {
         let _ = flood.send_to(format!("1\n1\n{}\nx", waiting.owner).as_bytes(), &socket);
     }
     store.release(&lease("x", &held.owner), Duration::ZERO).await.unwrap();
-    let keeping = Request { enqueue: Enqueue::Heartbeat, ..waiting.clone() };
+    let keeping = waiting.clone().with_enqueue(Enqueue::Heartbeat);
     assert!(matches!(store.acquire(&keeping).await.unwrap(), AcquireReply::Granted(_)));
 }
 

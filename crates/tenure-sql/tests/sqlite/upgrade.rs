@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{BootTime, ErrorKind, Fence, Owner, ReleaseReply, RenewReply, Request, Share, Store as _};
+use tenure::store::{ReleaseReply, RenewReply, Store as _};
+use tenure::{BootTime, ErrorKind, Fence, Owner, Share};
 use tenure_sql::sqlite::open;
 
 use crate::common::{TTL, busy, check_integrity, fresh, granted, lease, owner, raw, request};
@@ -77,7 +78,7 @@ async fn leases_of_version_1_stand_on() {
     assert_eq!(store.release(&lease("left", &odd().lingering()), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     let grant = granted(&store, &request("over", &owner())).await;
     assert!(grant.fence.unwrap().counter() > COUNTER, "{grant:?}");
-    let reader = Request { share: Share::READ, ..request("held", &owner()) };
+    let reader = request("held", &owner()).with_share(Share::READ);
     assert_eq!(store.acquire(&reader).await.unwrap_err().kind(), ErrorKind::Mismatch);
     check_integrity(&path);
     drop(store);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use tenure::{AcquireReply, Enqueue, Notice, Request, Store as _};
+use tenure::store::{AcquireReply, Enqueue, Notice, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 use tokio::time::timeout;
@@ -25,7 +25,7 @@ async fn release(store: &SqliteStore, request: &Request) {
 }
 
 fn keeping(request: &Request) -> Request {
-    Request { enqueue: Enqueue::Heartbeat, ..request.clone() }
+    request.clone().with_enqueue(Enqueue::Heartbeat)
 }
 
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -75,7 +75,7 @@ async fn who_looks_serves_the_first_and_tells_it() {
     let (_dir, path) = fresh();
     let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
     let (first, second) = (joining("x"), joining("x"));
-    granted(&ours, &Request { ttl: Duration::from_millis(100), ..joining("x") }).await;
+    granted(&ours, &joining("x").with_ttl(Duration::from_millis(100))).await;
     busy(&theirs, &first).await;
     busy(&ours, &second).await;
     let mut notices = theirs.watch(&first).await.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tenure::ReleaseReply;
+use tenure::store::ReleaseReply;
 
 use super::{LONG, Outcome, Subject, granted, is_busy, lease, name, request};
 
@@ -24,7 +24,9 @@ pub async fn it_tells_who_holds(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     let grant = granted(&store, &held).await;
-    let tenure::AcquireReply::Busy(busy) = store.acquire(&request("door", LONG)).await.unwrap() else { panic!("granted twice") };
+    let tenure::store::AcquireReply::Busy(busy) = store.acquire(&request("door", LONG)).await.unwrap() else {
+        panic!("granted twice")
+    };
     let entry = store.inspect(Some(&name("door"))).await.unwrap().pop().expect("a held name is listed");
     assert_eq!((&entry.name, entry.waiters, entry.holders.len()), (&held.name, 0, 1));
     for holder in [busy.holder.expect("busy names the holder"), entry.holders[0].clone()] {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
-use tenure::{AcquireReply, BootTime, Enqueue, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Store};
+use tenure::{BootTime, Share};
 use tokio::time::timeout;
 
 use super::shares::{reader, release, share, two, writer};
@@ -68,7 +69,7 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
     granted(&store, &held).await;
     assert!(is_busy(&store, &first).await);
     let lapsing = Enqueue::Join { entry_ttl: Duration::from_millis(50), handoff_ttl: CLAIM };
-    let dead: Vec<_> = (0..MANY).map(|_| tenure::Request { enqueue: lapsing, ..request("door", LONG) }).collect();
+    let dead: Vec<_> = (0..MANY).map(|_| request("door", LONG).with_enqueue(lapsing)).collect();
     assert!(join_all(dead.iter().map(|dead| is_busy(&store, dead))).await.into_iter().all(|busy| busy));
     tokio::time::sleep(Duration::from_millis(100)).await;
     let waiters = async || store.inspect(Some(&name("door"))).await.unwrap()[0].waiters;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{BootTime, Lease, ReleaseReply, RenewReply};
+use tenure::BootTime;
+use tenure::store::{ReleaseReply, RenewReply};
 
 use super::{LONG, Outcome, Subject, TTL, granted, granted_after, is_busy, lease, request};
 
@@ -36,7 +37,7 @@ pub async fn renewal_never_shortens(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     granted(&store, &held).await;
-    let brief = Lease { ttl: Duration::from_millis(100), ..lease(&held) };
+    let brief = lease(&held).with_ttl(Duration::from_millis(100));
     assert!(matches!(store.renew(std::slice::from_ref(&brief)).await[..], [Ok(RenewReply::Renewed)]));
     let left = store.inspect(Some(&held.name)).await.unwrap()[0].holders[0].ttl.unwrap();
     assert!(left > LONG / 2, "{left:?} is left");
@@ -81,7 +82,7 @@ pub async fn a_late_owner_harms_nobody(subject: &dyn Subject) -> Outcome {
     let (old, new) = (request("door", Duration::from_millis(600)), request("door", LONG));
     granted(&store, &old).await;
     granted_after(&store, &new, BootTime::now()).await;
-    let late = Lease { ttl: Duration::from_millis(400), ..lease(&old) };
+    let late = lease(&old).with_ttl(Duration::from_millis(400));
     assert!(matches!(store.renew(std::slice::from_ref(&late)).await[..], [Ok(RenewReply::Gone)]));
     assert_eq!(store.release(&late, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -113,7 +114,7 @@ pub async fn a_lingering_name_can_be_broken(subject: &dyn Subject) -> Outcome {
     let shown = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it lingers").holders.remove(0);
     assert_eq!(shown.owner.lingers_after(), Some(held.owner.clone()), "{shown}");
     assert!(shown.to_string().contains("kept taken"), "{shown}");
-    let broken = Lease { owner: shown.owner, ..lease(&held) };
+    let broken = lease(&held).with_owner(shown.owner);
     assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&store, &request("door", LONG)).await;
     Ok(())

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{AcquireReply, BootTime, Fence, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, RenewReply, Store};
+use tenure::{BootTime, Fence};
 use tokio::task::JoinSet;
 
 use super::{LONG, NotApplicable, Outcome, Subject, granted, granted_after, lease, locker, request, rises};
@@ -59,7 +60,7 @@ pub async fn adoption_swaps_owner_and_fence(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     let first = granted(&store, &held).await;
-    let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let adopt = request("door", LONG).with_from(held.owner.clone());
     let second = granted(&store, &adopt).await;
     assert!(rises(&store, second.fence, first.fence), "{second:?} after {first:?}");
     assert!(matches!(store.renew(&[lease(&held), lease(&adopt)]).await[..], [Ok(RenewReply::Gone), Ok(RenewReply::Renewed)]));
@@ -71,10 +72,10 @@ pub async fn one_of_two_adopters_wins(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     granted(&store, &held).await;
-    let adopt = || Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let adopt = || request("door", LONG).with_from(held.owner.clone());
     granted(&store, &adopt()).await;
     assert!(matches!(store.acquire(&adopt()).await.unwrap(), AcquireReply::Busy(_)));
-    let free = Request { from: Some(held.owner.clone()), ..request("free", LONG) };
+    let free = request("free", LONG).with_from(held.owner.clone());
     assert!(matches!(store.acquire(&free).await.unwrap(), AcquireReply::Busy(_)));
     granted(&store, &request("free", LONG)).await;
     Ok(())

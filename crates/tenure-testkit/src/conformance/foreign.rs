@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{AcquireReply, BootTime, ErrorKind, Lease, ReleaseReply, RenewReply, Share};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
+use tenure::{BootTime, ErrorKind, Share};
 use tokio::time::timeout;
 
 use super::{LONG, Outcome, PATIENCE, Plant, Subject, granted, is_busy, lease, locker, name, request};
@@ -44,7 +45,7 @@ pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Ou
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
     let shares = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
     for share in shares.into_iter().filter(|share| *share == Share::MUTEX || store.features().shares) {
-        let lost = Lease { share, ..lease(&request("door", LONG)) };
+        let lost = lease(&request("door", LONG)).with_share(share);
         assert_eq!(store.release(&lost, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld, "{share:?}");
         assert!(matches!(store.renew(&[lost]).await[..], [Ok(RenewReply::Gone)]), "{share:?}");
     }

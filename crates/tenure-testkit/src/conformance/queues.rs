@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use tenure::{AcquireReply, BootTime, Busy, Enqueue, Notice, Owner, ReleaseReply, RenewReply, Request, Share, Store};
+use tenure::store::{AcquireReply, Busy, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Owner, Share};
 use tokio::time::timeout;
 
 use super::shares::release;
@@ -27,7 +28,7 @@ fn waiter() -> Request {
 }
 
 fn brief(keep: Duration) -> Request {
-    Request { enqueue: Enqueue::Join { entry_ttl: keep, handoff_ttl: CLAIM }, ..request("door", LONG) }
+    request("door", LONG).with_enqueue(Enqueue::Join { entry_ttl: keep, handoff_ttl: CLAIM })
 }
 
 async fn holder(store: &dyn Store) -> Request {
@@ -96,7 +97,7 @@ pub async fn a_try_neither_queues_nor_overtakes(subject: &dyn Subject) -> Outcom
 pub async fn a_given_value_never_queues(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
-    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), generated: false, ..waiter() };
+    let given = waiter().with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
     assert_eq!((ahead(&ours, &given).await, ahead(&theirs, &given).await), (None, None));
     assert_eq!(waiters(&ours).await, 0);
     release(&ours, &held).await;
@@ -173,7 +174,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
 pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let claim = Duration::from_secs(1);
-    let dead = Request { enqueue: Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim }, ..waiter() };
+    let dead = waiter().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim });
     let (held, alive) = (holder(&ours).await, waiter());
     assert_eq!((ahead(&ours, &dead).await, ahead(&theirs, &alive).await), (Some(0), Some(1)));
     let released_at = BootTime::now();
@@ -197,7 +198,7 @@ pub async fn dead_heads_in_a_row_are_passed(subject: &dyn Subject) -> Outcome {
     let held = holder(&ours).await;
     let claim = Duration::from_millis(400);
     let place = Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim };
-    let dead: Vec<_> = (0..3).map(|_| Request { enqueue: place, ..waiter() }).collect();
+    let dead: Vec<_> = (0..3).map(|_| waiter().with_enqueue(place)).collect();
     for request in &dead {
         busy(&ours, request).await;
     }
@@ -292,7 +293,7 @@ pub async fn readers_at_the_head_are_served_together(subject: &dyn Subject) -> O
     if !ours.features().shares {
         return Err(NotApplicable("it keeps mutexes only"));
     }
-    let asks = |share| Request { share, ..waiter() };
+    let asks = |share| waiter().with_share(share);
     let held = asks(Share::WRITE);
     granted(&ours, &held).await;
     let waiting = [Share::READ, Share::READ, Share::READ, Share::WRITE, Share::READ].map(asks);
@@ -337,10 +338,10 @@ pub async fn an_adoption_leaves_the_queue_as_it_is(subject: &dyn Subject) -> Out
     let [ours, theirs] = two(subject).await?;
     let (held, waiting) = (holder(&ours).await, waiter());
     assert_eq!(ahead(&theirs, &waiting).await, Some(0));
-    let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let adopt = request("door", LONG).with_from(held.owner.clone());
     granted(&ours, &adopt).await;
     assert_eq!(ahead(&theirs, &keeping(&waiting)).await, Some(0));
-    let late = Request { from: Some(held.owner.clone()), ..waiter() };
+    let late = waiter().with_from(held.owner.clone());
     assert_eq!((ahead(&ours, &late).await, waiters(&ours).await), (None, 1), "an adopter queued");
     release(&ours, &adopt).await;
     granted(&theirs, &keeping(&waiting)).await;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{AcquireReply, Owner, ReleaseReply, RenewReply, Request};
+use tenure::Owner;
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
 
 use super::{CLAIM, LONG, Outcome, Subject, assert_free, granted, is_busy, lease, request, rises};
 
@@ -23,7 +24,7 @@ pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome 
 pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
-    let brief = Request { ttl: CLAIM, ..held.clone() };
+    let brief = held.clone().with_ttl(CLAIM);
     granted(&store, &brief).await;
     for repeated in [&held, &brief] {
         granted(&store, repeated).await;
@@ -37,7 +38,7 @@ pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome
 /// Two users of one given value are two users.
 pub async fn a_given_token_is_busy_for_its_second_user(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
-    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), generated: false, ..request("door", LONG) };
+    let given = request("door", LONG).with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
     granted(&store, &given).await;
     assert!(is_busy(&store, &given).await);
     assert_eq!(store.release(&lease(&given), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
@@ -88,7 +89,7 @@ pub async fn a_repeated_adoption_is_one_tenure(subject: &dyn Subject) -> Outcome
     let store = subject.store().await;
     let held = request("door", LONG);
     granted(&store, &held).await;
-    let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let adopt = request("door", LONG).with_from(held.owner.clone());
     granted(&store, &adopt).await;
     assert!(matches!(store.acquire(&adopt).await.unwrap(), AcquireReply::Granted(_)));
     Ok(())

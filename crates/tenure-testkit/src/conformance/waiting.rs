@@ -169,14 +169,14 @@ pub async fn locks_without_a_runtime(subject: &dyn Subject) -> Outcome {
     let (store, theirs) = (subject.store().await, subject.store().await);
     let work = std::thread::spawn(move || {
         let locks = tenure::blocking::Locker::connect(async move { Ok(tenure::Locker::new(theirs)) }).unwrap();
-        let guard = locks.acquire(locks.mutex("door").ttl(TTL)).unwrap();
-        assert!(locks.try_acquire(locks.mutex("door").ttl(TTL)).unwrap().is_none());
+        let guard = locks.mutex("door").ttl(TTL).acquire().unwrap();
+        assert!(locks.mutex("door").ttl(TTL).try_acquire().unwrap().is_none());
         std::thread::sleep(TTL + TTL / 4);
         assert_eq!(guard.state(), State::Held, "nobody renewed it");
         guard.verify().unwrap();
         assert!(matches!(guard.release().unwrap(), ReleaseOutcome::Released));
         // How a program ends: the guard goes, then the locker, then the process.
-        drop(locks.acquire(locks.mutex("door").ttl(LONG)).unwrap());
+        drop(locks.mutex("door").ttl(LONG).acquire().unwrap());
     });
     let mut work = pin!(tokio::task::spawn_blocking(move || work.join().expect("the blocking half failed")));
     timeout(PATIENCE, work.as_mut()).await.expect("it hangs").unwrap();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{Acquire, BootTime, EndReason, Error, Fence, Guard, Kind, Lease, Locker, Owner, ReleaseOutcome, Share};
+use tenure::{Acquire, BootTime, EndReason, Error, Fence, Guard, Lease, Locker, Owner, ReleaseOutcome};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::far::{failed, say, tell};
@@ -92,7 +92,7 @@ impl Claim {
         let given = matches!(&asks, Asks::For(_, Terms { token: Some(_), .. }));
         let guard = match asks {
             Asks::Over(lease) => self.locks.adopt(&lease).await?,
-            Asks::For(name, terms) => on_terms(lock(&self.locks, &name, terms.share), terms).acquire().await?,
+            Asks::For(name, terms) => on_terms(self.locks.lock(&name, terms.share), terms).acquire().await?,
         };
         // A value that was given need not be unique.
         let (token, fence) = ((!given).then(|| guard.token().to_string()), fence(&guard));
@@ -229,16 +229,6 @@ impl Claim {
     async fn work(&self, guard: &Guard, register: &Path, who: String) {
         // That the tenure has ended is told by the guard itself.
         let _ = guard.run(work::careful(register, who, self.number, fence(guard))).await;
-    }
-}
-
-/// Begins to take `share` of `name`, of whatever kind that is.
-pub fn lock(locks: &Locker, name: &str, share: Share) -> Acquire {
-    match share.kind() {
-        Kind::Mutex => locks.mutex(name),
-        Kind::ReadWrite if share.is_exclusive() => locks.write(name),
-        Kind::ReadWrite => locks.read(name),
-        Kind::Semaphore(permits) => locks.permits(name, share.weight(), permits),
     }
 }
 

@@ -75,7 +75,7 @@ impl Far {
 
 async fn by_hand(locks: &Locker, what: ByHand, name: &str, token: String) -> String {
     let (name, owner) = (Name::new(name).expect("a name"), Owner::from_bytes(token.into_bytes()));
-    let lease = Lease { name, owner, share: Share::MUTEX, ttl: Duration::from_secs(10), fence: None };
+    let lease = Lease::new(name, owner, Share::MUTEX, Duration::from_secs(10));
     match what {
         ByHand::Renew => locks.renew(&lease).await.map_or_else(|error| format!("{:?}", error.kind()), |()| "Renewed".to_owned()),
         ByHand::Release => {

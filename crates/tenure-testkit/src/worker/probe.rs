@@ -8,9 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
-use tenure::{
-    AcquireReply, BootTime, Entry, Error, Features, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Store,
-};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Entry, Error, Lease, Name};
 use tokio::sync::watch;
 
 /// What a worker is to do to itself at one step.

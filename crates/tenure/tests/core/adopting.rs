@@ -1,6 +1,7 @@
 //! A lease that passes from one guard to another.
 
-use tenure::{AcquireReply, ErrorKind, ReleaseOutcome, State};
+use tenure::store::AcquireReply;
+use tenure::{ErrorKind, ReleaseOutcome, State};
 use tokio::time::timeout;
 
 use crate::fickle::Fate;
@@ -14,7 +15,7 @@ async fn a_lease_passes_with_a_new_owner_and_a_larger_fence() {
     let fence = guard.fence();
     let lease = guard.into_lease();
     let adopted = there.adopt(&lease).await.unwrap();
-    assert!(adopted.fence() > fence && adopted.token() != lease.owner);
+    assert!(adopted.fence() > fence && *adopted.token() != lease.owner);
     for gone in [there.adopt(&lease).await.unwrap_err(), here.adopt(&lease).await.unwrap_err()] {
         assert_eq!(gone.kind(), ErrorKind::Lost);
         assert!(gone.to_string().contains("door"), "{gone}");

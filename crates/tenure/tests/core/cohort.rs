@@ -24,11 +24,11 @@ async fn the_next_task_gets_the_lease_with_the_next_fence_and_no_command() {
     }
     store.forget_calls();
     for waiter in waiters {
-        let (fence, token, lost) = (guard.fence().unwrap(), guard.token(), guard.lost());
+        let (fence, token, lost) = (guard.fence().unwrap(), guard.token().clone(), guard.lost());
         released(guard).await;
         assert_eq!(lost.await, EndReason::Released, "the one before goes on believing");
         guard = served(waiter).await;
-        assert_eq!((guard.fence(), guard.token()), (fence.next(), token), "not the next in order");
+        assert_eq!((guard.fence(), guard.token()), (fence.next(), &token), "not the next in order");
         assert_eq!(guard.state(), State::Held);
     }
     assert!(store.acquires().is_empty() && gives_up(&store) == 0, "{:?}", store.calls());

@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use tenure::Clock;
-use tenure::{EndReason, ErrorKind, Lease, State};
+use tenure::{EndReason, ErrorKind, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Fate, SLOW};
@@ -38,7 +38,7 @@ async fn a_shorter_extension_shortens_nothing() {
         assert_eq!(guard.extend(ms(900)).await.is_err(), unheard);
         store.fated(Fate::Works);
         // By its token anyone may ask for less, and gets no less for it.
-        theirs.renew(&Lease { ttl: ms(100), ..lease_of(&guard) }).await.unwrap();
+        theirs.renew(&lease_of(&guard).with_ttl(ms(100))).await.unwrap();
         tokio::time::sleep(secs(1)).await;
         assert_eq!(guard.state(), State::Held);
         assert!(theirs.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none(), "two hold");
@@ -137,10 +137,10 @@ async fn a_lease_is_renewed_and_released_by_its_token() {
     let error = theirs.renew(&lease).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, true));
     store.fated(Fate::Works);
-    assert_eq!(theirs.release(&lease).await.unwrap(), tenure::ReleaseReply::Released);
-    assert_eq!(theirs.release(&lease).await.unwrap(), tenure::ReleaseReply::NotHeld);
+    assert!(matches!(theirs.release(&lease).await.unwrap(), tenure::ReleaseOutcome::Released));
+    assert!(matches!(theirs.release(&lease).await.unwrap(), tenure::ReleaseOutcome::WasLost));
     assert_eq!(theirs.renew(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(theirs.renew(&Lease { ttl: ms(1), ..lease }).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(theirs.renew(&lease.with_ttl(ms(1))).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 /// A ttl counts when it was granted: after a failure the lease is renewed as before.

@@ -10,10 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tenure::{
-    AcquireReply, BootTime, Clock, Entry, Error, ErrorKind, Features, Grant, Lease, MemoryStore, Name, Notice, Owner,
-    ReleaseReply, RenewReply, Request, Store,
-};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Clock, Entry, Error, ErrorKind, Lease, MemoryStore, Name, Owner};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -90,7 +88,7 @@ struct State {
 impl Fickle {
     pub(crate) fn with(clock: impl Clock + Clone, change: impl FnOnce(&mut Features)) -> Self {
         let inner = MemoryStore::with_clock(clock.clone());
-        let mut features = Features { operation_timeout: Some(LIMIT), ..inner.features() };
+        let mut features = inner.features().with_operation_timeout(LIMIT);
         change(&mut features);
         Self(Arc::new(State {
             inner,
@@ -254,7 +252,7 @@ impl Store for Fickle {
         }
         match self.meets(async { Ok(self.0.inner.renew(leases).await) }).await {
             Ok(answers) => answers,
-            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 

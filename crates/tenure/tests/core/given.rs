@@ -52,7 +52,7 @@ async fn a_given_token_rides_out_an_outage_in_which_nothing_was_sent() {
         store.called().await;
     }
     store.fated(Fate::Works);
-    assert_eq!(timeout(SOON, waiting).await.unwrap().unwrap().unwrap().token(), fixed());
+    assert_eq!(timeout(SOON, waiting).await.unwrap().unwrap().unwrap().token(), &fixed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{Acquire, Busy, Enqueue, ErrorKind, Fence, Guard, Notice, Owner, State};
+use tenure::store::{Busy, Enqueue, Notice};
+use tenure::{Acquire, ErrorKind, Fence, Guard, Owner, State};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -185,8 +186,8 @@ async fn a_believed_lease_survives_one_error() {
 async fn a_place_that_is_gone_is_taken_anew_with_another_token() {
     let scene = scene(|acquire| acquire).await;
     let first = last_owner(&scene.store);
-    let gone = Busy { position: None, poll_interval: secs(1), grant_seq: Some(1), holder: None };
-    scene.store.answers([tenure::AcquireReply::Busy(gone)]);
+    let gone = Busy::new(secs(1)).with_grant_seq(1);
+    scene.store.answers([tenure::store::AcquireReply::Busy(gone)]);
     tokio::time::sleep(ms(1_300)).await;
     assert_ne!(last_owner(&scene.store), first);
     assert!(matches!(last_place(&scene.store), Enqueue::Join { .. } | Enqueue::Heartbeat));
@@ -202,12 +203,7 @@ async fn another_token_is_listened_for() {
     let scene = scene(|acquire| acquire).await;
     let watches = || scene.store.calls().iter().filter(|(_, call)| matches!(call, Call::Watch)).count();
     let before = watches();
-    scene.store.answers([tenure::AcquireReply::Busy(Busy {
-        position: None,
-        poll_interval: secs(1),
-        grant_seq: Some(1),
-        holder: None,
-    })]);
+    scene.store.answers([tenure::store::AcquireReply::Busy(Busy::new(secs(1)).with_grant_seq(1))]);
     tokio::time::sleep(ms(1_300)).await;
     assert_eq!(watches(), before + 1);
 }

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{
-    AcquireReply, BootTime, Clock, Entry, Error, ErrorKind, Features, Grant, Guard, Lease, Locker, MemoryStore, Name, Notice,
-    ReleaseReply, RenewReply, Request, Store,
-};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Clock, Entry, Error, ErrorKind, Guard, Lease, Locker, MemoryStore, Name};
 
 use crate::machine::Machine;
 
@@ -48,7 +46,7 @@ impl fmt::Display for Late {
 #[async_trait]
 impl Store for Late {
     fn features(&self) -> Features {
-        Features { late_commands: true, ..self.inner.features() }
+        self.inner.features().with_late_commands(true)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

@@ -52,7 +52,7 @@ fn world() -> (Machine, Fickle, Locker) {
 }
 
 /// The same, of a store with other features.
-fn world_with(change: impl FnOnce(&mut tenure::Features)) -> (Machine, Fickle, Locker) {
+fn world_with(change: impl FnOnce(&mut tenure::store::Features)) -> (Machine, Fickle, Locker) {
     let machine = Machine::new();
     let store = Fickle::with(machine.clone(), change);
     let locks = locker(&machine, &store);
@@ -64,7 +64,7 @@ fn locker(machine: &Machine, store: &Fickle) -> Locker {
 }
 
 fn lease_of(guard: &tenure::Guard) -> Lease {
-    Lease { name: guard.name(), owner: guard.token(), share: tenure::Share::MUTEX, ttl: LONG, fence: guard.fence() }
+    Lease::new(guard.name().clone(), guard.token().clone(), tenure::Share::MUTEX, LONG).with_fence(guard.fence())
 }
 
 /// The mutex that most cases are about.

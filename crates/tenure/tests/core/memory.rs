@@ -4,22 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use tenure::{
-    AcquireReply, Busy, Enqueue, ErrorKind, Grant, Lease, MemoryStore, Name, Notice, Owner, ReleaseReply, RenewReply, Request,
-    Share, Store,
-};
+use tenure::store::{AcquireReply, Busy, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{ErrorKind, Lease, MemoryStore, Name, Owner, Share};
 
 use crate::machine::Machine;
 use crate::{LONG, ms, secs};
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("m").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, enqueue: Enqueue::No, generated: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 fn new() -> (Machine, Arc<dyn Store>) {
@@ -75,7 +72,7 @@ async fn a_renewal_counts_from_now_and_never_shortens() {
     granted(&*store, &held).await;
     machine.sleep(secs(40));
     assert!(renewed(&*store, &lease(&held)).await);
-    assert!(renewed(&*store, &Lease { ttl: ms(10), ..lease(&held) }).await);
+    assert!(renewed(&*store, &lease(&held).with_ttl(ms(10))).await);
     assert!(!renewed(&*store, &lease(&other)).await);
     assert_eq!(busy(&*store, &other).await.holder.unwrap().ttl, Some(LONG));
     let both = store.renew(&[lease(&other), lease(&held)]).await;
@@ -89,14 +86,14 @@ async fn an_owner_finds_itself_and_takes_over_whom_it_names() {
     let held = request("door");
     let first = granted(&*store, &held).await;
     assert!(granted(&*store, &held).await.fence > first.fence, "a repeated acquire is one tenure with a later number");
-    busy(&*store, &Request { generated: false, ..held.clone() }).await;
-    let given = Request { generated: false, from: Some(held.owner.clone()), ..request("door") };
-    let stranger = Request { from: Some(Owner::generate("stranger").unwrap()), ..request("door") };
+    busy(&*store, &held.clone().with_generated(false)).await;
+    let given = request("door").with_generated(false).with_from(held.owner.clone());
+    let stranger = request("door").with_from(Owner::generate("stranger").unwrap());
     busy(&*store, &stranger).await;
     assert!(granted(&*store, &given).await.fence > first.fence);
     busy(&*store, &given).await;
     assert!(!renewed(&*store, &lease(&held)).await);
-    assert_eq!(busy(&*store, &Request { name: Name::new("free").unwrap(), ..stranger }).await.holder, None);
+    assert_eq!(busy(&*store, &stranger.with_name(Name::new("free").unwrap())).await.holder, None);
     assert_eq!(store.inspect(None).await.unwrap().len(), 1);
 }
 
@@ -125,11 +122,11 @@ async fn a_lingering_name_is_nobodys() {
     assert!(!renewed(&*store, &lease(&held)).await);
     let holder = busy(&*store, &held).await.holder.unwrap();
     assert_eq!((holder.owner.lingers_after(), holder.ttl), (Some(held.owner.clone()), Some(secs(5))));
-    busy(&*store, &Request { from: Some(held.owner.clone()), ..request("door") }).await;
+    busy(&*store, &request("door").with_from(held.owner.clone())).await;
     machine.sleep(secs(5));
     granted(&*store, &held).await;
     assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), ReleaseReply::Released);
-    let broken = Lease { owner: held.owner.lingering(), ..lease(&held) };
+    let broken = lease(&held).with_owner(held.owner.lingering());
     assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&*store, &other).await;
     // A value that looks like a linger and is none breaks nothing.
@@ -168,7 +165,7 @@ async fn a_release_is_told_to_those_who_watch() {
 #[tokio::test(start_paused = true)]
 async fn it_keeps_every_kind_and_two_of_them_apart() {
     let (_machine, store) = new();
-    let reader = |name: &str| Request { share: Share::READ, ..request(name) };
+    let reader = |name: &str| request(name).with_share(Share::READ);
     granted(&*store, &reader("door")).await;
     granted(&*store, &reader("door")).await;
     assert_eq!(store.acquire(&request("door")).await.unwrap_err().kind(), ErrorKind::Mismatch);
@@ -181,7 +178,7 @@ async fn it_keeps_every_kind_and_two_of_them_apart() {
 }
 
 fn join(name: &str) -> Request {
-    Request { enqueue: Enqueue::Join { entry_ttl: secs(2), handoff_ttl: secs(1) }, ..request(name) }
+    request(name).with_enqueue(Enqueue::Join { entry_ttl: secs(2), handoff_ttl: secs(1) })
 }
 
 /// The one that is served is told, with what it needs to know; those behind it are not disturbed.
@@ -207,7 +204,7 @@ async fn a_hand_over_is_told_to_the_one_that_is_served() {
         assert!(silent.next().now_or_never().is_none(), "it was told as well");
     }
     machine.sleep(secs(1));
-    let grant = granted(&*store, &Request { enqueue: Enqueue::Heartbeat, ..second.clone() }).await;
+    let grant = granted(&*store, &second.clone().with_enqueue(Enqueue::Heartbeat)).await;
     assert_eq!(grant.ttl, LONG);
     assert!(grant.fence.unwrap() > fence, "the first one's claim has ended");
 }

@@ -34,7 +34,7 @@ async fn held(locks: &Locker) -> Vec<String> {
 }
 
 fn names(guards: &Guards) -> Vec<Name> {
-    guards.iter().map(tenure::Guard::name).collect()
+    guards.iter().map(|guard| guard.name().clone()).collect()
 }
 
 fn expected(names: &[&str]) -> Vec<Name> {
@@ -193,7 +193,7 @@ async fn a_loss_on_the_way_begins_anew() {
     let blocker = there.mutex("c").ttl(LONG).acquire().await.unwrap();
     let waiter = waiter(three(&locks)).await;
     let entry = locks.inspect("a").await.unwrap().unwrap();
-    let lost = tenure::Lease { owner: entry.holders[0].owner.clone(), name: entry.name, ..lease_of(&blocker) };
+    let lost = lease_of(&blocker).with_owner(entry.holders[0].owner.clone()).with_name(entry.name);
     let _ = there.release(&lost).await.unwrap();
     let thief = there.mutex("a").ttl(LONG).acquire().await.unwrap();
     tokio::time::sleep(LONG).await;
@@ -234,7 +234,7 @@ async fn fixed_leases_are_kept_until_all_are_held() {
     tokio::time::sleep(secs(101)).await;
     let _ = last.release().await.unwrap();
     let guards = taken(waiter).await;
-    assert_eq!(guards.iter().next().unwrap().token(), owner, "it was lost on the way");
+    assert_eq!(guards.iter().next().unwrap().token(), &owner, "it was lost on the way");
     assert!(guards.remaining() > ms(8_800), "{:?}", guards.remaining());
     assert_eq!(timeout(secs(20), guards.lost()).await.unwrap().1, EndReason::Expired, "somebody renews them");
 }
@@ -324,7 +324,7 @@ async fn work_ends_with_the_first_that_is_lost() {
         lost.await
     };
     assert_eq!((name.as_str(), loss, guards.state()), ("b", EndReason::Gone, State::Lost));
-    assert_eq!((guards.end_reason(), guards.remaining()), (Some((name, loss)), Duration::ZERO));
+    assert_eq!((guards.end_reason(), guards.remaining()), (Some((&name, loss)), Duration::ZERO));
     assert_eq!(held(&locks).await, ["a", "c"], "those that stand cover the end of the work");
     let released = guards.release().await;
     let gone: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(ReleaseOutcome::WasLost))).collect();
@@ -387,14 +387,14 @@ async fn settings_that_cannot_work_are_told_before_anything_is_sent() {
         (locks.mutex("a").and("b".repeat(9)), "bytes"),
         (locks.mutex("a").ttl(Duration::ZERO).and("b"), "ttl"),
         (locks.mutex("a").token(given()).and("b"), "given"),
-        (locks.permits("a", 3, 2).and("b"), "permits"),
+        (locks.semaphore("a", 2).permits(3).and("b"), "permits"),
     ] {
         let error = bad.acquire().await.unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error}");
     }
     assert!(store.calls().is_empty(), "{:?}", store.calls());
     let one = AcquireAll::from(locks.mutex("a").token(given())).and("a").acquire().await.unwrap();
-    assert_eq!(one.iter().next().unwrap().token(), given());
+    assert_eq!(one.iter().next().unwrap().token(), &given());
 }
 
 /// The template may be any kind of share.
@@ -409,27 +409,27 @@ async fn several_shares_at_once() {
     let writer = taken(writer).await;
     assert!(there.read("b").try_acquire().await.unwrap().is_none());
     drop(writer);
-    let _permits = here.permits("s", 2, 3).and("t").acquire().await.unwrap();
-    assert!(there.permits("t", 2, 3).and("u").try_acquire().await.unwrap().is_none());
-    assert!(there.permits("t", 1, 3).and("u").try_acquire().await.unwrap().is_some());
+    let _permits = here.semaphore("s", 3).permits(2).and("t").acquire().await.unwrap();
+    assert!(there.semaphore("t", 3).permits(2).and("u").try_acquire().await.unwrap().is_none());
+    assert!(there.semaphore("t", 3).and("u").try_acquire().await.unwrap().is_some());
 }
 
 #[test]
 fn several_names_without_a_runtime() {
     let store = Fickle::with(tenure::BootClock, |_| ());
     let locks = tenure::blocking::Locker::connect(async { Ok(Locker::new(store.clone())) }).unwrap();
-    let guards = locks.acquire_all(locks.mutex("b").ttl(LONG).and("a")).unwrap();
-    assert!(locks.try_acquire_all(locks.mutex("c").ttl(LONG).and("a")).unwrap().is_none());
+    let guards = locks.mutex("b").ttl(LONG).and("a").acquire().unwrap();
+    assert!(locks.mutex("c").ttl(LONG).and("a").try_acquire().unwrap().is_none());
     assert_eq!((guards.state(), guards.fences().count()), (State::Held, 2));
     assert!(guards.remaining() > LONG / 2);
     assert!(format!("{guards:?}").contains("\"a\""), "{guards:?}");
     assert!(guards.release().iter().all(|(_, release)| matches!(release, Ok(ReleaseOutcome::Released))));
-    let guards = locks.try_acquire_all(locks.write("d").ttl(LONG).and("e")).unwrap().expect("they are free");
+    let guards = locks.write("d").ttl(LONG).and("e").try_acquire().unwrap().expect("they are free");
     for guard in guards {
         guard.downgrade(tenure::Share::READ).unwrap();
-        assert!(locks.try_acquire(locks.read(guard.name()).ttl(LONG)).unwrap().is_some());
+        assert!(locks.read(guard.name()).ttl(LONG).try_acquire().unwrap().is_some());
     }
-    let permits = locks.acquire(locks.permits("f", 1, 2).ttl(LONG)).unwrap();
+    let permits = locks.semaphore("f", 2).ttl(LONG).acquire().unwrap();
     assert!(matches!(permits.release().unwrap(), ReleaseOutcome::Released));
 }
 

@@ -2,7 +2,8 @@
 
 use std::pin::pin;
 
-use tenure::{Fence, Notice, State};
+use tenure::store::Notice;
+use tenure::{Fence, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Fate, Hints, SLOW};

@@ -171,7 +171,7 @@ fn linger(store: &Fickle) -> Duration {
 async fn a_lease_that_was_passed_on_is_left_alone() {
     let (machine, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
-    let (token, fence, lost) = (guard.token(), guard.fence(), guard.lost());
+    let (token, fence, lost) = (guard.token().clone(), guard.fence(), guard.lost());
     let lease = guard.into_lease();
     assert_eq!((&lease.owner, lease.fence, lease.ttl, lease.name.as_str()), (&token, fence, secs(3), "door"));
     assert_eq!(timeout(SOON, lost).await.unwrap(), EndReason::Released);

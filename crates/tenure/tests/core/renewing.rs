@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{
-    AcquireReply, Clock, Entry, Error, Features, Grant, Lease, Locker, MemoryStore, Name, Notice, ReleaseReply, RenewReply,
-    Request, State, Store,
-};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Clock, Entry, Error, Lease, Locker, MemoryStore, Name, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Fate, SLOW};

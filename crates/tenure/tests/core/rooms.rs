@@ -3,7 +3,8 @@
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use tenure::{Clock, Enqueue, Notice, State};
+use tenure::store::{Enqueue, Notice};
+use tenure::{Clock, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints};

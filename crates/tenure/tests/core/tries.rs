@@ -19,7 +19,7 @@ async fn an_unheard_grant_is_found_again_under_the_same_token() {
     store.fated(Fate::Works);
     let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
     let asked: BTreeSet<Owner> = store.acquires().into_iter().map(|(_, owner)| owner).collect();
-    assert_eq!(asked, BTreeSet::from([guard.token()]));
+    assert_eq!(asked, BTreeSet::from([guard.token().clone()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +176,7 @@ async fn a_grant_that_came_too_late_is_not_believed() {
     assert_eq!(guard.state(), State::Held);
     locks.flush_releases().await;
     let asked = store.acquires();
-    assert!(asked.len() >= 2 && asked[0].1 != guard.token(), "the token of the late grant was used again");
+    assert!(asked.len() >= 2 && asked[0].1 != *guard.token(), "the token of the late grant was used again");
     assert!(store.released().contains(&asked[0].1), "what came too late was not given up");
 }
 

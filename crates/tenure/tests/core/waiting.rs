@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::{AcquireReply, BootTime, Busy, Clock, ErrorKind, Holder, Owner, Share, Waiting};
+use tenure::store::{AcquireReply, Busy};
+use tenure::{BootTime, Clock, ErrorKind, Holder, Owner, Share, Waiting};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints};
@@ -39,8 +40,8 @@ fn pauses(store: &Fickle) -> Vec<Duration> {
 
 fn busy(label: &str, ttl: Option<Duration>, recheck: Duration) -> AcquireReply {
     let owner = Owner::from_bytes(format!("{label}.{}", "0".repeat(32)).into_bytes());
-    let holder = Holder { owner, share: Share::MUTEX, fence: None, ttl, age: None };
-    AcquireReply::Busy(Busy { position: None, poll_interval: recheck, grant_seq: None, holder: Some(holder) })
+    let holder = Holder::new(owner, Share::MUTEX).with_ttl(ttl);
+    AcquireReply::Busy(Busy::new(recheck).with_holder(holder))
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,8 +200,7 @@ async fn an_observer_hears_of_each_holder_once() {
     let _guard = locks.mutex("door").ttl(LONG).on_wait(told.observer()).acquire().await.unwrap();
     assert_eq!(told.all(), ["busy Some(\"first\")", "busy Some(\"second\")", "busy Some(\"first\")"]);
     // One that nobody can name is told as well, once.
-    let (told, unknown) =
-        (Told::default(), AcquireReply::Busy(Busy { position: None, poll_interval: every, grant_seq: None, holder: None }));
+    let (told, unknown) = (Told::default(), AcquireReply::Busy(Busy::new(every)));
     store.answers([unknown.clone(), unknown.clone(), unknown]);
     let _other = locks.mutex("gate").ttl(LONG).on_wait(told.observer()).acquire().await.unwrap();
     assert_eq!(told.all(), ["busy None"]);

@@ -2,7 +2,7 @@
 //!
 //! For authors of stores. A store that only has compare-and-swap (a version column, `WATCH`, memcached's `cas`) or a lock of its
 //! own reads the [`Record`] of a name, lets one call change it, and writes it back if nobody else did meanwhile; all that
-//! [`Store::acquire`](crate::Store::acquire) promises about shares and queues is kept here, once. Nothing in this module looks at a
+//! [`Store::acquire`](crate::store::Store::acquire) promises about shares and queues is kept here, once. Nothing in this module looks at a
 //! clock or counts grants: both are the store's. Points in time are [`Duration`]s since an epoch that the store chooses and
 //! keeps, on one clock for everybody who uses the record.
 //!
@@ -11,15 +11,13 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tenure::record::{Answer, Record};
-//! use tenure::{Owner, Place, Request, Share};
+//! use tenure::store::Request;
+//! use tenure::store::record::{Answer, Record};
+//! use tenure::{Owner, Share};
 //!
 //! let now = Duration::from_secs(7); // the store's clock
 //! let mut counter = 41; // kept beside the record
-//! let request = Request {
-//!     name: "door".parse()?, owner: Owner::generate("me")?, share: Share::MUTEX, ttl: Duration::from_secs(30),
-//!     place: Enqueue::No, repeatable: true, from: None,
-//! };
+//! let request = Request::new("door".parse()?, Owner::generate("me")?, Share::MUTEX, Duration::from_secs(30));
 //! let mut record = Record::default();
 //! let turn = record.acquire(&request, "", now, &mut || { counter += 1; counter })?;
 //! assert!(matches!(turn.answer, Answer::Granted(grant) if grant.fence.unwrap().counter() == 42));
@@ -40,7 +38,8 @@ use self::holders::Holders;
 pub use self::listeners::Listeners;
 use self::queue::Queue;
 pub use self::queue::Waiter;
-use crate::{AcquireReply, Busy, Enqueue, Error, ErrorKind, Fence, Grant, Holder, Owner, ReleaseReply, RenewReply, Request};
+use crate::store::{AcquireReply, Busy, Enqueue, Grant, ReleaseReply, RenewReply, Request};
+use crate::{Error, ErrorKind, Fence, Holder, Owner};
 
 /// One call serves no more waiters than this; the next call goes on.
 const SERVED_AT_ONCE: usize = 128;
@@ -57,6 +56,7 @@ pub struct Record {
 
 /// What a call made of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 #[must_use = "those who were served have to be told"]
 pub struct Change<T> {
     /// For the caller.
@@ -77,6 +77,7 @@ impl Change<Answer> {
 
 /// A waiter that was handed its share.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Served {
     /// To whom.
     pub owner: Owner,
@@ -130,7 +131,7 @@ impl Record {
         self.queue.iter()
     }
 
-    /// What [`Store::inspect`](crate::Store::inspect) tells: those who hold at `now`, and how many wait.
+    /// What [`Store::inspect`](crate::store::Store::inspect) tells: those who hold at `now`, and how many wait.
     pub fn inspect(&self, now: Duration) -> (Vec<Holder>, u64) {
         let holders = self.holders().filter(|held| held.until > now).map(|held| held.holder(now)).collect();
         (holders, self.waiters().filter(|waiter| waiter.until > now).map(|_| 1).sum())
@@ -147,7 +148,7 @@ impl Record {
         self.holders.first().is_none() && self.queue.is_empty()
     }
 
-    /// Asks for a share, as [`Store::acquire`](crate::Store::acquire) says. `wake` is how the store finds the asker if it comes to
+    /// Asks for a share, as [`Store::acquire`](crate::store::Store::acquire) says. `wake` is how the store finds the asker if it comes to
     /// wait, and `next` gives the number of the next grant.
     ///
     /// An owner that was given is never queued: two who gave the same would have one place.

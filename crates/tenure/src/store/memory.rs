@@ -8,10 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
-use crate::record::{Change, Listeners, Record};
-use crate::{
-    AcquireReply, BootClock, Clock, Entry, Error, Features, Grant, Lease, Name, Notice, ReleaseReply, RenewReply, Request, Store,
-};
+use crate::store::record::{Change, Listeners, Record};
+use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use crate::{BootClock, Clock, Entry, Error, Lease, Name};
 
 /// Those who wait are told, so a look is for a place's heartbeat and for leases that end by themselves.
 const RECHECK: Duration = Duration::from_secs(1);
@@ -128,18 +127,13 @@ impl Held {
 #[async_trait]
 impl Store for MemoryStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: true,
-            cohort: true,
-            push: true,
-            server_clock: true,
-            late_commands: false,
-            min_ttl: Duration::from_millis(10),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: None,
-        }
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_cohort(true)
+            .with_push(true)
+            .with_server_clock(true)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

@@ -10,12 +10,13 @@ use futures_util::stream::{self, BoxStream};
 use tokio::sync::mpsc;
 
 use super::Change;
-use crate::{Fence, Name, Notice, Owner, Request};
+use crate::store::{Notice, Request};
+use crate::{Fence, Name, Owner};
 
 /// More than one notice says no more than one does: look.
 const PENDING: usize = 2;
 
-/// The streams of [`Store::watch`](crate::Store::watch) within one process, for stores without a push of their own. Clones are
+/// The streams of [`Store::watch`](crate::store::Store::watch) within one process, for stores without a push of their own. Clones are
 /// the same.
 #[derive(Clone, Default)]
 pub struct Listeners(Arc<Mutex<State>>);
@@ -116,8 +117,9 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::record::Served;
-    use crate::{Enqueue, Share};
+    use crate::Share;
+    use crate::store::Enqueue;
+    use crate::store::record::Served;
 
     fn request(name: &str, owner: &str) -> Request {
         let (name, owner) = (Name::new(name).unwrap(), Owner::from_bytes(owner.as_bytes()));

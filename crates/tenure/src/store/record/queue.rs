@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::setters::setters;
 use crate::{Owner, Share};
 
 /// One who waits, as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Waiter {
     /// Orders those who wait; rises from place to place, and begins anew when the queue was empty.
     pub number: u64,
@@ -22,6 +24,20 @@ pub struct Waiter {
     pub until: Duration,
     /// How the store finds the waiter. Means nothing here.
     pub wake: String,
+}
+
+impl Waiter {
+    /// An entry that lapses at `until`.
+    pub const fn new(number: u64, owner: Owner, share: Share, until: Duration) -> Self {
+        let (entry_ttl, handoff_ttl) = (Duration::ZERO, Duration::ZERO);
+        Self { number, owner, share, entry_ttl, handoff_ttl, until, wake: String::new() }
+    }
+}
+
+setters! { Waiter:
+    with_entry_ttl(entry_ttl: Duration),
+    with_handoff_ttl(handoff_ttl: Duration),
+    with_wake(wake: String),
 }
 
 #[derive(Clone, Debug, Default)]
