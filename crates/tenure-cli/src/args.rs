@@ -240,12 +240,12 @@ pub(crate) struct Break {
 }
 
 const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey). Otherwise \
-TENURE_STORE, the config file, or a file under $XDG_STATE_HOME. A Redis URL takes ?prefix=, timeout=, recheck= and, to share names with \
+TENURE_STORE, the config file, or a file under $XDG_STATE_HOME. A Redis URL takes ?prefix=, timeout=, poll_interval= and, to share names with \
 other lock clients, scheme=set-nx|setnx-expire|setnx-expire-lua|php|getset|watch, with profile= for a library; docs/choosing.md has the \
 rest";
 
 const CODES: &str = "\
-A Redis URL takes ?prefix=, timeout=, recheck= and the dialects of other lock
+A Redis URL takes ?prefix=, timeout=, poll_interval= and the dialects of other lock
 clients: scheme=set-nx|setnx-expire|setnx-expire-lua|php|getset|watch, with
 profile= for a library. docs/choosing.md has the rest.
 

@@ -31,7 +31,7 @@ struct Store {
 impl Store {
     fn start(parameters: &str) -> Self {
         let server = RedisServer::start();
-        let url = format!("{}?{parameters}&recheck=20ms", server.url());
+        let url = format!("{}?{parameters}&poll_interval=20ms", server.url());
         Self { place: Place::new(), server, url }
     }
 
@@ -183,7 +183,7 @@ fn the_dialects_are_in_the_help_and_the_manual() {
     for args in [&["run", "--help"][..], &["acquire", "--help"], &["show", "--help"], &["break", "--help"], &["--help"], &["man"]]
     {
         let told = place.output(args).out.replace("\\-", "-");
-        for word in ["set-nx|setnx-expire|setnx-expire-lua|php|getset|watch", "profile=", "prefix=", "recheck=", "choosing.md"] {
+        for word in ["set-nx|setnx-expire|setnx-expire-lua|php|getset|watch", "profile=", "prefix=", "poll_interval=", "choosing.md"] {
             assert!(told.contains(word), "{args:?}: {word}: {told}");
         }
     }

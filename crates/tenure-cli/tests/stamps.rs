@@ -16,7 +16,7 @@ fn now_ms() -> i64 {
 }
 
 fn url(server: &RedisServer, parameters: &str) -> String {
-    format!("{}?{parameters}&recheck=20ms", server.url())
+    format!("{}?{parameters}&poll_interval=20ms", server.url())
 }
 
 /// What others see of a lock of ours is what they would have written.

@@ -145,13 +145,27 @@ fn identity(info: &Value) -> Option<Identity> {
     Some(Identity { id: id.to_owned(), addr: addr.to_owned() })
 }
 
+/// What to do about a certificate that is not taken.
+fn certificate_fix(error: &str) -> &'static str {
+    if error.contains("CaUsedAsEndEntity") {
+        return "the server shows the certificate that ca= names, or another authority's: sign a certificate for the server with the \
+                authority, or make the self-signed one again as that of a server (openssl req -x509 -addext basicConstraints=CA:FALSE)";
+    }
+    if error.contains("NotValidForName") {
+        return "write the host as the certificate has it in subjectAltName, or make a certificate with that name";
+    }
+    if error.contains("Expired") || error.contains("NotValidYet") {
+        return "renew the server's certificate, and look at the clocks of both machines";
+    }
+    "name the authority that signed the server's certificate with ca=, or renew the certificate"
+}
+
 /// Nothing but the handshake was sent: whatever failed, no lock was touched.
 fn refused_or_unreachable(client: &Client, error: &RedisError) -> Error {
     let translated = translate(error);
     if translated.is_transient() && error.code().is_none() {
         if error.to_string().contains("certificate") {
-            let fix = "renew the server's certificate, or name the authority that signed it with ca=";
-            return Error::unreachable(format!("no connection: {error}")).fix(fix);
+            return Error::unreachable(format!("no connection: {error}")).fix(certificate_fix(&error.to_string()));
         }
         // The two look alike from here: a server that waits for more of what it takes for a command, or hangs up on it.
         let tls = match client.get_connection_info().addr() {

@@ -31,7 +31,7 @@ use crate::stamp::{Stamp, StampStore};
 /// |---|---|
 /// | `prefix=` | put in front of every key |
 /// | `timeout=` | per operation; a sixth of the ttl, at most 1 s, where it is not given |
-/// | `recheck=` | how often a waiter looks again; 100 ms where it is not given |
+/// | `poll_interval=` | how often a waiter looks again; 100 ms where it is not given |
 /// | `scheme=` | `native`, or a dialect of others: `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`; see [`Scheme`] |
 /// | `unit=` | with `scheme=getset`: `ms` or `s`, what the value of a key counts; `ms` where it is not given |
 /// | `win=` | with `scheme=getset`: `equal` or `past`, what `GETSET` has to answer the other side for it to have won; ours takes a name in one step, so that both are the same |
@@ -122,7 +122,7 @@ impl Options {
         match key {
             "prefix" => value.clone_into(&mut self.prefix),
             "timeout" => self.timeout = Some(positive(key, duration()?)?),
-            "recheck" => self.recheck = positive(key, duration()?)?,
+            "poll_interval" => self.recheck = positive(key, duration()?)?,
             "db" => self.db = database(value)?,
             "ca" | "cert" | "key" => self.set_tls_file(key, value)?,
             "scheme" => self.scheme = value.parse()?,
@@ -138,7 +138,7 @@ impl Options {
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
                 return Err(Error::invalid(what)
-                    .fix("known are prefix, timeout, recheck, db, ca, cert, key, scheme, profile, unit and win"));
+                    .fix("known are prefix, timeout, poll_interval, db, ca, cert, key, scheme, profile, unit and win"));
             }
         }
         Ok(())
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn reads_what_is_encoded_and_the_parameters() {
-        let options = Options::parse("redis://app:p%40ss@h/1?prefix=app:&timeout=250ms&recheck=2").unwrap();
+        let options = Options::parse("redis://app:p%40ss@h/1?prefix=app:&timeout=250ms&poll_interval=2").unwrap();
         assert_eq!((options.username.as_deref(), options.password.as_deref()), (Some("app"), Some("p@ss")));
         assert_eq!(
             (&*options.prefix, options.timeout, options.recheck),

@@ -46,7 +46,7 @@ mod watchdog;
 
 pub use crate::acquire::{Acquire, Waiting};
 pub use crate::clock::{BootClock, BootTime, Clock};
-pub use crate::duration::parse_duration;
+pub use crate::duration::{format_duration, parse_duration};
 pub use crate::error::{Error, ErrorKind};
 pub use crate::fence::Fence;
 pub use crate::guard::{Guard, Release};

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::{Failure, damaged};
+use super::share;
 
 /// Device and inode.
 type Node = (u64, u64);
@@ -57,6 +58,13 @@ impl Names {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Names {
+    /// Has those who may use the file use its companions as well.
+    pub(super) fn align(&self, file: &Metadata) {
+        [&self.log, &self.index].into_iter().for_each(|companion| share::align(companion, file));
     }
 }
 
