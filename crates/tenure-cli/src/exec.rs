@@ -11,7 +11,7 @@ use std::process::Command;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::exit::{CANNOT_RUN, NOT_FOUND, USAGE, by_signal, say};
-use crate::{child, terminal};
+use crate::{myself, terminal};
 
 /// What stands in front of the command's arguments.
 pub(crate) const WORD: &str = "__exec";
@@ -50,7 +50,7 @@ pub(crate) fn die_of_interrupt() {
     if !terminal::are_in_front() {
         return;
     }
-    let _ = child::command().arg(DIE).exec();
+    let _ = myself::command().arg(DIE).exec();
 }
 
 /// The rest of [`die_of_interrupt`].

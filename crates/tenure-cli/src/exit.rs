@@ -129,6 +129,11 @@ impl Voice {
         }
     }
 
+    /// Says it without waiting for a reader who may have stopped.
+    pub(crate) fn say_aside(self, text: impl fmt::Display) -> Aside {
+        if self >= Self::Normal { say_aside(text.to_string()) } else { Aside(None) }
+    }
+
     /// Says what a user wants to know only when asked to be verbose.
     pub(crate) fn detail(self, text: impl fmt::Display) {
         if self >= Self::Verbose {

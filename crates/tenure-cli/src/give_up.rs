@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure::{Guards, Locker, Name, Owner, Release};
+use tenure::{Guards, Locker, Name, Owner, Release, format_duration};
 use tokio::time::timeout;
 
 use crate::exit::Failure;
-use crate::show::span;
 use crate::take::CLEAN_UP;
 
 /// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the background.
@@ -17,7 +16,7 @@ pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Du
         // The failure has been told already: add nothing.
         (None, _) if failure.text.is_none() => failure,
         (None, Some(min)) if !min.is_zero() => {
-            failure.and(&format!("what was released stays taken for up to {}, as --min-hold says", span(min)))
+            failure.and(&format!("what was released stays taken for up to {}, as --min-hold says", format_duration(min)))
         }
         (None, _) => failure.and("nothing is held any more"),
     }
@@ -25,7 +24,7 @@ pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Du
 
 /// Releases, and says which names may stay taken for how long; `None` where none does.
 pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String> {
-    let lease = span(guards.lease_remaining());
+    let lease = format_duration(guards.lease_remaining());
     let tokens: Vec<_> = guards.iter().map(|guard| (guard.name(), guard.token())).collect();
     let (mut left, mut unheard) = (Vec::new(), Vec::new());
     for (name, release) in guards.release().await {
@@ -43,7 +42,7 @@ pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String
         async move { (!settled || may_hold(locker, &name, token).await).then_some((name, until)) }
     });
     let unheard = join_all(looks).await.into_iter().flatten();
-    left.extend(unheard.map(|(name, until)| format!("{name:?} may stay taken for up to {}", span(until))));
+    left.extend(unheard.map(|(name, until)| format!("{name:?} may stay taken for up to {}", format_duration(until))));
     if left.is_empty() { None } else { Some(left.join("; ")) }
 }
 

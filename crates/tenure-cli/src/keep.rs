@@ -26,14 +26,16 @@ use tokio::time::timeout;
 pub(crate) use self::door::{Asked, ask_release};
 use self::door::{Doors, release_for};
 use crate::args::{Acquire, Cli, Command, OnLost};
+use crate::command_line::parse;
 use crate::config::{Handed, Settings};
+use crate::event_loop::block_on;
 use crate::exit::{CANNOT_RUN, Failure, LOST, USAGE, by_signal, say, say_aside};
 use crate::give_up::{give_up, left_taken};
-use crate::run::no_signals;
-use crate::show::print;
-use crate::signals::Signals;
-use crate::take::{Plan, variables};
-use crate::{acquire, block_on, child, parse};
+use crate::myself;
+use crate::output::print;
+use crate::signals::{Signals, unheard_before};
+use crate::take::Plan;
+use crate::variables::{text, variables};
 
 /// What stands in front of a keeper's arguments.
 pub(crate) const WORD: &str = "__keep";
@@ -49,7 +51,7 @@ pub(crate) fn start(pid: i32, args: &Acquire) -> Result<u8, Failure> {
 
 /// Starts the keeper. Other users can read its arguments, so its flags and its password reach it through a pipe.
 fn spawn(pid: i32, args: &Acquire) -> io::Result<Child> {
-    let mut keeper = child::command();
+    let mut keeper = myself::command();
     keeper.arg(WORD).arg(std::process::id().to_string()).arg("--watch-pid").arg(pid.to_string()).arg("--").arg(&args.name);
     let handed = Handed::ours();
     handed.hide(&mut keeper);
@@ -83,7 +85,7 @@ fn pollable(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 /// Starts the keeper, waits for what it prints and passes that on.
 async fn relay(pid: i32, args: &Acquire) -> Result<u8, Failure> {
-    let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
+    let mut signals = Signals::passed_on().map_err(|e| unheard_before(&e))?;
     let keeper = spawn(pid, args);
     let mut keeper =
         keeper.map_err(|e| Failure::new(CANNOT_RUN, format!("the keeper cannot be started, {e}; nothing is held")))?;
@@ -158,13 +160,13 @@ fn told_by_starter() -> io::Result<(Result<Cli, Failure>, Handed)> {
 
 async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
     let process = watched(args.watch_pid.unwrap_or_default(), args.on_lost)?;
-    let process = pollable(process).map_err(|e| no_signals(&e))?;
-    let starter = starter().map_err(|e| no_signals(&e))?;
+    let process = pollable(process).map_err(|e| unheard_before(&e))?;
+    let starter = starter().map_err(|e| unheard_before(&e))?;
     let nowhere = File::options().read(true).write(true).open("/dev/null").map_err(|e| {
         Failure::new(CANNOT_RUN, format!("the keeper cannot open /dev/null to let go of its streams, {e}; nothing is held"))
     })?;
     let plan = Plan::guarded(&args.name, &args.taking, settings)?;
-    let mut signals = Signals::passed_on().map_err(|e| no_signals(&e))?;
+    let mut signals = Signals::passed_on().map_err(|e| unheard_before(&e))?;
     let (locker, mut guards) = tokio::select! {
         biased;
         _ = process.readable() => return Err(Failure::usage("the process to watch has ended; nothing is held")),
@@ -176,7 +178,7 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         let what = format!("`tenure release` cannot reach the keeper of {name:?}{others}, {why}");
         settings.voice.say(format_args!("{what}; let the watched process end instead: a release is taken for a loss"));
     }
-    if let Err(failure) = print(&acquire::text(args.output, &variables(&guards), plan.ttl)) {
+    if let Err(failure) = print(&text(args.output, &variables(&guards), plan.ttl)) {
         return Err(give_up(&locker, guards, args.taking.min_hold, failure).await);
     }
     // The end of our stdout tells the starter that this is all; its own end is now that of the pipe it answers through.

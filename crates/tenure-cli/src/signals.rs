@@ -9,6 +9,8 @@ use nix::sys::signal::{self, SigSet};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
+use crate::exit::{Failure, UNREACHABLE};
+
 /// What is forwarded to the child, and obeyed while there is none.
 const PASSED_ON: [Signal; 6] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
@@ -65,6 +67,16 @@ fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Failure of a command that cannot receive signals, before anything was taken.
+pub(crate) fn unheard_before(error: &io::Error) -> Failure {
+    unheard(error).and("nothing was taken")
+}
+
+/// Failure of a command that cannot receive signals.
+pub(crate) fn unheard(error: &io::Error) -> Failure {
+    Failure::new(UNREACHABLE, format!("signals cannot be received, {error}"))
 }
 
 fn bit(signal: Signal) -> u64 {

@@ -4,13 +4,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process};
-use tenure::{BootClock, BootTime, Clock, Guards, Loss, Name};
+use tenure::{BootClock, BootTime, Clock, Guards, Loss, Name, format_duration};
 use tokio::time::sleep;
 
 use crate::child::{Change, Child};
 use crate::exec;
 use crate::exit::{Voice, say_aside};
-use crate::show::span;
 use crate::signals::Signals;
 use crate::terminal::{self, Terminal};
 
@@ -63,6 +62,8 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) terminal: Terminal,
     kill_after: Duration,
     voice: Voice,
+    /// The lease is renewed; otherwise its end is what was asked for.
+    pub(crate) renews: bool,
     /// When to stop a group that was asked to stop itself.
     stop_at: Option<BootTime>,
     /// A TSTP that we sent to our own group, and that arrives here as well.
@@ -75,7 +76,18 @@ pub(crate) struct Supervisor<'a> {
 
 impl<'a> Supervisor<'a> {
     pub(crate) fn new(guards: &'a Guards, child: Child, terminal: Terminal, kill_after: Duration, voice: Voice) -> Self {
-        Self { guards, child, terminal, kill_after, voice, stop_at: None, echo: false, woken: false, interrupted: false }
+        Self {
+            guards,
+            child,
+            terminal,
+            kill_after,
+            voice,
+            renews: true,
+            stop_at: None,
+            echo: false,
+            woken: false,
+            interrupted: false,
+        }
     }
 
     /// Watches until the command has ended, or has been ended because the lock was lost.
@@ -184,8 +196,12 @@ impl<'a> Supervisor<'a> {
         let grace = self.kill_after.min(self.guards.lease_remaining().saturating_sub(MARGIN));
         let kill_at = BootTime::now() + grace;
         self.child.signal(Signal::TERM);
-        let grace = span(grace);
-        let told = say_aside(format!("the lock {name:?} is lost: {loss}; the command gets TERM, and KILL {grace} later"));
+        let grace = format_duration(grace);
+        let why = match loss {
+            Loss::Expired if !self.renews => "its ttl ran out, and with --no-renew nothing prolongs it".to_owned(),
+            loss => loss.to_string(),
+        };
+        let told = say_aside(format!("the lock {name:?} is lost: {why}; the command gets TERM, and KILL {grace} later"));
         let obeyed = self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await;
         if !obeyed {
             self.child.signal(Signal::KILL);

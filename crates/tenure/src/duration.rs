@@ -86,7 +86,25 @@ mod tests {
 
     #[test]
     fn refuses_the_rest_by_name() {
-        for text in ["", "s", "-1", "1x", "1 s", ".5", "1.2.3", "nan", "inf", "1e3", "5S", "1s1m", "1m1m", "1m30", "1m.5s", "m", "99999999999999999999999999"] {
+        for text in [
+            "",
+            "s",
+            "-1",
+            "1x",
+            "1 s",
+            ".5",
+            "1.2.3",
+            "nan",
+            "inf",
+            "1e3",
+            "5S",
+            "1s1m",
+            "1m1m",
+            "1m30",
+            "1m.5s",
+            "m",
+            "99999999999999999999999999",
+        ] {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }

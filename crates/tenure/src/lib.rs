@@ -50,7 +50,7 @@ pub use crate::duration::{format_duration, parse_duration};
 pub use crate::error::{Error, ErrorKind};
 pub use crate::fence::Fence;
 pub use crate::guard::{Guard, Release};
-pub use crate::locker::{Locker, LockerBuilder};
+pub use crate::locker::{Locker, LockerBuilder, default_label};
 pub use crate::memory::MemoryStore;
 pub use crate::multi::{AcquireAll, Guards};
 pub use crate::name::Name;

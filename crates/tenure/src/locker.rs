@@ -373,7 +373,8 @@ impl LockerBuilder {
     }
 }
 
-fn default_label() -> String {
+/// Label of a [`Locker`] that sets none: the host's name and the process id.
+pub fn default_label() -> String {
     let system = rustix::system::uname();
     let host = system.nodename().to_string_lossy();
     let host: String = host.chars().filter(|c| !c.is_control()).take(64).collect();

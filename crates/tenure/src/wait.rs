@@ -16,7 +16,9 @@ use crate::attempt::Attempt;
 use crate::locker::{Core, FIRST_CONTACT};
 use crate::room::{News, Seat, Shape, Turn};
 use crate::watchdog::backoff;
-use crate::{Acquired, BootTime, Busy, Error, ErrorKind, Guard, Holder, Name, Notice, Owner, Place, Request, Share, format_duration};
+use crate::{
+    Acquired, BootTime, Busy, Error, ErrorKind, Guard, Holder, Name, Notice, Owner, Place, Request, Share, format_duration,
+};
 
 /// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
 const RECHECK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);

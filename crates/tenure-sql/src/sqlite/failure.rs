@@ -97,7 +97,8 @@ fn describe(path: &Path, error: rusqlite::Error) -> Error {
 }
 
 pub(super) const WRITABLE: &str = "make the file and its directory writable, or give another path";
-const OPEN_TO_OTHERS: &str = "give another path, or have that user open it, its -wal and its -shm to a group of both (chgrp, and chmod 660)";
+const OPEN_TO_OTHERS: &str =
+    "give another path, or have that user open it, its -wal and its -shm to a group of both (chgrp, and chmod 660)";
 const RECREATE: &str = "stop the programs that use it and delete it with its -wal and -shm companions; its locks are then free";
 
 fn extended(error: &rusqlite::Error) -> i32 {

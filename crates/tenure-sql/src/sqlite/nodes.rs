@@ -64,7 +64,9 @@ impl Names {
 impl Names {
     /// Has those who may use the file use its companions as well.
     pub(super) fn align(&self, file: &Metadata) {
-        [&self.log, &self.index].into_iter().for_each(|companion| share::align(companion, file));
+        for companion in [&self.log, &self.index] {
+            share::align(companion, file);
+        }
     }
 }
 

@@ -32,7 +32,8 @@ impl Sharing {
             (mode @ (0o600 | 0o660 | 0o666), group) => Ok(Self { mode, group }),
             (mode, _) => {
                 let what = format!("a lock file cannot have the mode {mode:04o}");
-                Err(Error::invalid(what).fix("use 0600 for one user, 0660 for a group or 0666 for all: who may use it reads and writes"))
+                Err(Error::invalid(what)
+                    .fix("use 0600 for one user, 0660 for a group or 0666 for all: who may use it reads and writes"))
             }
         }
     }
