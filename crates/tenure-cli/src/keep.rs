@@ -1,7 +1,7 @@
 //! `tenure acquire --watch-pid`: a process in the background that keeps the lease for as long as another process lives.
 
-mod door;
-mod told;
+mod handover;
+mod socket;
 
 use std::env::{ArgsOs, args_os};
 use std::ffi::OsString;
@@ -23,8 +23,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-pub(crate) use self::door::{Asked, ask_release};
-use self::door::{Doors, release_for};
+pub(crate) use self::socket::{Asked, ask_release};
+use self::socket::{Sockets, release_for};
 use crate::args::{Acquire, Cli, Command, OnLost};
 use crate::command_line::parse;
 use crate::config::{Handed, Settings};
@@ -59,7 +59,7 @@ fn spawn(pid: i32, args: &Acquire) -> io::Result<Child> {
     let flags: Vec<OsString> = args_os().skip(2).collect();
     let pipe = keeper.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
     // A keeper that is gone has said why, and its end is seen below.
-    let _ = told::tell(pipe, &flags).and_then(|()| told::tell(pipe, &handed.into_words()));
+    let _ = handover::send(pipe, &flags).and_then(|()| handover::send(pipe, &handed.into_words()));
     Ok(keeper)
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn main(mut args: ArgsOs) -> Result<u8, Failure> {
     if args.next() != Some(parent_id().to_string().into()) {
         return Err(not_for_people());
     }
-    let (cli, handed) = told_by_starter().map_err(|_| not_for_people())?;
+    let (cli, handed) = from_starter().map_err(|_| not_for_people())?;
     let Command::Acquire(args) = cli?.command else { return Err(not_for_people()) };
     // Reads the password before its descriptor, which a shell may have opened for us, is closed.
     let settings = Settings::handed(&args.common, &handed)?;
@@ -151,10 +151,10 @@ fn not_for_people() -> Failure {
 }
 
 /// The flags, and the part of the environment that nobody is to read.
-fn told_by_starter() -> io::Result<(Result<Cli, Failure>, Handed)> {
+fn from_starter() -> io::Result<(Result<Cli, Failure>, Handed)> {
     let mut pipe = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let flags = told::hear(&mut pipe)?;
-    let handed = Handed::from_words(told::hear(&mut pipe)?);
+    let flags = handover::receive(&mut pipe)?;
+    let handed = Handed::from_words(handover::receive(&mut pipe)?);
     Ok((parse(["tenure".into(), "acquire".into()].into_iter().chain(flags)), handed))
 }
 
@@ -172,8 +172,8 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         _ = process.readable() => return Err(Failure::usage("the process to watch has ended; nothing is held")),
         taken = plan.take(&mut signals) => taken?,
     };
-    let mut doors = Doors::open(&guards, settings).await;
-    if let [(name, why), others @ ..] = doors.shut() {
+    let mut sockets = Sockets::open(&guards, settings).await;
+    if let [(name, why), others @ ..] = sockets.failed() {
         let others = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
         let what = format!("`tenure release` cannot reach the keeper of {name:?}{others}, {why}");
         settings.voice.say(format_args!("{what}; let the watched process end instead: a release is taken for a loss"));
@@ -187,12 +187,12 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
     let end = match handed_over(&guards, starter, &mut signals).await {
         End::HandedOver => {
             settle(args.on_lost, &nowhere);
-            watch(&mut guards, &process, &mut doors, &mut signals, args.on_lost).await
+            watch(&mut guards, &process, &mut sockets, &mut signals, args.on_lost).await
         }
         end => end,
     };
     // Who comes now asks the store at once.
-    drop(doors);
+    drop(sockets);
     let code = match end {
         End::Lost(name, loss) => {
             tell_loss(&name, loss, &process, args.on_lost).await;
@@ -236,20 +236,20 @@ async fn handed_over(guards: &Guards, mut starter: pipe::Receiver, signals: &mut
 async fn watch(
     guards: &mut Guards,
     process: &AsyncFd<OwnedFd>,
-    doors: &mut Doors,
+    sockets: &mut Sockets,
     signals: &mut Signals,
     on_lost: OnLost,
 ) -> End {
     while guards.iter().next().is_some() {
-        let (visited, visitor) = {
+        let (name, client) = {
             let mut ended = pin!(guards.lost());
-            let mut visitor = pin!(doors.visitor());
+            let mut client = pin!(sockets.client());
             loop {
                 tokio::select! {
                     biased;
                     (name, loss) = &mut ended => return End::Lost(name, loss),
                     _ = process.readable() => return End::Done,
-                    visitor = &mut visitor => break visitor,
+                    client = &mut client => break client,
                     // Whoever ends us ends the protection, so the work has to end first; we stay until it has.
                     signal = signals.next() => if signal != Signal::USR1 && signal != Signal::USR2 {
                         tell(process, on_lost);
@@ -257,8 +257,8 @@ async fn watch(
                 }
             }
         };
-        if let Some(guard) = guards.take(&visited) {
-            release_for(guard, visitor).await;
+        if let Some(guard) = guards.take(&name) {
+            release_for(guard, client).await;
         }
     }
     End::Done

@@ -34,6 +34,8 @@ impl Observer {
                 *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
             }
             Waiting::Outage(error) => {
+                // Whoever held it may do so no more.
+                *heard.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 drop(voice.say_aside(format_args!("the store does not serve us, {error}; waiting goes on")));
             }
             Waiting::Recovered => drop(voice.say_aside("the store serves us again")),

@@ -53,7 +53,7 @@ async fn under_lock(
         Err(failure) => return Err(give_up(locker, guards, min_hold, failure).await),
     };
     let mut supervisor = Supervisor::new(&guards, child, terminal, plan.kill_after.unwrap_or_default(), voice);
-    supervisor.renews = plan.renews;
+    supervisor.unrenewed = (!plan.renews).then_some("its ttl ran out, and with --no-renew nothing prolongs it");
     let end = supervisor.watch(passed_on, &mut jobs).await;
     supervisor.terminal.take_back();
     let left = supervisor.child.is_left();

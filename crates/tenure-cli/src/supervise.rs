@@ -62,8 +62,8 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) terminal: Terminal,
     kill_after: Duration,
     voice: Voice,
-    /// The lease is renewed; otherwise its end is what was asked for.
-    pub(crate) renews: bool,
+    /// Why a lease runs out that nobody renews.
+    pub(crate) unrenewed: Option<&'static str>,
     /// When to stop a group that was asked to stop itself.
     stop_at: Option<BootTime>,
     /// A TSTP that we sent to our own group, and that arrives here as well.
@@ -82,7 +82,7 @@ impl<'a> Supervisor<'a> {
             terminal,
             kill_after,
             voice,
-            renews: true,
+            unrenewed: None,
             stop_at: None,
             echo: false,
             woken: false,
@@ -197,10 +197,8 @@ impl<'a> Supervisor<'a> {
         let kill_at = BootTime::now() + grace;
         self.child.signal(Signal::TERM);
         let grace = format_duration(grace);
-        let why = match loss {
-            Loss::Expired if !self.renews => "its ttl ran out, and with --no-renew nothing prolongs it".to_owned(),
-            loss => loss.to_string(),
-        };
+        let unrenewed = self.unrenewed.filter(|_| loss == Loss::Expired);
+        let why = unrenewed.map_or_else(|| loss.to_string(), String::from);
         let told = say_aside(format!("the lock {name:?} is lost: {why}; the command gets TERM, and KILL {grace} later"));
         let obeyed = self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await;
         if !obeyed {

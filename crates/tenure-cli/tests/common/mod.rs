@@ -41,10 +41,8 @@ impl Place {
 
     /// Has `command` find its locks and its configuration here.
     pub(crate) fn settle(&self, command: &mut Command) {
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("TENURE_") && name != "TENURE_REDIS_SERVER" {
-                command.env_remove(name);
-            }
+        for name in ["STORE", "PASSWORD", "PASSWORD_FILE", "NAME", "TOKEN", "FENCE", "EXPIRES_AT"] {
+            command.env_remove(format!("TENURE_{name}"));
         }
         command.env_remove("RUST_LOG");
         command.env("XDG_STATE_HOME", self.path("state")).env("XDG_CONFIG_HOME", self.path("config"));
@@ -92,19 +90,22 @@ impl Place {
 /// heard is not: it does again what it does by itself.
 fn hear_signals() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-        let _in_it = runtime.enter();
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-        for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
-            if ignored >> (signal as i32 - 1) & 1 == 1 {
-                // It stays heard when nobody listens any more.
-                drop(tokio::signal::unix::signal(SignalKind::from_raw(signal as i32)).unwrap());
-            }
+    // On a thread of its own: the test may run in a runtime.
+    ONCE.call_once(|| std::thread::spawn(hear_ignored_signals).join().unwrap());
+}
+
+fn hear_ignored_signals() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _in_it = runtime.enter();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+        if ignored >> (signal as i32 - 1) & 1 == 1 {
+            // It stays heard when nobody listens any more.
+            drop(tokio::signal::unix::signal(SignalKind::from_raw(signal as i32)).unwrap());
         }
-    });
+    }
 }
 
 /// A finished command.
