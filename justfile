@@ -75,3 +75,7 @@ mutants *args:
 # Mistakes made by hand, one at a time: order, timing, flags; each has to be seen by its test
 mistakes *args:
     ./scripts/mistakes {{args}}
+
+# Words and sentences that do not belong into pages or code: --pages, --code, --lengths
+words *args:
+    ./scripts/words {{args}}

@@ -8,7 +8,7 @@ use crate::event_loop::block_on;
 use crate::exit::Failure;
 use crate::give_up::give_up;
 use crate::keep;
-use crate::output::print;
+use crate::output::deliver;
 use crate::signals::{Signals, unheard_before};
 use crate::take::Plan;
 use crate::variables::{text, variables};
@@ -36,7 +36,7 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
     let mut signals = Signals::passed_on().map_err(|e| unheard_before(&e))?;
     let (locker, guards) = plan.take(&mut signals).await?;
     let text = text(args.output, &variables(&guards), plan.ttl);
-    if let Err(failure) = print(&text) {
+    if let Err(failure) = deliver(&text) {
         // Nobody knows the token: nobody could release it.
         return Err(give_up(&locker, guards, args.taking.min_hold, failure).await);
     }
@@ -50,7 +50,7 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
 pub(crate) fn stop_the_shell(code: u8) {
     if !wants_json(std::env::args_os().skip(2)) {
         // Whoever does not read it has the exit code.
-        let _ = print(&format!("(exit {code})\n"));
+        let _ = deliver(&format!("(exit {code})\n"));
     }
 }
 

@@ -63,7 +63,7 @@ fn instead_of(flag: &str) -> Option<&'static str> {
         "-c" | "--command" => "there is no shell unless you name one: tenure run NAME -- sh -c 'COMMAND'",
         "-s" => "a lock for readers is --shared",
         "-x" | "-e" | "--exclusive" => "a lock is exclusive unless it is --shared; leave it out",
-        "--guard" => "it is --kill-after, or safety_margin in the library",
+        "--guard" | "--safety-margin" => "it is --kill-after, or safety_margin in the library",
         "--recheck" | "--poll-interval" => "it is a parameter of the store: ?poll_interval=50ms",
         _ => return None,
     })

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure::{Guards, Locker, Name, Owner, Release, format_duration};
+use tenure::{Guards, Locker, Name, Owner, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
 
 use crate::exit::Failure;
@@ -25,17 +25,17 @@ pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Du
 /// Releases, and says which names may stay taken for how long; `None` where none does.
 pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String> {
     let lease = format_duration(guards.lease_remaining());
-    let tokens: Vec<_> = guards.iter().map(|guard| (guard.name(), guard.token())).collect();
+    let tokens: Vec<_> = guards.iter().map(|guard| (guard.name().clone(), guard.token().clone())).collect();
     let (mut left, mut unheard) = (Vec::new(), Vec::new());
     for (name, release) in guards.release().await {
         match release {
-            Ok(Release::Released | Release::StillHeld(_) | Release::WasLost) => {}
-            Ok(Release::Unknown { until, .. }) => unheard.push((name, until)),
+            Ok(ReleaseOutcome::Released | ReleaseOutcome::StillHeld(_) | ReleaseOutcome::WasLost) => {}
+            Ok(ReleaseOutcome::Unknown { until, .. }) => unheard.push((name, until)),
             Err(error) => left.push(format!("{name:?} may stay taken for up to {lease}, as it could not be released: {error}")),
         }
     }
     // A release without an answer is repeated in the background for as long as we are there, but for a token that was given.
-    let settled = timeout(CLEAN_UP, locker.settled()).await.is_ok();
+    let settled = timeout(CLEAN_UP, locker.flush_releases()).await.is_ok();
     // A release in the background also ends when the store refuses it, so look at the store.
     let looks = unheard.into_iter().map(|(name, until)| {
         let token = tokens.iter().find(|(taken, _)| *taken == name).map(|(_, token)| token);

@@ -16,7 +16,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal, set_parent_process_death_signal, setsid,
     test_kill_process,
 };
-use tenure::{Guards, Loss, Name};
+use tenure::{EndReason, Guards, Name};
 use tokio::io::AsyncReadExt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -32,7 +32,7 @@ use crate::event_loop::block_on;
 use crate::exit::{CANNOT_RUN, Failure, LOST, USAGE, by_signal, say, say_aside};
 use crate::give_up::{give_up, left_taken};
 use crate::myself;
-use crate::output::print;
+use crate::output::deliver;
 use crate::signals::{Signals, unheard_before};
 use crate::take::Plan;
 use crate::variables::{text, variables};
@@ -102,7 +102,7 @@ async fn relay(pid: i32, args: &Acquire) -> Result<u8, Failure> {
     if lease.is_empty() {
         return Err(ended(&mut keeper));
     }
-    print(&lease).map_err(|failure| stop(&mut keeper, failure))?;
+    deliver(&lease).map_err(|failure| stop(&mut keeper, failure))?;
     // From here on the lease stands: whoever asked for it has it.
     match keeper.stdin.take().map(|mut keeper| keeper.write_all(&[HANDED_OVER])) {
         Some(Ok(())) => Ok(0),
@@ -178,7 +178,7 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         let what = format!("`tenure release` cannot reach the keeper of {name:?}{others}, {why}");
         settings.voice.say(format_args!("{what}; let the watched process end instead: a release is taken for a loss"));
     }
-    if let Err(failure) = print(&text(args.output, &variables(&guards), plan.ttl)) {
+    if let Err(failure) = deliver(&text(args.output, &variables(&guards), plan.ttl)) {
         return Err(give_up(&locker, guards, args.taking.min_hold, failure).await);
     }
     // The end of our stdout tells the starter that this is all; its own end is now that of the pipe it answers through.
@@ -219,7 +219,7 @@ enum End {
     /// The watched process has ended, or everything was released.
     Done,
     /// A tenure ended first.
-    Lost(Name, Loss),
+    Lost(Name, EndReason),
 }
 
 /// Waits until the starter has passed the lease on. A starter that dies before has passed on nothing that anyone believes.
@@ -272,7 +272,7 @@ fn tell(process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
 }
 
 /// Tells of a loss: first who works, then who reads, which may be a terminal that stands still.
-async fn tell_loss(name: &Name, loss: Loss, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
+async fn tell_loss(name: &Name, loss: EndReason, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
     tell(process, on_lost);
     say_aside(format!("the lock {name:?} is lost: {loss}")).finish().await;
 }

@@ -1,6 +1,6 @@
 //! What stands for the keeper where the system cannot tell that a process has ended.
 
-use tenure::{Name, Owner, Released};
+use tenure::{Name, Owner, ReleaseOutcome};
 
 use crate::args::Acquire;
 use crate::config::Settings;
@@ -26,7 +26,7 @@ pub(crate) enum Asked {
     /// There is none.
     Nobody,
     /// It has released the lease, or found it gone.
-    Answered(Released),
+    Answered(ReleaseOutcome),
     /// What is there was not asked, or gave no answer, for this reason.
     Unheard(String),
 }

@@ -3,8 +3,7 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Released, Share, format_duration};
-use tokio::time::timeout;
+use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, ReleaseOutcome, Share, format_duration};
 
 use crate::args::{Break, Release, Renew};
 use crate::config::{Settings, TTL};
@@ -41,14 +40,14 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
         Asked::Unknown(why) => (release_at_store(&name, owner, &settings).await?, Some(why)),
     };
     match (released, unknown) {
-        (Released::Released, None) => settings.voice.detail(format_args!("{name:?} is released")),
-        (Released::Released, Some(why)) => {
+        (ReleaseOutcome::Released, None) => settings.voice.detail(format_args!("{name:?} is released")),
+        (ReleaseOutcome::Released, Some(why)) => {
             let what = format!("{name:?} is released at the store, for {why}");
             settings.voice.say(format_args!("{what}; a keeper that only stood still takes that for a loss"));
         }
-        (Released::NotHeld, None) => return Err(not_held(&name)),
+        (_, None) => return Err(not_held(&name)),
         // It may be the keeper that has released it: that is no loss.
-        (Released::NotHeld, Some(why)) => {
+        (_, Some(why)) => {
             let what = format!("{name:?} is not held with this token any more");
             settings.voice.say(format_args!("{what}; whether it was released or lost before is unknown, for {why}"));
         }
@@ -56,19 +55,15 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
     Ok(0)
 }
 
-async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Result<Released, Failure> {
-    let Some(locker) = open_existing(settings, None).await? else { return Ok(Released::NotHeld) };
+async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Result<ReleaseOutcome, Failure> {
+    let Some(locker) = open_existing(settings, None).await? else { return Ok(ReleaseOutcome::WasLost) };
     let (lease, age) = lease(&locker, name.clone(), owner, TTL).await?;
     // A store that does not tell the age keeps the name taken for too long rather than too short a time.
     let linger = min_hold::of(&lease.owner).map_or(Duration::ZERO, |min| min.saturating_sub(age.unwrap_or_default()));
-    if linger.is_zero() {
-        return locker.release(&lease).await.map_err(named(name));
+    if !linger.is_zero() {
+        settings.voice.detail(format_args!("{name:?} stays taken for {}, as --min-hold says", format_duration(linger)));
     }
-    settings.voice.detail(format_args!("{name:?} stays taken for {}, as --min-hold says", format_duration(linger)));
-    let (store, limit) = (locker.store(), locker.store().features().limit(lease.ttl));
-    let released = timeout(limit, store.release(&lease, linger)).await;
-    let silent = || Error::unreachable(format!("the store did not answer within {}", format_duration(limit))).maybe_applied();
-    released.unwrap_or_else(|_| Err(silent())).map_err(named(name))
+    locker.release_lingering(&lease, linger).await.map_err(named(name))
 }
 
 /// Makes an error one that names the lock.
@@ -102,9 +97,9 @@ async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<
     let mut broken = false;
     for holder in entry.map(|entry| entry.holders).unwrap_or_default() {
         let owner = holder.owner.clone();
-        let lease = Lease { name: name.clone(), owner, share: holder.share, ttl: TTL, fence: holder.fence };
+        let lease = Lease::new(name.clone(), owner, holder.share, TTL).with_fence(holder.fence);
         match locker.release(&lease).await.map_err(named(name))? {
-            Released::Released => {
+            ReleaseOutcome::Released => {
                 let told = match holder.owner.label() {
                     _ if holder.owner.lingers_after().is_some() => "",
                     Some(_) => "; that holder learns it at its next renewal",
@@ -113,7 +108,7 @@ async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<
                 say(format_args!("{name:?} is broken; it was held by {holder}{told}"));
                 broken = true;
             }
-            Released::NotHeld => {
+            _ => {
                 settings.voice.say(format_args!("{name:?} changed hands meanwhile; look again with `tenure show`"));
             }
         }
@@ -137,5 +132,5 @@ async fn lease(locker: &Locker, name: Name, owner: Owner, ttl: Duration) -> Resu
     let found = holders.iter().find(|holder| holder.owner == owner);
     let share = found.or(holders.first()).map_or(Share::MUTEX, |holder| holder.share);
     let age = found.and_then(|holder| holder.age);
-    Ok((Lease { name, owner, share, ttl, fence: None }, age))
+    Ok((Lease::new(name, owner, share, ttl), age))
 }

@@ -37,10 +37,10 @@ mod tests {
         let min = Duration::from_millis(90_500);
         for label in ["web.42", "", "a+hold", "a+hold5ms"] {
             let noted = note(label, min);
-            assert_eq!((of(&Owner::mint(&noted).unwrap()), without(&noted)), (Some(min), label));
+            assert_eq!((of(&Owner::generate(&noted).unwrap()), without(&noted)), (Some(min), label));
         }
         for label in ["web.42", "+hold", "+holdms", "a+hold5s", "a+holdx"] {
-            assert_eq!((of(&Owner::mint(label).unwrap()), without(label)), (None, label));
+            assert_eq!((of(&Owner::generate(label).unwrap()), without(label)), (None, label));
         }
         assert_eq!(of(&Owner::from_bytes(*b"1")), None);
     }

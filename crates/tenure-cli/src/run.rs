@@ -1,6 +1,6 @@
 //! `tenure run`.
 
-use tenure::{BootTime, Error, Guards, Locker, Loss, Name, Release, format_duration};
+use tenure::{BootTime, EndReason, Error, Guards, Locker, Name, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
 
 use crate::args::Run;
@@ -45,8 +45,8 @@ async fn under_lock(
         Ok(jobs) => jobs,
         Err(error) => return Err(give_up(locker, guards, min_hold, unheard(&error)).await),
     };
-    if let Some((name, loss)) = guards.loss() {
-        return Err(give_up(locker, guards, min_hold, lost_before(&name, loss)).await);
+    if let Some(lost) = guards.end_reason().map(|(name, loss)| lost_before(name, loss)) {
+        return Err(give_up(locker, guards, min_hold, lost).await);
     }
     let (child, terminal) = match start(args, plan.settings, &guards) {
         Ok(started) => started,
@@ -103,8 +103,8 @@ fn start(args: &Run, settings: &Settings, guards: &Guards) -> Result<(Child, Ter
 async fn released(locker: &Locker, guards: Guards, code: u8, voice: Voice) -> u8 {
     let mut ends_with = code;
     for (name, release) in guards.release().await {
-        if matches!(release, Ok(Release::Unknown { .. })) {
-            let _ = timeout(CLEAN_UP, locker.settled()).await;
+        if matches!(release, Ok(ReleaseOutcome::Unknown { .. })) {
+            let _ = timeout(CLEAN_UP, locker.flush_releases()).await;
         }
         if was_lost(&name, release, voice) {
             ends_with = LOST;
@@ -114,14 +114,14 @@ async fn released(locker: &Locker, guards: Guards, code: u8, voice: Voice) -> u8
 }
 
 /// Says how a release went; whether the lock had been lost.
-fn was_lost(name: &Name, release: Result<Release, Error>, voice: Voice) -> bool {
+fn was_lost(name: &Name, release: Result<ReleaseOutcome, Error>, voice: Voice) -> bool {
     match release {
-        Ok(Release::Released | Release::StillHeld(_)) => voice.detail(format_args!("{name:?} is released")),
-        Ok(Release::WasLost) => {
+        Ok(ReleaseOutcome::Released | ReleaseOutcome::StillHeld(_)) => voice.detail(format_args!("{name:?} is released")),
+        Ok(ReleaseOutcome::WasLost) => {
             say(format_args!("the lock {name:?} was lost before the command ended: the store has it as another's, or free"));
             return true;
         }
-        Ok(Release::Unknown { until, error }) => voice.say(format_args!(
+        Ok(ReleaseOutcome::Unknown { until, error }) => voice.say(format_args!(
             "whether {name:?} was released is unknown, {error}; it is free in {} at the latest",
             format_duration(until)
         )),
@@ -132,6 +132,6 @@ fn was_lost(name: &Name, release: Result<Release, Error>, voice: Voice) -> bool 
     false
 }
 
-fn lost_before(name: &Name, loss: Loss) -> Failure {
+fn lost_before(name: &Name, loss: EndReason) -> Failure {
     Failure::new(LOST, format!("the lock {name:?} was lost before the command was started: {loss}; nothing was run"))
 }

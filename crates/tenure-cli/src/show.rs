@@ -208,8 +208,8 @@ mod tests {
     fn entry() -> Entry {
         let owner = Owner::from_bytes(*b"web.42.0123456789abcdef0123456789abcdef");
         let (fence, ttl, age) = (Fence::from_counter(3), Some(Duration::from_millis(29_500)), Some(Duration::from_secs(90)));
-        let holder = Holder { owner, share: Share::MUTEX, fence, ttl, age };
-        Entry { name: Name::new("invoice/42").unwrap(), holders: vec![holder], waiters: 2 }
+        let holder = Holder::new(owner, Share::MUTEX).with_fence(fence).with_ttl(ttl).with_age(age);
+        Entry::new(Name::new("invoice/42").unwrap(), vec![holder], 2)
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn nobody_holds_what_lingers() {
         let mut entry = entry();
-        entry.holders[0].owner = Owner::mint("web.42+hold10000ms").unwrap().lingering();
+        entry.holders[0].owner = Owner::generate("web.42+hold10000ms").unwrap().lingering();
         assert!(text(&[entry], None).contains("  nobody (after web.42)  "));
     }
 

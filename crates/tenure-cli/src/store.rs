@@ -70,7 +70,7 @@ pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) ->
     if is_missing(settings)? {
         return Ok(None);
     }
-    let builder = open(settings).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).guard(Duration::ZERO);
+    let builder = open(settings).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).safety_margin(Duration::ZERO);
     let locker = builder.build().map_err(|error| match ttl {
         None => settings.bad_ttl(error.into()),
         Some(_) => error.into(),

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process};
-use tenure::{BootClock, BootTime, Clock, Guards, Loss, Name, format_duration};
+use tenure::{BootClock, BootTime, Clock, EndReason, Guards, Name, format_duration};
 use tokio::time::sleep;
 
 use crate::child::{Change, Child};
@@ -95,7 +95,7 @@ impl<'a> Supervisor<'a> {
         let mut lost = pin!(self.guards.lost());
         loop {
             // By the clock: after a stop or a sleep, before anything else is done for the command.
-            if let Some((name, loss)) = self.guards.loss() {
+            if let Some((name, loss)) = self.guards.end_reason() {
                 self.end_group(&name, loss).await;
                 return End::Lost;
             }
@@ -181,7 +181,7 @@ impl<'a> Supervisor<'a> {
     /// Continues the group, unless the lock was lost while we were stopped.
     fn resume(&mut self, wants_terminal: bool) {
         self.stop_at = None;
-        if self.guards.loss().is_some() {
+        if self.guards.end_reason().is_some() {
             self.child.signal(Signal::KILL);
             return;
         }
@@ -192,12 +192,12 @@ impl<'a> Supervisor<'a> {
     }
 
     /// TERM, then KILL, until nothing of the group is left, nor of what it started outside: the group of another tenure, say.
-    async fn end_group(&mut self, name: &Name, loss: Loss) {
+    async fn end_group(&mut self, name: &Name, loss: EndReason) {
         let grace = self.kill_after.min(self.guards.lease_remaining().saturating_sub(MARGIN));
         let kill_at = BootTime::now() + grace;
         self.child.signal(Signal::TERM);
         let grace = format_duration(grace);
-        let unrenewed = self.unrenewed.filter(|_| loss == Loss::Expired);
+        let unrenewed = self.unrenewed.filter(|_| loss == EndReason::Expired);
         let why = unrenewed.map_or_else(|| loss.to_string(), String::from);
         let told = say_aside(format!("the lock {name:?} is lost: {why}; the command gets TERM, and KILL {grace} later"));
         let obeyed = self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await;

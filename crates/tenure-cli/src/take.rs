@@ -5,9 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::{
-    AcquireAll, BootTime, Error, ErrorKind, Guards, Locker, LockerBuilder, Owner, Share, default_label, format_duration,
-};
+use tenure::{AcquireAll, BootTime, Error, ErrorKind, Guards, Locker, LockerBuilder, Owner, default_label, format_duration};
 use tokio::time::{sleep, timeout};
 
 use crate::args::Taking;
@@ -70,7 +68,7 @@ impl<'a> Plan<'a> {
 
     /// Opens the store and waits for its first answer.
     pub(crate) async fn locker(&self, started: BootTime) -> Result<Locker, Failure> {
-        let builder = self.contact(started).await?.ttl(self.ttl).guard(self.guard());
+        let builder = self.contact(started).await?.ttl(self.ttl).safety_margin(self.safety_margin());
         let builder = match self.label() {
             Some(label) => builder.label(valid(&label)?),
             None => builder,
@@ -126,7 +124,7 @@ impl<'a> Plan<'a> {
         };
         let Err(failure) = ended else { return ended };
         // What the dropped wait may have taken is given up before we are gone.
-        match timeout(CLEAN_UP, locker.settled()).await {
+        match timeout(CLEAN_UP, locker.flush_releases()).await {
             Ok(()) => Err(failure),
             Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, format_duration(self.ttl)))),
         }
@@ -140,12 +138,7 @@ impl<'a> Plan<'a> {
     fn acquire(&self, locker: &Locker, started: BootTime, observer: &Observer) -> Result<AcquireAll, Failure> {
         let Taking { kind, max_hold, min_hold, token, .. } = self.taking;
         let Names(first, others) = &self.names;
-        let acquire = match kind.share() {
-            Share::READ => locker.read(first),
-            Share::WRITE => locker.write(first),
-            share => locker.permits(first, share.weight(), share.capacity()),
-        };
-        let mut acquire = acquire.on_wait(observer.callback());
+        let mut acquire = locker.lock(first, kind.share()).on_wait(observer.callback());
         if let Some(wait) = self.wait() {
             // What is left of it, if the store had to be asked more than once.
             let spent = BootTime::now().since(started);
@@ -166,7 +159,7 @@ impl<'a> Plan<'a> {
         Ok(others.iter().fold(acquire.into(), AcquireAll::and))
     }
 
-    fn guard(&self) -> Duration {
+    fn safety_margin(&self) -> Duration {
         self.kill_after.map_or(Duration::ZERO, |kill_after| kill_after + REAPING)
     }
 
@@ -228,7 +221,7 @@ impl<'a> Plan<'a> {
 
 /// A label that can be part of an owner.
 fn valid(label: &str) -> Result<&str, Failure> {
-    Owner::mint(label)?;
+    Owner::generate(label)?;
     Ok(label)
 }
 

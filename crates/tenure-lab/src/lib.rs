@@ -8,6 +8,8 @@
 //! Both write a [`History`](tenure_testkit::History) and are judged by the same checker: a specimen that is not caught says that
 //! the checker has no teeth.
 
+// Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
+#![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

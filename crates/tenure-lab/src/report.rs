@@ -87,17 +87,49 @@ const INTRODUCTION: &str = "\
 
 Made by `tenure lab run --report docs/lab.md`; do not edit.
 
-The lab breaks locks in front of you. `tenure lab list` says which; `tenure lab run A1/crash` shows one with its story and a timeline;
-`tenure lab run` runs all of them. It starts redis-servers of its own, and processes that it stops and kills.
+The lab breaks locks in front of you. `tenure lab list` lists them. `tenure lab run A1/crash` shows
+one with its story and a timeline. `tenure lab run` runs all of them. The lab starts redis-servers
+and processes of its own, stops them and kills them.
 
-- **holds**: no two believed that they held at one time, fences rose, the losses were told in time, the name came free in time.
-- **fenced**: two believed at one time, or a stale holder wrote on; the later one's fence was larger, and the resource, which compares,
-  was never damaged.
-- **broken**: something went wrong that nothing makes good. Of our own stores only holes that
+- **holds**: no two processes regarded themselves as the holder at one time. Fences rose. Losses were
+  reported in time. The name came free in time.
+- **fenced**: two overlapped, or a stale holder wrote on. The later one's fence was larger. The
+  resource compares fences, so it was never damaged.
+- **broken**: something went wrong that nothing repairs. Of our own stores, only the holes that
   [GUARANTEES.md](../GUARANTEES.md) names are broken.
 
-One checker judges all of them. It sees what every process saw, on one clock: asks, grants, beliefs, losses, writes. That it finds each specimen
-below is what its word about our own stores is worth.
+One checker judges all of them. It sees the events of every process, on one clock: asks, grants,
+validity, losses, writes. It finds every broken lock below. That is the evidence that its verdict on
+our own stores is worth something.
+";
+
+const SCHEMES: &str = "
+## In the schemes of others
+
+The same faults, with tenure on the keys of other clients (`scheme=`). In rows called `A...`, a
+program beside ours sends the commands of an article itself.
+
+- Most schemes have no fences. What is *fenced* above is a hole there.
+- In rows with `their` in the name, the other side takes away a lease of ours. No client of ours can
+  prevent that. Ours reports it.
+";
+
+const BROKEN_LOCKS: &str = "
+## Locks as others write them
+
+Each is broken twice. A model finds the shortest way. Then real processes go that way on a real
+server. A step is a moment, and a lease lasts two steps. A, B and C are processes. EXPIRE and TTL in
+a story are played as PEXPIRE and PTTL, so that a step takes a tenth of a second.
+
+";
+
+const PROTOCOL: &str = "
+## Our own protocol, in every order
+
+Every order of sends, executions, losses, delays, repeats, crashes and ticks within the bounds.
+First the protocol as it stands, then without each of its rules. The shortest story shows what a rule
+is for.
+
 ";
 
 /// Of tenure on one Redis, the scenario for each column of the overview.
@@ -114,8 +146,9 @@ const OURS: [&str; 8] = [
 
 fn overview(text: &mut String, outcomes: &[Outcome]) {
     text.push_str(
-        "\n## At a glance\n\nWhat survives what, when everything else goes well. *two hold*: two believe at one time. *stuck*: the name stays \
-         taken for ever.\nThe schemes in a model, in every order of steps within the bounds; tenure on a real Redis.\n\n",
+        "\n## At a glance\n\nWhich lock survives which fault, if nothing else goes wrong.\n\n- *two hold*: two processes regard \
+         themselves as the holder at one time.\n- *stuck*: the name stays taken for ever.\n\nThe locks of others run in \
+         a model, in every order of steps within the bounds. tenure runs on a real\nRedis.\n\n",
     );
     let faults = faults();
     let _ = writeln!(text, "| | {} |\n|---{}|", faults.join(" | "), "|---".repeat(faults.len()));
@@ -140,15 +173,11 @@ fn word(cell: Cell) -> &'static str {
 fn scenarios(text: &mut String, outcomes: &[Outcome]) {
     text.push_str("\n## Our own stores under faults\n");
     rows(text, of(outcomes, Kind::Scenario).filter(|outcome| !in_a_dialect(outcome)));
-    text.push_str(
-        "\n## In the dialects of others\n\nThe same faults where tenure speaks the words of others (`scheme=`), and rows called `A...`, in which a \
-         program beside ours sends the\ncommands of an article itself. Most dialects have no fences: what is *fenced* above is a hole there. In \
-         rows with `their` in the name\nit is the other side that takes away what ours holds, which no client of ours can keep it from: ours is told.\n",
-    );
+    text.push_str(SCHEMES);
     rows(text, of(outcomes, Kind::Scenario).filter(|outcome| in_a_dialect(outcome)));
     let told = told_after(outcomes);
     if !told.is_empty() {
-        let _ = write!(text, "\nHow long after it was due a loss was told, in this run:\n\n```text\n{told}```\n");
+        let _ = write!(text, "\nDelay of each reported loss after it was due, in this run:\n\n```text\n{told}```\n");
     }
 }
 
@@ -167,12 +196,8 @@ fn rows<'a>(text: &mut String, outcomes: impl Iterator<Item = &'a Outcome>) {
 }
 
 fn specimens(text: &mut String, outcomes: &[Outcome]) {
-    text.push_str(
-        "\n## Locks as others write them\n\nEach is broken twice: in a model, which gives the shortest way, and on a real server by \
-         real processes that go that way.\nA step is a moment; a lease lasts two steps. A, B and C are processes. What is told as EXPIRE and TTL is played as PEXPIRE and PTTL, so that a step\n\
-         takes a tenth of a second.\n\n\
-         | id | the lock | what happens | verdict | seed | ours in its place |\n|---|---|---|---|---|---|\n",
-    );
+    text.push_str(BROKEN_LOCKS);
+    text.push_str("| id | the lock | what happens | verdict | seed | ours in its place |\n|---|---|---|---|---|---|\n");
     for outcome in of(outcomes, Kind::Specimen) {
         let Item { id, subject, fault, because, .. } = &outcome.item;
         let because = because.map_or_else(String::new, |rule| format!(": {rule}"));
@@ -185,7 +210,7 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
             ours(id, outcomes)
         );
     }
-    text.push_str("\nNothing is found in these, in any order of steps within the bounds:\n\n");
+    text.push_str("\nIn these locks, no order of steps within the bounds breaks anything:\n\n");
     for control in controls() {
         let searched = search(&control.setting, &RULES);
         let verdict = if searched.path.is_none() { "holds" } else { "BROKEN" };
@@ -209,11 +234,8 @@ fn ours(specimen: &str, outcomes: &[Outcome]) -> String {
 }
 
 fn protocol(text: &mut String, models: &[(Model, Searched)]) {
-    text.push_str(
-        "\n## Our own protocol, in every order\n\nEvery order of sends, executions, losses, delays, repeats, crashes and ticks within \
-         the bounds. First as it stands, then without each\nof its rules: the shortest story says what the rule is for.\n\n\
-         | model | bounds | states | verdict |\n|---|---|---|---|\n",
-    );
+    text.push_str(PROTOCOL);
+    text.push_str("| model | bounds | states | verdict |\n|---|---|---|---|\n");
     for (model, searched) in models {
         let verdict = if searched.broken.is_some() { "broken" } else { "holds" };
         let _ = writeln!(text, "| {} | {} | {} | {verdict} |", model.of, model.bounds, searched.states);

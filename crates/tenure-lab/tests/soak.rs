@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{
-    Acquired, Entry, Error, Features, Fence, Grant, Lease, MemoryStore, Name, Notice, Place, Released, Renewal, Request, Share,
-    Store,
-};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Fence, Lease, MemoryStore, Name, Share};
 use tenure_lab::Lab;
 use tenure_lab::soak::{Plan, Report, Where, here, run};
 
@@ -105,16 +103,16 @@ impl Store for Wrong {
         self.store.features()
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let mut request = request.clone();
-        if request.share == Share::MUTEX && request.place != Place::Keep && self.errs(Mistake::GrantsTwice, 10) {
+        if request.share == Share::MUTEX && request.enqueue != Enqueue::Heartbeat && self.errs(Mistake::GrantsTwice, 10) {
             request.name = Name::new(request.owner.to_string())?;
         }
-        if request.place == Place::Keep && request.share.weight() < 3 && self.errs(Mistake::ShrinksShare, 1) {
+        if request.enqueue == Enqueue::Heartbeat && request.share.weight() < 3 && self.errs(Mistake::ShrinksShare, 1) {
             request.share = Share::from_parts(1, request.share.capacity()).unwrap();
         }
         let mut acquired = self.store.acquire(&request).await?;
-        if let Acquired::Granted(Grant { fence: Some(fence), .. }) = &mut acquired
+        if let AcquireReply::Granted(Grant { fence: Some(fence), .. }) = &mut acquired
             && self.errs(Mistake::OldFence, 50)
         {
             *fence = Fence::from_counter(fence.counter().saturating_sub(200).max(1)).unwrap();
@@ -126,16 +124,16 @@ impl Store for Wrong {
         Ok(None)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         if self.errs(Mistake::ForgetsRenewal, 1) {
-            return leases.iter().map(|_| Ok(Renewal::Renewed)).collect();
+            return leases.iter().map(|_| Ok(RenewReply::Renewed)).collect();
         }
         self.store.renew(leases).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         if self.errs(Mistake::KeepsOnRelease, 20) {
-            return Ok(Released::Released);
+            return Ok(ReleaseReply::Released);
         }
         self.store.release(lease, linger).await
     }

@@ -340,7 +340,7 @@ fn no_reply(limit: Duration) -> Error {
 }
 
 fn no_connection() -> Error {
-    Error::unreachable("no connection in time").fix("make sure that the server runs and can be reached from here")
+    Error::unreachable("no connection in time").with_hint("make sure that the server runs and can be reached from here")
 }
 
 impl fmt::Debug for Connection {

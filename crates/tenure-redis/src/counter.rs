@@ -157,13 +157,10 @@ mod tests {
     #[test]
     fn a_push_is_remembered_until_a_reply_or_its_end() {
         let seen = Counter::default();
-        let [mine, other] = ["mine", "other"].map(|label| Owner::mint(label).unwrap());
-        let lease = |owner: &Owner, counter| Lease {
-            name: Name::new("door").unwrap(),
-            owner: owner.clone(),
-            share: Share::MUTEX,
-            ttl: Duration::from_secs(60),
-            fence: Fence::from_counter(counter),
+        let [mine, other] = ["mine", "other"].map(|label| Owner::generate(label).unwrap());
+        let lease = |owner: &Owner, counter| {
+            Lease::new(Name::new("door").unwrap(), owner.clone(), Share::MUTEX, Duration::from_secs(60))
+                .with_fence(Fence::from_counter(counter))
         };
         seen.saw(COUNTER, 5_000);
         assert!(seen.remember(&mine, Duration::from_secs(2), 5_000));

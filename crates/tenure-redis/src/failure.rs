@@ -109,7 +109,7 @@ pub(crate) fn translate(error: &RedisError) -> Error {
 pub(crate) fn unexpected(what: impl std::fmt::Display) -> Error {
     Error::refused(format!("the server gave an answer that makes no sense here: {what}"))
         .maybe_applied()
-        .fix("make sure that it is a Redis or Valkey server")
+        .with_hint("make sure that it is a Redis or Valkey server")
 }
 
 /// Nothing was sent, because too much waits to be.
@@ -186,7 +186,7 @@ pub(crate) fn translate_answer(text: &str) -> Error {
         "" => Error::new(kind, what),
         told => Error::new(kind, format!("{what} ({told})")),
     }
-    .fix(fix)
+    .with_hint(fix)
 }
 
 #[cfg(test)]

@@ -165,7 +165,7 @@ fn refused_or_unreachable(client: &Client, error: &RedisError) -> Error {
     let translated = translate(error);
     if translated.is_transient() && error.code().is_none() {
         if error.to_string().contains("certificate") {
-            return Error::unreachable(format!("no connection: {error}")).fix(certificate_fix(&error.to_string()));
+            return Error::unreachable(format!("no connection: {error}")).with_hint(certificate_fix(&error.to_string()));
         }
         // The two look alike from here: a server that waits for more of what it takes for a command, or hangs up on it.
         let tls = match client.get_connection_info().addr() {
@@ -174,7 +174,7 @@ fn refused_or_unreachable(client: &Client, error: &RedisError) -> Error {
             _ => "",
         };
         let fix = format!("make sure that the server runs, can be reached from here{tls}");
-        return Error::unreachable(format!("no connection: {error}")).fix(fix);
+        return Error::unreachable(format!("no connection: {error}")).with_hint(fix);
     }
     translated
 }

@@ -25,7 +25,7 @@ impl RedisStore {
                 let names = keys.iter().filter_map(|key| self.name_of(key)).collect();
                 let names = self.that_look_ours(names, kind).await?;
                 let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
-                entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_ours())));
+                entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_generated())));
             }
         }
         Ok(entries)
@@ -46,7 +46,7 @@ impl RedisStore {
         }
         let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| questions.clone()).await?.answers;
         let looks_ours = |answer: RedisResult<Value>| match answer {
-            Ok(Value::BulkString(value)) => Owner::from_bytes(value).is_ours(),
+            Ok(Value::BulkString(value)) => Owner::from_bytes(value).is_generated(),
             Ok(Value::Int(found)) => found > 0,
             // It has become another type of key, or is not to be read: what is asked next says so.
             other => other.is_err(),
@@ -150,7 +150,7 @@ fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: u64) -> Result<Option
         }
         Err(error) => return Err(error),
     };
-    Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters }))
+    Ok((!holders.is_empty() || waiters > 0).then(|| Entry::new(name.clone(), holders, waiters)))
 }
 
 fn share_holder(owner: &[u8], until: f64, shares: &HashMap<Vec<u8>, String>, now: u64) -> Option<Holder> {

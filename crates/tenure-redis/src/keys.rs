@@ -43,11 +43,11 @@ impl Layout {
     pub(crate) fn check(&self, name: &Name) -> Result<(), Error> {
         if is_beside(name.as_str().as_bytes()) {
             let what = format!("{name:?} is where something is kept about another name");
-            return Err(Error::invalid(what).fix("use another name, or a prefix= of your own"));
+            return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
         }
         if self.counter.strip_prefix(&self.prefix) == Some(name.as_str()) {
             let what = format!("{name:?} is where the counter is kept that fences are made of");
-            return Err(Error::invalid(what).fix("use another name, or a prefix= of your own"));
+            return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
         }
         Ok(())
     }

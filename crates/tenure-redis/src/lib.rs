@@ -22,6 +22,9 @@
 //! Locks of other libraries, and of programs that send the commands themselves, are taken as they have them: see [`Scheme`]. In those whose values do
 //! not say who holds, that is in `{<tag>}:o:<name>`.
 
+// Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
+#![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
+
 mod commands;
 mod connection;
 mod counter;
@@ -61,3 +64,8 @@ pub use crate::scheme::Scheme;
 pub async fn connect(url: &str) -> Result<tenure::Locker, tenure::Error> {
     Ok(tenure::Locker::new(Options::parse(url)?.open().await?))
 }
+
+/// The README's example is tested as the examples here are.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -13,10 +13,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use redis::Value;
-use tenure::{
-    Acquired, Busy, Entry, Error, ErrorKind, Features, Fence, Grant, Holder, Lease, Name, Notice, Place, Released, Renewal,
-    Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
@@ -48,9 +46,9 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// What a request that is settled by script does about the queue. A value that was given may be another's, and queues nowhere.
 const fn place_word(request: &Request) -> &'static str {
-    match request.place {
-        Place::Join { .. } if request.repeatable => "join",
-        Place::Keep => "keep",
+    match request.enqueue {
+        Enqueue::Join { .. } if request.generated => "join",
+        Enqueue::Heartbeat => "keep",
         _ => "none",
     }
 }
@@ -150,11 +148,11 @@ impl RedisStore {
     }
 
     /// Asks by script, which settles everything: who holds, whether it is us, who is next, and a place in the queue.
-    async fn ask(&self, request: &Request, mine_counts: bool, place: &str, end: Instant) -> Result<Acquired, Error> {
+    async fn ask(&self, request: &Request, mine_counts: bool, place: &str, end: Instant) -> Result<AcquireReply, Error> {
         let Request { owner, ttl, share, from, .. } = request;
-        let (keep, claim) = match request.place {
-            Place::Join { keep, claim } => (keep, claim),
-            Place::None | Place::Keep => (Duration::ZERO, Duration::ZERO),
+        let (keep, claim) = match request.enqueue {
+            Enqueue::Join { entry_ttl: keep, handoff_ttl: claim } => (keep, claim),
+            Enqueue::No | Enqueue::Heartbeat => (Duration::ZERO, Duration::ZERO),
         };
         let channel = self.connection.channel();
         let [ttl, keep, claim] = [*ttl, keep, claim].map(|span| Digits::of(millis(span)));
@@ -177,19 +175,20 @@ impl RedisStore {
             let counter = counter(number).map_err(Error::maybe_applied)?;
             self.connection.saw(counter);
             self.connection.counter().confirmed(owner);
-            return Ok(Acquired::Granted(Grant { fence: Some(fence(counter)?), ttl: request.ttl }));
+            return Ok(AcquireReply::Granted(Grant::new(Some(fence(counter)?), request.ttl)));
         }
         let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
-        if let Some(mark) = busy.mark {
+        if let Some(mark) = busy.grant_seq {
             self.connection.saw(mark);
         }
-        Ok(Acquired::Busy(Busy { recheck: self.recheck(channel.is_some(), busy.ahead, busy.holder.as_ref()), ..busy }))
+        let poll_interval = self.recheck(channel.is_some(), busy.position, busy.holder.as_ref());
+        Ok(AcquireReply::Busy(busy.with_poll_interval(poll_interval)))
     }
 
     /// When to look again, for one who hears what is pushed or does not, and has a place or none.
     pub(crate) fn recheck(&self, hears: bool, ahead: Option<u32>, holder: Option<&Holder>) -> Duration {
         // A holder that is not one of ours tells nobody when it is done.
-        let told = hears && ahead.is_some() && holder.is_none_or(|holder| holder.owner.is_ours());
+        let told = hears && ahead.is_some() && holder.is_none_or(|holder| holder.owner.is_generated());
         if told { HEARTBEAT.max(self.recheck) } else { self.recheck }
     }
 
@@ -243,35 +242,33 @@ enum Taken {
 #[async_trait]
 impl Store for RedisStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: true,
-            cohort: true,
-            push: true,
-            server_clock: true,
-            late_commands: self.connection.has_late_commands(),
-            min_ttl: Duration::from_millis(50),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: self.timeout,
-        }
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_cohort(true)
+            .with_push(true)
+            .with_server_clock(true)
+            .with_late_commands(self.connection.has_late_commands())
+            .with_min_ttl(Duration::from_millis(50))
+            .with_operation_timeout(self.timeout)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.layout.check(&request.name)?;
         let end = self.end(request.ttl);
         check_from(request)?;
         self.prepare(end).await?;
-        if request.share != Share::MUTEX || request.place != Place::None || request.from.is_some() {
-            return self.ask(request, request.repeatable, place_word(request), end).await;
+        if request.share != Share::MUTEX || request.enqueue != Enqueue::No || request.from.is_some() {
+            return self.ask(request, request.generated, place_word(request), end).await;
         }
         match self.take(request, end).await? {
-            Taken::Granted(fence) => Ok(Acquired::Granted(Grant { fence: Some(fence), ttl: request.ttl })),
+            Taken::Granted(fence) => Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl))),
             // The name was given to us a moment ago, so that finding our value there is success even if the value was given.
             Taken::Unfenced => self.ask(request, true, "none", end).await.map_err(Error::maybe_applied),
             Taken::Overtaking => self.ask(request, true, "yield", end).await.map_err(Error::maybe_applied),
             Taken::Busy { repeated } => {
-                let answer = self.ask(request, request.repeatable, "none", end).await?;
+                let answer = self.ask(request, request.generated, "none", end).await?;
                 if repeated { told_apart(request, answer) } else { Ok(answer) }
             }
         }
@@ -292,16 +289,16 @@ impl Store for RedisStore {
         let (answer, _) = self.run(&script::ACQUIRE_ALL, &keys, &args, Repeat::Settled, end).await?;
         let counters = counters(&answer, requests.len())?;
         self.connection.saw(counters.last().copied().unwrap_or_default());
-        let grant = |counter| Ok(Grant { fence: Some(fence(counter)?), ttl: *ttl });
+        let grant = |counter| Ok(Grant::new(Some(fence(counter)?), *ttl));
         let grants: Vec<Grant> = counters.into_iter().map(grant).collect::<Result<_, Error>>()?;
         Ok((!grants.is_empty()).then_some(grants))
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         self.renew_counted(leases).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.layout.check(&lease.name)?;
         let linger = Digits::of(millis(linger));
         let args = [lease.owner.as_bytes(), linger.as_bytes()];
@@ -315,19 +312,19 @@ impl Store for RedisStore {
         let listener = self.connection.listen(request.owner.clone(), self.end(request.ttl)).await?;
         let (owner, ttl, connection) = (request.owner.clone(), request.ttl, Arc::clone(&self.connection));
         let told = move |heard| match heard {
-            Heard::Look => Notice::Look,
+            Heard::Look => Notice::Changed,
             Heard::Message(payload) => {
                 let (notice, now) = (notice(&payload, &owner), now_ms());
                 match &notice {
-                    Notice::Granted { fence, claim, .. }
+                    Notice::Granted { fence, handoff_ttl, .. }
                         if connection.counter().explains(fence.counter(), now)
-                            && connection.counter().remember(&owner, (*claim).min(ttl), now) =>
+                            && connection.counter().remember(&owner, (*handoff_ttl).min(ttl), now) =>
                     {
                         connection.counter().heard(fence.counter(), now);
                         notice
                     }
                     // Somebody forged it, or a clock was set: the server is asked.
-                    Notice::Granted { .. } | Notice::Look => Notice::Look,
+                    Notice::Granted { .. } | Notice::Changed => Notice::Changed,
                 }
             }
         };
@@ -354,9 +351,9 @@ pub(crate) fn check_from(request: &Request) -> Result<(), Error> {
 }
 
 /// What a request that was sent twice, the first time unheard, found when it came second.
-pub(crate) fn told_apart(request: &Request, answer: Acquired) -> Result<Acquired, Error> {
+pub(crate) fn told_apart(request: &Request, answer: AcquireReply) -> Result<AcquireReply, Error> {
     match answer {
-        Acquired::Busy(Busy { holder: Some(holder), .. }) if holder.owner == request.owner => {
+        AcquireReply::Busy(Busy { holder: Some(holder), .. }) if holder.owner == request.owner => {
             let what = "the first try had no answer, and the given value is in place: ours or another's";
             Err(Error::unreachable(what).maybe_applied())
         }
@@ -366,14 +363,14 @@ pub(crate) fn told_apart(request: &Request, answer: Acquired) -> Result<Acquired
 
 /// Whether a release may be sent twice: between two runs of that of a given value another may have taken the name with the same.
 pub(crate) fn releases(lease: &Lease) -> Repeat {
-    if lease.owner.is_ours() { Repeat::Freely } else { Repeat::Never }
+    if lease.owner.is_generated() { Repeat::Freely } else { Repeat::Never }
 }
 
 /// What the answer to a release, and whether it may have run twice, says.
-pub(crate) fn released(answer: (Value, bool)) -> Result<Released, Error> {
+pub(crate) fn released(answer: (Value, bool)) -> Result<ReleaseReply, Error> {
     match answer {
-        (Value::Int(1), _) => Ok(Released::Released),
-        (Value::Int(0), false) => Ok(Released::NotHeld),
+        (Value::Int(1), _) => Ok(ReleaseReply::Released),
+        (Value::Int(0), false) => Ok(ReleaseReply::NotHeld),
         // The first of the two may have given it up, or it was lost before: nobody knows.
         (Value::Int(0), true) => {
             Err(Error::unreachable("the first release had no answer, and the second found nothing").maybe_applied())
@@ -387,7 +384,7 @@ pub(crate) fn about_counter(error: Error) -> Error {
     if error.kind() != ErrorKind::Mismatch {
         return error;
     }
-    let refused = Error::refused("the grant counter cannot be used: it is another type of key").fix(COUNTER_FIX);
+    let refused = Error::refused("the grant counter cannot be used: it is another type of key").with_hint(COUNTER_FIX);
     if error.may_have_been_applied() { refused.maybe_applied() } else { refused }
 }
 

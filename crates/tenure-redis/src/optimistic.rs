@@ -17,8 +17,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use redis::Value;
-use tenure::record::{Answer, Served, Turn};
-use tenure::{Acquired, Entry, Error, ErrorKind, Features, Fence, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::store::record::{Answer, Change, Served};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout_at};
 
@@ -209,7 +210,7 @@ impl OptimisticStore {
     fn usable(&self, stored: Option<Vec<u8>>) -> Result<u64, Error> {
         let counter = stored.map_or(Some(0), |digits| std::str::from_utf8(&digits).ok()?.parse().ok());
         counter.filter(|counter| *counter < Fence::MAX_COUNTER).ok_or_else(|| {
-            Error::refused(format!("the grant counter at {} cannot be used", self.redis.layout.counter)).fix(COUNTER_FIX)
+            Error::refused(format!("the grant counter at {} cannot be used", self.redis.layout.counter)).with_hint(COUNTER_FIX)
         })
     }
 
@@ -243,12 +244,12 @@ impl OptimisticStore {
     }
 
     /// Tells those who were served. Nobody depends on it: whoever is not told finds out when he looks.
-    async fn tell<T>(&self, turn: Turn<T>, end: Instant) -> T {
+    async fn tell<T>(&self, turn: Change<T>, end: Instant) -> T {
         let told: Vec<&Served> = turn.served.iter().filter(|served| !served.wake.is_empty()).collect();
         if !told.is_empty() {
             let publish = |_: &Link| {
                 let mut commands = Commands::new();
-                for Served { owner, counter, claim, wake } in &told {
+                for Served { owner, counter, handoff_ttl: claim, wake, .. } in &told {
                     let message = [format!("{counter}:{} ", millis(*claim)).as_bytes(), owner.as_bytes()].concat();
                     commands.add(&[b"PUBLISH", wake.as_bytes(), &message]);
                 }
@@ -260,7 +261,7 @@ impl OptimisticStore {
     }
 
     /// Tries to renew leases in one transaction; none where somebody else was faster.
-    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<Renewal>>, Error> {
+    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<RenewReply>>, Error> {
         let names: Vec<&Name> = leases.iter().map(|lease| &lease.name).collect();
         // Several shares of one name are changes to one record.
         let (mut places, mut distinct) = (Vec::with_capacity(names.len()), Vec::<&Name>::new());
@@ -294,7 +295,7 @@ impl OptimisticStore {
             let found = found?;
             found.check()?;
             let (holders, waiters) = found.record.inspect(now);
-            Ok((!holders.is_empty() || waiters > 0).then(|| Entry { name: (*name).clone(), holders, waiters }))
+            Ok((!holders.is_empty() || waiters > 0).then(|| Entry::new((*name).clone(), holders, waiters)))
         };
         Ok(names.iter().zip(found).map(entry).collect())
     }
@@ -304,28 +305,28 @@ impl OptimisticStore {
 impl Store for OptimisticStore {
     fn features(&self) -> Features {
         let late_commands = self.lane.connection.has_late_commands() || self.renewals.connection.has_late_commands();
-        Features { late_commands, ..self.redis.features() }
+        self.redis.features().with_late_commands(late_commands)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.redis.layout.check(&request.name)?;
         check_from(request)?;
         if request.owner.as_bytes().is_empty() {
-            return Err(Error::invalid("the owner is empty").fix("use one with a byte at least"));
+            return Err(Error::invalid("the owner is empty").with_hint("use one with a byte at least"));
         }
         let (end, channel) = (self.redis.end(request.ttl), self.redis.connection.channel().unwrap_or_default());
         let acquire = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| found[0].acquire(request, channel, now, next);
         let Done { outcome, mark, repeated } = self.transact(&[&request.name], Repeat::Settled, end, acquire).await?;
         let answer = self.tell(outcome, end).await;
         let recheck = match &answer {
-            Answer::Busy { ahead, holder } => self.redis.recheck(!channel.is_empty(), *ahead, holder.as_ref()),
+            Answer::Busy { position, holder } => self.redis.recheck(!channel.is_empty(), *position, holder.as_ref()),
             Answer::Granted(_) => {
                 self.redis.connection.counter().confirmed(&request.owner);
                 Duration::ZERO
             }
         };
         let answer = answer.acquired(recheck, Some(mark));
-        if repeated && !request.repeatable { told_apart(request, answer) } else { Ok(answer) }
+        if repeated && !request.generated { told_apart(request, answer) } else { Ok(answer) }
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
@@ -336,10 +337,10 @@ impl Store for OptimisticStore {
         let (names, end): (Vec<&Name>, _) = (requests.iter().map(|request| &request.name).collect(), self.redis.end(*ttl));
         let acquire = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| {
             let mut tried = found.to_vec();
-            let one = |(request, found): (&Request, &mut Found)| found.acquire(request, "", now, next).map(Turn::granted);
+            let one = |(request, found): (&Request, &mut Found)| found.acquire(request, "", now, next).map(Change::granted);
             // All are looked at, also when one is known to be busy: one of another kind is an error.
-            let turns: Vec<Option<Turn<Grant>>> = requests.iter().zip(&mut tried).map(one).collect::<Result<_, Error>>()?;
-            let turns: Option<Vec<Turn<Grant>>> = turns.into_iter().collect();
+            let turns: Vec<Option<Change<Grant>>> = requests.iter().zip(&mut tried).map(one).collect::<Result<_, Error>>()?;
+            let turns: Option<Vec<Change<Grant>>> = turns.into_iter().collect();
             if turns.is_some() {
                 found.clone_from_slice(&tried);
             }
@@ -355,11 +356,11 @@ impl Store for OptimisticStore {
         Ok(Some(grants))
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.redis.renewals_end(leases);
         let checked = self.redis.check_pushed(leases, end).await;
         let leases = &checked.kept;
-        let mut answers: Vec<Option<Result<Renewal, Error>>> = leases.iter().map(|_| None).collect();
+        let mut answers: Vec<Option<Result<RenewReply, Error>>> = leases.iter().map(|_| None).collect();
         let mut parts: VecDeque<Range<usize>> =
             (0..leases.len()).step_by(BATCH).map(|at| at..leases.len().min(at + BATCH)).collect();
         while let Some(part) = parts.pop_front() {
@@ -376,15 +377,15 @@ impl Store for OptimisticStore {
             }
             let outcome = outcome.and_then(|renewals| renewals.ok_or_else(overtaken));
             for at in part.clone() {
-                let of_one = |renewals: &Vec<Renewal>| renewals[at - part.start];
-                answers[at] = Some(outcome.as_ref().map(of_one).map_err(Error::copy));
+                let of_one = |renewals: &Vec<RenewReply>| renewals[at - part.start];
+                answers[at] = Some(outcome.as_ref().map(of_one).map_err(Error::clone));
             }
         }
         let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(overtaken()))).collect();
         self.redis.answered(checked, answers)
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.redis.layout.check(&lease.name)?;
         let end = self.redis.end(lease.ttl);
         let release = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| {
@@ -392,7 +393,7 @@ impl Store for OptimisticStore {
         };
         let Done { outcome, repeated, .. } = self.transact(&[&lease.name], releases(lease), end, release).await?;
         self.redis.connection.counter().confirmed(&lease.owner);
-        let answer = Value::Int(i64::from(self.tell(outcome, end).await == Released::Released));
+        let answer = Value::Int(i64::from(self.tell(outcome, end).await == ReleaseReply::Released));
         released((answer, repeated))
     }
 

@@ -10,7 +10,8 @@ use redis::{
     ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, TlsCertificates,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
-use tenure::{Error, Store, parse_duration};
+use tenure::store::Store;
+use tenure::{Error, parse_duration};
 use url::Url;
 
 use crate::RedisStore;
@@ -67,18 +68,21 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let url = Url::parse(text)
-            .map_err(|e| Error::invalid("the store URL cannot be read").source(e).fix(format!("it looks like {SCHEMES}")))?;
+        let url = Url::parse(text).map_err(|e| {
+            Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {SCHEMES}"))
+        })?;
         if url.fragment().is_some() {
             // It is not shown: it may be the rest of a password.
             let what = "the store URL has a #, and what follows one means nothing here";
-            return Err(Error::invalid(what).fix("leave it out, or write %23 for a # that is part of a name or password"));
+            return Err(Error::invalid(what).with_hint("leave it out, or write %23 for a # that is part of a name or password"));
         }
         let (tls, unix) = match url.scheme() {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (true, false),
             "redis+unix" | "valkey+unix" | "unix" => (false, true),
-            other => return Err(Error::invalid(format!("{other}: is no scheme of a Redis URL")).fix(format!("use {SCHEMES}"))),
+            other => {
+                return Err(Error::invalid(format!("{other}: is no scheme of a Redis URL")).with_hint(format!("use {SCHEMES}")));
+            }
         };
         let decoded = |text: &str| {
             percent_decode_str(text)
@@ -94,7 +98,7 @@ impl Options {
             let host = url
                 .host_str()
                 .filter(|host| !host.is_empty())
-                .ok_or_else(|| Error::invalid("the store URL has no host").fix("write e.g. redis://127.0.0.1"))?;
+                .ok_or_else(|| Error::invalid("the store URL has no host").with_hint("write e.g. redis://127.0.0.1"))?;
             let host = decoded(host.trim_start_matches('[').trim_end_matches(']'))?;
             let port = url.port().unwrap_or(6379);
             if tls { Address::Tls { host, port, ca: None, cert: None, key: None } } else { Address::Tcp { host, port } }
@@ -107,7 +111,7 @@ impl Options {
         let mut said = Vec::new();
         for (key, value) in url.query_pairs() {
             if said.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is said twice in the store URL")).fix("say it once"));
+                return Err(Error::invalid(format!("{key}= is said twice in the store URL")).with_hint("say it once"));
             }
             options.set(&key, &value)?;
             said.push(key);
@@ -133,12 +137,12 @@ impl Options {
                 self.timed = Some("win");
             }
             "node_timeout" => {
-                return Err(Error::invalid("node_timeout= is for several servers, this URL names one").fix("use timeout="));
+                return Err(Error::invalid("node_timeout= is for several servers, this URL names one").with_hint("use timeout="));
             }
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
                 return Err(Error::invalid(what)
-                    .fix("known are prefix, timeout, poll_interval, db, ca, cert, key, scheme, profile, unit and win"));
+                    .with_hint("known are prefix, timeout, poll_interval, db, ca, cert, key, scheme, profile, unit and win"));
             }
         }
         Ok(())
@@ -146,7 +150,7 @@ impl Options {
 
     fn set_tls_file(&mut self, key: &str, value: &str) -> Result<(), Error> {
         let Address::Tls { ca, cert, key: private, .. } = &mut self.address else {
-            return Err(Error::invalid(format!("{key}= is for TLS, and the store URL is not")).fix("use rediss://"));
+            return Err(Error::invalid(format!("{key}= is for TLS, and the store URL is not")).with_hint("use rediss://"));
         };
         let file = match key {
             "ca" => ca,
@@ -160,7 +164,7 @@ impl Options {
     fn check_tls_pair(&self) -> Result<(), Error> {
         match &self.address {
             Address::Tls { cert, key, .. } if cert.is_some() != key.is_some() => {
-                Err(Error::invalid("the store URL has only one of cert= and key=").fix("a client certificate needs both"))
+                Err(Error::invalid("the store URL has only one of cert= and key=").with_hint("a client certificate needs both"))
             }
             _ => Ok(()),
         }
@@ -169,11 +173,11 @@ impl Options {
     fn check_scheme(&self) -> Result<(), Error> {
         if let Some(key) = self.timed.filter(|_| self.scheme != Scheme::Getset) {
             let what = format!("{key}= is for scheme=getset, and the store URL has another");
-            return Err(Error::invalid(what).fix("add scheme=getset"));
+            return Err(Error::invalid(what).with_hint("add scheme=getset"));
         }
         match self.profile {
             Some(_) if self.scheme != Scheme::SetNx => {
-                Err(Error::invalid("profile= is for scheme=set-nx, and the store URL has another").fix("add scheme=set-nx"))
+                Err(Error::invalid("profile= is for scheme=set-nx, and the store URL has another").with_hint("add scheme=set-nx"))
             }
             Some(profile) => profile.prefix(&self.prefix).map(drop),
             None => Ok(()),
@@ -229,7 +233,7 @@ impl Options {
     /// does not let us in, [`Invalid`](tenure::ErrorKind::Invalid) when a TLS file cannot be used, or for another scheme.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         if self.scheme != Scheme::Native {
-            return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).fix("use Options::open"));
+            return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).with_hint("use Options::open"));
         }
         RedisStore::connect(&self, &self.prefix).await
     }
@@ -257,7 +261,7 @@ impl Options {
 
     /// The client that makes connections by these options.
     pub(crate) fn client(&self) -> Result<redis::Client, Error> {
-        let unusable = |e: redis::RedisError| Error::invalid(format!("{self} cannot be connected to")).source(e);
+        let unusable = |e: redis::RedisError| Error::invalid(format!("{self} cannot be connected to")).with_source(e);
         match &self.address {
             Address::Tls { ca, cert, key, .. } => {
                 // rustls panics where the process has chosen no provider; an application that has keeps its own.
@@ -308,7 +312,7 @@ fn database(text: &str) -> Result<i64, Error> {
     match text {
         "" => Ok(0),
         digits => digits.parse().ok().filter(|db| *db >= 0).ok_or_else(|| {
-            Error::invalid(format!("{digits:?} is no database number")).fix("a store URL ends in /0 or a larger number")
+            Error::invalid(format!("{digits:?} is no database number")).with_hint("a store URL ends in /0 or a larger number")
         }),
     }
 }
@@ -318,7 +322,7 @@ fn choice<'a>(key: &str, value: &'a str, known: [&str; 2]) -> Result<&'a str, Er
         return Ok(value);
     }
     let what = format!("{key}={value} is nothing that the store URL can say");
-    Err(Error::invalid(what).fix(format!("write {key}={} or {key}={}", known[0], known[1])))
+    Err(Error::invalid(what).with_hint(format!("write {key}={} or {key}={}", known[0], known[1])))
 }
 
 fn positive(key: &str, value: Duration) -> Result<Duration, Error> {
@@ -327,12 +331,13 @@ fn positive(key: &str, value: Duration) -> Result<Duration, Error> {
         value if value > Duration::from_secs(3_600) => "more than an hour",
         _ => return Ok(value),
     };
-    Err(Error::invalid(format!("the parameter {key}= of the store URL is {why}")).fix("write e.g. 500ms"))
+    Err(Error::invalid(format!("the parameter {key}= of the store URL is {why}")).with_hint("write e.g. 500ms"))
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
     let fix = "name a readable PEM file in the store URL";
-    std::fs::read(path).map_err(|e| Error::invalid(format!("the TLS file {} cannot be read", path.display())).source(e).fix(fix))
+    std::fs::read(path)
+        .map_err(|e| Error::invalid(format!("the TLS file {} cannot be read", path.display())).with_source(e).with_hint(fix))
 }
 
 /// The address without secrets, for messages.

@@ -10,9 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
-use tenure::{
-    Acquired, Busy, Entry, Error, ErrorKind, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
@@ -62,14 +61,14 @@ impl PlainStore {
     }
 
     /// Asks by script; `repeated`: it was asked before, and nobody knows what came of that.
-    async fn ask(&self, request: &Request, ttl: Duration, repeated: bool, end: Instant) -> Result<Acquired, Error> {
+    async fn ask(&self, request: &Request, ttl: Duration, repeated: bool, end: Instant) -> Result<AcquireReply, Error> {
         let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
-        let repeatable: &[u8] = if request.repeatable { b"1" } else { b"0" };
+        let repeatable: &[u8] = if request.generated { b"1" } else { b"0" };
         let args = [request.owner.as_bytes(), ms.as_bytes(), repeatable, from];
         let keys = self.redis.layout.of(&request.name);
         let (answer, again) = self.redis.run(&script::PLAIN_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
         let held = match &answer {
-            Value::Int(1) => return Ok(Acquired::Granted(Grant { fence: None, ttl })),
+            Value::Int(1) => return Ok(AcquireReply::Granted(Grant::new(None, ttl))),
             Value::Array(held) => &held[..],
             other => return Err(unexpected(format_args!("{other:?} to an acquisition")).maybe_applied()),
         };
@@ -77,7 +76,7 @@ impl PlainStore {
             [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
             _ => None,
         };
-        let answer = Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder });
+        let answer = AcquireReply::Busy(Busy::new(self.redis.recheck).with_holder(holder));
         if repeated || again { told_apart(request, answer) } else { Ok(answer) }
     }
 
@@ -126,10 +125,10 @@ impl Store for PlainStore {
     fn features(&self) -> Features {
         let features = self.redis.features();
         let min_ttl = if self.seconds { Duration::from_secs(1) } else { features.min_ttl };
-        Features { fence: false, shares: false, queue: false, cohort: false, push: false, min_ttl, ..features }
+        features.with_fence(false).with_shares(false).with_queue(false).with_cohort(false).with_push(false).with_min_ttl(min_ttl)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.redis.layout.check(&request.name)?;
         let (ttl, end) = (self.kept(request.ttl), self.redis.end(request.ttl));
         check_mutex(request, self)?;
@@ -142,7 +141,7 @@ impl Store for PlainStore {
         }
         let (set, repeated) = self.set(request, ttl, end).await?;
         if set {
-            return Ok(Acquired::Granted(Grant { fence: None, ttl }));
+            return Ok(AcquireReply::Granted(Grant::new(None, ttl)));
         }
         self.ask(request, ttl, repeated, end).await
     }
@@ -152,16 +151,16 @@ impl Store for PlainStore {
         Ok(None)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.redis.renewals_end(leases);
         if !self.seconds {
             return self.redis.renew_all(leases, None, end).await;
         }
-        let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
+        let leases: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
         self.redis.renew_all(&leases, None, end).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.redis.layout.check(&lease.name)?;
         let end = self.redis.end(lease.ttl);
         if linger.is_zero()
@@ -190,7 +189,8 @@ pub(crate) fn check_mutex(request: &Request, store: &impl fmt::Display) -> Resul
     if request.share == Share::MUTEX {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Unsupported, format!("the locks in this scheme at {store} are mutexes only")).fix("use a mutex"))
+    Err(Error::new(ErrorKind::Unsupported, format!("the locks in this scheme at {store} are mutexes only"))
+        .with_hint("use a mutex"))
 }
 
 /// The span rounded up to whole seconds.

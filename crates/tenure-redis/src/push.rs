@@ -57,7 +57,7 @@ impl Pushes {
     pub(crate) fn new(prefix: &str) -> Result<Arc<Self>, Error> {
         let mut random = [0; 8];
         getrandom::fill(&mut random)
-            .map_err(|e| Error::unavailable("the system gave no random bytes for a channel").source(e))?;
+            .map_err(|e| Error::unavailable("the system gave no random bytes for a channel").with_source(e))?;
         let channel = format!("{prefix}tenure:wake:{:016x}", u64::from_ne_bytes(random));
         Ok(Arc::new(Self { channel, wanted: AtomicBool::new(false), listeners: Mutex::default() }))
     }
@@ -208,7 +208,7 @@ mod tests {
         let channel = pushes.channel().to_owned();
         assert!(channel.starts_with("app:tenure:wake:") && channel.len() == 32, "{channel}");
         let odd = Owner::from_bytes(&b"two words\nand \xff"[..]);
-        let (mut mine, mut other) = (pushes.register(odd.clone()), pushes.register(Owner::mint("x").unwrap()));
+        let (mut mine, mut other) = (pushes.register(odd.clone()), pushes.register(Owner::generate("x").unwrap()));
         let mut twin = pushes.register(odd);
         pushes.take_in(message(&channel, b"grant:7 two words\nand \xff"));
         pushes.take_in(message(&channel, b"grant:8 two words"));

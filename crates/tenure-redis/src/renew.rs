@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use futures_util::stream::{self, StreamExt};
-use tenure::{Error, Fence, Lease, Renewal, Share, Store};
+use tenure::store::{RenewReply, Store};
+use tenure::{Error, Fence, Lease, Share};
 use tokio::time::Instant;
 
 use crate::commands::{Commands, Digits};
@@ -30,12 +31,12 @@ pub(crate) struct Checked<'a> {
     /// To be renewed.
     pub(crate) kept: Cow<'a, [Lease]>,
     /// For each lease, what it is answered without being renewed; empty where all are kept.
-    refused: Vec<Option<Result<Renewal, Error>>>,
+    refused: Vec<Option<Result<RenewReply, Error>>>,
 }
 
 impl RedisStore {
     /// Renews leases that have fences.
-    pub(crate) async fn renew_counted(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    pub(crate) async fn renew_counted(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.renewals_end(leases);
         let checked = self.check_pushed(leases, end).await;
         let answers = self.renew_all(&checked.kept, None, end).await;
@@ -52,10 +53,10 @@ impl RedisStore {
         }
         let counter = self.read_counter(end).await;
         let refusal = |(lease, before): (&Lease, Option<u64>)| match (before?, &counter) {
-            (_, Err(error)) => Some(Err(error.copy())),
+            (_, Err(error)) => Some(Err(error.clone())),
             (before, Ok(Some(counter))) => {
                 let forged = before <= *counter && lease.fence.is_some_and(|fence| *counter < fence.counter());
-                forged.then_some(Ok(Renewal::Gone))
+                forged.then_some(Ok(RenewReply::Gone))
             }
             (_, Ok(None)) => None,
         };
@@ -65,9 +66,13 @@ impl RedisStore {
     }
 
     /// What all leases are answered, where those that were kept were answered this.
-    pub(crate) fn answered(&self, checked: Checked<'_>, answers: Vec<Result<Renewal, Error>>) -> Vec<Result<Renewal, Error>> {
+    pub(crate) fn answered(
+        &self,
+        checked: Checked<'_>,
+        answers: Vec<Result<RenewReply, Error>>,
+    ) -> Vec<Result<RenewReply, Error>> {
         for (lease, answer) in checked.kept.iter().zip(&answers) {
-            if matches!(answer, Ok(Renewal::Renewed)) {
+            if matches!(answer, Ok(RenewReply::Renewed)) {
                 self.connection.counter().confirmed(&lease.owner);
             }
         }
@@ -100,7 +105,12 @@ impl RedisStore {
     }
 
     /// Renews leases of names that hold their owners, or, where they are `stamped`, points in time.
-    pub(crate) async fn renew_all(&self, leases: &[Lease], stamped: Option<Stamp>, end: Instant) -> Vec<Result<Renewal, Error>> {
+    pub(crate) async fn renew_all(
+        &self,
+        leases: &[Lease],
+        stamped: Option<Stamp>,
+        end: Instant,
+    ) -> Vec<Result<RenewReply, Error>> {
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
         let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
@@ -112,7 +122,7 @@ impl RedisStore {
                 Err(error) if batch.len() > 1 && !error.is_transient() => {
                     refused.extend(batch.into_iter().map(|alone| vec![alone]));
                 }
-                Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.copy())))),
+                Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.clone())))),
             }
         }
         let outcomes = self.renew_batches(end, 1, &refused, stamped).await;
@@ -152,7 +162,7 @@ impl RedisStore {
         size: usize,
         batches: &[Vec<&Lease>],
         stamped: Option<Stamp>,
-    ) -> Vec<Result<Vec<Renewal>, Error>> {
+    ) -> Vec<Result<Vec<RenewReply>, Error>> {
         let failed = OnceLock::new();
         let exchanges: Vec<_> =
             batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, stamped, &failed)).collect();
@@ -166,7 +176,7 @@ impl RedisStore {
         batches: &[Vec<&Lease>],
         stamped: Option<Stamp>,
         failed: &OnceLock<Error>,
-    ) -> Vec<Result<Vec<Renewal>, Error>> {
+    ) -> Vec<Result<Vec<RenewReply>, Error>> {
         let pipeline = |_: &Link, form| {
             let mut commands = Commands::new();
             for batch in batches {
@@ -175,7 +185,7 @@ impl RedisStore {
             commands
         };
         let outcome = match failed.get() {
-            Some(error) => Err(error.copy()),
+            Some(error) => Err(error.clone()),
             None if Instant::now() >= end => Err(Error::unreachable("the time for renewals was over before this one was sent")),
             None => self.connection.call(end, Repeat::Freely, pipeline).await,
         };
@@ -184,7 +194,7 @@ impl RedisStore {
                 batches.iter().zip(answers).map(|(batch, answer)| renewals(answer, batch.len())).collect()
             }
             Err(error) => {
-                let every = batches.iter().map(|_| Err(error.copy())).collect();
+                let every = batches.iter().map(|_| Err(error.clone())).collect();
                 // The first is as good as any.
                 let _ = failed.set(error);
                 every

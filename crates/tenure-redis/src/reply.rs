@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
-use tenure::{Busy, Error, Fence, Holder, Notice, Owner, Renewal, Share};
+use tenure::store::{Busy, Notice, RenewReply};
+use tenure::{Error, Fence, Holder, Owner, Share};
 
 use crate::failure::{COUNTER_FIX, translate, unexpected};
 
@@ -40,10 +41,10 @@ pub(crate) fn executed(mut queued: Vec<RedisResult<Value>>) -> Result<Option<Vec
     }
 }
 
-pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<Renewal>, Error> {
+pub(crate) fn renewals(answer: RedisResult<Value>, asked: usize) -> Result<Vec<RenewReply>, Error> {
     let renewal = |value: &Value| match value {
-        Value::Int(1) => Ok(Renewal::Renewed),
-        Value::Int(0) => Ok(Renewal::Gone),
+        Value::Int(1) => Ok(RenewReply::Renewed),
+        Value::Int(0) => Ok(RenewReply::Gone),
         other => Err(unexpected(format_args!("{other:?} to a renewal"))),
     };
     match answer.map_err(|e| translate(&e))? {
@@ -82,17 +83,17 @@ pub(crate) fn counter(value: &Value) -> Result<u64, Error> {
         Value::BulkString(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
         _ => None,
     };
-    counter.ok_or_else(|| unexpected(format_args!("{value:?} as a grant counter")).fix(COUNTER_FIX))
+    counter.ok_or_else(|| unexpected(format_args!("{value:?} as a grant counter")).with_hint(COUNTER_FIX))
 }
 
 pub(crate) fn fence(counter: u64) -> Result<Fence, Error> {
     let exhausted = || Error::refused(format!("the grant counter stands at {counter}, beyond what a fence can be made of"));
-    Fence::from_counter(counter).ok_or_else(|| exhausted().maybe_applied().fix(COUNTER_FIX))
+    Fence::from_counter(counter).ok_or_else(|| exhausted().maybe_applied().with_hint(COUNTER_FIX))
 }
 
 pub(crate) fn holder(value: &[u8], ttl: i64, share: Share) -> Holder {
     let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
-    Holder { owner: Owner::from_bytes(value), share, fence: None, ttl, age: None }
+    Holder::new(Owner::from_bytes(value), share).with_ttl(ttl)
 }
 
 /// What `acquire.lua` says of a name that was not granted. When to look again is not said there.
@@ -108,7 +109,7 @@ pub(crate) fn busy(answer: &Value, asked: Share) -> Result<Busy, Error> {
         }
         _ => return Err(odd()),
     };
-    Ok(Busy { ahead: u32::try_from(*ahead).ok(), recheck: Duration::ZERO, mark: Some(counter(mark)?), holder })
+    Ok(Busy::new(Duration::ZERO).with_position(u32::try_from(*ahead).ok()).with_grant_seq(counter(mark)?).with_holder(holder))
 }
 
 /// A push as `queue.lua` writes it, `<counter>:<claim in ms>`. Anything else is at least a reason to look.
@@ -116,7 +117,7 @@ pub(crate) fn notice(payload: &[u8], owner: &Owner) -> Notice {
     let granted = || {
         let (counter, claim) = std::str::from_utf8(payload).ok()?.split_once(':')?;
         let (fence, claim) = (Fence::from_counter(counter.parse().ok()?)?, Duration::from_millis(claim.parse().ok()?));
-        Some(Notice::Granted { owner: owner.clone(), fence, claim })
+        Some(Notice::Granted { owner: owner.clone(), fence, handoff_ttl: claim })
     };
-    granted().unwrap_or(Notice::Look)
+    granted().unwrap_or(Notice::Changed)
 }

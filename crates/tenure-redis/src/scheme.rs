@@ -60,7 +60,7 @@ impl FromStr for Scheme {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         ALL.into_iter().find(|scheme| scheme.name() == text).ok_or_else(|| {
-            Error::invalid(format!("scheme={text} is no lock dialect that this version speaks on Redis")).fix(SPOKEN)
+            Error::invalid(format!("scheme={text} is no lock dialect that this version speaks on Redis")).with_hint(SPOKEN)
         })
     }
 }
@@ -112,7 +112,7 @@ impl Profile {
             Some(usual) if users.is_empty() => usual,
             None if users.is_empty() => {
                 let what = format!("profile={} keeps a lock at <registry key>:<name>", self.name);
-                return Err(Error::invalid(what).fix("say the registry key as prefix="));
+                return Err(Error::invalid(what).with_hint("say the registry key as prefix="));
             }
             _ => users,
         };
@@ -127,7 +127,8 @@ impl FromStr for Profile {
         PROFILES.iter().find(|profile| profile.name == text).copied().ok_or_else(|| {
             let known: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
             let what = format!("profile={text} is no library whose keys are known");
-            Error::invalid(what).fix(format!("say what it puts in front of a name as prefix=, or one of {}", known.join(", ")))
+            Error::invalid(what)
+                .with_hint(format!("say what it puts in front of a name as prefix=, or one of {}", known.join(", ")))
         })
     }
 }

@@ -10,10 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
-use tenure::{
-    Acquired, Busy, Entry, Error, ErrorKind, Features, Grant, Holder, Lease, Name, Notice, Released, Renewal, Request, Share,
-    Store,
-};
+use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Holder, Lease, Name, Share};
 
 use crate::commands::Digits;
 use crate::connection::Repeat;
@@ -81,7 +79,7 @@ impl StampStore {
         let (keys, end) = (self.redis.layout.of(name), self.redis.end(Duration::MAX));
         let script_keys = [keys.name(), keys.owner()];
         let (answer, _) = self.redis.run(&script::STAMP_LOOK, &script_keys, &[self.stamp.word()], Repeat::Freely, end).await?;
-        Ok(held(&answer)?.map(|holder| Entry { name: name.clone(), holders: vec![holder], waiters: 0 }))
+        Ok(held(&answer)?.map(|holder| Entry::new(name.clone(), vec![holder], 0)))
     }
 }
 
@@ -91,10 +89,17 @@ impl Store for StampStore {
         let features = self.redis.features();
         let min_ttl = if self.stamp == Stamp::Seconds { Duration::from_secs(1) } else { features.min_ttl };
         let server_clock = self.stamp == Stamp::Php;
-        Features { fence: false, shares: false, queue: false, cohort: false, push: false, server_clock, min_ttl, ..features }
+        features
+            .with_fence(false)
+            .with_shares(false)
+            .with_queue(false)
+            .with_cohort(false)
+            .with_push(false)
+            .with_server_clock(server_clock)
+            .with_min_ttl(min_ttl)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.redis.layout.check(&request.name)?;
         check_mutex(request, &self.redis)?;
         check_from(request)?;
@@ -105,16 +110,16 @@ impl Store for StampStore {
             clock.as_ref().map_or(b"", Digits::as_bytes),
             request.owner.as_bytes(),
             ms.as_bytes(),
-            if request.repeatable { b"1" } else { b"0" },
+            if request.generated { b"1" } else { b"0" },
             request.from.as_ref().map_or(b"", |from| from.as_bytes()),
         ];
         let script_keys = [keys.name(), keys.owner()];
         let (answer, repeated) = self.redis.run(&script::STAMP_ACQUIRE, &script_keys, &args, Repeat::Settled, end).await?;
         if answer == Value::Int(1) {
-            return Ok(Acquired::Granted(Grant { fence: None, ttl }));
+            return Ok(AcquireReply::Granted(Grant::new(None, ttl)));
         }
         let holder = held(&answer).map_err(Error::maybe_applied)?;
-        let answer = Acquired::Busy(Busy { ahead: None, recheck: self.redis.recheck, mark: None, holder });
+        let answer = AcquireReply::Busy(Busy::new(self.redis.recheck).with_holder(holder));
         if repeated { told_apart(request, answer) } else { Ok(answer) }
     }
 
@@ -123,12 +128,12 @@ impl Store for StampStore {
         Ok(None)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
-        let leases: Vec<Lease> = leases.iter().map(|lease| Lease { ttl: self.kept(lease.ttl), ..lease.clone() }).collect();
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        let leases: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
         self.redis.renew_all(&leases, Some(self.stamp), self.redis.renewals_end(&leases)).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.redis.layout.check(&lease.name)?;
         let (keys, end, linger) = (self.redis.layout.of(&lease.name), self.redis.end(lease.ttl), Digits::of(millis(linger)));
         let args = [self.stamp.word(), lease.owner.as_bytes(), linger.as_bytes()];
@@ -148,7 +153,7 @@ impl Store for StampStore {
         let mut entries = Vec::new();
         for name in self.redis.names_beside().await? {
             // One that others have taken since, or put something else at, is none of ours.
-            let ours = |entry: &Entry| entry.holders.iter().any(|holder| holder.owner.is_ours());
+            let ours = |entry: &Entry| entry.holders.iter().any(|holder| holder.owner.is_generated());
             entries.extend(self.look_at(&name).await.or_else(unless_foreign)?.filter(ours));
         }
         Ok(entries)

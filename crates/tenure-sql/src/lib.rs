@@ -22,6 +22,9 @@
 //! - Deleting the file while processes hold locks in it frees those locks at once: the holders learn it at their next renewal,
 //!   and only the fence protects until then. Its `-wal` and `-shm` companions belong to it and go with it.
 
+// Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
+#![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
+
 pub mod sqlite;
 
 pub use crate::sqlite::{SqliteStore, connect};

@@ -34,7 +34,10 @@ async fn main() -> Result<(), tenure::Error> {
     let client = after.client_cpu - before.client_cpu;
     println!("client CPU: {:.2} us per renewal, {:.2} % of one core", client / renewals * 1e6, client / took * 100.0);
     let outcomes = locks.release_all().await;
-    println!("released: {}", outcomes.iter().filter(|(_, outcome)| matches!(outcome, Ok(tenure::Release::Released))).count());
+    println!(
+        "released: {}",
+        outcomes.iter().filter(|(_, outcome)| matches!(outcome, Ok(tenure::ReleaseOutcome::Released))).count()
+    );
     drop(held);
     if lost > 0 { Err(tenure::Error::refused("guards were lost")) } else { Ok(()) }
 }

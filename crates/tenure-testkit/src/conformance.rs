@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::{Acquired, Fence, Grant, Lease, Locker, Name, Owner, Place, Released, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, Request, Store};
+use tenure::{Fence, Lease, Locker, Name, Owner, Share};
 
 /// A store under test: names of its own that nobody else uses.
 #[async_trait]
@@ -217,32 +218,31 @@ pub(crate) fn name(text: &str) -> Name {
 }
 
 pub(crate) fn owner() -> Owner {
-    Owner::mint("conformance").unwrap()
+    Owner::generate("conformance").unwrap()
 }
 
 pub(crate) fn request(text: &str, ttl: Duration) -> Request {
-    Request { name: name(text), owner: owner(), share: Share::MUTEX, ttl, place: Place::None, repeatable: true, from: None }
+    Request::new(name(text), owner(), Share::MUTEX, ttl)
 }
 
 /// The same with a place in the queue, for as long as the test may last.
 pub(crate) fn joining(request: &Request) -> Request {
-    Request { place: Place::Join { keep: LONG, claim: CLAIM }, ..request.clone() }
+    request.clone().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: CLAIM })
 }
 
 /// The heartbeat of a place.
 pub(crate) fn keeping(request: &Request) -> Request {
-    Request { place: Place::Keep, ..request.clone() }
+    request.clone().with_enqueue(Enqueue::Heartbeat)
 }
 
 pub(crate) fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 /// The grant of a request that must be granted.
 pub(crate) async fn granted(store: &dyn Store, request: &Request) -> Grant {
     match store.acquire(request).await {
-        Ok(Acquired::Granted(grant)) => grant,
+        Ok(AcquireReply::Granted(grant)) => grant,
         other => panic!("{:?} was to be granted: {other:?}", request.name),
     }
 }
@@ -256,15 +256,15 @@ pub(crate) fn rises(store: &dyn Store, later: Option<Fence>, earlier: Option<Fen
 pub(crate) async fn kept(store: &dyn Store) -> Duration {
     let probe = request("probe", TTL);
     let kept = granted(store, &probe).await.ttl;
-    assert_eq!(store.release(&lease(&probe), Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&probe), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     kept
 }
 
 pub(crate) async fn is_busy(store: &dyn Store, request: &Request) -> bool {
     match store.acquire(request).await.unwrap() {
-        Acquired::Granted(_) => false,
-        Acquired::Busy(_) => true,
-        Acquired::Refused { why, .. } => panic!("refused: {why}"),
+        AcquireReply::Granted(_) => false,
+        AcquireReply::Busy(_) => true,
+        AcquireReply::Refused { why, .. } => panic!("refused: {why}"),
     }
 }
 

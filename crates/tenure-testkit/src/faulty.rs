@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{Acquired, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Lease, Name};
 use tokio::sync::watch;
 
 /// The calls of a store that a fate may meet.
@@ -236,7 +237,7 @@ impl<S: Store> Store for Faulty<S> {
         features
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let (store, request) = (Arc::clone(&self.store), request.clone());
         self.meet(Operation::Acquire, async move { store.acquire(&request).await }).await
     }
@@ -246,15 +247,15 @@ impl<S: Store> Store for Faulty<S> {
         self.meet(Operation::Acquire, async move { store.acquire_all(&requests).await }).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let (store, theirs) = (Arc::clone(&self.store), leases.to_vec());
         match self.meet(Operation::Renew, async move { Ok(store.renew(&theirs).await) }).await {
             Ok(answers) => answers,
-            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let (store, lease) = (Arc::clone(&self.store), lease.clone());
         self.meet(Operation::Release, async move { store.release(&lease, linger).await }).await
     }

@@ -4,6 +4,8 @@
 //! A missing server is a named failure, never a silent skip. Everything here is synchronous or brings its own thread,
 //! so it serves tests of any runtime; a call that waits says so.
 
+// Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
+#![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -20,7 +20,6 @@ use tenure_redis::Options;
 
 use crate::history::{At, What};
 
-pub use self::claim::lock;
 pub use self::load::{Load, Tally, carry};
 pub use self::near::Worker;
 pub use self::probe::{Call, Deed, Moment, Probe};

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure::{MemoryStore, Name, Store};
+use tenure::store::Store;
+use tenure::{MemoryStore, Name};
 use tenure_testkit::conformance::{NotApplicable, Plant, Subject};
 
 struct Memory(MemoryStore);

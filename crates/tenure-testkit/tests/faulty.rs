@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use tenure::{Acquired, Error, ErrorKind, Lease, MemoryStore, Name, Owner, Place, Released, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Error, ErrorKind, Lease, MemoryStore, Name, Owner, Share};
 use tenure_testkit::{Fate, Faulty, Operation};
 use tokio::time::timeout;
 
@@ -19,14 +20,13 @@ fn faulty() -> Faulty<MemoryStore> {
 }
 
 fn request(name: &str) -> Request {
-    let owner = Owner::mint("faulty").unwrap();
+    let owner = Owner::generate("faulty").unwrap();
     let name = Name::new(name).unwrap();
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 async fn is_held(store: &Faulty<MemoryStore>, request: &Request) -> bool {
@@ -49,7 +49,7 @@ async fn a_call_that_fails_is_applied_or_not_as_planned() {
         store.at(Operation::Acquire, 1, fate);
         assert_eq!(may_have(store.acquire(&request).await), says_maybe, "{fate:?}");
         assert_eq!(is_held(&store, &request).await, applied, "{fate:?}");
-        assert!(matches!(store.acquire(&request).await, Ok(Acquired::Granted(_))), "{fate:?}: one call only");
+        assert!(matches!(store.acquire(&request).await, Ok(AcquireReply::Granted(_))), "{fate:?}: one call only");
     }
 }
 
@@ -64,7 +64,7 @@ async fn every_kind_of_call_is_met_and_counted_on_its_own() {
         assert_eq!(store.inspect(None).await.is_err(), fails);
         assert_eq!(store.renew(&[lease.clone(), lease.clone()]).await.iter().map(Result::is_err).collect::<Vec<_>>(), [fails; 2]);
     }
-    assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     store.acquire(&request).await.unwrap();
     assert!(may_have(store.release(&lease, Duration::ZERO).await));
     assert!(!is_held(&store, &request).await);
@@ -98,7 +98,7 @@ async fn a_call_hangs_until_heal_before_or_after_it_was_applied() {
         assert!(!hanging.is_finished());
         assert_eq!(is_held(&store, &request).await, applied, "{fate:?}");
         store.heal();
-        assert!(matches!(timeout(SOON, hanging).await.unwrap().unwrap(), Ok(Acquired::Granted(_))));
+        assert!(matches!(timeout(SOON, hanging).await.unwrap().unwrap(), Ok(AcquireReply::Granted(_))));
     }
 }
 
@@ -111,7 +111,7 @@ async fn a_call_is_delayed_before_or_after_it_was_applied() {
         let mut call = store.acquire(&request);
         assert!(timeout(SILENCE, &mut call).await.is_err());
         assert_eq!(is_held(&store, &request).await, applied, "{fate:?}");
-        assert!(matches!(call.await, Ok(Acquired::Granted(_))));
+        assert!(matches!(call.await, Ok(AcquireReply::Granted(_))));
         assert!(start.elapsed() >= DELAY);
     }
 }
@@ -138,5 +138,5 @@ async fn without_faults_it_is_the_store_in_it() {
     assert_eq!(Store::features(&store), store.inner().features());
     store.acquire(&request).await.unwrap();
     let answers = store.renew(&[lease(&request)]).await;
-    assert!(matches!(answers[..], [Ok(Renewal::Renewed)]));
+    assert!(matches!(answers[..], [Ok(RenewReply::Renewed)]));
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tenure::{
-    Acquired, ErrorKind, Fence, Guard, Lease, Locker, Loss, Name, Notice, Owner, Place, Released, Renewal, Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{EndReason, ErrorKind, Fence, Guard, Lease, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::task::JoinHandle;
@@ -29,8 +28,8 @@ async fn locks(server: &RedisServer, scheme: &str) -> Locker {
 }
 
 fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("counter").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("counter").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 /// The server's time, as the counter has it.
@@ -132,7 +131,7 @@ async fn believed_by_a_forged_push(server: &RedisServer) -> (Guard, Locker, Guar
 async fn a_forged_push_is_believed_for_one_claim_and_moves_no_counter() {
     let server = RedisServer::start();
     let (held, ours, guard) = believed_by_a_forged_push(&server).await;
-    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
+    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), EndReason::Gone);
     counts_as_before(&server, &ours).await;
     held.verify().await.unwrap();
 }
@@ -144,7 +143,7 @@ async fn a_forged_fence_ends_with_the_first_renewal_of_a_real_lease() {
     let (held, ours, guard) = believed_by_a_forged_push(&server).await;
     let _ = held.release().await.unwrap();
     assert_eq!(server.cli("GET door"), guard.token().to_string(), "the name is its own by now");
-    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
+    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), EndReason::Gone);
     wait_until(PATIENCE, "the end of the claim", || server.cli("EXISTS door") == "0");
     counts_as_before(&server, &ours).await;
 }
@@ -154,12 +153,12 @@ async fn handed_over(server: &RedisServer, scheme: &str) -> (impl Store + use<>,
     let open = async || Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
     let (theirs, ours) = (open().await, open().await);
     let held = request("door");
-    assert!(matches!(theirs.acquire(&held).await.unwrap(), Acquired::Granted(_)));
-    let waiting = Request { place: Place::Join { keep: LONG, claim: PATIENCE }, ..request("door") };
+    assert!(matches!(theirs.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
+    let waiting = request("door").with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE });
     let mut notices = ours.watch(&waiting).await.unwrap();
-    assert!(matches!(ours.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
-    let lease = |Request { name, owner, share, ttl, .. }: Request, fence| Lease { name, owner, share, ttl, fence };
-    assert_eq!(theirs.release(&lease(held, None), Duration::ZERO).await.unwrap(), Released::Released);
+    assert!(matches!(ours.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
+    let lease = |Request { name, owner, share, ttl, .. }: Request, fence| Lease::new(name, owner, share, ttl).with_fence(fence);
+    assert_eq!(theirs.release(&lease(held, None), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     loop {
         if let Some(Notice::Granted { fence, .. }) = timeout(PATIENCE, notices.next()).await.expect("nothing was heard") {
             return (ours, lease(waiting, Some(fence)));
@@ -169,7 +168,7 @@ async fn handed_over(server: &RedisServer, scheme: &str) -> (impl Store + use<>,
 
 async fn is_renewed(store: &impl Store, lease: &Lease) -> bool {
     match store.renew(std::slice::from_ref(lease)).await[..] {
-        [Ok(renewal)] => renewal == Renewal::Renewed,
+        [Ok(renewal)] => renewal == RenewReply::Renewed,
         ref other => panic!("{other:?}"),
     }
 }
@@ -201,7 +200,7 @@ async fn a_pushed_fence_above_the_counter_is_not_renewed() {
         let server = RedisServer::start();
         let (ours, lease) = handed_over(&server, scheme).await;
         let forged = lease.fence.unwrap().counter() + 3_600 * SECOND;
-        let forged = Lease { fence: Fence::from_counter(forged), ..lease.clone() };
+        let forged = lease.clone().with_fence(Fence::from_counter(forged));
         for time in ["first", "second"] {
             assert!(!is_renewed(&ours, &forged).await, "{scheme}: kept at its {time} renewal");
         }
@@ -248,7 +247,7 @@ async fn a_hand_over_by_a_number_near_the_end_outlives_it() {
         server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1_000));
         let (ours, lease) = handed_over(&server, scheme).await;
         server.cli("DEL tenure:fence");
-        assert!(matches!(ours.acquire(&request("gate")).await.unwrap(), Acquired::Granted(_)));
+        assert!(matches!(ours.acquire(&request("gate")).await.unwrap(), AcquireReply::Granted(_)));
         assert!(stored(&server) < lease.fence.unwrap().counter(), "{scheme}: the number came back");
         assert!(is_renewed(&ours, &lease).await, "{scheme}: told lost");
     }
@@ -287,7 +286,7 @@ async fn is_mended(scheme: &str, spoil: &[String]) {
         assert_eq!(error.kind(), ErrorKind::Refused, "{case}: {text}");
         assert!(text.contains("counter") && text.contains("delete the key tenure:fence"), "{case}: {text}");
         assert!(text.len() < 500 && !text.contains('\x1b'), "{case}: {text}");
-        timeout(PATIENCE, locks.settled()).await.unwrap();
+        timeout(PATIENCE, locks.flush_releases()).await.unwrap();
         assert_eq!(server.cli("EXISTS door"), "0", "{case}: the name was left taken");
     }
     server.cli("DEL tenure:fence");
@@ -322,7 +321,7 @@ async fn a_clock_from_another_century_uses_up_no_numbers() {
     let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("clock"), "{error}");
-    timeout(PATIENCE, locks.settled()).await.unwrap();
+    timeout(PATIENCE, locks.flush_releases()).await.unwrap();
     assert!(stored(&server) <= before + 10, "{} after {before}", stored(&server));
     server.shift_clock(0);
     tokio::time::sleep(Duration::from_millis(1_050)).await;
@@ -335,7 +334,7 @@ async fn a_counter_that_fell_back_by_one_makes_no_fence_twice() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let fence = async |name| match store.acquire(&request(name)).await.unwrap() {
-        Acquired::Granted(grant) => grant.fence.unwrap(),
+        AcquireReply::Granted(grant) => grant.fence.unwrap(),
         other => panic!("{other:?}"),
     };
     let before = fence("a").await;

@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use tenure::{
-    Acquired, BootTime, ErrorKind, Fence, Lease, Locker, Name, Owner, Place, Release, Released, Renewal, Request, Share, State,
-    Store,
-};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share, State};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, Reply, wait_until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -37,18 +35,17 @@ async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
 }
 
 fn request(name: &str, ttl: Duration) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("faults").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("faults").unwrap());
+    Request::new(name, owner, Share::MUTEX, ttl)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 async fn fence(store: &RedisStore, request: &Request) -> Fence {
     match store.acquire(request).await.unwrap() {
-        Acquired::Granted(grant) => grant.fence.unwrap(),
+        AcquireReply::Granted(grant) => grant.fence.unwrap(),
         other => panic!("{other:?}"),
     }
 }
@@ -66,9 +63,9 @@ async fn what_was_held_on_an_old_connection_never_runs() {
         let acquire = locks.mutex("door").ttl(LONG).acquire();
         if cancelled {
             assert!(timeout(OPERATION / 4, acquire).await.is_err());
-            timeout(PATIENCE, locks.settled()).await.expect("the clean-up hangs");
+            timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
         } else {
-            assert!(matches!(acquire.await.unwrap().release().await.unwrap(), Release::Released));
+            assert!(matches!(acquire.await.unwrap().release().await.unwrap(), ReleaseOutcome::Released));
         }
         proxy.heal();
         // They arrive now, at a server that has ended their connection.
@@ -82,7 +79,7 @@ async fn what_was_held_on_an_old_connection_never_runs() {
 async fn a_swallowed_reply_costs_no_lock() {
     let (server, proxy, store) = behind_proxy().await;
     // So that the server knows the scripts.
-    assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     // Each command of the transaction in turn.
     for k in 1..=4 {
         proxy.swallow_reply(k);
@@ -92,7 +89,7 @@ async fn a_swallowed_reply_costs_no_lock() {
         assert!(got > Fence::from_counter(1).unwrap());
         assert_eq!(server.command(&["GET", &name]).text().as_bytes(), held.owner.as_bytes());
         // So that the new connection knows whether there are functions.
-        assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), Released::NotHeld);
+        assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
         proxy.swallow_reply(1);
         // The first release ran unheard, the second finds nothing: no one can say more than that.
         let error = store.release(&lease(&held), Duration::ZERO).await.unwrap_err();
@@ -107,7 +104,7 @@ async fn a_swallowed_reply_costs_no_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_given_token_after_a_swallowed_reply_is_unknown() {
     let (server, proxy, store) = behind_proxy().await;
-    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..request("door", LONG) };
+    let given = request("door", LONG).with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
     fence(&store, &request("first", LONG)).await;
     proxy.swallow_reply(1);
     let error = store.acquire(&given).await.unwrap_err();
@@ -119,7 +116,7 @@ async fn a_given_token_after_a_swallowed_reply_is_unknown() {
     let error = locks.mutex("gate").token(given.owner).ttl(LONG).acquire().await.unwrap_err();
     assert!(error.may_have_been_applied(), "{error}");
     proxy.heal();
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!(server.cli("GET gate"), "fixed", "nothing may be cleared up that could be another's");
 }
 
@@ -143,7 +140,7 @@ async fn a_half_dead_connection_costs_no_lock() {
         };
         timeout(Duration::from_millis(2_500), renewed).await.expect("the renewal never got through");
     }
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
 }
 
 /// Row 10, 19: a server that is stopped for less than the belief, then goes on with its data, loses nothing.
@@ -167,7 +164,7 @@ async fn a_server_that_comes_back_in_time_loses_nothing() {
     server.restart();
     held_again(&guard).await;
     guard.verify().await.unwrap();
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
 }
 
 async fn held_again(guard: &tenure::Guard) {
@@ -175,7 +172,7 @@ async fn held_again(guard: &tenure::Guard) {
     let before = ends() + Duration::from_millis(100);
     let again = async {
         while guard.state() != State::Held || ends() <= before {
-            assert_ne!(guard.state(), State::Lost, "{:?}", guard.loss());
+            assert_ne!(guard.state(), State::Lost, "{:?}", guard.end_reason());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -200,7 +197,7 @@ async fn loss_needs_no_answer() {
         }
         let loss = timeout(PATIENCE, guard.lost()).await.expect("never told");
         let told = BootTime::now().since(begun);
-        assert_eq!(loss, tenure::Loss::Expired, "{fault}");
+        assert_eq!(loss, tenure::EndReason::Expired, "{fault}");
         assert!(told < ttl, "{fault}: told after {told:?}, when another may hold");
     }
 }
@@ -214,7 +211,7 @@ async fn a_flush_is_noticed_at_the_next_renewal() {
     let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
     server.cli("FLUSHALL");
     let flushed = BootTime::now();
-    assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), tenure::Loss::Gone);
+    assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), tenure::EndReason::Gone);
     let took = BootTime::now().since(flushed);
     assert!(took < ttl / 3 + ttl / 6, "noticed after {took:?}");
 }
@@ -277,7 +274,7 @@ async fn large_counters_keep_their_digits() {
         let error = locks.mutex("c").ttl(LONG).acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused, "{absurd}: {error}");
         assert!(error.to_string().contains("counter") || error.to_string().contains("integer"), "{error}");
-        locks.settled().await;
+        locks.flush_releases().await;
         assert_eq!(server.cli("EXISTS c"), "0", "{absurd}: the name was left taken");
     }
 }
@@ -297,7 +294,7 @@ async fn one_forbidden_lease_does_not_fail_its_batch() {
     let leases: Vec<Lease> = held.iter().map(lease).collect();
     for (i, answer) in store.renew(&leases).await.into_iter().enumerate() {
         match answer {
-            Ok(renewal) => assert!(i != 77 && renewal == Renewal::Renewed, "lease {i}: {renewal:?}"),
+            Ok(renewal) => assert!(i != 77 && renewal == RenewReply::Renewed, "lease {i}: {renewal:?}"),
             Err(error) => assert!(i == 77 && error.kind() == ErrorKind::Refused, "lease {i}: {error}"),
         }
     }
@@ -340,7 +337,7 @@ async fn a_lock_in_a_hurry_costs_no_other() {
             drop(hurried);
         }
     }
-    let lost: Vec<_> = guards.iter().filter_map(|guard| guard.loss().map(|loss| (guard.name(), loss))).collect();
+    let lost: Vec<_> = guards.iter().filter_map(|guard| guard.end_reason().map(|loss| (guard.name(), loss))).collect();
     assert!(lost.is_empty(), "{} were lost, {:?} first", lost.len(), lost[0]);
     let made = |stats: &str| -> u64 {
         let line = stats.lines().find_map(|line| line.trim().strip_prefix("total_connections_received:"));
@@ -392,7 +389,7 @@ async fn what_is_forbidden_leaves_nothing() {
         let locks = Locker::new(store(&format!("redis://app:pw@{}", server.addr())).await);
         let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused, "{forbidden}: {error}");
-        timeout(PATIENCE, locks.settled()).await.unwrap();
+        timeout(PATIENCE, locks.flush_releases()).await.unwrap();
         assert_eq!(
             server.cli("EXISTS door"),
             "0",
@@ -410,7 +407,7 @@ async fn the_counter_is_no_lock() {
     fence(&store, &request("door", LONG)).await;
     let counter = request("tenure:fence", LONG);
     assert_eq!(store.acquire(&counter).await.unwrap_err().kind(), ErrorKind::Invalid);
-    let as_shown = Lease { owner: Owner::from_bytes(server.cli("GET tenure:fence").into_bytes()), ..lease(&counter) };
+    let as_shown = lease(&counter).with_owner(Owner::from_bytes(server.cli("GET tenure:fence").into_bytes()));
     assert_eq!(store.release(&as_shown, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(server.cli("EXISTS tenure:fence"), "1");
     assert_eq!(store.inspect(None).await.unwrap().len(), 1);
@@ -440,10 +437,10 @@ async fn out_of_memory_holders_go_on() {
     server.cli("CONFIG SET maxmemory 1");
     let error = store.acquire(&request("c", LONG)).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
-    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed)]));
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
     assert_eq!(store.inspect(None).await.unwrap().len(), 2, "an operator can see and break what is held");
-    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
-    assert_eq!(store.release(&lease(&lingering), LONG).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease(&lingering), LONG).await.unwrap(), ReleaseReply::Released);
     assert_eq!(server.cli("GET b"), format!("linger:{}", lingering.owner));
 }
 
@@ -452,7 +449,7 @@ async fn out_of_memory_holders_go_on() {
 async fn out_of_memory_shares_go_on() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
-    let of = |name: &str, share| Request { share, ..request(name, LONG) };
+    let of = |name: &str, share| request(name, LONG).with_share(share);
     let permits = |weight| of("pool", Share::permits(weight, 4).unwrap());
     let held = [of("page", Share::READ), of("page", Share::READ), permits(1), permits(2)];
     for request in &held {
@@ -460,16 +457,16 @@ async fn out_of_memory_shares_go_on() {
     }
     server.cli("CONFIG SET maxmemory 1");
     assert_eq!(store.acquire(&permits(1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    let longer: Vec<Lease> = held.iter().map(|request| Lease { ttl: 2 * LONG, ..lease(request) }).collect();
+    let longer: Vec<Lease> = held.iter().map(|request| lease(request).with_ttl(2 * LONG)).collect();
     for answer in store.renew(&longer).await {
-        assert!(matches!(answer, Ok(Renewal::Renewed)), "{answer:?}");
+        assert!(matches!(answer, Ok(RenewReply::Renewed)), "{answer:?}");
     }
     for entry in store.inspect(None).await.unwrap() {
         let left: Vec<_> = entry.holders.iter().map(|holder| holder.ttl.unwrap()).collect();
         assert!(left.len() == 2 && left.iter().all(|left| *left > LONG), "{entry:?}");
     }
     for (request, linger) in held.iter().zip([Duration::ZERO, LONG].into_iter().cycle()) {
-        assert_eq!(store.release(&lease(request), linger).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&lease(request), linger).await.unwrap(), ReleaseReply::Released);
     }
 }
 
@@ -482,7 +479,7 @@ async fn half_a_transaction_is_cleared_up() {
     server.cli("SET tenure:fence 9223372036854775807");
     let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, true), "{error}");
-    timeout(PATIENCE, locks.settled()).await.unwrap();
+    timeout(PATIENCE, locks.flush_releases()).await.unwrap();
     assert_eq!(server.cli("EXISTS door"), "0");
 }
 
@@ -502,7 +499,7 @@ async fn without_client_kill_the_clean_up_is_repeated() {
     // A late command of the lost connection takes the name again; the clean-up is still there to free it.
     wait_until(PATIENCE, "the first clean-up", || server.cli("EXISTS door") == "0");
     let (seen_before, started) = (proxy.commands(), BootTime::now());
-    timeout(PATIENCE, locks.settled()).await.unwrap();
+    timeout(PATIENCE, locks.flush_releases()).await.unwrap();
     let took = BootTime::now().since(started);
     assert!(took > ttl / 2, "settled after {took:?}, before the token's ttl has passed");
     assert!(proxy.commands() > seen_before, "the clean-up was not repeated");
@@ -544,9 +541,9 @@ async fn forgotten_scripts_are_sent_again() {
         server.cli("SCRIPT FLUSH");
         assert!(fence(&store, &held).await > first, "busy, then claimed");
         server.cli("SCRIPT FLUSH");
-        assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed)]));
+        assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
         server.cli("SCRIPT FLUSH");
-        assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     }
 }
 
@@ -574,7 +571,7 @@ async fn connection_churn_loses_no_lock() {
                 let guard = locks.mutex(format!("{task}-{i}")).ttl(LONG).acquire().await.unwrap();
                 // A release that was cut off may say that it does not know; it may not say that the lock was lost.
                 let release = guard.release().await.unwrap();
-                assert!(!matches!(release, Release::WasLost), "{release:?}");
+                assert!(!matches!(release, ReleaseOutcome::WasLost), "{release:?}");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
@@ -585,7 +582,7 @@ async fn connection_churn_loses_no_lock() {
     done.store(true, std::sync::atomic::Ordering::Relaxed);
     churn.join().unwrap();
     assert_ne!(held.state(), State::Lost);
-    timeout(PATIENCE, locks.settled()).await.unwrap();
+    timeout(PATIENCE, locks.flush_releases()).await.unwrap();
     let left = server.command(&["KEYS", "*-*"]);
     assert_eq!(left, Reply::Array(vec![]), "something was left behind");
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use tenure::{Acquired, ErrorKind, Lease, Name, Notice, Owner, Place, Released, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{RedisServer, wait_until};
 use tokio::time::timeout;
@@ -25,36 +26,35 @@ async fn open(url: &str) -> Arc<dyn Store> {
 }
 
 fn request(share: Share) -> Request {
-    let (name, owner) = (Name::new("door").unwrap(), Owner::mint("keys").unwrap());
-    Request { name, owner, share, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new("door").unwrap(), Owner::generate("keys").unwrap());
+    Request::new(name, owner, share, LONG)
 }
 
 fn joining(share: Share) -> Request {
-    Request { place: Place::Join { keep: LONG, claim: PATIENCE }, ..request(share) }
+    request(share).with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE })
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 async fn takes(store: &dyn Store, request: &Request) {
     let answer = store.acquire(request).await.unwrap();
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
 }
 
 async fn queues(store: &dyn Store, request: &Request) -> u32 {
     match store.acquire(request).await.unwrap() {
-        Acquired::Busy(busy) => busy.ahead.expect("a place"),
+        AcquireReply::Busy(busy) => busy.position.expect("a place"),
         other => panic!("{other:?}"),
     }
 }
 
-async fn releases(store: &dyn Store, request: &Request) -> Released {
+async fn releases(store: &dyn Store, request: &Request) -> ReleaseReply {
     store.release(&lease(request), Duration::ZERO).await.unwrap()
 }
 
-async fn renewal(store: &dyn Store, request: &Request) -> Renewal {
+async fn renewal(store: &dyn Store, request: &Request) -> RenewReply {
     store.renew(&[lease(request)]).await.remove(0).unwrap()
 }
 
@@ -86,7 +86,7 @@ async fn what_is_forbidden_is_not_told_as_lost() {
             // A mutex is renewed by another command than it is looked at.
             assert!(
                 matches!(&renewed, Err(error) if error.kind() == ErrorKind::Refused)
-                    || forbidden == "-get -zscore" && matches!(renewed, Ok(Renewal::Renewed)),
+                    || forbidden == "-get -zscore" && matches!(renewed, Ok(RenewReply::Renewed)),
                 "{case}: {renewed:?}"
             );
             assert!(matches!(&released, Err(error) if error.kind() == ErrorKind::Refused), "{case}: {released:?}");
@@ -109,12 +109,12 @@ async fn shares_without_their_weights_are_lost_and_given_up() {
     assert_eq!(theirs.acquire(&other).await.unwrap_err().kind(), ErrorKind::Mismatch, "nobody knows what is left");
     let before = server.cli("PTTL door").parse::<u64>().unwrap();
     for request in &held {
-        assert_eq!(renewal(&ours, request).await, Renewal::Gone);
+        assert_eq!(renewal(&ours, request).await, RenewReply::Gone);
     }
     assert!(server.cli("PTTL door").parse::<u64>().unwrap() <= before, "it lives on by renewals");
     for request in &held {
-        assert_eq!(releases(&ours, request).await, Released::Released);
-        assert_eq!(releases(&ours, request).await, Released::NotHeld);
+        assert_eq!(releases(&ours, request).await, ReleaseReply::Released);
+        assert_eq!(releases(&ours, request).await, ReleaseReply::NotHeld);
     }
     takes(&theirs, &other).await;
 }
@@ -131,8 +131,8 @@ async fn a_place_that_makes_no_sense_is_dropped() {
         let (queue, places) = (server.cli("KEYS *:q:door"), server.cli("KEYS *:p:door"));
         server.cli(&format!("ZADD {queue} -1 odd"));
         server.command(&["HSET", &places, "odd", nonsense]);
-        assert_eq!(releases(&store, &held).await, Released::Released, "{nonsense:?}");
-        takes(&store, &Request { place: Place::Keep, ..waiting }).await;
+        assert_eq!(releases(&store, &held).await, ReleaseReply::Released, "{nonsense:?}");
+        takes(&store, &waiting.with_enqueue(Enqueue::Heartbeat)).await;
         assert_eq!(server.cli("KEYS *:*:door"), "", "{nonsense:?}");
     }
 }
@@ -154,7 +154,7 @@ async fn a_crowd_that_died_at_once_costs_those_behind_it_nothing() {
     assert_eq!(queues(&ours, &waiting).await, 300);
     drop((hears, theirs));
     wait_until(PATIENCE, "the end of their connection", || server.cli("PUBSUB CHANNELS *").lines().count() == 1);
-    assert_eq!(releases(&ours, &held).await, Released::Released);
+    assert_eq!(releases(&ours, &held).await, ReleaseReply::Released);
     timeout(Duration::from_secs(2), told(&mut notices)).await.expect("it waits for their places to lapse");
     assert_eq!(server.command(&["GET", "door"]).text().as_bytes(), waiting.owner.as_bytes());
 }
@@ -172,16 +172,16 @@ async fn a_writer_that_hears_nothing_for_a_moment_is_passed_over_once() {
     // A reader that gives up lets nobody pass a writer who does not fit: the line is looked at from its head.
     let third = joining(Share::READ);
     assert_eq!(queues(&ours, &third).await, 2);
-    assert_eq!(releases(&ours, &third).await, Released::Released);
+    assert_eq!(releases(&ours, &third).await, ReleaseReply::Released);
     assert_eq!(server.cli("ZCARD door"), "1");
     server.cli("CLIENT KILL TYPE pubsub");
-    assert_eq!(releases(&ours, &first).await, Released::Released);
+    assert_eq!(releases(&ours, &first).await, ReleaseReply::Released);
     assert_eq!(server.cli("ZRANGE door 0 -1"), second.owner.to_string(), "nobody heard for the writer");
-    let heartbeat = Request { place: Place::Keep, ..writer.clone() };
+    let heartbeat = writer.clone().with_enqueue(Enqueue::Heartbeat);
     assert_eq!(queues(&theirs, &heartbeat).await, 0, "its place");
     let late = joining(Share::READ);
     assert_eq!(queues(&ours, &late).await, 1, "a reader passed a writer who hears");
-    assert_eq!(releases(&ours, &second).await, Released::Released);
+    assert_eq!(releases(&ours, &second).await, ReleaseReply::Released);
     told(&mut hears).await;
     takes(&theirs, &heartbeat).await;
 }
@@ -205,9 +205,10 @@ async fn shares_add_up_while_memory_comes_and_goes() {
             let any = |random: &mut fastrand::Rng| held.values().nth(random.usize(0..held.len().max(1))).cloned();
             match (random.u8(0..10), any(&mut random)) {
                 (0..3, Some(one)) if one.share.weight() > 1 => {
-                    let smaller = Request { share: weight(random.u32(1..one.share.weight())), place: Place::None, ..one };
+                    let share = weight(random.u32(1..one.share.weight()));
+                    let smaller = one.with_share(share).with_enqueue(Enqueue::No);
                     match store.acquire(&smaller).await {
-                        Ok(Acquired::Granted(_)) => drop(held.insert(smaller.owner.clone(), smaller)),
+                        Ok(AcquireReply::Granted(_)) => drop(held.insert(smaller.owner.clone(), smaller)),
                         Ok(other) => panic!("step {step}: {other:?}"),
                         Err(error) => {
                             assert!(!error.may_have_been_applied(), "step {step}: {error}");
@@ -216,22 +217,22 @@ async fn shares_add_up_while_memory_comes_and_goes() {
                     }
                 }
                 (3..6, Some(one)) => {
-                    assert_eq!(releases(&store, &one).await, Released::Released, "step {step}");
+                    assert_eq!(releases(&store, &one).await, ReleaseReply::Released, "step {step}");
                     held.remove(&one.owner);
                 }
-                (6, Some(one)) => assert_eq!(renewal(&store, &one).await, Renewal::Renewed, "step {step}"),
+                (6, Some(one)) => assert_eq!(renewal(&store, &one).await, RenewReply::Renewed, "step {step}"),
                 (7, _) if !waiting.is_empty() => {
                     let one = waiting.swap_remove(random.usize(0..waiting.len()));
                     // It waits, or was served meanwhile.
-                    assert_eq!(releases(&store, &one).await, Released::Released, "step {step}");
+                    assert_eq!(releases(&store, &one).await, ReleaseReply::Released, "step {step}");
                     held.remove(&one.owner);
                 }
                 (chosen, _) => {
                     let share = weight(random.u32(1..=5));
                     let one = if chosen % 2 == 0 { request(share) } else { joining(share) };
                     match store.acquire(&one).await {
-                        Ok(Acquired::Granted(_)) => drop(held.insert(one.owner.clone(), one)),
-                        Ok(Acquired::Busy(busy)) if busy.ahead.is_some() => waiting.push(one),
+                        Ok(AcquireReply::Granted(_)) => drop(held.insert(one.owner.clone(), one)),
+                        Ok(AcquireReply::Busy(busy)) if busy.position.is_some() => waiting.push(one),
                         Ok(_) => {}
                         Err(error) => {
                             assert!(!error.may_have_been_applied(), "step {step}: {error}");

@@ -6,7 +6,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tenure::{Acquired, Error, ErrorKind, Lease, Locker, Name, Owner, Place, Released, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer};
 use tokio::runtime::{Builder, Runtime};
@@ -21,13 +22,13 @@ async fn store(url: &str) -> RedisStore {
 }
 
 fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("link").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("link").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 async fn acquire(store: &RedisStore, name: &str) -> Result<(), Error> {
     match store.acquire(&request(name)).await? {
-        Acquired::Granted(_) => Ok(()),
+        AcquireReply::Granted(_) => Ok(()),
         other => panic!("{other:?}"),
     }
 }
@@ -193,7 +194,7 @@ async fn what_a_link_cannot_send_has_bounds() {
     server.stop();
     let lease = |i: usize| {
         let Request { owner, share, ttl, .. } = request("n");
-        Lease { name: Name::new(format!("{i}{}", "n".repeat(500))).unwrap(), owner, share, ttl, fence: None }
+        Lease::new(Name::new(format!("{i}{}", "n".repeat(500))).unwrap(), owner, share, ttl)
     };
     // Half a megabyte each.
     let leases: Vec<Lease> = (0..1_000).map(lease).collect();
@@ -212,7 +213,7 @@ async fn what_a_link_cannot_send_has_bounds() {
     server.cont();
     let mut renewed = 0;
     while let Some(answers) = tasks.join_next().await {
-        renewed += usize::from(matches!(answers.unwrap()[0], Ok(Renewal::Gone)));
+        renewed += usize::from(matches!(answers.unwrap()[0], Ok(RenewReply::Gone)));
     }
     assert!(renewed > 10, "{renewed} were answered");
 }
@@ -223,12 +224,12 @@ fn leases(server: &RedisServer, count: usize) -> Vec<Lease> {
     let text = "for i = 0, ARGV[2] - 1 do redis.call('SET', 'lease-' .. i, ARGV[1], 'PX', 60000) end";
     let count_word = count.to_string();
     server.command(&[b"EVAL", text.as_bytes(), b"0", owner.as_bytes(), count_word.as_bytes()]);
-    let lease = |i| Lease { name: Name::new(format!("lease-{i}")).unwrap(), owner: owner.clone(), share, ttl, fence: None };
+    let lease = |i| Lease::new(Name::new(format!("lease-{i}")).unwrap(), owner.clone(), share, ttl);
     (0..count).map(lease).collect()
 }
 
-fn all_renewed(answers: &[Result<Renewal, Error>]) {
-    let failed = answers.iter().filter(|answer| !matches!(answer, Ok(Renewal::Renewed))).collect::<Vec<_>>();
+fn all_renewed(answers: &[Result<RenewReply, Error>]) {
+    let failed = answers.iter().filter(|answer| !matches!(answer, Ok(RenewReply::Renewed))).collect::<Vec<_>>();
     assert!(failed.is_empty(), "{} of {} failed: {:?}", failed.len(), answers.len(), failed[0]);
 }
 
@@ -285,7 +286,7 @@ async fn finished_renewals_count() {
     proxy.answered(answered).await;
     proxy.black_hole();
     let answers = timeout(PATIENCE, renewal).await.unwrap().unwrap();
-    let renewed = answers.iter().filter(|answer| matches!(answer, Ok(Renewal::Renewed))).count();
+    let renewed = answers.iter().filter(|answer| matches!(answer, Ok(RenewReply::Renewed))).count();
     assert!((1_000..10_000).contains(&renewed) && renewed % 1_000 == 0, "{renewed} renewed");
 }
 
@@ -295,12 +296,12 @@ async fn a_link_that_ended_unused_is_not_asked() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
-    let given = Request { owner: Owner::from_bytes(&b"given"[..]), repeatable: false, ..request("a") };
-    assert!(matches!(store.acquire(&given).await.unwrap(), Acquired::Granted(_)));
+    let given = request("a").with_owner(Owner::from_bytes(&b"given"[..])).with_generated(false);
+    assert!(matches!(store.acquire(&given).await.unwrap(), AcquireReply::Granted(_)));
     let mut notices = store.watch(&request("b")).await.unwrap();
     proxy.cut();
     timeout(PATIENCE, notices.next()).await.expect("nobody was told that the link has ended");
     let Request { name, owner, share, ttl, .. } = given;
-    let lease = Lease { name, owner, share, ttl, fence: None };
-    assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), Released::Released);
+    let lease = Lease::new(name, owner, share, ttl);
+    assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
 }

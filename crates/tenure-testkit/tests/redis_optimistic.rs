@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure::{Acquired, Error, ErrorKind, Lease, Name, Owner, Place, Released, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Error, ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 
@@ -19,13 +20,12 @@ async fn store(url: &str) -> Arc<dyn Store> {
 }
 
 fn request() -> Request {
-    let (name, owner) = (Name::new("x").unwrap(), Owner::mint("watch").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new("x").unwrap(), Owner::generate("watch").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 /// A server whose counter is not far behind: to lift that takes another look.
@@ -36,7 +36,7 @@ fn server() -> RedisServer {
 }
 
 /// Has `meanwhile` happen when `store` has looked and sent what it makes of that, and nothing of it has reached the server.
-async fn between(proxy: &Proxy, store: &Arc<dyn Store>, request: Request, meanwhile: impl FnOnce()) -> Acquired {
+async fn between(proxy: &Proxy, store: &Arc<dyn Store>, request: Request, meanwhile: impl FnOnce()) -> AcquireReply {
     let sent = proxy.commands() + LOOK + 1;
     proxy.hold_request(LOOK + 1, LONG);
     let asked = tokio::spawn({
@@ -61,7 +61,7 @@ async fn what_was_watched_elsewhere_is_not_written() {
         server.command(&["SET", "x", "theirs", "PX", "60000"]);
         proxy.cut();
     });
-    let Acquired::Busy(busy) = answer.await else { panic!("it was taken from its holder") };
+    let AcquireReply::Busy(busy) = answer.await else { panic!("it was taken from its holder") };
     assert_eq!(busy.holder.unwrap().owner.as_bytes(), b"theirs");
     assert_eq!(server.command(&["GET", "x"]).text(), "theirs");
 }
@@ -74,8 +74,8 @@ async fn what_was_not_written_is_asked_again() {
     let store = store(&proxy.url()).await;
     let ours = request();
     let answer = between(&proxy, &store, ours.clone(), || proxy.cut());
-    assert!(matches!(answer.await, Acquired::Granted(_)));
-    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
+    assert!(matches!(answer.await, AcquireReply::Granted(_)));
+    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     assert_eq!(server.command(&["EXISTS", "x"]), 0);
 }
 
@@ -89,7 +89,7 @@ async fn a_faster_one_undoes_the_transaction() {
         server.command(&["SET", "x", "theirs", "PX", "60000"]);
         proxy.heal();
     });
-    assert!(matches!(answer.await, Acquired::Busy(_)));
+    assert!(matches!(answer.await, AcquireReply::Busy(_)));
     assert_eq!(server.command(&["GET", "x"]).text(), "theirs");
 }
 
@@ -102,11 +102,11 @@ async fn an_answer_that_was_lost_is_settled() {
         let store = store(&proxy.url()).await;
         // Behind the look: MULTI, SET, INCRBY, EXEC.
         proxy.swallow_reply(LOOK + 4);
-        let ours = Request { repeatable, ..request() };
+        let ours = request().with_generated(repeatable);
         let answer = store.acquire(&ours).await;
         if repeatable {
-            assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
-            assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
+            assert!(matches!(answer, Ok(AcquireReply::Granted(_))), "{answer:?}");
+            assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         } else {
             let error = answer.unwrap_err();
             assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
@@ -123,10 +123,10 @@ async fn fences_rise_where_the_clock_falls() {
     for shift in [0, 60_000, -60_000, 0] {
         server.shift_clock(shift);
         let ours = request();
-        let Acquired::Granted(grant) = store.acquire(&ours).await.unwrap() else { panic!("it is free") };
+        let AcquireReply::Granted(grant) = store.acquire(&ours).await.unwrap() else { panic!("it is free") };
         assert!(grant.fence > last, "{:?} after {last:?}", grant.fence);
         last = grant.fence;
-        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     }
 }
 
@@ -141,10 +141,10 @@ async fn fences_rise_where_the_counter_falls_a_little() {
             process = store(&server.url()).await;
         }
         let ours = request();
-        let Acquired::Granted(grant) = process.acquire(&ours).await.unwrap() else { panic!("it is free") };
+        let AcquireReply::Granted(grant) = process.acquire(&ours).await.unwrap() else { panic!("it is free") };
         assert!(grant.fence > last, "{:?} after {last:?}", grant.fence);
         last = grant.fence;
-        assert_eq!(process.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
+        assert_eq!(process.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         server.command(&["DECRBY", "tenure:fence", "1"]);
     }
 }
@@ -161,11 +161,11 @@ async fn the_counter_is_not_lifted_by_the_sum_of_all() {
     // All have looked before any of them writes.
     proxy.delay(Duration::from_millis(50));
     let asked = stores.iter().enumerate().map(|(at, store)| {
-        let request = Request { name: Name::new(format!("x{at}")).unwrap(), ..request() };
+        let request = request().with_name(Name::new(format!("x{at}")).unwrap());
         async move { store.acquire(&request).await.unwrap() }
     });
     for answer in futures_util::future::join_all(asked).await {
-        assert!(matches!(answer, Acquired::Granted(_)));
+        assert!(matches!(answer, AcquireReply::Granted(_)));
     }
     proxy.delay(Duration::ZERO);
     let time = server.cli("TIME");
@@ -186,9 +186,9 @@ async fn renewals_are_not_undone_together() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
-    let all: Vec<Request> = (0..16).map(|at| Request { name: Name::new(format!("x{at}")).unwrap(), ..request() }).collect();
+    let all: Vec<Request> = (0..16).map(|at| request().with_name(Name::new(format!("x{at}")).unwrap())).collect();
     for ours in &all {
-        assert!(matches!(store.acquire(ours).await.unwrap(), Acquired::Granted(_)));
+        assert!(matches!(store.acquire(ours).await.unwrap(), AcquireReply::Granted(_)));
     }
     proxy.delay(Duration::from_millis(2));
     let done = Arc::new(AtomicBool::new(false));
@@ -204,7 +204,7 @@ async fn renewals_are_not_undone_together() {
     let renewed = store.renew(&all.iter().map(lease).collect::<Vec<_>>()).await;
     done.store(true, Ordering::Relaxed);
     touching.join().unwrap();
-    let gone_on = renewed.iter().filter(|renewal| matches!(renewal, Ok(Renewal::Renewed))).count();
+    let gone_on = renewed.iter().filter(|renewal| matches!(renewal, Ok(RenewReply::Renewed))).count();
     assert!(gone_on >= 15, "{renewed:?}");
 }
 
@@ -217,10 +217,10 @@ async fn a_record_that_cannot_be_read_is_left_alone() {
     let ours = request();
     assert_eq!(store.acquire(&ours).await.unwrap_err().kind(), ErrorKind::Mismatch);
     assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Mismatch);
-    let other = Request { name: Name::new("y").unwrap(), ..request() };
-    assert!(matches!(store.acquire(&other).await.unwrap(), Acquired::Granted(_)));
+    let other = request().with_name(Name::new("y").unwrap());
+    assert!(matches!(store.acquire(&other).await.unwrap(), AcquireReply::Granted(_)));
     let renewed = store.renew(&[lease(&ours), lease(&other)]).await;
-    assert!(matches!(&renewed[..], [Err(error), Ok(Renewal::Renewed)] if error.kind() == ErrorKind::Mismatch), "{renewed:?}");
+    assert!(matches!(&renewed[..], [Err(error), Ok(RenewReply::Renewed)] if error.kind() == ErrorKind::Mismatch), "{renewed:?}");
     assert_eq!(server.command(&["GET", "x"]).text(), "tenure:record:2\nwhatever");
 }
 
@@ -230,15 +230,15 @@ async fn a_server_out_of_memory_changes_nothing() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let ours = request();
-    assert!(matches!(store.acquire(&ours).await.unwrap(), Acquired::Granted(_)));
+    assert!(matches!(store.acquire(&ours).await.unwrap(), AcquireReply::Granted(_)));
     let value = server.command(&["GET", "x"]);
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let renewed = store.renew(&[lease(&ours)]).await;
     let told = |error: &Error| error.kind() == ErrorKind::Unavailable && !error.may_have_been_applied();
     assert!(matches!(&renewed[..], [Err(error)] if told(error)), "{renewed:?}");
     assert!(told(&store.release(&lease(&ours), Duration::ZERO).await.unwrap_err()));
-    assert!(matches!(store.acquire(&request()).await.unwrap(), Acquired::Busy(_)));
+    assert!(matches!(store.acquire(&request()).await.unwrap(), AcquireReply::Busy(_)));
     assert_eq!(server.command(&["GET", "x"]), value);
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
 }

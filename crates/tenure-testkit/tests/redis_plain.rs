@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Acquired, ErrorKind, Lease, Name, Owner, Place, Released, Request, Share, Store};
+use tenure::store::{AcquireReply, ReleaseReply, Request, Store};
+use tenure::{ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::RedisServer;
 
@@ -16,13 +17,13 @@ async fn open(url: &str) -> Arc<dyn Store> {
 }
 
 fn lease(owner: &Owner) -> Lease {
-    Lease { name: Name::new("door").unwrap(), owner: owner.clone(), share: Share::MUTEX, ttl: LONG, fence: None }
+    Lease::new(Name::new("door").unwrap(), owner.clone(), Share::MUTEX, LONG)
 }
 
 async fn take(store: &dyn Store) -> Lease {
-    let Lease { name, owner, share, ttl, .. } = lease(&Owner::mint("plain").unwrap());
-    let request = Request { name, owner, share, ttl, place: Place::None, repeatable: true, from: None };
-    assert!(matches!(store.acquire(&request).await.unwrap(), Acquired::Granted(_)));
+    let Lease { name, owner, share, ttl, .. } = lease(&Owner::generate("plain").unwrap());
+    let request = Request::new(name, owner, share, ttl);
+    assert!(matches!(store.acquire(&request).await.unwrap(), AcquireReply::Granted(_)));
     lease(&request.owner)
 }
 
@@ -30,7 +31,7 @@ async fn take(store: &dyn Store) -> Lease {
 async fn cycle(server: &RedisServer, store: &dyn Store) -> (usize, bool) {
     server.cli("CONFIG RESETSTAT");
     let held = take(store).await;
-    assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     assert_eq!(server.cli("EXISTS door"), "0");
     let (stats, errors) = (server.cli("INFO commandstats"), server.cli("INFO errorstats"));
     let ran = |line: &&str| line.starts_with("cmdstat_eval") && !line.contains(":calls=0,");
@@ -77,16 +78,16 @@ async fn a_release_says_the_same_by_command_and_by_script() {
         }
         let store = open(&url).await;
         let held = take(&*store).await;
-        let other = lease(&Owner::mint("other").unwrap());
-        assert_eq!(store.release(&other, Duration::ZERO).await.unwrap(), Released::NotHeld);
+        let other = lease(&Owner::generate("other").unwrap());
+        assert_eq!(store.release(&other, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
         assert_eq!(server.cli("GET door"), held.owner.to_string());
-        assert_eq!(store.release(&held, LONG).await.unwrap(), Released::Released);
-        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::Released, "it has been given up");
+        assert_eq!(store.release(&held, LONG).await.unwrap(), ReleaseReply::Released);
+        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), ReleaseReply::Released, "it has been given up");
         assert_eq!(server.cli("GET door"), held.owner.lingering().to_string(), "it lingers");
         server.cli("DEL door");
-        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::NotHeld);
+        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
         server.cli("LPUSH door x");
-        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::NotHeld, "a list is nobody's");
+        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld, "a list is nobody's");
         assert_eq!(server.cli("TYPE door"), "list");
         server.cli("DEL door");
     }
@@ -98,8 +99,8 @@ async fn who_may_run_no_scripts_takes_nothing() {
     let server = RedisServer::start();
     server.cli("ACL SETUSER app on >pw ~* &* +@all -@scripting");
     let store = open(&format!("redis://app:pw@{}", server.addr())).await;
-    let Lease { name, owner, share, ttl, .. } = lease(&Owner::mint("plain").unwrap());
-    let request = Request { name, owner, share, ttl, place: Place::None, repeatable: true, from: None };
+    let Lease { name, owner, share, ttl, .. } = lease(&Owner::generate("plain").unwrap());
+    let request = Request::new(name, owner, share, ttl);
     assert_eq!(store.acquire(&request).await.unwrap_err().kind(), ErrorKind::Refused);
     assert_eq!(server.cli("EXISTS door"), "0");
 }
@@ -113,8 +114,8 @@ async fn odd_names_and_values_are_given_up() {
         // A link of its own: what a server knows is asked once.
         let store = open(&server.url()).await;
         assert_eq!(server.command(&[&b"SET"[..], name.as_bytes(), owner]), "OK");
-        let held = Lease { name: Name::new(&name).unwrap(), ..lease(&Owner::from_bytes(owner)) };
-        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::Released, "{name:?} {owner:?}");
+        let held = lease(&Owner::from_bytes(owner)).with_name(Name::new(&name).unwrap());
+        assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), ReleaseReply::Released, "{name:?} {owner:?}");
         assert_eq!(server.command(&["EXISTS", &name]), 0);
     }
 }
@@ -127,7 +128,7 @@ async fn a_release_needs_no_memory() {
     for linger in [Duration::ZERO, LONG] {
         let held = take(&*store).await;
         server.cli("CONFIG SET maxmemory 1");
-        assert_eq!(store.release(&held, linger).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&held, linger).await.unwrap(), ReleaseReply::Released);
         server.cli("CONFIG SET maxmemory 0");
     }
     assert!(server.cli("GET door").starts_with("linger:"));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use tenure::{Acquired, Fence, Lease, Name, Notice, Owner, Place, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Notice, RenewReply, Request, Store};
+use tenure::{Fence, Lease, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::time::timeout;
@@ -23,13 +24,13 @@ async fn store(url: &str) -> RedisStore {
 }
 
 fn request(label: &str) -> Request {
-    let (name, owner) = (Name::new("door").unwrap(), Owner::mint(label).unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new("door").unwrap(), Owner::generate(label).unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 async fn granted(store: &dyn Store, request: &Request) -> Fence {
     match store.acquire(request).await.unwrap() {
-        Acquired::Granted(grant) => grant.fence.unwrap(),
+        AcquireReply::Granted(grant) => grant.fence.unwrap(),
         other => panic!("{other:?}"),
     }
 }
@@ -46,7 +47,7 @@ fn publish(server: &RedisServer, channel: &str, owner: &Owner) -> i64 {
 }
 
 async fn heard(notices: &mut Notices) {
-    assert_eq!(timeout(PATIENCE, notices.next()).await.expect("nothing was heard"), Some(Notice::Look));
+    assert_eq!(timeout(PATIENCE, notices.next()).await.expect("nothing was heard"), Some(Notice::Changed));
 }
 
 async fn is_quiet(notices: &mut Notices) -> bool {
@@ -171,18 +172,18 @@ async fn fences_rise_over_a_pushed_one() {
             let (theirs, ours) = (open().await, open().await);
             let held = request("other");
             granted(&*theirs, &held).await;
-            let place = Place::Join { keep: LONG, claim: PATIENCE };
-            let waiting = Request { place, ..request("host") };
+            let enqueue = Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE };
+            let waiting = request("host").with_enqueue(enqueue);
             let mut notices = ours.watch(&waiting).await.unwrap();
-            assert!(matches!(ours.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
+            assert!(matches!(ours.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
             // A counter that was not looked after for a second is lifted, and that would hide it.
             tokio::time::sleep(Duration::from_millis(1_050)).await;
-            let named = |name: &str| Request { name: Name::new(name).unwrap(), ..request("host") };
+            let named = |name: &str| request("host").with_name(Name::new(name).unwrap());
             let seen = granted(&*ours, &named("lift")).await.counter();
             server.cli(&format!("INCRBY tenure:fence {ahead}"));
             let lease = |request: &Request, fence| {
                 let Request { name, owner, share, .. } = request.clone();
-                Lease { name, owner, share, ttl: LONG, fence }
+                Lease::new(name, owner, share, LONG).with_fence(fence)
             };
             theirs.release(&lease(&held, None), Duration::ZERO).await.unwrap();
             let pushed = loop {
@@ -191,7 +192,7 @@ async fn fences_rise_over_a_pushed_one() {
                 }
             };
             if renewed {
-                assert!(matches!(ours.renew(&[lease(&waiting, Some(pushed))]).await[..], [Ok(Renewal::Renewed)]));
+                assert!(matches!(ours.renew(&[lease(&waiting, Some(pushed))]).await[..], [Ok(RenewReply::Renewed)]));
             }
             server.cli(&format!("SET tenure:fence {}", seen + 5));
             assert!(pushed.counter() > seen + 6, "{pushed:?} is not above {seen}");
@@ -221,7 +222,7 @@ async fn where_nothing_can_be_heard_locks_work() {
         let guard = locks.mutex("door").acquire().await.unwrap();
         assert!(is_quiet(&mut notices).await);
         proxy.cut();
-        assert!(matches!(guard.release().await.unwrap(), tenure::Release::Released), "{rule}");
+        assert!(matches!(guard.release().await.unwrap(), tenure::ReleaseOutcome::Released), "{rule}");
         heard(&mut notices).await;
         drop(store.watch(&mine).await.unwrap());
         assert!(format!("{store:?}").contains("channel: None"), "{rule}: {store:?}");

@@ -6,7 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{Acquired, ErrorKind, Lease, Name, Owner, Place, Released, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, Request, Store};
+use tenure::{ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::worker::Load;
 use tenure_testkit::{RedisServer, wait_until};
@@ -94,9 +95,9 @@ fn a_single_task_beside_a_crowd_has_its_turns() {
     }
 }
 
-fn request(label: &str, share: Share, place: Place) -> Request {
-    let (name, owner) = (Name::new("door").unwrap(), Owner::mint(label).unwrap());
-    Request { name, owner, share, ttl: Duration::from_secs(10), place, repeatable: true, from: None }
+fn request(label: &str, share: Share, place: Enqueue) -> Request {
+    let (name, owner) = (Name::new("door").unwrap(), Owner::generate(label).unwrap());
+    Request::new(name, owner, share, Duration::from_secs(10)).with_enqueue(place)
 }
 
 /// A name becomes free by itself while others wait for it as another kind: a lock of the asked kind is not made of their places.
@@ -104,19 +105,19 @@ fn request(label: &str, share: Share, place: Place) -> Request {
 async fn the_free_name_of_another_kind_of_line_is_not_taken() {
     let server = RedisServer::start();
     let store = Options::parse(&server.url()).unwrap().connect().await.unwrap();
-    let join = Place::Join { keep: Duration::from_secs(10), claim: Duration::from_secs(5) };
-    let (writer, reader) = (request("writer", Share::WRITE, Place::None), request("reader", Share::READ, join));
-    assert!(matches!(store.acquire(&writer).await.unwrap(), Acquired::Granted(_)));
-    assert!(matches!(store.acquire(&reader).await.unwrap(), Acquired::Busy(_)));
+    let join = Enqueue::Join { entry_ttl: Duration::from_secs(10), handoff_ttl: Duration::from_secs(5) };
+    let (writer, reader) = (request("writer", Share::WRITE, Enqueue::No), request("reader", Share::READ, join));
+    assert!(matches!(store.acquire(&writer).await.unwrap(), AcquireReply::Granted(_)));
+    assert!(matches!(store.acquire(&reader).await.unwrap(), AcquireReply::Busy(_)));
     server.cli("DEL door");
-    let other = request("other", Share::MUTEX, Place::None);
+    let other = request("other", Share::MUTEX, Enqueue::No);
     let error = store.acquire(&other).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, true), "{error}");
     let Request { name, owner, share, ttl, .. } = other;
-    let released = store.release(&Lease { name, owner, share, ttl, fence: None }, Duration::ZERO).await.unwrap();
-    assert_eq!(released, Released::Released);
+    let released = store.release(&Lease::new(name, owner, share, ttl), Duration::ZERO).await.unwrap();
+    assert_eq!(released, ReleaseReply::Released);
     assert_eq!(server.cli("TYPE door"), "none", "a reader was made the holder of a mutex");
-    let granted = store.acquire(&Request { place: Place::Keep, ..reader }).await.unwrap();
-    assert!(matches!(granted, Acquired::Granted(_)), "{granted:?}");
+    let granted = store.acquire(&reader.with_enqueue(Enqueue::Heartbeat)).await.unwrap();
+    assert!(matches!(granted, AcquireReply::Granted(_)), "{granted:?}");
     wait_until(OVER, "the readers' own kind", || server.cli("TYPE door") == "zset");
 }

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use tenure::{Acquired, Lease, Locker, Name, Owner, Place, Release, Released, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Lease, Locker, Name, Owner, ReleaseOutcome, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::task::JoinSet;
@@ -27,13 +28,12 @@ async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
 }
 
 fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("rules").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("rules").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 /// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.
@@ -41,17 +41,17 @@ async fn is_refused_and_cleared_up(server: &RedisServer, locks: &Locker) {
     tokio::time::sleep(TRUST).await;
     let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
     assert!(error.may_have_been_applied(), "{error}");
-    timeout(PATIENCE, locks.settled()).await.expect("the clean-up hangs");
+    timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
     assert_eq!(server.cli("EXISTS door"), "0", "the name was orphaned: {error}");
 }
 
 async fn takes(store: &RedisStore, request: &Request) {
     let answer = store.acquire(request).await.unwrap();
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
 }
 
 async fn warms_up(locks: &Locker) {
-    assert!(matches!(locks.mutex("warm").acquire().await.unwrap().release().await.unwrap(), Release::Released));
+    assert!(matches!(locks.mutex("warm").acquire().await.unwrap().release().await.unwrap(), ReleaseOutcome::Released));
 }
 
 /// The server is told to end the connection that was given up, though the first that was to replace it never came about: what is on its
@@ -66,7 +66,7 @@ async fn a_predecessor_is_ended_after_a_replacement_that_failed() {
     let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
     assert!(error.may_have_been_applied(), "{error}");
     proxy.accept();
-    timeout(PATIENCE, locks.settled()).await.expect("the clean-up hangs");
+    timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
     proxy.heal();
     // What was held arrives now, before this command of another client.
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -82,8 +82,8 @@ async fn a_given_value_is_given_up_once() {
         let proxy = Proxy::start(server.addr());
         let store = Options::parse(&format!("{}?timeout=400ms&scheme={scheme}", proxy.url())).unwrap().open().await.unwrap();
         let others = Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
-        let given = || Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..request("door") };
-        assert!(matches!(store.acquire(&given()).await.unwrap(), Acquired::Granted(_)), "{scheme}");
+        let given = || request("door").with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
+        assert!(matches!(store.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}");
         // So that the connection knows which commands and scripts the server has.
         let _ = store.release(&lease(&request("warm")), Duration::ZERO).await.unwrap();
         proxy.swallow_reply(1);
@@ -95,7 +95,7 @@ async fn a_given_value_is_given_up_once() {
         while !is_free().await {
             assert!(!releasing.is_finished(), "{scheme}: {releasing:?}");
         }
-        assert!(matches!(others.acquire(&given()).await.unwrap(), Acquired::Granted(_)), "{scheme}");
+        assert!(matches!(others.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}");
         let error = releasing.await.unwrap().unwrap_err();
         assert!(error.may_have_been_applied(), "{scheme}: {error}");
         assert!(!is_free().await, "{scheme}: the lease of another was given up");
@@ -132,11 +132,11 @@ async fn a_foreign_holder_is_looked_at_often() {
         let server = RedisServer::start();
         let store = store(&server.url()).await;
         server.cli(&format!("SET door {value} PX 60000"));
-        let place = Place::Join { keep: Duration::from_millis(2_500), claim: Duration::from_millis(1_500) };
-        let waiting = Request { place, ..request("door") };
+        let enqueue = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
+        let waiting = request("door").with_enqueue(enqueue);
         let _notices = store.watch(&waiting).await.unwrap();
-        let Acquired::Busy(busy) = store.acquire(&waiting).await.unwrap() else { panic!("it is not free") };
-        assert!(busy.ahead.is_some() && (busy.recheck <= Duration::from_millis(100)) == often, "{value}: {busy:?}");
+        let AcquireReply::Busy(busy) = store.acquire(&waiting).await.unwrap() else { panic!("it is not free") };
+        assert!(busy.position.is_some() && (busy.poll_interval <= Duration::from_millis(100)) == often, "{value}: {busy:?}");
     }
 }
 
@@ -174,9 +174,8 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
     server.cli("ACL SETUSER app on >pw ~* &* +@all");
     let store = store(&format!("redis://app:pw@{}", server.addr())).await;
     let kinds = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
-    let all: Vec<Request> = (0..12)
-        .map(|i| Request { share: kinds[i % 3], ..request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })) })
-        .collect();
+    let all: Vec<Request> =
+        (0..12).map(|i| request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })).with_share(kinds[i % 3])).collect();
     for (i, request) in all.iter().enumerate() {
         if i % 4 != 3 {
             takes(&store, request).await;
@@ -187,10 +186,10 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
     for (i, answer) in store.renew(&leases).await.into_iter().enumerate() {
         match (i, answer) {
             (4, Err(_)) => {}
-            (i, Ok(answer)) => assert_eq!(answer == Renewal::Gone, i % 4 == 3, "lease {i}: {answer:?}"),
+            (i, Ok(answer)) => assert_eq!(answer == RenewReply::Gone, i % 4 == 3, "lease {i}: {answer:?}"),
             (i, answer) => panic!("lease {i}: {answer:?}"),
         }
     }
-    assert_eq!(store.release(&leases[0], Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&leases[0], Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     wait_until(PATIENCE, "the release", || server.cli("EXISTS open:0") == "0");
 }

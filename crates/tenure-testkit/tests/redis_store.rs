@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Acquired, ErrorKind, Fence, Lease, Locker, Name, Owner, Place, Release, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, RenewReply, Request, Store};
+use tenure::{ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Certificates, Proxy, RedisServer, free_port, wait_until};
 
@@ -21,8 +22,8 @@ async fn open(url: &str, dialect: &str) -> Arc<dyn Store> {
 }
 
 fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("store").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("store").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 /// One cycle through a fresh connection.
@@ -30,7 +31,7 @@ async fn works(url: &str) {
     let locks = Locker::new(connect(url).await.unwrap());
     let guard = locks.mutex("door").acquire().await.unwrap();
     assert!(guard.fence().is_some());
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +45,7 @@ async fn passwords_users_databases_and_sockets() {
     let options = Options::parse(&format!("redis://127.0.0.1:{port}/5?prefix=app:")).unwrap().password("s3cr/t@");
     let store = options.connect().await.unwrap();
     let held = request("door");
-    assert!(matches!(store.acquire(&held).await.unwrap(), Acquired::Granted(_)));
+    assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
     let mut client = server.connect().unwrap();
     client.command(&["SELECT", "5"]).unwrap();
     assert_eq!(client.command(&["GET", "app:door"]).unwrap().text().as_bytes(), held.owner.as_bytes());
@@ -132,8 +133,8 @@ async fn every_refusal_has_its_class() {
     // Inside a script the server words it differently.
     server.cli("ACL SETUSER app +@all -del");
     let held = request("d");
-    assert!(matches!(user.acquire(&held).await.unwrap(), Acquired::Granted(_)));
-    let lease = tenure::Lease { name: held.name, owner: held.owner, share: held.share, ttl: held.ttl, fence: None };
+    assert!(matches!(user.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
+    let lease = tenure::Lease::new(held.name, held.owner, held.share, held.ttl);
     let error = user.release(&lease, Duration::ZERO).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("ACL"), "{error}");
@@ -171,14 +172,13 @@ async fn a_busy_server_is_waited_for() {
 /// A grant's counter, and the name is given up.
 async fn counter(store: &RedisStore, name: &str) -> u64 {
     let held = request(name);
-    let Acquired::Granted(grant) = store.acquire(&held).await.unwrap() else { panic!("{name} is not free") };
+    let AcquireReply::Granted(grant) = store.acquire(&held).await.unwrap() else { panic!("{name} is not free") };
     store.release(&lease(&held), Duration::ZERO).await.unwrap();
     grant.fence.unwrap().counter()
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 /// A counter that was lost is lifted to the server's time since 2026, to the microsecond: others compare theirs with it.
@@ -204,7 +204,7 @@ async fn the_counter_follows_the_servers_time() {
 async fn a_lifted_counter_is_what_the_next_grant_counts_from() {
     let server = RedisServer::start();
     let store = connect(&server.url()).await.unwrap();
-    let Acquired::Granted(grant) = store.acquire(&request("door")).await.unwrap() else { panic!("it is not free") };
+    let AcquireReply::Granted(grant) = store.acquire(&request("door")).await.unwrap() else { panic!("it is not free") };
     assert_eq!(server.cli("GET tenure:fence"), grant.fence.unwrap().counter().to_string());
     let stats = server.cli("INFO commandstats");
     assert_eq!(stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum::<u64>(), 1, "{stats}");
@@ -232,14 +232,14 @@ async fn a_lease_is_not_passed_on_without_a_number() {
     let server = RedisServer::start();
     let store = connect(&server.url()).await.unwrap();
     let held = request("door");
-    assert!(matches!(store.acquire(&held).await.unwrap(), Acquired::Granted(_)));
+    assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
     server.cli("SET tenure:fence soon");
-    let adopting = Request { from: Some(held.owner.clone()), ..request("door") };
+    let adopting = request("door").with_from(held.owner.clone());
     let error = store.acquire(&adopting).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
     assert!(error.to_string().contains("tenure:fence holds soon"), "{error}");
     assert_eq!(server.cli("GET tenure:fence"), "soon", "what somebody must look at is gone");
-    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed)]));
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
 }
 
 /// What stands at a name is another's, whatever it is: also a value without a byte.
@@ -248,7 +248,7 @@ async fn an_empty_value_is_anothers() {
     let server = RedisServer::start();
     let store = connect(&server.url()).await.unwrap();
     server.command(&["SET", "door", ""]);
-    let Acquired::Busy(busy) = store.acquire(&request("door")).await.unwrap() else { panic!("another's lock was taken") };
+    let AcquireReply::Busy(busy) = store.acquire(&request("door")).await.unwrap() else { panic!("another's lock was taken") };
     let holder = busy.holder.unwrap();
     assert_eq!((holder.owner.as_bytes(), holder.ttl), (&b""[..], None));
 }
@@ -263,9 +263,9 @@ async fn a_lease_granted_by_script_lasts_its_ttl() {
         let store = open(&proxy.url(), dialect).await;
         let held = request("door");
         // For less than what is left to the one it passes from: a crash of the new holder is to free it within the new ttl.
-        let adopting = Request { from: Some(held.owner.clone()), ttl: LONG / 2, ..request("door") };
+        let adopting = request("door").with_from(held.owner.clone()).with_ttl(LONG / 2);
         for asked in [&held, &held, &adopting] {
-            let Acquired::Granted(grant) = store.acquire(asked).await.unwrap() else { panic!("{dialect}: {asked:?}") };
+            let AcquireReply::Granted(grant) = store.acquire(asked).await.unwrap() else { panic!("{dialect}: {asked:?}") };
             let left = store.inspect(Some(&asked.name)).await.unwrap()[0].holders[0].ttl.unwrap();
             assert!(grant.ttl == asked.ttl && left <= asked.ttl && left + PATIENCE > asked.ttl, "{dialect}: {left:?} is left");
         }
@@ -274,7 +274,7 @@ async fn a_lease_granted_by_script_lasts_its_ttl() {
             let late = request(&format!("late {i}"));
             // Busy when the first command arrives, free when the second does.
             server.command(&["SET", late.name.as_str(), "another's", "PX", "100"]);
-            let Acquired::Granted(_) = store.acquire(&late).await.unwrap() else {
+            let AcquireReply::Granted(_) = store.acquire(&late).await.unwrap() else {
                 panic!("{dialect}: it is free, and was not given")
             };
             let left = store.inspect(Some(&late.name)).await.unwrap()[0].holders[0].ttl.unwrap();
@@ -289,8 +289,8 @@ async fn a_busy_name_tells_how_long_it_is_taken() {
     let server = RedisServer::start();
     let store = connect(&server.url()).await.unwrap();
     let held = request("door");
-    assert!(matches!(store.acquire(&held).await.unwrap(), Acquired::Granted(_)));
-    let Acquired::Busy(busy) = store.acquire(&request("door")).await.unwrap() else { panic!("two hold") };
+    assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
+    let AcquireReply::Busy(busy) = store.acquire(&request("door")).await.unwrap() else { panic!("two hold") };
     let left = busy.holder.unwrap().ttl.unwrap();
     assert!(left <= LONG && left + PATIENCE > LONG, "{left:?} is left");
 }
@@ -301,24 +301,24 @@ async fn what_stands_beside_a_name_is_no_lock() {
     for prefix in ["", "app:"] {
         let server = RedisServer::start();
         let store = connect(&format!("{}?prefix={prefix}", server.url())).await.unwrap();
-        let place = Place::Join { keep: LONG, claim: PATIENCE };
+        let enqueue = Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE };
         let (writer, reader) =
-            (Request { share: Share::WRITE, ..request("door") }, Request { share: Share::READ, place, ..request("door") });
-        assert!(matches!(store.acquire(&writer).await.unwrap(), Acquired::Granted(_)));
-        assert!(matches!(store.acquire(&reader).await.unwrap(), Acquired::Busy(_)));
+            (request("door").with_share(Share::WRITE), request("door").with_share(Share::READ).with_enqueue(enqueue));
+        assert!(matches!(store.acquire(&writer).await.unwrap(), AcquireReply::Granted(_)));
+        assert!(matches!(store.acquire(&reader).await.unwrap(), AcquireReply::Busy(_)));
         let beside = server.cli("KEYS *{*");
         assert_eq!(beside.lines().count(), 3, "{beside}");
         server.cli("FLUSHALL");
         for key in beside.lines() {
             let odd = request(key.strip_prefix(prefix).unwrap());
             for share in [Share::MUTEX, Share::READ] {
-                let error = store.acquire(&Request { share, ..odd.clone() }).await.unwrap_err();
+                let error = store.acquire(&odd.clone().with_share(share)).await.unwrap_err();
                 assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{key}: {error}");
             }
         }
         // What has other braces is a name like any other.
         for plain in ["{user}:q:door", "{CFEH}:x:door", "x{CFEH}:q:door"] {
-            assert!(matches!(store.acquire(&request(plain)).await.unwrap(), Acquired::Granted(_)), "{plain}");
+            assert!(matches!(store.acquire(&request(plain)).await.unwrap(), AcquireReply::Granted(_)), "{plain}");
         }
     }
 }
@@ -335,7 +335,7 @@ async fn a_connection_that_was_brought() {
     let guard = locks.mutex("door").acquire().await.unwrap();
     assert_eq!(server.cli("GET mine:door"), guard.token().to_string());
     guard.verify().await.unwrap();
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     assert_eq!(server.cli("EXISTS mine:door"), "0");
 }
 
@@ -344,7 +344,7 @@ async fn functions_in_a_cycle(server: &RedisServer, locks: &Locker, while_held: 
     let guard = locks.mutex("door").acquire().await.unwrap();
     server.cli("CONFIG RESETSTAT");
     server.cli(while_held);
-    assert!(matches!(guard.release().await.unwrap(), Release::Released), "{while_held}");
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released), "{while_held}");
     let stats = server.cli("INFO commandstats");
     let line = stats.lines().find_map(|line| line.trim().strip_prefix("cmdstat_fcall:"));
     let number = |field| line?.split(',').find_map(|part| part.strip_prefix(field))?.parse::<u64>().ok();
@@ -394,7 +394,7 @@ async fn functions_come_and_go() {
 async fn the_last_numbers_are_not_given_to_some() {
     let server = RedisServer::start();
     let store = connect(&server.url()).await.unwrap();
-    assert!(matches!(store.acquire(&request("warm-up")).await.unwrap(), Acquired::Granted(_)));
+    assert!(matches!(store.acquire(&request("warm-up")).await.unwrap(), AcquireReply::Granted(_)));
     for left in 0..4_u64 {
         server.cli(&format!("SET tenure:fence {}", (1_u64 << 53) - 1 - left));
         let error = store.acquire_all(&["a", "b", "c"].map(request)).await.unwrap_err();
@@ -427,9 +427,9 @@ async fn the_numbers_of_several_names_follow_one_another() {
 async fn the_dead_hide_nobody_who_waits() {
     let server = RedisServer::start();
     let store = connect(&server.url()).await.unwrap();
-    assert!(matches!(store.acquire(&request("door")).await.unwrap(), Acquired::Granted(_)));
-    let waiting = Request { place: Place::Join { keep: LONG, claim: PATIENCE }, ..request("door") };
-    assert!(matches!(store.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
+    assert!(matches!(store.acquire(&request("door")).await.unwrap(), AcquireReply::Granted(_)));
+    let waiting = request("door").with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE });
+    assert!(matches!(store.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
     let queue = server.cli("KEYS *:q:door");
     let dead = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], -i, 'dead' .. i) end";
     server.command(&["EVAL", dead, "1", &queue]);
@@ -438,15 +438,15 @@ async fn the_dead_hide_nobody_who_waits() {
     for _ in 0..2 {
         assert!(store.acquire_all(&["door", "attic"].map(request)).await.unwrap().is_none(), "it overtook who waits");
     }
-    let coming = Request { place: Place::Keep, ..waiting };
-    assert!(matches!(store.acquire(&coming).await.unwrap(), Acquired::Granted(_)));
+    let coming = waiting.with_enqueue(Enqueue::Heartbeat);
+    assert!(matches!(store.acquire(&coming).await.unwrap(), AcquireReply::Granted(_)));
 }
 
 /// A lease is taken over from somebody: the scripts know nobody by an empty owner.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_taken_over_from_nobody() {
     let server = RedisServer::start();
-    let from_nobody = Request { from: Some(Owner::from_bytes(&b""[..])), ..request("door") };
+    let from_nobody = request("door").with_from(Owner::from_bytes(&b""[..]));
     for dialect in ["native", "set-nx", "setnx-expire"] {
         let store = open(&server.url(), dialect).await;
         let error = store.acquire(&from_nobody).await.unwrap_err();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tenure::{Acquire, ErrorKind, Locker, Loss, Release};
+use tenure::{Acquire, EndReason, ErrorKind, Locker, ReleaseOutcome};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::time::timeout;
 
@@ -39,17 +39,17 @@ async fn users_locks(server: &RedisServer, parameters: &str) -> Locker {
 /// Every kind of lock of these names is taken, waited for, handed over and given up, between two processes.
 async fn works(ours: &Locker, theirs: &Locker, names: &[&str]) {
     let kinds: [fn(&Locker, &str) -> Acquire; 3] =
-        [|locks, name| locks.mutex(name), |locks, name| locks.write(name), |locks, name| locks.permits(name, 2, 3)];
+        [|locks, name| locks.mutex(name), |locks, name| locks.write(name), |locks, name| locks.semaphore(name, 3).permits(2)];
     for (name, kind) in names.iter().flat_map(|name| kinds.map(|kind| (*name, kind))) {
         let held = kind(ours, name).ttl(LONG).acquire().await.unwrap();
         let waits = kind(theirs, name).ttl(LONG);
         let waiting = tokio::spawn(async move { waits.acquire().await.unwrap() });
         let entry = async || ours.store().inspect(Some(&held.name())).await.unwrap();
         while entry().await[0].waiters == 0 {}
-        assert!(matches!(held.release().await.unwrap(), Release::Released), "{name}");
+        assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Released), "{name}");
         let next = timeout(PATIENCE, waiting).await.expect("it is not handed over").unwrap();
         next.verify().await.unwrap();
-        assert!(matches!(next.release().await.unwrap(), Release::Released), "{name}");
+        assert!(matches!(next.release().await.unwrap(), ReleaseOutcome::Released), "{name}");
     }
 }
 
@@ -79,7 +79,7 @@ async fn who_may_read_and_publish_changes_no_lock() {
     }
     assert!(!waiting.is_finished());
     assert_eq!(server.cli(&format!("ZRANGE {queue} 0 -1")), waiter, "its place");
-    assert!(matches!(held.release().await.unwrap(), Release::Released));
+    assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Released));
     let next = timeout(Duration::from_secs(5), waiting).await.expect("it is not handed over").unwrap();
     next.verify().await.unwrap();
 }
@@ -101,7 +101,7 @@ async fn who_may_write_one_prefix_is_confined_to_it() {
             let error = acquire.ttl(LONG).acquire().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Refused, "{parameters}: {error}");
         }
-        timeout(PATIENCE, outside.settled()).await.unwrap();
+        timeout(PATIENCE, outside.flush_releases()).await.unwrap();
     }
     for line in [
         "GET door",
@@ -140,7 +140,7 @@ async fn who_may_use_one_name_reaches_no_other_but_the_counter() {
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     }
     assert_eq!(inside.mutex("door").and("attic").acquire().await.unwrap_err().kind(), ErrorKind::Refused);
-    timeout(PATIENCE, inside.settled()).await.unwrap();
+    timeout(PATIENCE, inside.flush_releases()).await.unwrap();
     assert_eq!(server.cli("EXISTS door attic"), "0");
     for line in ["GET gate", "DEL gate", &format!("ZRANGE {queue} 0 0"), &format!("DEL {queue}")] {
         forbidden(&mut user, line);
@@ -157,7 +157,7 @@ async fn who_may_use_one_name_reaches_no_other_but_the_counter() {
     assert!(error.to_string().contains("delete the key tenure:fence"), "{error}");
     held.verify().await.unwrap();
     server.cli("DEL tenure:fence");
-    assert!(matches!(held.release().await.unwrap(), Release::Released));
+    assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Released));
     timeout(PATIENCE, waiting).await.expect("it is not handed over").unwrap().verify().await.unwrap();
     let _ = ours.mutex("attic").acquire().await.unwrap();
 }
@@ -186,8 +186,8 @@ async fn who_may_write_a_queue_has_others_publish() {
     assert_eq!(run(&["ZADD", &line, "-1", &waiter]), 1);
     run(&["HSET", &line.replacen(":q:", ":p:", 1), &waiter, &format!("99999999999999 1500 2500 1 1 {channel}")]);
     forbidden(&mut user, &format!("PUBLISH {channel} x"));
-    assert!(matches!(door.release().await.unwrap(), Release::Released));
+    assert!(matches!(door.release().await.unwrap(), ReleaseOutcome::Released));
     let guard = timeout(PATIENCE, waiting).await.expect("nobody published for it").unwrap();
-    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), Loss::Gone);
+    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), EndReason::Gone);
     gate.verify().await.unwrap();
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
-use tenure::{Acquired, Fence, Lease, Locker, Name, Notice, Owner, Place, Released, Request, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, Request, Store};
+use tenure::{Fence, Lease, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer};
 use tokio::task::JoinHandle;
@@ -24,23 +25,22 @@ async fn store(url: &str) -> RedisStore {
 }
 
 fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("wire").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("wire").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 fn joining(name: &str) -> Request {
-    let place = Place::Join { keep: Duration::from_millis(2_500), claim: Duration::from_millis(1_500) };
-    Request { place, ..request(name) }
+    let place = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
+    request(name).with_enqueue(place)
 }
 
 async fn takes(store: &RedisStore, request: &Request) {
     let answer = store.acquire(request).await.unwrap();
-    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
 }
 
 /// One that waits for the next notice, asleep when this returns.
@@ -62,12 +62,12 @@ async fn whoever_listens_is_woken() {
         let (held, waiting) = (request("door"), joining("door"));
         takes(&there, &held).await;
         let notices = here.watch(&waiting).await.unwrap();
-        assert!(matches!(here.acquire(&waiting).await.unwrap(), Acquired::Busy(busy) if busy.ahead == Some(0)));
+        assert!(matches!(here.acquire(&waiting).await.unwrap(), AcquireReply::Busy(busy) if busy.position == Some(0)));
         let waiter = asleep(notices).await;
         if cut {
             proxy.cut();
         } else {
-            assert_eq!(there.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
+            assert_eq!(there.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         }
         let told = timeout(SOON, waiter).await.expect("it sleeps on").unwrap().unwrap();
         assert_eq!(matches!(told, Notice::Granted { .. }), !cut, "{told:?}");
@@ -109,7 +109,7 @@ async fn pushes_do_not_keep_a_dead_connection_alive() {
     });
     let answer = store.acquire(&request("door")).await;
     done.store(true, Ordering::Relaxed);
-    assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
+    assert!(matches!(answer, Ok(AcquireReply::Granted(_))), "{answer:?}");
     drop(chatter);
 }
 
@@ -120,7 +120,7 @@ async fn a_connection_that_brings_a_large_answer_is_not_dead() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let store = store(&format!("{}?timeout=4s", proxy.url())).await;
-    let readers: Vec<Request> = (0..READERS).map(|_| Request { share: Share::READ, ..request("page") }).collect();
+    let readers: Vec<Request> = (0..READERS).map(|_| request("page").with_share(Share::READ)).collect();
     join_all(readers.iter().map(|reader| takes(&store, reader))).await;
     proxy.throttle(28_000);
     let started = Instant::now();
@@ -151,7 +151,7 @@ async fn without_leave_to_kill_commands_may_be_late() {
     let proxy = Proxy::start(server.addr());
     let locks = Locker::new(store(&format!("redis://app:pw@{}?timeout=400ms", proxy.addr())).await);
     drop(locks.mutex("warm").acquire().await.unwrap());
-    locks.settled().await;
+    locks.flush_releases().await;
     assert!(!locks.store().features().late_commands);
     proxy.swallow_reply(1);
     drop(locks.mutex("door").ttl(Duration::from_secs(3)).acquire().await.unwrap());
@@ -165,11 +165,11 @@ async fn out_of_memory_a_waiter_is_served() {
     let store = store(&server.url()).await;
     for share in [Share::MUTEX, Share::WRITE] {
         let name = format!("{}", share.weight());
-        let (held, waiting) = (Request { share, ..request(&name) }, Request { share, ..joining(&name) });
+        let (held, waiting) = (request(&name).with_share(share), joining(&name).with_share(share));
         takes(&store, &held).await;
-        assert!(matches!(store.acquire(&waiting).await.unwrap(), Acquired::Busy(busy) if busy.ahead == Some(0)));
+        assert!(matches!(store.acquire(&waiting).await.unwrap(), AcquireReply::Busy(busy) if busy.position == Some(0)));
         server.cli("CONFIG SET maxmemory 1");
-        assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         server.cli("CONFIG SET maxmemory 0");
         let entry = store.inspect(Some(&held.name)).await.unwrap().remove(0);
         assert_eq!(entry.holders[0].owner, waiting.owner);
@@ -197,7 +197,7 @@ async fn a_doubt_has_the_counter_lifted_at_once() {
 
 async fn fence(store: &RedisStore, name: &str) -> Fence {
     match store.acquire(&request(name)).await.unwrap() {
-        Acquired::Granted(grant) => grant.fence.unwrap(),
+        AcquireReply::Granted(grant) => grant.fence.unwrap(),
         other => panic!("{other:?}"),
     }
 }

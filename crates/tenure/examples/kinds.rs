@@ -34,7 +34,7 @@ async fn read_and_write(locks: &Locker) -> Result<(), Error> {
 /// At most three permits at once, here one for each task.
 async fn take_turns_at_a_pool(locks: &Locker) -> Result<(), Error> {
     let fetches = (0..6).map(|i| {
-        let permit = locks.permits("downloads", 1, 3);
+        let permit = locks.semaphore("downloads", 3);
         tokio::spawn(async move {
             let permit = permit.acquire().await?;
             permit.run(async { println!("download {i}") }).await?;

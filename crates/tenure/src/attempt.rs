@@ -6,9 +6,11 @@ use std::time::Duration;
 use crate::book::Orphan;
 use crate::locker::Core;
 use crate::room::Shape;
+use crate::settings::Settings;
+use crate::store::{AcquireReply, Enqueue, Grant, Request};
 use crate::tenure::{Tenure, Terms};
 use crate::wait::LONGEST_PLACE;
-use crate::{Acquire, Acquired, BootTime, Error, Fence, Grant, Guard, Lease, Name, Place, Request};
+use crate::{BootTime, Error, Fence, Guard, Name};
 
 /// One owner token on its way to the store. What it may have left there is cleared up when it is dropped unfinished.
 #[derive(Debug)]
@@ -27,21 +29,20 @@ impl Attempt {
     }
 
     /// Of a token that was never sent, as a try that leaves no place.
-    pub(crate) fn first(settings: &Acquire, name: &Name, shape: &Shape) -> Result<Self, Error> {
+    pub(crate) fn first(settings: &Settings, name: &Name, shape: &Shape) -> Result<Self, Error> {
         // The first lease covers the shortest hold even if the holder crashes at once.
         let ttl = shape.terms.ttl.max(shape.terms.min_hold);
-        let (name, owner, repeatable) = (name.clone(), settings.owner()?, shape.token.is_none());
-        let request = Request { name, owner, share: shape.share, ttl, place: Place::None, repeatable, from: None };
-        Ok(Self::new(&settings.core, request))
+        let request = Request::new(name.clone(), settings.owner()?, shape.share, ttl);
+        Ok(Self::new(&settings.core, request.with_generated(shape.token.is_none())))
     }
 
-    pub(crate) async fn send(&mut self) -> Result<Acquired, Error> {
+    pub(crate) async fn send(&mut self) -> Result<AcquireReply, Error> {
         let before = self.leaves();
         let answer = self.core.attempt(&self.request).await;
         let there = answer.as_ref().map(|answer| match answer {
-            Acquired::Granted(_) => true,
-            Acquired::Busy(busy) => busy.ahead.is_some(),
-            Acquired::Refused { .. } => false,
+            AcquireReply::Granted(_) => true,
+            AcquireReply::Busy(busy) => busy.position.is_some(),
+            AcquireReply::Refused { .. } => false,
         });
         self.heard(before, there);
         answer
@@ -76,7 +77,7 @@ impl Attempt {
 
     /// The guard of a grant; `None` where it came too late to be believed.
     pub(crate) fn won(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<Guard> {
-        let lease = self.lease(terms.ttl.min(grant.ttl), grant.fence);
+        let lease = self.request.lease().with_ttl(terms.ttl.min(grant.ttl)).with_fence(grant.fence);
         self.believed(Tenure::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
     }
 
@@ -89,34 +90,29 @@ impl Attempt {
         fence: Fence,
         claim: Duration,
     ) -> Option<Guard> {
-        let lease = self.lease(terms.ttl, Some(fence));
+        let lease = self.request.lease().with_ttl(terms.ttl).with_fence(fence);
         self.believed(Tenure::handed(lease, terms, Arc::clone(label), heard, claim, self.core.clock.now()))
     }
 
     fn believed(&mut self, mut tenure: Tenure) -> Option<Guard> {
-        (tenure.minted, tenure.late) = (self.request.repeatable, self.unheard);
+        (tenure.minted, tenure.late) = (self.request.generated, self.unheard);
         if tenure.loss(self.core.clock.now()).is_some() {
             return None;
         }
         self.dirty = false;
         Some(Guard::new(Arc::clone(&self.core), Arc::new(tenure)))
     }
-
-    fn lease(&self, ttl: Duration, fence: Option<Fence>) -> Lease {
-        let Request { name, owner, share, .. } = &self.request;
-        Lease { name: name.clone(), owner: owner.clone(), share: *share, ttl, fence }
-    }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
         // A given value may be another's claim: only what carries our own random bits is ours to clear up.
-        if self.dirty && self.request.repeatable {
+        if self.dirty && self.request.generated {
             let now = self.core.clock.now();
             // A place that is made late may be served at its very end.
-            let place = if self.request.place == Place::None { Duration::ZERO } else { LONGEST_PLACE };
+            let place = if self.request.enqueue == Enqueue::No { Duration::ZERO } else { LONGEST_PLACE };
             let until = now + self.request.ttl.max(place);
-            let lease = self.lease(self.request.ttl, None);
+            let lease = self.request.lease();
             self.core.watchdog.clear(Orphan { lease, lingers_until: now, until, late: self.unheard, once: false });
         }
     }

@@ -11,14 +11,15 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::guard::Release;
-use crate::{Entry, Error, Fence, Lease, Loss, Name, Owner, Released, Share, State};
+use crate::guard::ReleaseOutcome;
+use crate::settings::settings;
+use crate::{EndReason, Entry, Error, Fence, Lease, Name, Owner, Share, State};
 
 /// Takes locks in one store, blocking the calling thread.
 ///
 /// ```
 /// let locks = tenure::blocking::Locker::connect(async { Ok(tenure::Locker::new(tenure::MemoryStore::new())) })?;
-/// let guard = locks.acquire(locks.mutex("invoice/42"))?;
+/// let guard = locks.mutex("invoice/42").wait(std::time::Duration::from_secs(5)).acquire()?;
 /// assert_eq!(guard.state(), tenure::State::Held);
 /// guard.release()?;
 /// # Ok::<(), tenure::Error>(())
@@ -62,7 +63,7 @@ impl Drop for Background {
         if let Some(locks) = self.locks.take()
             && Handle::try_current().is_err()
         {
-            let _ = self.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.settled()).await });
+            let _ = self.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.flush_releases()).await });
         }
     }
 }
@@ -76,56 +77,45 @@ impl Locker {
     /// # Errors
     /// Those of the connection, and [`Unavailable`](crate::ErrorKind::Unavailable) when the thread cannot be started.
     pub fn connect(connecting: impl Future<Output = Result<crate::Locker, Error>>) -> Result<Self, Error> {
-        let no_thread = |e| Error::unavailable("the thread that renews locks could not be started").source(e);
+        let no_thread = |e| Error::unavailable("the thread that renews locks could not be started").with_source(e);
         let mut runtime = Background::start().map_err(no_thread)?;
         let locks = runtime.block_on(connecting)?;
         runtime.locks = Some(locks.clone());
         Ok(Self { locks, runtime: Arc::new(runtime) })
     }
 
-    /// See [`Locker::mutex`](crate::Locker::mutex); hand the result to [`acquire`](Locker::acquire).
-    pub fn mutex(&self, name: impl AsRef<str>) -> crate::Acquire {
-        self.locks.mutex(name)
+    /// See [`Locker::mutex`](crate::Locker::mutex).
+    pub fn mutex(&self, name: impl AsRef<str>) -> Acquire {
+        self.begin(self.locks.mutex(name))
     }
 
     /// See [`Locker::read`](crate::Locker::read).
-    pub fn read(&self, name: impl AsRef<str>) -> crate::Acquire {
-        self.locks.read(name)
+    pub fn read(&self, name: impl AsRef<str>) -> Acquire {
+        self.begin(self.locks.read(name))
     }
 
     /// See [`Locker::write`](crate::Locker::write).
-    pub fn write(&self, name: impl AsRef<str>) -> crate::Acquire {
-        self.locks.write(name)
+    pub fn write(&self, name: impl AsRef<str>) -> Acquire {
+        self.begin(self.locks.write(name))
     }
 
-    /// See [`Locker::permits`](crate::Locker::permits).
-    pub fn permits(&self, name: impl AsRef<str>, weight: u32, capacity: u32) -> crate::Acquire {
-        self.locks.permits(name, weight, capacity)
+    /// See [`Locker::semaphore`](crate::Locker::semaphore).
+    pub fn semaphore(&self, name: impl AsRef<str>, capacity: u32) -> Acquire {
+        self.begin(self.locks.semaphore(name, capacity))
     }
 
-    /// See [`Acquire::acquire`](crate::Acquire::acquire).
-    pub fn acquire(&self, settings: crate::Acquire) -> Result<Guard, Error> {
-        self.runtime.block_on(settings.acquire()).map(|guard| self.guard(guard))
+    /// See [`Locker::lock`](crate::Locker::lock).
+    pub fn lock(&self, name: impl AsRef<str>, share: Share) -> Acquire {
+        self.begin(self.locks.lock(name, share))
     }
 
-    /// See [`Acquire::try_acquire`](crate::Acquire::try_acquire).
-    pub fn try_acquire(&self, settings: crate::Acquire) -> Result<Option<Guard>, Error> {
-        Ok(self.runtime.block_on(settings.try_acquire())?.map(|guard| self.guard(guard)))
-    }
-
-    /// See [`AcquireAll::acquire`](crate::AcquireAll::acquire).
-    pub fn acquire_all(&self, settings: crate::AcquireAll) -> Result<Guards, Error> {
-        self.runtime.block_on(settings.acquire()).map(|guards| self.guards(guards))
-    }
-
-    /// See [`AcquireAll::try_acquire`](crate::AcquireAll::try_acquire).
-    pub fn try_acquire_all(&self, settings: crate::AcquireAll) -> Result<Option<Guards>, Error> {
-        Ok(self.runtime.block_on(settings.try_acquire())?.map(|guards| self.guards(guards)))
+    fn begin(&self, inner: crate::Acquire) -> Acquire {
+        Acquire { inner, runtime: Arc::clone(&self.runtime) }
     }
 
     /// See [`Locker::adopt`](crate::Locker::adopt).
     pub fn adopt(&self, lease: &Lease) -> Result<Guard, Error> {
-        self.runtime.block_on(self.locks.adopt(lease)).map(|guard| self.guard(guard))
+        self.runtime.block_on(self.locks.adopt(lease)).map(|guard| Guard::new(guard, &self.runtime))
     }
 
     /// See [`Locker::renew`](crate::Locker::renew).
@@ -134,7 +124,7 @@ impl Locker {
     }
 
     /// See [`Locker::release`](crate::Locker::release).
-    pub fn release(&self, lease: &Lease) -> Result<Released, Error> {
+    pub fn release(&self, lease: &Lease) -> Result<ReleaseOutcome, Error> {
         self.runtime.block_on(self.locks.release(lease))
     }
 
@@ -149,27 +139,94 @@ impl Locker {
     }
 
     /// See [`Locker::release_all`](crate::Locker::release_all).
-    pub fn release_all(&self) -> Vec<(Name, Result<Release, Error>)> {
+    pub fn release_all(&self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
         self.runtime.block_on(self.locks.release_all())
     }
 
-    /// See [`Locker::settled`](crate::Locker::settled).
-    pub fn settled(&self) {
-        self.runtime.block_on(self.locks.settled());
-    }
-
-    fn guard(&self, guard: crate::Guard) -> Guard {
-        Guard { guard, runtime: Arc::clone(&self.runtime) }
-    }
-
-    fn guards(&self, guards: crate::Guards) -> Guards {
-        Guards { guards, runtime: Arc::clone(&self.runtime) }
+    /// See [`Locker::flush_releases`](crate::Locker::flush_releases).
+    pub fn flush_releases(&self) {
+        self.runtime.block_on(self.locks.flush_releases());
     }
 }
 
 impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.locks.fmt(f)
+    }
+}
+
+/// One acquisition to be made; see [`crate::Acquire`].
+#[must_use = "nothing is acquired before acquire() or try_acquire() is called"]
+pub struct Acquire {
+    inner: crate::Acquire,
+    runtime: Arc<Background>,
+}
+
+settings!(Acquire, inner.settings);
+
+impl Acquire {
+    /// See [`Acquire::and`](crate::Acquire::and).
+    pub fn and(self, name: impl AsRef<str>) -> AcquireAll {
+        AcquireAll { inner: self.inner.and(name), runtime: self.runtime }
+    }
+
+    /// See [`Acquire::check`](crate::Acquire::check).
+    pub fn check(&self) -> Result<(), Error> {
+        self.inner.check()
+    }
+
+    /// See [`Acquire::acquire`](crate::Acquire::acquire).
+    pub fn acquire(self) -> Result<Guard, Error> {
+        self.runtime.block_on(self.inner.acquire()).map(|guard| Guard::new(guard, &self.runtime))
+    }
+
+    /// See [`Acquire::try_acquire`](crate::Acquire::try_acquire).
+    pub fn try_acquire(self) -> Result<Option<Guard>, Error> {
+        Ok(self.runtime.block_on(self.inner.try_acquire())?.map(|guard| Guard::new(guard, &self.runtime)))
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// An acquisition of several names, all or nothing; see [`crate::AcquireAll`].
+#[must_use = "nothing is acquired before acquire() or try_acquire() is called"]
+pub struct AcquireAll {
+    inner: crate::AcquireAll,
+    runtime: Arc<Background>,
+}
+
+settings!(AcquireAll, inner.settings);
+
+impl AcquireAll {
+    /// See [`AcquireAll::and`](crate::AcquireAll::and).
+    pub fn and(self, name: impl AsRef<str>) -> Self {
+        Self { inner: self.inner.and(name), ..self }
+    }
+
+    /// See [`AcquireAll::check`](crate::AcquireAll::check).
+    pub fn check(&self) -> Result<(), Error> {
+        self.inner.check()
+    }
+
+    /// See [`AcquireAll::acquire`](crate::AcquireAll::acquire).
+    pub fn acquire(self) -> Result<Guards, Error> {
+        Ok(Guards { guards: self.runtime.block_on(self.inner.acquire())?, runtime: self.runtime })
+    }
+
+    /// See [`AcquireAll::try_acquire`](crate::AcquireAll::try_acquire).
+    pub fn try_acquire(self) -> Result<Option<Guards>, Error> {
+        let guards = self.runtime.block_on(self.inner.try_acquire())?;
+        Ok(guards.map(|guards| Guards { guards, runtime: self.runtime }))
+    }
+}
+
+impl fmt::Debug for AcquireAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
     }
 }
 
@@ -181,9 +238,13 @@ pub struct Guard {
 }
 
 impl Guard {
+    fn new(guard: crate::Guard, runtime: &Arc<Background>) -> Self {
+        Self { guard, runtime: Arc::clone(runtime) }
+    }
+
     /// See [`Guard::reenter`](crate::Guard::reenter).
     pub fn reenter(&self) -> Self {
-        Self { guard: self.guard.reenter(), runtime: Arc::clone(&self.runtime) }
+        Self::new(self.guard.reenter(), &self.runtime)
     }
 
     /// See [`Guard::holds`](crate::Guard::holds).
@@ -192,7 +253,7 @@ impl Guard {
     }
 
     /// See [`Guard::name`](crate::Guard::name).
-    pub fn name(&self) -> Name {
+    pub fn name(&self) -> &Name {
         self.guard.name()
     }
 
@@ -207,7 +268,7 @@ impl Guard {
     }
 
     /// See [`Guard::token`](crate::Guard::token).
-    pub fn token(&self) -> Owner {
+    pub fn token(&self) -> &Owner {
         self.guard.token()
     }
 
@@ -226,9 +287,9 @@ impl Guard {
         self.guard.state()
     }
 
-    /// See [`Guard::loss`](crate::Guard::loss).
-    pub fn loss(&self) -> Option<Loss> {
-        self.guard.loss()
+    /// See [`Guard::end_reason`](crate::Guard::end_reason).
+    pub fn end_reason(&self) -> Option<EndReason> {
+        self.guard.end_reason()
     }
 
     /// See [`Guard::verify`](crate::Guard::verify).
@@ -247,11 +308,12 @@ impl Guard {
     }
 
     /// See [`Guard::release`](crate::Guard::release).
-    pub fn release(self) -> Result<Release, Error> {
+    pub fn release(self) -> Result<ReleaseOutcome, Error> {
         self.runtime.block_on(self.guard.release())
     }
 
     /// See [`Guard::into_lease`](crate::Guard::into_lease).
+    #[must_use = "the lease is all that can renew or release the name from now on"]
     pub fn into_lease(self) -> Lease {
         self.guard.into_lease()
     }
@@ -272,7 +334,7 @@ pub struct Guards {
 
 impl Guards {
     /// See [`Guards::fences`](crate::Guards::fences).
-    pub fn fences(&self) -> impl Iterator<Item = (Name, Option<Fence>)> {
+    pub fn fences(&self) -> impl Iterator<Item = (&Name, Option<Fence>)> {
         self.guards.fences()
     }
 
@@ -287,7 +349,7 @@ impl Guards {
     }
 
     /// See [`Guards::release`](crate::Guards::release).
-    pub fn release(self) -> Vec<(Name, Result<Release, Error>)> {
+    pub fn release(self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
         self.runtime.block_on(self.guards.release())
     }
 }
@@ -298,7 +360,7 @@ impl IntoIterator for Guards {
 
     /// The guards on their own, sorted by name.
     fn into_iter(self) -> Self::IntoIter {
-        let guards: Vec<_> = self.guards.into_iter().map(|guard| Guard { guard, runtime: Arc::clone(&self.runtime) }).collect();
+        let guards: Vec<_> = self.guards.into_iter().map(|guard| Guard::new(guard, &self.runtime)).collect();
         guards.into_iter()
     }
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::debug;
 
-use crate::tenure::{Loss, Tenure};
+use crate::store::{RenewReply, operation_timeout};
+use crate::tenure::{EndReason, Tenure};
 use crate::watchdog::{backoff, gone};
-use crate::{BootTime, Error, Lease, Renewal, operation_timeout};
+use crate::{BootTime, Error, Lease};
 
 pub(crate) type Id = u64;
 
@@ -72,7 +73,7 @@ pub(crate) struct Sent {
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct After {
-    ended: Vec<(Arc<Tenure>, Loss)>,
+    ended: Vec<(Arc<Tenure>, EndReason)>,
     answers: Vec<(Extension, Result<(), Error>)>,
 }
 
@@ -152,7 +153,7 @@ impl Book {
         let entry = self.held.get_mut(&id).ok_or_else(gone)?;
         // One whose caller has gone away, and that was not sent yet, gives way to this one.
         if entry.extension.as_ref().is_some_and(|other| !other.answer.is_closed()) {
-            return Err(Error::invalid("the lease is being extended already").fix("await the other extend first"));
+            return Err(Error::invalid("the lease is being extended already").with_hint("await the other extend first"));
         }
         entry.extension = Some(extension);
         if !entry.in_flight {
@@ -233,7 +234,7 @@ impl Book {
     }
 
     /// Enters what came of a renewal that was sent at `sent_at`.
-    pub(crate) fn renewed(&mut self, sent: Sent, sent_at: BootTime, answer: Result<Renewal, Error>, now: BootTime) -> After {
+    pub(crate) fn renewed(&mut self, sent: Sent, sent_at: BootTime, answer: Result<RenewReply, Error>, now: BootTime) -> After {
         let Sent { id, lease, extension } = sent;
         let mut after = After::default();
         let Some(entry) = self.held.get_mut(&id) else { return after };
@@ -242,20 +243,20 @@ impl Book {
         let outcome = match answer {
             // An answer that comes after the deadline is too late: somebody may have been told already.
             _ if tenure.loss(now).is_some() => Err(gone()),
-            Ok(Renewal::Renewed) => {
+            Ok(RenewReply::Renewed) => {
                 if let Some(extension) = &extension {
                     tenure.set_ttl(extension.ttl);
                 }
                 tenure.believe(sent_at, lease.ttl);
                 self.follow(id);
                 if tenure.terms.renews {
-                    self.schedule(id, sent_at + tenure.lease().ttl / 3);
+                    self.schedule(id, sent_at + tenure.kept().ttl / 3);
                 }
                 Ok(())
             }
-            Ok(Renewal::Gone) => {
+            Ok(RenewReply::Gone) => {
                 self.remove(id);
-                after.ended.push((tenure, Loss::Gone));
+                after.ended.push((tenure, EndReason::Gone));
                 Err(gone())
             }
             Err(error) => {
@@ -321,13 +322,13 @@ mod tests {
     }
 
     fn held(book: &mut Book, since: u64) -> (Id, Arc<Tenure>) {
-        let (name, owner) = (Name::new("n").unwrap(), Owner::mint("").unwrap());
-        let lease = Lease { name, owner, share: Share::MUTEX, ttl: TTL, fence: None };
+        let (name, owner) = (Name::new("n").unwrap(), Owner::generate("").unwrap());
+        let lease = Lease::new(name, owner, Share::MUTEX, TTL);
         let guard = Duration::from_secs(3);
         let terms = Terms {
             ttl: TTL,
             drift: 0.01,
-            guard,
+            safety_margin: guard,
             renews: true,
             max_hold: None,
             min_hold: Duration::ZERO,
@@ -337,7 +338,7 @@ mod tests {
         (book.hold(Arc::clone(&tenure)).0, tenure)
     }
 
-    const RENEWED: Result<Renewal, Error> = Ok(Renewal::Renewed);
+    const RENEWED: Result<RenewReply, Error> = Ok(RenewReply::Renewed);
 
     #[test]
     fn an_answer_after_the_deadline_changes_nothing() {

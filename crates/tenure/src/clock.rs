@@ -63,7 +63,7 @@ impl BootTime {
 }
 
 fn refused(error: std::io::Error) -> Error {
-    Error::unavailable("the boot-time clock cannot be read").source(error).fix("have the sandbox allow clock_gettime")
+    Error::unavailable("the boot-time clock cannot be read").with_source(error).with_hint("have the sandbox allow clock_gettime")
 }
 
 impl Add<Duration> for BootTime {

@@ -13,7 +13,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     let seconds = text.parse::<f64>().ok().filter(|_| is_number(text)).or_else(|| sum_of_parts(text));
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or_else(|| {
         Error::invalid(format!("{text:?} is not a duration"))
-            .fix("write 500ms, 30s, 5m, 1h, 1m30s or a number of seconds such as 2.5")
+            .with_hint("write 500ms, 30s, 5m, 1h, 1m30s or a number of seconds such as 2.5")
     })
 }
 

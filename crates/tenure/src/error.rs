@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::Holder;
 
@@ -31,23 +32,26 @@ pub enum ErrorKind {
 
 /// An error with its reason, the fix where there is one, and whether the call may have been applied.
 ///
-/// The text is one line: what failed, why, and what to do. Secrets are never in it.
-pub struct Error(Box<Inner>);
+/// The text is one line: what failed, why, and what to do. Secrets are never in it. Clones are cheap, and keep the
+/// [source](StdError::source).
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     what: String,
-    fix: Option<String>,
+    hint: Option<String>,
     maybe_applied: bool,
     holder: Option<Holder>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     /// An error of `kind` whose call was certainly not applied.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let what = what.into();
-        Self(Box::new(Inner { kind, what, fix: None, maybe_applied: false, holder: None, source: None }))
+        Self(Arc::new(Inner { kind, what, hint: None, maybe_applied: false, holder: None, source: None }))
     }
 
     /// An [`ErrorKind::Invalid`].
@@ -72,29 +76,29 @@ impl Error {
 
     /// Says what the reader can do about it.
     #[must_use]
-    pub fn fix(mut self, fix: impl Into<String>) -> Self {
-        self.0.fix = Some(fix.into());
+    pub fn with_hint(mut self, fix: impl Into<String>) -> Self {
+        self.inner().hint = Some(fix.into());
         self
     }
 
     /// Marks that the call may have been applied, or may still be.
     #[must_use]
     pub fn maybe_applied(mut self) -> Self {
-        self.0.maybe_applied = true;
+        self.inner().maybe_applied = true;
         self
     }
 
     /// Keeps the error below this one.
     #[must_use]
-    pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into());
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.inner().source = Some(source.into().into());
         self
     }
 
     /// Names who held the name.
     #[must_use]
     pub(crate) fn held_by(mut self, holder: Option<Holder>) -> Self {
-        self.0.holder = holder;
+        self.inner().holder = holder;
         self
     }
 
@@ -121,18 +125,13 @@ impl Error {
     /// Puts what the caller was doing in front of the text.
     #[must_use]
     pub fn context(mut self, doing: impl fmt::Display) -> Self {
-        self.0.what = format!("{doing}: {}", self.0.what);
+        self.inner().what = format!("{doing}: {}", self.0.what);
         self
     }
 
-    /// The same error once more, for each of several leases that one failed call was about.
-    #[must_use]
-    pub fn copy(&self) -> Self {
-        let mut copy = Self::new(self.0.kind, self.0.what.clone());
-        copy.0.fix.clone_from(&self.0.fix);
-        copy.0.maybe_applied = self.0.maybe_applied;
-        copy.0.holder.clone_from(&self.0.holder);
-        copy
+    /// What can be changed: an error that others have is copied first.
+    fn inner(&mut self) -> &mut Inner {
+        Arc::make_mut(&mut self.0)
     }
 }
 
@@ -142,7 +141,7 @@ impl fmt::Display for Error {
         if let Some(source) = &self.0.source {
             write!(f, ": {source}")?;
         }
-        if let Some(fix) = &self.0.fix {
+        if let Some(fix) = &self.0.hint {
             write!(f, "; {fix}")?;
         }
         Ok(())

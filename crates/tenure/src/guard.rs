@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use crate::book::Id;
 use crate::locker::Core;
 use crate::room::Shape;
-use crate::tenure::{Loss, State, Tenure};
+use crate::store::{AcquireReply, Enqueue, Request};
+use crate::tenure::{EndReason, Kept, State, Tenure};
 use crate::watchdog::gone;
-use crate::{Acquired, BootTime, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Place, Request, Share};
+use crate::{BootTime, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
 /// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
 ///
@@ -36,9 +37,8 @@ pub struct Guard {
 }
 
 /// How a release went.
-#[derive(Debug)]
-#[must_use = "whether the name was still ours when it was given up"]
-pub enum Release {
+#[derive(Clone, Debug)]
+pub enum ReleaseOutcome {
     /// The name was ours and is free, or another's already (or lingers, see [`linger`](crate::Acquire::linger)).
     Released,
     /// So many other guards stand for the same tenure; see [`Guard::reenter`].
@@ -72,23 +72,23 @@ impl Guard {
     }
 
     /// What is held.
-    pub fn name(&self) -> Name {
-        self.tenure.lease().name
+    pub fn name(&self) -> &Name {
+        &self.tenure.name
     }
 
     /// How much of the name is held. A [downgrade](Guard::downgrade) lowers it when it begins, whatever comes of it.
     pub fn share(&self) -> Share {
-        self.tenure.lease().share
+        self.tenure.kept().share
     }
 
     /// The number to hand to the guarded resource; `None` where the store does not count.
     pub fn fence(&self) -> Option<Fence> {
-        self.tenure.lease().fence
+        self.tenure.kept().fence
     }
 
     /// The owner token that names this claim at the store.
-    pub fn token(&self) -> Owner {
-        self.tenure.lease().owner
+    pub fn token(&self) -> &Owner {
+        &self.tenure.owner
     }
 
     /// How long the tenure can be believed from now if no renewal is answered; zero once it is lost.
@@ -112,7 +112,7 @@ impl Guard {
     }
 
     /// Why the tenure ended; `None` while it stands.
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn end_reason(&self) -> Option<EndReason> {
         self.tenure.loss(self.core.clock.now())
     }
 
@@ -127,19 +127,18 @@ impl Guard {
     pub async fn verify(&self) -> Result<(), Error> {
         self.core.watchdog.tend();
         self.check()?;
-        let lease = self.tenure.lease();
-        let entries = self.core.looked(self.core.store.inspect(Some(&lease.name))).await?;
+        let entries = self.core.looked(self.core.store.inspect(Some(self.name()))).await?;
         // What the guard claims only shrinks, so what it claims now was the store's when it answered.
         let claimed = self.share();
-        let ours = |holder: &Holder| holder.owner == lease.owner && holder.share.weight() >= claimed.weight();
+        let ours = |holder: &Holder| holder.owner == *self.token() && holder.share.weight() >= claimed.weight();
         if !entries.iter().flat_map(|entry| &entry.holders).any(ours) {
-            self.core.watchdog.lose(self.id, Loss::Gone);
+            self.core.watchdog.lose(self.id, EndReason::Gone);
         }
         self.check()
     }
 
     /// Resolves when the tenure ends, with the reason. It stays useful after the guard is gone.
-    pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
+    pub fn lost(&self) -> impl Future<Output = EndReason> + Send + use<> {
         let (tenure, clock) = (Arc::clone(&self.tenure), Arc::clone(&self.core.clock));
         async move { tenure.over(&*clock).await }
     }
@@ -176,7 +175,7 @@ impl Guard {
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         self.check()?;
         let terms = crate::tenure::Terms { ttl, ..self.tenure.terms };
-        crate::acquire::check_terms(&self.core, &terms)?;
+        crate::settings::check_terms(&self.core, &terms)?;
         self.core.watchdog.extend(self.id, ttl).await
     }
 
@@ -195,33 +194,33 @@ impl Guard {
     /// more. The lease does not pass to another task of this process any more.
     pub async fn downgrade(&self, share: Share) -> Result<(), Error> {
         self.check()?;
-        let Lease { name, owner, share: held, ttl, .. } = self.tenure.lease();
+        let (name, Kept { share: held, ttl, .. }) = (self.name(), self.tenure.kept());
         if !self.tenure.minted {
             let what = format!("the owner of {name:?} was given, and another may hold by the same value");
-            return Err(Error::invalid(what).fix("release it, and take the smaller share"));
+            return Err(Error::invalid(what).with_hint("release it, and take the smaller share"));
         }
         if share.kind() != held.kind() || share.weight() > held.weight() {
             let what = format!("{share:?} of {name:?} is not a part of {held:?}");
-            return Err(Error::invalid(what).fix("take a larger share with an acquisition of its own"));
+            return Err(Error::invalid(what).with_hint("take a larger share with an acquisition of its own"));
         }
         if share == held && !self.tenure.is_shrinking() {
             return self.check();
         }
         // As a heartbeat, which takes nothing that the owner does not hold: one that runs after the release finds nothing.
-        let request = Request { name, owner, share, ttl, place: Place::Keep, repeatable: true, from: None };
+        let request = Request::new(name.clone(), self.token().clone(), share, ttl).with_enqueue(Enqueue::Heartbeat);
         // Before anything is sent: the store may shrink the share, and nobody may be left to hear of it.
         self.tenure.shrink(share);
         match self.core.attempt(&request).await? {
-            Acquired::Granted(grant) => {
+            AcquireReply::Granted(grant) => {
                 self.tenure.set_fence(grant.fence);
                 self.tenure.shrunk(share);
                 self.check()
             }
-            Acquired::Busy(_) => {
-                self.core.watchdog.lose(self.id, Loss::Gone);
+            AcquireReply::Busy(_) => {
+                self.core.watchdog.lose(self.id, EndReason::Gone);
                 Err(self.lost_error())
             }
-            Acquired::Refused { why, .. } => Err(Error::unavailable(why)),
+            AcquireReply::Refused { why, .. } => Err(Error::unavailable(why)),
         }
     }
 
@@ -232,24 +231,25 @@ impl Guard {
     ///
     /// # Cancel safety
     /// A dropped future leaves the release to the background.
-    pub async fn release(mut self) -> Result<Release, Error> {
+    pub async fn release(mut self) -> Result<ReleaseOutcome, Error> {
         match self.leave() {
-            0 if !self.tenure.give_up() => Ok(Release::WasLost),
-            0 if self.hand_on() => Ok(Release::Released),
+            0 if !self.tenure.give_up() => Ok(ReleaseOutcome::WasLost),
+            0 if self.hand_on() => Ok(ReleaseOutcome::Released),
             0 => {
                 self.core.watchdog.forget(self.id);
                 self.core.release(Arc::clone(&self.tenure)).await
             }
-            others => Ok(Release::StillHeld(others)),
+            others => Ok(ReleaseOutcome::StillHeld(others)),
         }
     }
 
     /// Ends this guard's belief without releasing, so that the lease can be [adopted](crate::Locker::adopt) elsewhere within its
     /// ttl. Nobody renews it meanwhile. Other guards of the tenure are lost.
+    #[must_use = "the lease is all that can renew or release the name from now on"]
     pub fn into_lease(self) -> Lease {
         self.core.watchdog.forget(self.id);
         self.tenure.give_up();
-        self.tenure.end(Loss::GivenUp);
+        self.tenure.end(EndReason::Released);
         self.tenure.lease()
     }
 
@@ -287,9 +287,9 @@ impl Guard {
         if rooms.are_empty() {
             return false;
         }
-        let (lease, terms, label) = (self.tenure.lease(), &self.tenure.terms, &self.tenure.label);
+        let (share, terms, label) = (self.share(), &self.tenure.terms, &self.tenure.label);
         let like =
-            |shape: &Shape| shape.share == lease.share && shape.terms == *terms && shape.label == *label && shape.token.is_none();
+            |shape: &Shape| shape.share == share && shape.terms == *terms && shape.label == *label && shape.token.is_none();
         let next = |asks_time: bool| {
             if !store.features().cohort || (asks_time && !self.tenure.leaves_time()) {
                 return None;
@@ -297,7 +297,7 @@ impl Guard {
             let tenure = watchdog.pass_on(self.id)?;
             Some(Self { core: Arc::clone(&self.core), tenure, id: self.id, others: None })
         };
-        rooms.pass(&lease.name, like, next)
+        rooms.pass(self.name(), like, next)
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -305,8 +305,8 @@ impl Guard {
     }
 
     fn lost_error(&self) -> Error {
-        let name = self.tenure.lease().name;
-        match self.loss() {
+        let name = self.name();
+        match self.end_reason() {
             Some(loss) => Error::new(ErrorKind::Lost, format!("{name:?} was lost: {loss}")),
             None => gone().context(format_args!("{name:?}")),
         }
@@ -342,16 +342,15 @@ impl Drop for Guard {
             self.core.watchdog.forget(self.id);
             self.core.clear(&self.tenure);
         }
-        self.tenure.end(Loss::GivenUp);
+        self.tenure.end(EndReason::Released);
     }
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lease = self.tenure.lease();
         f.debug_struct("Guard")
-            .field("name", &lease.name)
-            .field("fence", &lease.fence)
+            .field("name", self.name())
+            .field("fence", &self.fence())
             .field("state", &self.state())
             .finish_non_exhaustive()
     }

@@ -22,6 +22,9 @@
 //! `docs/calls.md` has the calls of others beside ours: those of a PHP class, of Redisson, of Spring and of `SET NX`. `docs/choosing.md`
 //! says which scheme to use beside whom.
 
+// Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
+#![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
+
 mod acquire;
 mod attempt;
 pub mod blocking;
@@ -32,31 +35,30 @@ mod error;
 mod fence;
 mod guard;
 mod locker;
-mod memory;
 mod multi;
 mod name;
 mod owner;
-pub mod record;
 mod room;
+mod setters;
+mod settings;
 mod share;
-mod store;
+pub mod store;
 mod tenure;
 mod wait;
 mod watchdog;
 
-pub use crate::acquire::{Acquire, Waiting};
+pub use crate::acquire::Acquire;
 pub use crate::clock::{BootClock, BootTime, Clock};
 pub use crate::duration::{format_duration, parse_duration};
 pub use crate::error::{Error, ErrorKind};
 pub use crate::fence::Fence;
-pub use crate::guard::{Guard, Release};
+pub use crate::guard::{Guard, ReleaseOutcome};
 pub use crate::locker::{Locker, LockerBuilder, default_label};
-pub use crate::memory::MemoryStore;
 pub use crate::multi::{AcquireAll, Guards};
 pub use crate::name::Name;
 pub use crate::owner::Owner;
+pub use crate::settings::Waiting;
 pub use crate::share::{Kind, Share};
-pub use crate::store::{
-    Acquired, Busy, Entry, Features, Grant, Holder, Lease, Notice, Place, Released, Renewal, Request, Store, operation_timeout,
-};
-pub use crate::tenure::{Loss, State};
+pub use crate::store::memory::MemoryStore;
+pub use crate::store::{Entry, Holder, Lease};
+pub use crate::tenure::{EndReason, State};

@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::acquire::{Acquire, check_ttl};
+use crate::acquire::Acquire;
 use crate::book::Orphan;
-use crate::guard::Release;
+use crate::guard::ReleaseOutcome;
 use crate::owner::check_label;
 use crate::room::Rooms;
+use crate::settings::{Settings, check_ttl};
+use crate::store::{AcquireReply, Grant, ReleaseReply, RenewReply, Request, Store};
 use crate::tenure::Tenure;
 use crate::watchdog::{Watchdog, gone, no_answer};
-use crate::{
-    Acquired, BootClock, BootTime, Clock, Entry, Error, ErrorKind, Grant, Guard, Lease, Loss, Name, Released, Renewal, Request,
-    Share, Store,
-};
+use crate::{BootClock, BootTime, Clock, EndReason, Entry, Error, ErrorKind, Guard, Lease, Name, Share};
 
 /// Takes locks in one store. Cheap to clone; clones share one watchdog.
 ///
@@ -42,7 +41,7 @@ pub(crate) struct Core {
     pub(crate) rooms: Rooms,
     pub(crate) label: Arc<str>,
     pub(crate) ttl: Duration,
-    pub(crate) guard: Option<Duration>,
+    pub(crate) safety_margin: Option<Duration>,
     pub(crate) drift: f64,
     /// The store has answered once: from then on an outage is something to wait out.
     pub(crate) answered: AtomicBool,
@@ -64,7 +63,7 @@ impl Locker {
             clock: Arc::new(BootClock),
             label: default_label(),
             ttl: Duration::from_secs(30),
-            guard: None,
+            safety_margin: None,
             drift: 0.01,
         }
     }
@@ -72,7 +71,7 @@ impl Locker {
     /// Begins to take the mutex `name`. Nothing happens before [`acquire`](Acquire::acquire) or
     /// [`try_acquire`](Acquire::try_acquire); a bad name is told there.
     pub fn mutex(&self, name: impl AsRef<str>) -> Acquire {
-        self.lock(name, Ok(Share::MUTEX))
+        self.lock(name, Share::MUTEX)
     }
 
     /// Begins to read under the read/write lock `name`: any number of readers hold it together.
@@ -80,24 +79,29 @@ impl Locker {
     /// Readers do not pass a writer who waits. The [fence](Guard::fence) of a reader orders it among the grants of the name; a
     /// guarded resource compares it with the largest fence of a *writer* and does not remember it, else it refuses live readers.
     pub fn read(&self, name: impl AsRef<str>) -> Acquire {
-        self.lock(name, Ok(Share::READ))
+        self.lock(name, Share::READ)
     }
 
     /// Begins to write under the read/write lock `name`, alone. [`Guard::downgrade`] makes the writer a reader.
     pub fn write(&self, name: impl AsRef<str>) -> Acquire {
-        self.lock(name, Ok(Share::WRITE))
+        self.lock(name, Share::WRITE)
     }
 
-    /// Begins to take `weight` of the `capacity` permits of the semaphore `name`.
+    /// Begins to take one of the `capacity` permits of the semaphore `name`, or more of them: [`Acquire::permits`].
     ///
     /// Permits are leases: those of a holder that crashed come back when their ttl has passed. Their fences order grants and
     /// exclude nobody, as those of [readers](Locker::read). All who use the name say the same capacity.
-    pub fn permits(&self, name: impl AsRef<str>, weight: u32, capacity: u32) -> Acquire {
-        self.lock(name, Share::permits(weight, capacity))
+    pub fn semaphore(&self, name: impl AsRef<str>, capacity: u32) -> Acquire {
+        self.begin(name, Share::permits(1, capacity))
     }
 
-    fn lock(&self, name: impl AsRef<str>, share: Result<Share, Error>) -> Acquire {
-        Acquire::new(Arc::clone(&self.core), Name::new(name), share)
+    /// Begins to take a share of `name`, for programs that learn the kind of lock when they run.
+    pub fn lock(&self, name: impl AsRef<str>, share: Share) -> Acquire {
+        self.begin(name, Ok(share))
+    }
+
+    fn begin(&self, name: impl AsRef<str>, share: Result<Share, Error>) -> Acquire {
+        Acquire { name: Name::new(name), settings: Settings::new(Arc::clone(&self.core), share) }
     }
 
     /// The store below.
@@ -119,7 +123,7 @@ impl Locker {
     /// # Cancel safety
     /// A dropped future may have taken the lease over; the new owner is then released.
     pub async fn adopt(&self, lease: &Lease) -> Result<Guard, Error> {
-        self.lock(&lease.name, Ok(lease.share)).ttl(lease.ttl).adopt(lease).await
+        self.lock(&lease.name, lease.share).ttl(lease.ttl).adopt(lease).await
     }
 
     /// Renews a lease of whoever holds its token, once, so that it lasts at least its ttl from now. Nothing is believed or renewed
@@ -135,8 +139,8 @@ impl Locker {
         let leases = std::slice::from_ref(lease);
         let mut answers = self.core.limited(lease.ttl, async { Ok(self.core.store.renew(leases).await) }).await?;
         match answers.pop() {
-            Some(Ok(Renewal::Renewed)) => Ok(()),
-            Some(Ok(Renewal::Gone)) => Err(gone().context(format_args!("{:?}", lease.name))),
+            Some(Ok(RenewReply::Renewed)) => Ok(()),
+            Some(Ok(RenewReply::Gone)) => Err(gone().context(format_args!("{:?}", lease.name))),
             Some(Err(error)) => Err(error),
             None => Err(Error::unavailable("the store gave no answer for the lease").maybe_applied()),
         }
@@ -149,8 +153,22 @@ impl Locker {
     ///
     /// # Cancel safety
     /// After a dropped future the lease may have been given up or not; it may be called again. Nothing is done in the background.
-    pub async fn release(&self, lease: &Lease) -> Result<Released, Error> {
-        self.core.limited(lease.ttl, self.core.store.release(lease, Duration::ZERO)).await
+    pub async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome, Error> {
+        self.release_lingering(lease, Duration::ZERO).await
+    }
+
+    /// Gives up a lease as [`release`](Locker::release) does, and keeps the name taken by nobody for `linger`.
+    ///
+    /// # Errors
+    /// As [`release`](Locker::release).
+    ///
+    /// # Cancel safety
+    /// As [`release`](Locker::release).
+    pub async fn release_lingering(&self, lease: &Lease, linger: Duration) -> Result<ReleaseOutcome, Error> {
+        match self.core.limited(lease.ttl, self.core.store.release(lease, linger)).await? {
+            ReleaseReply::Released => Ok(ReleaseOutcome::Released),
+            ReleaseReply::NotHeld => Ok(ReleaseOutcome::WasLost),
+        }
     }
 
     /// Who holds `name`; `None` when it is free. What it says may be over when it arrives.
@@ -174,15 +192,15 @@ impl Locker {
 
     /// Gives up everything that this locker holds and says how each release went.
     ///
-    /// The guards that are left learn it: they are lost, by [`Loss::GivenUp`](crate::Loss::GivenUp).
+    /// The guards that are left learn it: they are lost, by [`EndReason::Released`](EndReason::Released).
     ///
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
-    pub async fn release_all(&self) -> Vec<(Name, Result<Release, Error>)> {
+    pub async fn release_all(&self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
         let all = self.core.watchdog.give_up_all();
         let given_up = all.into_iter().filter(|tenure| tenure.give_up());
         let releases = given_up.map(|tenure| {
-            let (name, release) = (tenure.lease().name, self.core.release(tenure));
+            let (name, release) = (tenure.name.clone(), self.core.release(tenure));
             async { (name, release.await) }
         });
         join_all(releases).await
@@ -194,7 +212,7 @@ impl Locker {
     ///
     /// # Cancel safety
     /// A dropped future only stops waiting: the releases go on.
-    pub async fn settled(&self) {
+    pub async fn flush_releases(&self) {
         self.core.watchdog.cleared().await;
     }
 }
@@ -219,7 +237,7 @@ impl Core {
     ///
     /// # Cancel safety
     /// A dropped future, also one that was never polled, and an outcome that stays unknown leave the release to the background.
-    pub(crate) fn release(&self, tenure: Arc<Tenure>) -> impl Future<Output = Result<Release, Error>> + Send {
+    pub(crate) fn release(&self, tenure: Arc<Tenure>) -> impl Future<Output = Result<ReleaseOutcome, Error>> + Send {
         let releasing = Releasing { core: self, tenure, settled: false };
         releasing.run()
     }
@@ -244,7 +262,7 @@ impl Core {
     }
 
     /// One attempt at the store.
-    pub(crate) async fn attempt(&self, request: &Request) -> Result<Acquired, Error> {
+    pub(crate) async fn attempt(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.limited(request.ttl, self.store.acquire(request)).await
     }
 
@@ -263,13 +281,13 @@ struct Releasing<'a> {
 }
 
 impl Releasing<'_> {
-    async fn run(mut self) -> Result<Release, Error> {
+    async fn run(mut self) -> Result<ReleaseOutcome, Error> {
         let (core, tenure) = (self.core, &*self.tenure);
         let lease = tenure.lease();
-        let lost = matches!(tenure.loss(core.clock.now()), Some(loss) if loss != Loss::GivenUp);
+        let lost = matches!(tenure.loss(core.clock.now()), Some(loss) if loss != EndReason::Released);
         if tenure.may_be_anothers(core.clock.now(), core.operation_timeout(lease.ttl)) {
             self.settled = true;
-            return Ok(Release::WasLost);
+            return Ok(ReleaseOutcome::WasLost);
         }
         // A value that was given may be another's once this has run unheard: it is not sent again.
         self.settled = !tenure.minted;
@@ -281,10 +299,10 @@ impl Releasing<'_> {
             Err(error) => !error.is_transient(),
         };
         match answer {
-            Ok(Released::Released) if !lost => Ok(Release::Released),
-            Ok(_) => Ok(Release::WasLost),
+            Ok(ReleaseReply::Released) if !lost => Ok(ReleaseOutcome::Released),
+            Ok(_) => Ok(ReleaseOutcome::WasLost),
             Err(error) if error.is_transient() => {
-                Ok(Release::Unknown { until: core.forgotten_at(tenure).since(core.clock.now()), error })
+                Ok(ReleaseOutcome::Unknown { until: core.forgotten_at(tenure).since(core.clock.now()), error })
             }
             Err(error) => Err(error),
         }
@@ -301,18 +319,18 @@ impl Drop for Releasing<'_> {
 
 /// Settings for a [`Locker`]; see [`Locker::builder`].
 #[derive(Clone, Debug)]
+#[must_use = "nothing is made before build()"]
 pub struct LockerBuilder {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     label: String,
     ttl: Duration,
-    guard: Option<Duration>,
+    safety_margin: Option<Duration>,
     drift: f64,
 }
 
 impl LockerBuilder {
     /// The ttl of locks that set none: 30 s.
-    #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -320,28 +338,24 @@ impl LockerBuilder {
 
     /// How long before the lease ends at the store the holder stops believing it, so that work can stop before anyone else
     /// starts: a tenth of the ttl.
-    #[must_use]
-    pub fn guard(mut self, guard: Duration) -> Self {
-        self.guard = Some(guard);
+    pub fn safety_margin(mut self, guard: Duration) -> Self {
+        self.safety_margin = Some(guard);
         self
     }
 
     /// The part of every second by which this machine's clock and the store's may run apart, in addition to 2 ms: 0.01.
-    #[must_use]
     pub fn drift(mut self, drift: f64) -> Self {
         self.drift = drift;
         self
     }
 
     /// What operators see of the holder: `host.pid`. Empty for none.
-    #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
     /// Another clock, for simulations.
-    #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
@@ -356,9 +370,8 @@ impl LockerBuilder {
         BootTime::check()?;
         check_label(&self.label)?;
         if !(0.0..=0.5).contains(&self.drift) {
-            return Err(
-                Error::invalid(format!("a clock drift of {} is not between 0 and 0.5", self.drift)).fix("0.01 is one percent")
-            );
+            return Err(Error::invalid(format!("a clock drift of {} is not between 0 and 0.5", self.drift))
+                .with_hint("0.01 is one percent"));
         }
         let locker = self.build_unchecked();
         locker.mutex("settings").check()?;
@@ -366,10 +379,10 @@ impl LockerBuilder {
     }
 
     fn build_unchecked(self) -> Locker {
-        let Self { store, clock, label, ttl, guard, drift } = self;
+        let Self { store, clock, label, ttl, safety_margin: guard, drift } = self;
         let watchdog = Watchdog::new(Arc::clone(&store), Arc::clone(&clock));
         let (rooms, label, answered) = (Rooms::default(), label.into(), AtomicBool::new(false));
-        Locker { core: Arc::new(Core { store, clock, watchdog, rooms, label, ttl, guard, drift, answered }) }
+        Locker { core: Arc::new(Core { store, clock, watchdog, rooms, label, ttl, safety_margin: guard, drift, answered }) }
     }
 }
 

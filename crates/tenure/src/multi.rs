@@ -1,18 +1,19 @@
 //! Several names at once, all or nothing.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
+use crate::acquire::unless_busy;
 use crate::attempt::Attempt;
-use crate::guard::{Release, run_until};
+use crate::guard::{ReleaseOutcome, run_until};
 use crate::room::Shape;
+use crate::settings::{Settings, settings};
 use crate::wait::Wait;
-use crate::{Acquire, BootTime, Error, ErrorKind, Fence, Guard, Loss, Name, State};
+use crate::{Acquire, BootTime, EndReason, Error, ErrorKind, Fence, Guard, Name, State};
 
 /// An acquisition of several names, all or nothing; see [`Acquire::and`].
 ///
@@ -23,14 +24,17 @@ use crate::{Acquire, BootTime, Error, ErrorKind, Fence, Guard, Loss, Name, State
 /// While a later name is waited for, those that are held are renewed: a [fixed lease](Acquire::fixed_lease) and a
 /// [longest hold](Acquire::max_hold) begin when all are held. One that is lost meanwhile costs all that is held, and the wait begins
 /// anew. A [shortest hold](Acquire::min_hold) counts for each name from its own request.
+#[derive(Debug)]
 #[must_use = "nothing is acquired before acquire() or try_acquire() is awaited"]
 pub struct AcquireAll {
-    settings: Acquire,
-    names: Result<BTreeSet<Name>, Error>,
+    pub(crate) names: Result<BTreeSet<Name>, Error>,
+    pub(crate) settings: Settings,
 }
 
+settings!(AcquireAll, settings);
+
 impl Acquire {
-    /// Takes `name` as well, in the same way: all or nothing. Settings are made before.
+    /// Takes `name` as well, with the same settings: all or nothing.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
@@ -46,9 +50,8 @@ impl Acquire {
 
 impl From<Acquire> for AcquireAll {
     /// One name, to which others can be added.
-    fn from(settings: Acquire) -> Self {
-        let names = settings.name.as_ref().map(|name| BTreeSet::from([name.clone()])).map_err(Error::copy);
-        Self { settings, names }
+    fn from(Acquire { name, settings }: Acquire) -> Self {
+        Self { names: name.map(|name| BTreeSet::from([name])), settings }
     }
 }
 
@@ -67,13 +70,13 @@ impl AcquireAll {
     /// # Errors
     /// As [`Acquire::check`]. A value that was [given](Acquire::token) is no owner of several names.
     pub fn check(&self) -> Result<(), Error> {
-        self.settings.check()?;
-        let names = self.names.as_ref().map_err(Error::copy)?;
+        let names = self.names.as_ref().map_err(Error::clone)?;
+        self.settings.check(names)?;
         if names.len() > 1 && self.settings.token.is_some() {
             let what = "a value that was given cannot own several names: taking and releasing them may have to be repeated";
-            return Err(Error::invalid(what).fix("leave the token out, or take the names one by one"));
+            return Err(Error::invalid(what).with_hint("leave the token out, or take the names one by one"));
         }
-        names.iter().try_for_each(|name| self.settings.check_name(name))
+        Ok(())
     }
 
     /// Takes all of the names if nobody has any of them.
@@ -87,11 +90,7 @@ impl AcquireAll {
     /// A dropped future leaves nothing behind: what it may have taken is released in the background.
     pub async fn try_acquire(mut self) -> Result<Option<Guards>, Error> {
         self.settings.wait = Some(Duration::ZERO);
-        match self.acquire().await {
-            Ok(guards) => Ok(Some(guards)),
-            Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
-            Err(error) => Err(error),
-        }
+        unless_busy(self.acquire().await)
     }
 
     /// Takes all of the names, waiting for them as long as [`wait`](Acquire::wait) says in all.
@@ -106,10 +105,9 @@ impl AcquireAll {
     /// One where all are free. Else one more for each name that is free when its turn comes.
     pub async fn acquire(self) -> Result<Guards, Error> {
         self.check()?;
-        let settings = &self.settings;
+        let (settings, names) = (&self.settings, Vec::from_iter(self.names?));
         let core = &settings.core;
         core.watchdog.tend();
-        let names: Vec<Name> = self.names.as_ref().map_err(Error::copy)?.iter().cloned().collect();
         let mut shape = settings.shape()?;
         // The longest hold of several counts from when all are held.
         let max_hold = if names.len() > 1 { shape.terms.max_hold.take() } else { None };
@@ -125,15 +123,9 @@ impl AcquireAll {
     }
 }
 
-impl fmt::Debug for AcquireAll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireAll").field("names", &self.names).field("settings", &self.settings).finish()
-    }
-}
-
 /// Several names on their way into one hand.
 struct Taking<'a> {
-    settings: &'a Acquire,
+    settings: &'a Settings,
     shape: Shape,
     /// Sorted.
     names: Vec<Name>,
@@ -183,7 +175,7 @@ impl Taking<'_> {
         loop {
             let Some(name) = self.names.get(held.len()) else {
                 self.prolong(&held).await;
-                if held.iter().all(|guard| guard.loss().is_none()) {
+                if held.iter().all(|guard| guard.end_reason().is_none()) {
                     return Ok(held);
                 }
                 give_up(std::mem::take(&mut held)).await;
@@ -249,9 +241,9 @@ async fn give_up(guards: Vec<Guard>) {
 }
 
 /// Resolves when the first of `guards` has ended.
-fn first_lost(guards: &[Guard]) -> impl Future<Output = (Name, Loss)> + Send + use<> {
+fn first_lost(guards: &[Guard]) -> impl Future<Output = (Name, EndReason)> + Send + use<> {
     let each = guards.iter().map(|guard| {
-        let (name, lost) = (guard.name(), guard.lost());
+        let (name, lost) = (guard.name().clone(), guard.lost());
         Box::pin(async move { (name, lost.await) })
     });
     let first = if guards.is_empty() { None } else { Some(select_all(each)) };
@@ -280,7 +272,7 @@ impl Guards {
     }
 
     /// The number to hand to each guarded resource, sorted by name; `None` where the store does not count.
-    pub fn fences(&self) -> impl Iterator<Item = (Name, Option<Fence>)> {
+    pub fn fences(&self) -> impl Iterator<Item = (&Name, Option<Fence>)> {
         self.iter().map(|guard| (guard.name(), guard.fence()))
     }
 
@@ -290,12 +282,12 @@ impl Guards {
     }
 
     /// Which one ended first in the order of names, and why; `None` while all stand.
-    pub fn loss(&self) -> Option<(Name, Loss)> {
-        self.iter().find_map(|guard| Some((guard.name(), guard.loss()?)))
+    pub fn end_reason(&self) -> Option<(&Name, EndReason)> {
+        self.iter().find_map(|guard| Some((guard.name(), guard.end_reason()?)))
     }
 
     /// Resolves when the first of them ends, with its name and the reason.
-    pub fn lost(&self) -> impl Future<Output = (Name, Loss)> + Send + use<> {
+    pub fn lost(&self) -> impl Future<Output = (Name, EndReason)> + Send + use<> {
         first_lost(&self.guards)
     }
 
@@ -322,7 +314,7 @@ impl Guards {
 
     /// Takes the guard of `name` out, to be given up on its own.
     pub fn take(&mut self, name: &Name) -> Option<Guard> {
-        let at = self.iter().position(|guard| guard.name() == *name)?;
+        let at = self.iter().position(|guard| guard.name() == name)?;
         Some(self.guards.remove(at))
     }
 
@@ -330,8 +322,8 @@ impl Guards {
     ///
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
-    pub async fn release(self) -> Vec<(Name, Result<Release, Error>)> {
-        join_all(self.guards.into_iter().map(|guard| async move { (guard.name(), guard.release().await) })).await
+    pub async fn release(self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
+        join_all(self.guards.into_iter().map(|guard| async move { (guard.name().clone(), guard.release().await) })).await
     }
 }
 

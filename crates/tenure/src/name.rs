@@ -19,7 +19,7 @@ use crate::owner::push_hex;
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// The longest name any store accepts, in bytes. A store may allow less ([`Features::max_name`](crate::Features)).
+    /// The longest name any store accepts, in bytes. A store may allow less ([`Features::max_name`](crate::store::Features)).
     pub const MAX_BYTES: usize = 1024;
 
     /// Checks and takes a name.
@@ -31,16 +31,16 @@ impl Name {
         let name = name.as_ref();
         if name.is_empty() {
             return Err(
-                Error::invalid("the lock name is empty").fix("name the thing that must not be done twice, e.g. invoice/42")
+                Error::invalid("the lock name is empty").with_hint("name the thing that must not be done twice, e.g. invoice/42")
             );
         }
         if name.len() > Self::MAX_BYTES {
             let what = format!("the lock name has {} bytes, more than the {} a name may have", name.len(), Self::MAX_BYTES);
-            return Err(Error::invalid(what).fix("use a shorter name, or a digest of it"));
+            return Err(Error::invalid(what).with_hint("use a shorter name, or a digest of it"));
         }
         if let Some(bad) = name.chars().find(|c| c.is_control()) {
             let what = format!("the lock name {name:?} has the control character U+{:04X}", u32::from(bad));
-            return Err(Error::invalid(what).fix("use a name without line breaks, tabs or other control characters"));
+            return Err(Error::invalid(what).with_hint("use a name without line breaks, tabs or other control characters"));
         }
         Ok(Self(name.into()))
     }

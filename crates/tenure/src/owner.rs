@@ -30,11 +30,11 @@ impl Owner {
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) when the label is too long or has control characters;
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when the system gives no random bytes.
-    pub fn mint(label: &str) -> Result<Self, Error> {
+    pub fn generate(label: &str) -> Result<Self, Error> {
         check_label(label)?;
         let mut random = [0_u8; RANDOM_HEX / 2];
         getrandom::fill(&mut random)
-            .map_err(|e| Error::unavailable("the system gave no random bytes for an owner token").source(e))?;
+            .map_err(|e| Error::unavailable("the system gave no random bytes for an owner token").with_source(e))?;
         let mut bytes = [0_u8; Self::MAX_LABEL + 1 + RANDOM_HEX];
         let length = label.len() + 1 + RANDOM_HEX;
         let (head, hex) = bytes[..length].split_at_mut(label.len() + 1);
@@ -80,7 +80,7 @@ impl Owner {
     }
 
     /// Whether the value has the shape of a token of ours, so that a scan may take its key for a lock.
-    pub fn is_ours(&self) -> bool {
+    pub fn is_generated(&self) -> bool {
         self.label().is_some()
     }
 }
@@ -89,10 +89,10 @@ impl Owner {
 pub(crate) fn check_label(label: &str) -> Result<(), Error> {
     if label.len() > Owner::MAX_LABEL {
         let what = format!("the label has {} bytes, more than {}", label.len(), Owner::MAX_LABEL);
-        return Err(Error::invalid(what).fix("use a shorter label"));
+        return Err(Error::invalid(what).with_hint("use a shorter label"));
     }
     if label.chars().any(char::is_control) {
-        return Err(Error::invalid(format!("the label {label:?} has control characters")).fix("use printable characters"));
+        return Err(Error::invalid(format!("the label {label:?} has control characters")).with_hint("use printable characters"));
     }
     Ok(())
 }
@@ -130,12 +130,13 @@ impl FromStr for Owner {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         if text.is_empty() {
-            return Err(Error::invalid("the owner token is empty").fix("give the token that acquire printed"));
+            return Err(Error::invalid("the owner token is empty").with_hint("give the token that acquire printed"));
         }
         let Some(digits) = text.strip_prefix("hex:") else {
             return Ok(Self(text.as_bytes().into()));
         };
-        let bad = || Error::invalid(format!("{text:?} is not a token")).fix("hex: is followed by an even number of hex digits");
+        let bad =
+            || Error::invalid(format!("{text:?} is not a token")).with_hint("hex: is followed by an even number of hex digits");
         if digits.len() % 2 != 0 || !digits.is_ascii() {
             return Err(bad());
         }
@@ -166,10 +167,10 @@ mod tests {
 
     #[test]
     fn minted_owners_differ_and_carry_the_label() {
-        let (a, b) = (Owner::mint("web-1.42").unwrap(), Owner::mint("web-1.42").unwrap());
+        let (a, b) = (Owner::generate("web-1.42").unwrap(), Owner::generate("web-1.42").unwrap());
         assert_ne!(a, b);
         assert_eq!(a.label(), Some("web-1.42"));
-        assert_eq!(Owner::mint("").unwrap().label(), Some(""));
+        assert_eq!(Owner::generate("").unwrap().label(), Some(""));
     }
 
     #[test]
@@ -182,7 +183,7 @@ mod tests {
             b"0123456789abcdef0123456789abcdef",
         ] {
             let owner = Owner::from_bytes(value);
-            assert_eq!((owner.label(), owner.is_ours(), owner.as_bytes()), (None, false, value));
+            assert_eq!((owner.label(), owner.is_generated(), owner.as_bytes()), (None, false, value));
         }
         let forged = Owner::from_bytes(format!("web\x1b[2J.{}", "0".repeat(RANDOM_HEX)).into_bytes());
         assert_eq!(forged.label(), None, "it writes on somebody's terminal");
@@ -191,18 +192,18 @@ mod tests {
     #[test]
     fn a_label_may_be_as_long_as_promised() {
         let longest = "l".repeat(Owner::MAX_LABEL);
-        assert_eq!(Owner::mint(&longest).unwrap().label(), Some(longest.as_str()));
-        assert!(Owner::mint(&(longest + "l")).is_err());
-        assert!(Owner::mint("a\nb").is_err());
+        assert_eq!(Owner::generate(&longest).unwrap().label(), Some(longest.as_str()));
+        assert!(Owner::generate(&(longest + "l")).is_err());
+        assert!(Owner::generate("a\nb").is_err());
     }
 
     #[test]
     fn a_lingering_value_tells_after_whom() {
-        let owner = Owner::mint("web-1").unwrap();
+        let owner = Owner::generate("web-1").unwrap();
         assert_ne!(owner.lingering(), owner);
         assert_eq!(owner.lingering().lingers_after(), Some(owner.clone()));
         assert_eq!(owner.lingers_after(), None);
-        assert!(owner.lingering().is_ours(), "a scan lists what lingers");
+        assert!(owner.lingering().is_generated(), "a scan lists what lingers");
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl Rooms {
     pub(crate) fn news(&self, seat: &Seat) -> News {
         let mut inner = self.inner();
         let Some(room) = inner.room(seat) else { return News::default() };
-        News { holder: room.news.holder.clone(), outage: room.news.outage.as_ref().map(Error::copy) }
+        News { holder: room.news.holder.clone(), outage: room.news.outage.clone() }
     }
 
     fn count(&self, inner: &Inner) {

@@ -33,7 +33,7 @@ impl Share {
     pub fn permits(weight: u32, capacity: u32) -> Result<Self, Error> {
         Self::from_parts(weight, capacity).filter(|_| capacity <= Self::MAX_PERMITS).ok_or_else(|| {
             let what = format!("{weight} of {capacity} permits is not a share of a semaphore");
-            Error::invalid(what).fix(format!("ask for 1 to N of N permits, N at most {}", Self::MAX_PERMITS))
+            Error::invalid(what).with_hint(format!("ask for 1 to N of N permits, N at most {}", Self::MAX_PERMITS))
         })
     }
 

@@ -1,5 +1,8 @@
 //! The cut: a store makes one attempt; waiting, renewing and retrying stand above it.
 
+pub(crate) mod memory;
+pub mod record;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +11,7 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
+use crate::setters::setters;
 use crate::{Error, Fence, Name, Owner, Share, format_duration};
 
 /// A place where names are held: a Redis, a file, a table.
@@ -31,11 +35,11 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// It is granted where its share fits and nobody waits in front of it. An owner that holds already is granted again, for no
     /// shorter than before, because it may be a late repetition; with a smaller share it is a downgrade, with a larger one it is
     /// refused. An owner that was served is granted for its full ttl. A place that has lapsed, or was served and given up, is not
-    /// made again for a [`Place::Keep`]: it is answered busy without an [`ahead`](Busy::ahead), and its token is used up.
+    /// made again for a [`Enqueue::Heartbeat`]: it is answered busy without an [`position`](Busy::position), and its token is used up.
     ///
     /// # Errors
     /// [`Mismatch`](crate::ErrorKind::Mismatch) when the name is held or waited for as another kind of lock.
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error>;
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error>;
 
     /// Asks for shares of several names, all or none, in one atomic step; the grants in the order of the requests.
     ///
@@ -51,12 +55,12 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     ///
     /// A renewal never shortens a lease: one that runs late, or is for a shorter ttl, must not end what its holder believes. The
     /// answers stand in the order of the leases. A lease that is gone, or is another's, is left alone.
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>>;
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>>;
 
     /// Gives up a share or a place, if it is still this owner's, and serves those who wait.
     ///
     /// With a `linger` the name stays taken that long, by nobody: no renewal and no acquisition of the owner matches it.
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error>;
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error>;
 
     /// A stream of hints that the request's name is worth another look; armed when the call returns.
     ///
@@ -75,7 +79,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).features()
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         (**self).acquire(request).await
     }
 
@@ -83,11 +87,11 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).acquire_all(requests).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         (**self).renew(leases).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         (**self).release(lease, linger).await
     }
 
@@ -103,6 +107,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 /// What a store can promise.
 #[allow(clippy::struct_excessive_bools, reason = "a list of independent promises")]
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Features {
     /// Grants carry a fence.
     pub fence: bool,
@@ -129,10 +134,40 @@ pub struct Features {
 }
 
 impl Features {
+    /// The least a store can be: it keeps mutexes, by the clocks of its clients, and promises nothing more. Leases last 10 ms or
+    /// longer, and every name fits.
+    pub const fn basic() -> Self {
+        Self {
+            fence: false,
+            shares: false,
+            queue: false,
+            cohort: false,
+            push: false,
+            server_clock: false,
+            late_commands: false,
+            min_ttl: Duration::from_millis(10),
+            max_name: Name::MAX_BYTES,
+            operation_timeout: None,
+        }
+    }
+
     /// How long one call about a lease of `ttl` may take. A look hangs on no lease: its ttl is [`Duration::MAX`].
     pub fn limit(&self, ttl: Duration) -> Duration {
         self.operation_timeout.unwrap_or_else(|| operation_timeout(ttl))
     }
+}
+
+setters! { Features:
+    with_fence(fence: bool),
+    with_shares(shares: bool),
+    with_queue(queue: bool),
+    with_cohort(cohort: bool),
+    with_push(push: bool),
+    with_server_clock(server_clock: bool),
+    with_late_commands(late_commands: bool),
+    with_min_ttl(min_ttl: Duration),
+    with_max_name(max_name: usize),
+    with_operation_timeout(operation_timeout: impl Into<Option<Duration>>),
 }
 
 /// How long one call to a store may take where nothing else was said: a sixth of the ttl, at most a second.
@@ -142,6 +177,7 @@ pub fn operation_timeout(ttl: Duration) -> Duration {
 
 /// What is asked of [`Store::acquire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Request {
     /// What is locked.
     pub name: Name,
@@ -152,34 +188,56 @@ pub struct Request {
     /// For how long after the store executes it.
     pub ttl: Duration,
     /// What to do when it is busy.
-    pub place: Place,
+    pub enqueue: Enqueue,
     /// The owner's bits were made for this attempt alone, so finding it in place already is success. For a value that the
     /// caller gave it is busy: another may have given the same.
-    pub repeatable: bool,
+    pub generated: bool,
     /// Take the tenure over from this owner in one checked step, with a new fence; anything else in place is busy, and so
     /// is a free name.
     pub from: Option<Owner>,
 }
 
+impl Request {
+    /// Asks for a share with a generated owner token, once: it joins no queue and takes over from nobody.
+    pub const fn new(name: Name, owner: Owner, share: Share, ttl: Duration) -> Self {
+        Self { name, owner, share, ttl, enqueue: Enqueue::No, generated: true, from: None }
+    }
+
+    /// The lease that a grant of this request gives, without its fence.
+    pub fn lease(&self) -> Lease {
+        Lease::new(self.name.clone(), self.owner.clone(), self.share, self.ttl)
+    }
+}
+
+setters! { Request:
+    with_name(name: Name),
+    with_owner(owner: Owner),
+    with_share(share: Share),
+    with_ttl(ttl: Duration),
+    with_enqueue(enqueue: Enqueue),
+    with_generated(generated: bool),
+    with_from(from: impl Into<Option<Owner>>),
+}
+
 /// What a request that finds the name busy does about the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Enqueue {
     /// Leaves nothing behind.
-    None,
+    No,
     /// Takes a place that lapses unless it is looked after within `keep`; a grant handed to it lasts `claim` until renewed.
     Join {
         /// How long the place lives without a heartbeat.
-        keep: Duration,
+        entry_ttl: Duration,
         /// The ttl of a lease handed to this waiter.
-        claim: Duration,
+        handoff_ttl: Duration,
     },
     /// Looks after a place it has, and never makes one.
-    Keep,
+    Heartbeat,
 }
 
 /// The answer to [`Store::acquire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acquired {
+pub enum AcquireReply {
     /// The name is the owner's.
     Granted(Grant),
     /// Another has it.
@@ -195,6 +253,7 @@ pub enum Acquired {
 
 /// A name that was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// The number of this tenure, where the store counts.
     pub fence: Option<Fence>,
@@ -202,21 +261,44 @@ pub struct Grant {
     pub ttl: Duration,
 }
 
+impl Grant {
+    /// A grant for `ttl`, with its fence where the store counts.
+    pub const fn new(fence: Option<Fence>, ttl: Duration) -> Self {
+        Self { fence, ttl }
+    }
+}
+
 /// A name that another has.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Busy {
     /// How many wait in front of the place this owner has; `None` where it has none.
-    pub ahead: Option<u32>,
+    pub position: Option<u32>,
     /// When to look again if nothing is heard. The caller adds jitter.
-    pub recheck: Duration,
+    pub poll_interval: Duration,
     /// The grant counter when this was answered: a pushed grant that is not above it is an old one.
-    pub mark: Option<u64>,
+    pub grant_seq: Option<u64>,
     /// One of those who hold it, where the store tells.
     pub holder: Option<Holder>,
 }
 
+impl Busy {
+    /// The answer to one who has no entry in a queue, and is to look again after `poll_interval`.
+    pub const fn new(poll_interval: Duration) -> Self {
+        Self { position: None, poll_interval, grant_seq: None, holder: None }
+    }
+}
+
+setters! { Busy:
+    with_poll_interval(poll_interval: Duration),
+    with_position(position: impl Into<Option<u32>>),
+    with_grant_seq(grant_seq: impl Into<Option<u64>>),
+    with_holder(holder: impl Into<Option<Holder>>),
+}
+
 /// One who holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The owner's bytes.
     pub owner: Owner,
@@ -228,6 +310,19 @@ pub struct Holder {
     pub ttl: Option<Duration>,
     /// How long it has held, at least; `None` where nobody knows.
     pub age: Option<Duration>,
+}
+
+impl Holder {
+    /// A holder of whom nothing but the share is known.
+    pub const fn new(owner: Owner, share: Share) -> Self {
+        Self { owner, share, fence: None, ttl: None, age: None }
+    }
+}
+
+setters! { Holder:
+    with_fence(fence: impl Into<Option<Fence>>),
+    with_ttl(ttl: impl Into<Option<Duration>>),
+    with_age(age: impl Into<Option<Duration>>),
 }
 
 impl fmt::Display for Holder {
@@ -257,6 +352,7 @@ impl fmt::Display for Holder {
 /// It says who may renew or release, not that the tenure still stands: only the store knows that, and a
 /// [`Guard`](crate::Guard) believes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Lease {
     /// What is held.
     pub name: Name,
@@ -269,6 +365,21 @@ pub struct Lease {
     pub ttl: Duration,
     /// The number of this tenure, where the store counts.
     pub fence: Option<Fence>,
+}
+
+impl Lease {
+    /// A lease without a fence.
+    pub const fn new(name: Name, owner: Owner, share: Share, ttl: Duration) -> Self {
+        Self { name, owner, share, ttl, fence: None }
+    }
+}
+
+setters! { Lease:
+    with_name(name: Name),
+    with_owner(owner: Owner),
+    with_share(share: Share),
+    with_ttl(ttl: Duration),
+    with_fence(fence: impl Into<Option<Fence>>),
 }
 
 mod millis {
@@ -287,7 +398,7 @@ mod millis {
 
 /// The answer for one lease of [`Store::renew`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewal {
+pub enum RenewReply {
     /// It lasts for its full ttl from now, or longer.
     Renewed,
     /// It is this owner's no longer.
@@ -296,7 +407,7 @@ pub enum Renewal {
 
 /// The answer to [`Store::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseReply {
     /// It was the owner's and is given up.
     Released,
     /// It was not the owner's.
@@ -307,7 +418,7 @@ pub enum Released {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Something changed: look again.
-    Look,
+    Changed,
     /// The name was handed to this owner.
     Granted {
         /// To whom.
@@ -315,12 +426,13 @@ pub enum Notice {
         /// With which number.
         fence: Fence,
         /// For how long, until it is renewed.
-        claim: Duration,
+        handoff_ttl: Duration,
     },
 }
 
 /// What [`Store::inspect`] tells of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Entry {
     /// What is held.
     pub name: Name,
@@ -330,18 +442,25 @@ pub struct Entry {
     pub waiters: u64,
 }
 
+impl Entry {
+    /// A name with those who hold it and the number of those who wait.
+    pub const fn new(name: Name, holders: Vec<Holder>, waiters: u64) -> Self {
+        Self { name, holders, waiters }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn holder(owner: &Owner, ttl: Option<u64>, age: Option<u64>) -> Holder {
         let millis = |value: Option<u64>| value.map(Duration::from_millis);
-        Holder { owner: owner.clone(), share: Share::MUTEX, fence: None, ttl: millis(ttl), age: millis(age) }
+        Holder::new(owner.clone(), Share::MUTEX).with_ttl(millis(ttl)).with_age(millis(age))
     }
 
     #[test]
     fn a_holder_is_told_in_words() {
-        let (ours, nameless) = (Owner::mint("web-1").unwrap(), Owner::mint("").unwrap());
+        let (ours, nameless) = (Owner::generate("web-1").unwrap(), Owner::generate("").unwrap());
         for (holder, words) in [
             (holder(&ours, Some(2_500), Some(1_000)), "web-1, for 1s, ending in 2.5s unless renewed"),
             (holder(&ours, Some(2_500), Some(99)), "web-1, for 99ms, ending in 2.5s unless renewed"),
@@ -361,9 +480,9 @@ mod tests {
 
     #[test]
     fn a_lease_survives_as_json() {
-        let (name, owner) = (Name::new("door").unwrap(), Owner::mint("web-1").unwrap());
+        let (name, owner) = (Name::new("door").unwrap(), Owner::generate("web-1").unwrap());
         let ttl = Duration::from_millis(2_500);
-        let lease = Lease { name, owner, share: Share::MUTEX, ttl, fence: Fence::from_counter(7) };
+        let lease = Lease::new(name, owner, Share::MUTEX, ttl).with_fence(Fence::from_counter(7));
         let json = serde_json::to_string(&lease).unwrap();
         assert!(json.contains("\"ttl_ms\":2500"), "{json}");
         assert_eq!(serde_json::from_str::<Lease>(&json).unwrap(), lease);

@@ -1,12 +1,12 @@
 //! What a guard and the watchdog share about one held lease.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{BootTime, Clock, Fence, Lease, Share};
+use crate::{BootTime, Clock, Fence, Lease, Name, Owner, Share};
 
 /// How sure a holder may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,7 +22,7 @@ pub enum State {
 /// Why a tenure ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Loss {
+pub enum EndReason {
     /// The time for which it could be believed ran out without a renewal.
     Expired,
     /// The store says that it is this owner's no longer: deleted, flushed, evicted or taken over.
@@ -30,16 +30,16 @@ pub enum Loss {
     /// It had lasted for the longest hold that was allowed.
     MaxHold,
     /// The holder gave it up itself.
-    GivenUp,
+    Released,
 }
 
-impl std::fmt::Display for Loss {
+impl std::fmt::Display for EndReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Expired => "the lease ran out without an answer to its renewals",
             Self::Gone => "the store says it is no longer ours: it was broken, flushed or evicted",
             Self::MaxHold => "it had lasted for the longest hold allowed",
-            Self::GivenUp => "the holder gave it up",
+            Self::Released => "the holder gave it up",
         })
     }
 }
@@ -51,7 +51,7 @@ pub(crate) struct Terms {
     /// The part of every second by which clocks may run apart.
     pub(crate) drift: f64,
     /// Time to stop work between the end of belief and the end of the lease.
-    pub(crate) guard: Duration,
+    pub(crate) safety_margin: Duration,
     pub(crate) renews: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
@@ -70,19 +70,29 @@ impl Terms {
 
     /// The terms of a lease that was only handed over for `claim`, and not renewed yet.
     pub(crate) fn claimed(self, claim: Duration) -> Self {
-        Self { guard: claim / 10, ..self }
+        Self { safety_margin: claim / 10, ..self }
     }
 
     /// For how long after the request was *sent* a lease of `ttl` may be believed.
     pub(crate) fn belief(&self, ttl: Duration) -> Duration {
-        self.certain(ttl).saturating_sub(self.guard)
+        self.certain(ttl).saturating_sub(self.safety_margin)
     }
+}
+
+/// The part of a lease that changes while it is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub(crate) share: Share,
+    pub(crate) ttl: Duration,
+    pub(crate) fence: Option<Fence>,
 }
 
 /// One held lease.
 #[derive(Debug)]
 pub(crate) struct Tenure {
-    lease: Mutex<Lease>,
+    pub(crate) name: Name,
+    pub(crate) owner: Owner,
+    kept: Mutex<Kept>,
     pub(crate) terms: Terms,
     /// When it was asked for.
     pub(crate) since: BootTime,
@@ -105,7 +115,7 @@ pub(crate) struct Tenure {
     /// It claims less than the store may keep: no answer has told that the share shrank.
     shrinking: AtomicBool,
     pub(crate) ended: CancellationToken,
-    loss: OnceLock<Loss>,
+    loss: OnceLock<EndReason>,
     /// Somebody has taken it on to give the name up, or to pass it on.
     given_up: AtomicBool,
     /// No work has begun under it: no pause is due when it is given up.
@@ -135,7 +145,11 @@ impl Tenure {
     }
 
     fn unbelieved(lease: Lease, terms: Terms, label: Arc<str>, since: BootTime) -> Self {
+        let Lease { name, owner, share, ttl, fence } = lease;
         Self {
+            name,
+            owner,
+            kept: Mutex::new(Kept { share, ttl, fence }),
             cap: AtomicU64::new(terms.max_hold.map_or(u64::MAX, |max| nanos(since + max))),
             terms,
             since,
@@ -154,7 +168,6 @@ impl Tenure {
             given_up: AtomicBool::new(false),
             idle: AtomicBool::new(false),
             guards: AtomicUsize::new(1),
-            lease: Mutex::new(lease),
         }
     }
 
@@ -162,8 +175,8 @@ impl Tenure {
     pub(crate) fn turn_ends(&self) -> BootTime {
         let Terms { ttl, renews, min_hold, linger, .. } = self.terms;
         let plain = renews && self.cap.load(Ordering::Acquire) == u64::MAX && min_hold.is_zero() && linger.is_zero();
-        let lease = self.lease();
-        let passes = self.minted && plain && lease.ttl == ttl && lease.share.is_exclusive();
+        let kept = self.kept();
+        let passes = self.minted && plain && kept.ttl == ttl && kept.share.is_exclusive();
         if passes { self.granted_at + TURN } else { self.granted_at }
     }
 
@@ -189,7 +202,16 @@ impl Tenure {
     }
 
     pub(crate) fn lease(&self) -> Lease {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let Kept { share, ttl, fence } = self.kept();
+        Lease::new(self.name.clone(), self.owner.clone(), share, ttl).with_fence(fence)
+    }
+
+    pub(crate) fn kept(&self) -> Kept {
+        *self.kept_mut()
+    }
+
+    fn kept_mut(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes over that a lease of `ttl`, asked for at `sent_at`, was granted. Never shortens a belief.
@@ -229,7 +251,7 @@ impl Tenure {
     /// `limit`. Never for a value with random bits of our own.
     pub(crate) fn may_be_anothers(&self, now: BootTime, limit: Duration) -> bool {
         let alone_until = BootTime::from_boot(Duration::from_nanos(self.alone_until.load(Ordering::Acquire)));
-        !self.minted && (self.loss.get() == Some(&Loss::Gone) || now + limit >= alone_until)
+        !self.minted && (self.loss.get() == Some(&EndReason::Gone) || now + limit >= alone_until)
     }
 
     /// For how long the name stays taken by nobody if it is released now.
@@ -253,17 +275,17 @@ impl Tenure {
 
     /// From now on it claims no more than `share`, whatever the store still keeps. It never grows again.
     pub(crate) fn shrink(&self, share: Share) {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        if share.weight() < lease.share.weight() {
-            lease.share = share;
+        let mut kept = self.kept_mut();
+        if share.weight() < kept.share.weight() {
+            kept.share = share;
             self.shrinking.store(true, Ordering::Release);
         }
     }
 
     /// The store keeps `share` and no more.
     pub(crate) fn shrunk(&self, share: Share) {
-        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        if share.weight() <= lease.share.weight() {
+        let kept = self.kept_mut();
+        if share.weight() <= kept.share.weight() {
             self.shrinking.store(false, Ordering::Release);
         }
     }
@@ -275,13 +297,13 @@ impl Tenure {
 
     /// Takes over the number of another grant to the same owner, unless an answer that came before had a later one.
     pub(crate) fn set_fence(&self, fence: Option<Fence>) {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        lease.fence = lease.fence.max(fence);
+        let mut kept = self.kept_mut();
+        kept.fence = kept.fence.max(fence);
     }
 
     /// From now on renewals are for `ttl`.
     pub(crate) fn set_ttl(&self, ttl: Duration) {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).ttl = ttl;
+        self.kept_mut().ttl = ttl;
     }
 
     pub(crate) fn doubt(&self) {
@@ -295,7 +317,7 @@ impl Tenure {
     /// Whether belief ends in time to stop work as the terms say. Not before a lease that was handed over has been renewed.
     pub(crate) fn leaves_time(&self) -> bool {
         let alone_until = BootTime::from_boot(Duration::from_nanos(self.alone_until.load(Ordering::Acquire)));
-        self.believed_until() + self.terms.guard <= alone_until
+        self.believed_until() + self.terms.safety_margin <= alone_until
     }
 
     /// When the lease ends at the store if nothing renews it, as far as answers tell.
@@ -304,18 +326,18 @@ impl Tenure {
     }
 
     /// Why belief ends at its deadline.
-    pub(crate) fn deadline_loss(&self) -> Loss {
-        if nanos(self.believed_until()) >= self.cap.load(Ordering::Acquire) { Loss::MaxHold } else { Loss::Expired }
+    pub(crate) fn deadline_loss(&self) -> EndReason {
+        if nanos(self.believed_until()) >= self.cap.load(Ordering::Acquire) { EndReason::MaxHold } else { EndReason::Expired }
     }
 
     /// Ends the tenure, once: the first reason stays.
-    pub(crate) fn end(&self, loss: Loss) {
+    pub(crate) fn end(&self, loss: EndReason) {
         let _ = self.loss.set(loss);
         self.ended.cancel();
     }
 
     /// Resolves when the tenure has ended, with the reason. The clock alone suffices: no other task need be alive.
-    pub(crate) async fn over(&self, clock: &dyn Clock) -> Loss {
+    pub(crate) async fn over(&self, clock: &dyn Clock) -> EndReason {
         loop {
             tokio::select! {
                 biased;
@@ -331,7 +353,7 @@ impl Tenure {
     }
 
     /// Why it ended, by the clock or by what was told; `None` while it stands.
-    pub(crate) fn loss(&self, now: BootTime) -> Option<Loss> {
+    pub(crate) fn loss(&self, now: BootTime) -> Option<EndReason> {
         self.loss.get().copied().or_else(|| (now >= self.believed_until()).then(|| self.deadline_loss()))
     }
 
@@ -351,11 +373,10 @@ fn nanos(at: BootTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Name, Owner, Share};
 
     fn tenure(terms: Terms) -> Tenure {
-        let (name, owner) = (Name::new("n").unwrap(), Owner::mint("").unwrap());
-        let lease = Lease { name, owner, share: Share::MUTEX, ttl: terms.ttl, fence: None };
+        let (name, owner) = (Name::new("n").unwrap(), Owner::generate("").unwrap());
+        let lease = Lease::new(name, owner, Share::MUTEX, terms.ttl);
         Tenure::new(lease, terms, "".into(), at(100), terms.ttl)
     }
 
@@ -366,7 +387,7 @@ mod tests {
     const TERMS: Terms = Terms {
         ttl: Duration::from_secs(30),
         drift: 0.01,
-        guard: Duration::from_secs(3),
+        safety_margin: Duration::from_secs(3),
         renews: true,
         max_hold: None,
         min_hold: Duration::ZERO,
@@ -378,7 +399,7 @@ mod tests {
         let tenure = tenure(TERMS);
         assert_eq!(tenure.believed_until(), at(100) + Duration::from_millis(30_000 - 300 - 2 - 3_000));
         assert_eq!(tenure.state(tenure.believed_until() - Duration::from_nanos(1)), State::Held);
-        assert_eq!(tenure.loss(tenure.believed_until()), Some(Loss::Expired));
+        assert_eq!(tenure.loss(tenure.believed_until()), Some(EndReason::Expired));
     }
 
     #[test]
@@ -395,21 +416,21 @@ mod tests {
         let tenure = tenure(Terms { max_hold: Some(Duration::from_secs(40)), ..TERMS });
         tenure.believe(at(130), TERMS.ttl);
         assert_eq!(tenure.believed_until(), at(140));
-        assert_eq!(tenure.loss(at(140)), Some(Loss::MaxHold));
+        assert_eq!(tenure.loss(at(140)), Some(EndReason::MaxHold));
     }
 
     #[test]
     fn a_guard_above_the_ttl_leaves_nothing_to_believe() {
-        let tenure = tenure(Terms { guard: Duration::from_secs(60), ..TERMS });
+        let tenure = tenure(Terms { safety_margin: Duration::from_secs(60), ..TERMS });
         assert_eq!(tenure.state(at(100)), State::Lost);
     }
 
     #[test]
     fn the_first_loss_is_the_one_told() {
         let tenure = tenure(TERMS);
-        tenure.end(Loss::Gone);
-        tenure.end(Loss::Expired);
-        assert_eq!(tenure.loss(at(100)), Some(Loss::Gone));
+        tenure.end(EndReason::Gone);
+        tenure.end(EndReason::Expired);
+        assert_eq!(tenure.loss(at(100)), Some(EndReason::Gone));
         assert!(tenure.ended.is_cancelled());
     }
 
@@ -417,9 +438,9 @@ mod tests {
     fn only_a_longest_hold_that_was_reached_is_why_it_ended() {
         let terms = Terms { max_hold: Some(Duration::from_secs(40)), ..TERMS };
         let fixed = tenure(terms);
-        assert_eq!(fixed.loss(fixed.believed_until()), Some(Loss::Expired));
+        assert_eq!(fixed.loss(fixed.believed_until()), Some(EndReason::Expired));
         fixed.believe(at(111), TERMS.ttl);
-        assert_eq!(fixed.deadline_loss(), Loss::Expired, "{:?}", fixed.believed_until());
+        assert_eq!(fixed.deadline_loss(), EndReason::Expired, "{:?}", fixed.believed_until());
     }
 
     #[test]
@@ -438,10 +459,10 @@ mod tests {
         tenure.minted = false;
         assert!(!tenure.may_be_anothers(before, limit));
         assert!(tenure.may_be_anothers(alone_until - limit, limit));
-        tenure.end(Loss::MaxHold);
+        tenure.end(EndReason::MaxHold);
         assert!(!tenure.may_be_anothers(before, limit), "it was ended here, and stands at the store");
         let gone = Tenure { minted: false, ..self::tenure(TERMS) };
-        gone.end(Loss::Gone);
+        gone.end(EndReason::Gone);
         assert!(gone.may_be_anothers(at(100), limit), "the store says it is not ours");
     }
 

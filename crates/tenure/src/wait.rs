@@ -11,14 +11,13 @@ use futures_util::StreamExt;
 use futures_util::future::Either;
 use futures_util::stream::{self, BoxStream};
 
-use crate::acquire::{Acquire, Waiting};
 use crate::attempt::Attempt;
 use crate::locker::{Core, FIRST_CONTACT};
 use crate::room::{News, Seat, Shape, Turn};
+use crate::settings::{Settings, Waiting};
+use crate::store::{AcquireReply, Busy, Enqueue, Notice, Request};
 use crate::watchdog::backoff;
-use crate::{
-    Acquired, BootTime, Busy, Error, ErrorKind, Guard, Holder, Name, Notice, Owner, Place, Request, Share, format_duration,
-};
+use crate::{BootTime, Error, ErrorKind, Guard, Holder, Name, Owner, Share, format_duration};
 
 /// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
 const RECHECK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
@@ -64,7 +63,7 @@ impl fmt::Debug for Standing {
 
 /// One task's wait.
 pub(crate) struct Wait<'a> {
-    settings: &'a Acquire,
+    settings: &'a Settings,
     core: &'a Arc<Core>,
     name: Name,
     shape: Shape,
@@ -89,7 +88,7 @@ enum Event {
 }
 
 impl<'a> Wait<'a> {
-    pub(crate) fn new(settings: &'a Acquire, name: Name, shape: Shape) -> Self {
+    pub(crate) fn new(settings: &'a Settings, name: Name, shape: Shape) -> Self {
         let core = &settings.core;
         let (started, patience) = (core.clock.now(), settings.wait);
         let (seat, drives, standing) = (None, true, None);
@@ -118,7 +117,7 @@ impl<'a> Wait<'a> {
     }
 
     fn enter(&mut self) -> Seat {
-        let (seat, drives) = self.core.rooms.enter(&self.name, &self.shape, self.settings.asks_time());
+        let (seat, drives) = self.core.rooms.enter(&self.name, &self.shape, self.settings.asks_margin());
         self.seat = Some(seat.clone());
         self.drives = drives;
         if drives {
@@ -144,7 +143,7 @@ impl<'a> Wait<'a> {
                 () = &mut end, if !asks => Event::Over,
             };
             match event {
-                Event::Turn(Turn::Guard(guard)) if guard.loss().is_none() => return Ok(guard),
+                Event::Turn(Turn::Guard(guard)) if guard.end_reason().is_none() => return Ok(guard),
                 Event::Turn(Turn::Guard(_)) => {
                     if !core.rooms.reenter(&seat) {
                         seat = self.enter();
@@ -215,26 +214,26 @@ impl<'a> Wait<'a> {
             standing.notices = Some(armed(core, &standing.attempt.request).await);
         }
         let place = match standing.heard {
-            _ if !(queues && standing.contended) => Place::None,
-            Some(_) => Place::Keep,
-            None => Place::Join { keep: claim + KEEP_LONGER, claim },
+            _ if !(queues && standing.contended) => Enqueue::No,
+            Some(_) => Enqueue::Heartbeat,
+            None => Enqueue::Join { entry_ttl: claim + KEEP_LONGER, handoff_ttl: claim },
         };
-        standing.attempt.request.place = place;
+        standing.attempt.request.enqueue = place;
         let sent_at = core.clock.now();
         let answer = standing.attempt.send().await;
         if answer.is_ok() {
             self.recovered();
         }
         match answer {
-            Ok(Acquired::Granted(grant)) => {
+            Ok(AcquireReply::Granted(grant)) => {
                 let label = Arc::clone(&self.shape.label);
                 match self.standing()?.attempt.won(terms, &label, sent_at, &grant) {
                     Some(guard) => Ok(Some(guard)),
                     None => self.start_over(),
                 }
             }
-            Ok(Acquired::Busy(busy)) => self.busy(busy, place, Heard { sent_at, mark: None, claim }),
-            Ok(Acquired::Refused { until, why }) => self.again(until, |_| Error::unavailable(why)),
+            Ok(AcquireReply::Busy(busy)) => self.busy(busy, place, Heard { sent_at, mark: None, claim }),
+            Ok(AcquireReply::Refused { until, why }) => self.again(until, |_| Error::unavailable(why)),
             Err(error) if error.is_transient() => self.outage(error),
             Err(error) => Err(error),
         }
@@ -263,7 +262,7 @@ impl<'a> Wait<'a> {
         Ok(())
     }
 
-    fn busy(&mut self, busy: Busy, place: Place, heard: Heard) -> Result<Option<Guard>, Error> {
+    fn busy(&mut self, busy: Busy, place: Enqueue, heard: Heard) -> Result<Option<Guard>, Error> {
         let now = self.core.clock.now();
         self.core.rooms.contend(&self.name, now);
         let owner = busy.holder.as_ref().map(|holder| holder.owner.clone());
@@ -273,13 +272,13 @@ impl<'a> Wait<'a> {
         }
         let standing = self.standing()?;
         standing.holder = busy.holder;
-        standing.heard = busy.ahead.map(|_| Heard { mark: busy.mark, ..heard });
+        standing.heard = busy.position.map(|_| Heard { mark: busy.grant_seq, ..heard });
         let first = !std::mem::replace(&mut standing.contended, true);
         self.tell_room(None);
         if self.left().is_some_and(|left| left.is_zero()) {
             return Err(self.timed_out());
         }
-        let lapsed = place == Place::Keep && busy.ahead.is_none();
+        let lapsed = place == Enqueue::Heartbeat && busy.position.is_none();
         if self.queues() && (first || lapsed) {
             // A token that was tried for a free name, or whose place has lapsed, is not queued again.
             self.another_token()?;
@@ -287,13 +286,13 @@ impl<'a> Wait<'a> {
         if first || lapsed {
             return self.again(Duration::ZERO, Self::timed_out);
         }
-        let pause = self.pause_after(busy.recheck, busy.ahead.is_some(), heard.claim);
+        let pause = self.pause_after(busy.poll_interval, busy.position.is_some(), heard.claim);
         self.again(pause, Self::timed_out)
     }
 
     /// How long to wait for a notice before the next look.
     fn pause_after(&self, recheck: Duration, placed: bool, claim: Duration) -> Duration {
-        let every = self.settings.recheck.unwrap_or(recheck).clamp(*RECHECK.start(), *RECHECK.end());
+        let every = self.settings.poll_interval.unwrap_or(recheck).clamp(*RECHECK.start(), *RECHECK.end());
         let every = if placed {
             // Rather late than often, because each waiting process costs the store that many; in time to keep the place.
             every.min(claim.mul_f64(2.0 / 3.0)).mul_f64(1.0 + fastrand::f64() * 0.2)
@@ -308,14 +307,14 @@ impl<'a> Wait<'a> {
     /// What those in the room say when their time is up.
     fn tell_room(&self, outage: Option<&Error>) {
         if let Some(seat) = &self.seat {
-            let news = News { holder: self.holder().cloned(), outage: outage.map(Error::copy) };
+            let news = News { holder: self.holder().cloned(), outage: outage.cloned() };
             self.core.rooms.tell(seat, news);
         }
     }
 
     fn outage(&mut self, error: Error) -> Result<Option<Guard>, Error> {
         if self.shape.token.is_some() && error.may_have_been_applied() {
-            return Err(error.fix("the value was given, so another may hold it too: look at the store before trying again"));
+            return Err(error.with_hint("the value was given, so another may hold it too: look at the store before trying again"));
         }
         let waited = self.core.clock.now().since(self.started);
         let never_answered = !self.core.answered.load(Ordering::Relaxed);
@@ -369,7 +368,7 @@ impl<'a> Wait<'a> {
         };
         standing.look_at = self.core.clock.now();
         match notice {
-            Some(Notice::Granted { owner, fence, claim }) if owner == standing.attempt.request.owner => {
+            Some(Notice::Granted { owner, fence, handoff_ttl: claim }) if owner == standing.attempt.request.owner => {
                 let heard = standing.heard.filter(|heard| heard.mark.is_some_and(|mark| fence.counter() > mark))?;
                 let claim = claim.min(heard.claim);
                 if !self.believes(heard.sent_at, claim) {
@@ -393,8 +392,8 @@ impl<'a> Wait<'a> {
         let terms = self.shape.terms.claimed(claim);
         let left = (heard + terms.belief(claim)).since(self.core.clock.now());
         // It is for the first in the room, whoever asks the store for all of them.
-        let next_asks = self.seat.as_ref().map_or(self.settings.asks_time(), |seat| self.core.rooms.next_asks_time(seat));
-        let enough_guard = !next_asks || self.shape.terms.guard <= terms.guard;
+        let next_asks = self.seat.as_ref().map_or(self.settings.asks_margin(), |seat| self.core.rooms.next_asks_time(seat));
+        let enough_guard = !next_asks || self.shape.terms.safety_margin <= terms.safety_margin;
         // Time for a renewal to fail once, and for the rest of what the terms promise no store has been asked yet.
         terms.renews && terms.min_hold.is_zero() && enough_guard && left >= claim / 6
     }

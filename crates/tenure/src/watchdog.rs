@@ -19,8 +19,9 @@ use tokio::sync::{Notify, oneshot};
 use tracing::{debug, warn};
 
 use crate::book::{Book, Extension, Id, Orphan, Sent};
-use crate::tenure::{Loss, Tenure};
-use crate::{BootTime, Clock, Error, ErrorKind, Lease, Released, Renewal, Store, operation_timeout};
+use crate::store::{ReleaseReply, RenewReply, Store, operation_timeout};
+use crate::tenure::{EndReason, Tenure};
+use crate::{BootTime, Clock, Error, ErrorKind, Lease};
 
 /// How late the task may be before its runtime is taken to be undriven.
 const OVERSLEPT: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ struct Shared {
 }
 
 enum Done {
-    Renewed { sent_at: BootTime, batch: Vec<Sent>, answers: Vec<Result<Renewal, Error>> },
+    Renewed { sent_at: BootTime, batch: Vec<Sent>, answers: Vec<Result<RenewReply, Error>> },
     Cleared(Id),
 }
 
@@ -88,7 +89,7 @@ impl Watchdog {
     }
 
     /// Takes note that a tenure has ended.
-    pub(crate) fn lose(&self, id: Id, loss: Loss) {
+    pub(crate) fn lose(&self, id: Id, loss: EndReason) {
         // In a statement of its own, so that the book is free when those who wait are woken.
         let removed = self.0.book().remove(id);
         if let Some(tenure) = removed {
@@ -100,7 +101,7 @@ impl Watchdog {
     pub(crate) fn give_up_all(&self) -> Vec<Arc<Tenure>> {
         let all = self.0.book().remove_all();
         for tenure in &all {
-            tenure.end(Loss::GivenUp);
+            tenure.end(EndReason::Released);
         }
         all
     }
@@ -211,7 +212,7 @@ impl Shared {
             let linger = lingers_until.since(sent_at);
             let answer = tokio::time::timeout(limit, self.store.release(&lease, linger)).await;
             match answer.unwrap_or_else(|_| Err(no_answer(limit))) {
-                Ok(Released::Released | Released::NotHeld) if !(late && self.store.features().late_commands) => break,
+                Ok(ReleaseReply::Released | ReleaseReply::NotHeld) if !(late && self.store.features().late_commands) => break,
                 Ok(_) => {}
                 // A full disk may have room again before the ttl has passed; a refusal stays one.
                 Err(error) if error.is_transient() || error.kind() == ErrorKind::Damaged => {

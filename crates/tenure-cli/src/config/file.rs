@@ -99,7 +99,7 @@ fn string(key: &str, value: Value) -> Result<String, String> {
 
 /// A label that can be part of an owner.
 fn label(label: String) -> Result<String, String> {
-    Owner::mint(&label).map_err(|error| error.to_string())?;
+    Owner::generate(&label).map_err(|error| error.to_string())?;
     Ok(label)
 }
 

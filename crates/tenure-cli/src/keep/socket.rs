@@ -18,7 +18,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
-use tenure::{Guard, Guards, Name, Owner, Release, Released};
+use tenure::{Guard, Guards, Name, Owner, ReleaseOutcome};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -57,16 +57,16 @@ impl Sockets {
         let (clients, requests) = mpsc::channel(1);
         let mut sockets = Self { requests, paths: Vec::new(), tasks: JoinSet::new(), failed: Vec::new() };
         for (name, token) in guards.iter().map(|guard| (guard.name(), guard.token())) {
-            let address = address(&name, &token, settings);
+            let address = address(name, token, settings);
             match listen(&address).await {
                 Ok((path, listener)) => {
                     let path = Arc::new(Mutex::new(path));
                     sockets.paths.push(Arc::clone(&path));
                     let mut socket = Socket { listener, address, path };
-                    let clients = clients.clone();
+                    let (name, token, clients) = (name.clone(), token.clone(), clients.clone());
                     sockets.tasks.spawn(async move { socket.serve(name, token, clients).await });
                 }
-                Err(why) => sockets.failed.push((name, why)),
+                Err(why) => sockets.failed.push((name.clone(), why)),
             }
         }
         sockets
@@ -148,8 +148,8 @@ async fn heard(mut caller: UnixStream, expected: &[u8]) -> Option<UnixStream> {
 /// Releases for a client and tells it how that went.
 pub(super) async fn release_for(guard: Guard, mut client: UnixStream) {
     let answer: &[u8] = match guard.release().await {
-        Ok(Release::Released) => b"released\n",
-        Ok(Release::WasLost) => b"lost\n",
+        Ok(ReleaseOutcome::Released) => b"released\n",
+        Ok(ReleaseOutcome::WasLost) => b"lost\n",
         // The client asks the store itself.
         _ => b"unknown\n",
     };
@@ -162,7 +162,7 @@ pub(crate) enum Asked {
     /// There is none.
     Nobody,
     /// It has released the lease, or found it gone.
-    Answered(Released),
+    Answered(ReleaseOutcome),
     /// The keeper was not asked; the text says why.
     Unheard(String),
     /// It has the token. Whether it has released the lease is unknown, for this reason.
@@ -211,8 +211,8 @@ async fn ask(path: &Path, token: &Owner) -> Asked {
     let mut answer = String::new();
     let heard = timeout(PATIENCE, keeper.read_to_string(&mut answer)).await;
     match (heard, answer.as_str()) {
-        (Ok(Ok(_)), "released\n") => Asked::Answered(Released::Released),
-        (Ok(Ok(_)), "lost\n") => Asked::Answered(Released::NotHeld),
+        (Ok(Ok(_)), "released\n") => Asked::Answered(ReleaseOutcome::Released),
+        (Ok(Ok(_)), "lost\n") => Asked::Answered(ReleaseOutcome::WasLost),
         (Ok(Ok(_)), "unknown\n") => Asked::Unknown("its keeper has heard no outcome from the store"),
         _ => Asked::Unknown("its keeper gives no answer"),
     }
@@ -311,7 +311,7 @@ fn address(name: &Name, token: &Owner, settings: &Settings) -> String {
     digest.update(name.as_str());
     digest.update([0]);
     digest.update(token.as_bytes());
-    if !token.is_ours() {
+    if !token.is_generated() {
         // A given token may be in use in another store as well.
         digest.update([0]);
         digest.update(store::identity(settings).as_encoded_bytes());

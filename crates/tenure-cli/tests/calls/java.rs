@@ -1,6 +1,6 @@
 //! Redisson's `RLock`.
 
-use tenure::{ErrorKind, Locker, Loss, Release, Released, State};
+use tenure::{EndReason, ErrorKind, Locker, ReleaseOutcome, State};
 use tenure_redis::Options;
 
 use crate::{Done, Here, JAVA, ms, secs};
@@ -54,7 +54,7 @@ async fn try_lock_with_a_lease() -> Done {
     let locks = here.locks().await;
     let guard = locks.mutex(name).wait(wait).ttl(lease).fixed_lease().acquire().await?;
     assert!((1..=3_000).contains(&here.server.command(&["PTTL", "invoice"]).int()));
-    assert_eq!(guard.lost().await, Loss::Expired);
+    assert_eq!(guard.lost().await, EndReason::Expired);
     assert!(!guard.lease_remaining().is_zero(), "told when it was too late");
     assert_eq!((here.code("tenure run -w 10 --ttl 30s --no-renew invoice -- ./charge"), here.ran()), (0, 1));
     Ok(())
@@ -65,10 +65,10 @@ async fn unlock() -> Done {
     let (here, name) = (Here::new(JAVA), "invoice");
     let locks = here.locks().await;
     let guard = locks.mutex(name).acquire().await?;
-    assert!(matches!(guard.release().await?, Release::Released));
+    assert!(matches!(guard.release().await?, ReleaseOutcome::Released));
     assert!(here.is_free());
     drop(locks.mutex(name).acquire().await?);
-    locks.settled().await;
+    locks.flush_releases().await;
     assert!(here.is_free());
     Ok(())
 }
@@ -79,10 +79,10 @@ async fn unlock_when_not_held() -> Done {
     let locks = here.locks().await;
     let guard = locks.mutex(name).acquire().await?;
     here.server.command(&["DEL", "invoice"]);
-    assert!(matches!(guard.release().await?, Release::WasLost));
+    assert!(matches!(guard.release().await?, ReleaseOutcome::WasLost));
     let lease = locks.mutex(name).acquire().await?.into_lease();
-    assert_eq!(locks.release(&lease).await?, Released::Released);
-    assert_eq!(locks.release(&lease).await?, Released::NotHeld);
+    assert!(matches!(locks.release(&lease).await?, ReleaseOutcome::Released));
+    assert!(matches!(locks.release(&lease).await?, ReleaseOutcome::WasLost));
     assert_eq!(here.code(r#"TENURE_TOKEN=mine; tenure release invoice --token "$TENURE_TOKEN""#), 79);
     Ok(())
 }
@@ -93,9 +93,9 @@ async fn lock_again() -> Done {
     let locks = here.locks().await;
     let guard = locks.mutex(name).acquire().await?;
     let again = guard.reenter();
-    assert!(matches!(again.release().await?, Release::StillHeld(1)));
+    assert!(matches!(again.release().await?, ReleaseOutcome::StillHeld(1)));
     assert!(locks.mutex(name).try_acquire().await?.is_none(), "what holds is the guard");
-    assert!(matches!(guard.release().await?, Release::Released));
+    assert!(matches!(guard.release().await?, ReleaseOutcome::Released));
     Ok(())
 }
 
@@ -158,7 +158,7 @@ async fn force_unlock() -> Done {
     let (here, name) = (Here::new(JAVA), "invoice");
     let guard = here.locks().await.mutex(name).ttl(secs(1)).acquire().await?;
     assert_eq!(here.code("tenure break invoice"), 0);
-    assert_eq!(guard.lost().await, Loss::Gone);
+    assert_eq!(guard.lost().await, EndReason::Gone);
     assert_eq!(here.code("tenure break invoice"), 1);
     Ok(())
 }

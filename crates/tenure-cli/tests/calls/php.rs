@@ -1,6 +1,6 @@
 //! The PHP class with `lock`, `expire`, `isLocking`, `unlock` and `unlockAll`.
 
-use tenure::{ErrorKind, Loss, Release, State};
+use tenure::{EndReason, ErrorKind, ReleaseOutcome, State};
 
 use crate::{Done, Here, PHP, TAKE, ms, secs};
 
@@ -33,7 +33,7 @@ async fn lock_waits() -> Done {
     assert_eq!(here.code("tenure acquire -w 200ms --ttl 15s invoice"), 75);
     let held = here.locks().await.mutex(name).wait(ms(200)).acquire().await.unwrap_err();
     assert_eq!(held.kind(), ErrorKind::TimedOut);
-    assert_eq!(held.holder().map(|holder| &holder.owner), Some(&guard.token()));
+    assert_eq!(held.holder().map(|holder| &holder.owner), Some(guard.token()));
     let _ = guard.release().await?;
     here.server.command(&["SET", KEY, "other", "PX", "300"]);
     assert_eq!(here.code("tenure acquire -w 10 --ttl 15s invoice"), 0);
@@ -48,7 +48,7 @@ async fn lock_asks_in_an_interval() -> Done {
     let mut asked = Vec::new();
     for interval in [ms(20), ms(300)] {
         let before = here.commands();
-        let wait = locks.mutex(name).recheck(interval).wait(timeout).ttl(expire).fixed_lease().acquire().await;
+        let wait = locks.mutex(name).poll_interval(interval).wait(timeout).ttl(expire).fixed_lease().acquire().await;
         assert_eq!(wait.unwrap_err().kind(), ErrorKind::TimedOut);
         asked.push(here.commands() - before);
     }
@@ -121,7 +121,7 @@ async fn is_locking() -> Done {
     here.server.command(&["SET", KEY, "other", "PX", "60000"]);
     assert_eq!(guard.state(), State::Held, "nobody has asked yet");
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!((guard.state(), guard.loss()), (State::Lost, Some(Loss::Gone)));
+    assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Gone)));
     let asks = r#"tenure show -o json invoice | grep -qF "$TENURE_TOKEN""#;
     assert_eq!(here.code(&format!("TENURE_TOKEN=mine; {asks}")), 1);
     here.server.command(&["DEL", KEY]);
@@ -134,11 +134,11 @@ async fn unlock() -> Done {
     let (here, name) = (Here::new(PHP), "invoice");
     let locks = here.locks().await;
     let guard = locks.mutex(name).ttl(secs(15)).fixed_lease().acquire().await?;
-    assert!(matches!(guard.release().await?, Release::Released));
+    assert!(matches!(guard.release().await?, ReleaseOutcome::Released));
     assert!(here.is_free());
     let guard = locks.mutex(name).ttl(secs(15)).fixed_lease().acquire().await?;
     here.server.command(&["SET", KEY, "other"]);
-    assert!(matches!(guard.release().await?, Release::WasLost));
+    assert!(matches!(guard.release().await?, ReleaseOutcome::WasLost));
     assert_eq!(here.server.command(&["GET", KEY]).text(), "other");
     let unlock = r#"tenure release invoice --token "$TENURE_TOKEN""#;
     assert_eq!(here.code(&format!("TENURE_TOKEN=mine; {unlock}")), 79);
@@ -160,7 +160,8 @@ async fn unlock_all() -> Done {
     here.server.command(&["DEL", "Lock:b", "Lock:lost"]);
     assert!(guards[2].verify().await.is_err());
     let all = locks.release_all().await;
-    let told: Vec<_> = all.iter().map(|(name, release)| (name.as_str(), matches!(release, Ok(Release::Released)))).collect();
+    let told: Vec<_> =
+        all.iter().map(|(name, release)| (name.as_str(), matches!(release, Ok(ReleaseOutcome::Released)))).collect();
     assert_eq!(told, [("a", true), ("b", false)]);
     assert_eq!(here.server.command(&["EXISTS", "Lock:a", "Lock:b", "Lock:lost"]), 0);
     Ok(())

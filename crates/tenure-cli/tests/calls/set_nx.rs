@@ -47,7 +47,7 @@ async fn until_done() -> Done {
     assert!(locks.mutex(key).try_acquire().await?.is_none(), "too frequent");
     let work = tokio::spawn(async move { guard.run(async { panic!("on purpose") }).await });
     assert!(work.await.unwrap_err().is_panic());
-    locks.settled().await;
+    locks.flush_releases().await;
     assert!(here.is_free());
     let gift = "tenure run -n sign-in/42 -- ./gift";
     assert_eq!(here.code(&format!("CODE=3 {gift}")), 3);

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[allow(unreachable_pub, reason = "it stands on the page as a program has it")]
 mod service;
 
 use std::fs;
@@ -180,7 +181,10 @@ fn a_job_of_kubernetes() {
 fn the_first_process_of_a_container() {
     let here = Here::new();
     // It leaves a process that its own first process has to collect.
-    here.program("serve", "(sleep 0.1 &); trap 'echo term >> ended; exit 0' TERM; echo $$ >> started; while :; do sleep 0.05; done");
+    here.program(
+        "serve",
+        "(sleep 0.1 &); trap 'echo term >> ended; exit 0' TERM; echo $$ >> started; while :; do sleep 0.05; done",
+    );
     let file = recipe("Container", "dockerfile");
     let list = |key: &str| serde_json::from_str::<Vec<String>>(value(&file, key)).unwrap();
     let unshare = ["unshare", "-rpf", "--mount-proc", "--kill-child=KILL"].map(String::from);

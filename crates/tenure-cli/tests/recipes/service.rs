@@ -14,6 +14,6 @@ pub async fn serve(locks: &tenure::Locker) -> Result<(), Box<dyn std::error::Err
     for (name, outcome) in locks.release_all().await {
         println!("{name}: {outcome:?}"); // guards that other tasks hold
     }
-    locks.settled().await; // what was dropped is released before the program ends
+    locks.flush_releases().await; // what was dropped is released before the program ends
     Ok(())
 }

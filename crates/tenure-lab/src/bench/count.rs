@@ -18,7 +18,7 @@ impl Monitor {
     /// Has the server tell `listener` of every command from now on, its end by `speaker`.
     pub(super) fn begin(listener: Connection, speaker: Connection) -> Result<Self, Error> {
         let mut listener = listen(listener)?;
-        let marker = Owner::mint("marker")?.to_string();
+        let marker = Owner::generate("marker")?.to_string();
         let end = marker.clone();
         let count = move || {
             let mut commands = 0;
@@ -31,13 +31,14 @@ impl Monitor {
             }
         };
         let counting = std::thread::Builder::new().name("bench-monitor".into()).spawn(count);
-        let counting = counting.map_err(|error| Error::unavailable("no thread to count commands in").source(error))?;
+        let counting = counting.map_err(|error| Error::unavailable("no thread to count commands in").with_source(error))?;
         Ok(Self { speaker, marker, counting })
     }
 
     /// How many commands were sent.
     pub(super) fn finish(mut self) -> Result<u64, Error> {
-        let unanswered = |error: redis::RedisError| Error::unreachable("the server ended its account of commands").source(error);
+        let unanswered =
+            |error: redis::RedisError| Error::unreachable("the server ended its account of commands").with_source(error);
         cmd("ECHO").arg(&self.marker).exec(&mut self.speaker).map_err(unanswered)?;
         let counted = self.counting.join().map_err(|_| Error::unavailable("the account of commands cannot be read"))?;
         counted.map_err(unanswered)
@@ -46,7 +47,7 @@ impl Monitor {
 
 /// Turns a connection into one that is told of every command.
 pub(super) fn listen(mut connection: Connection) -> Result<Connection, Error> {
-    let refused = |error| Error::refused("the server does not let us watch what it executes").source(error);
+    let refused = |error| Error::refused("the server does not let us watch what it executes").with_source(error);
     cmd("MONITOR").exec(&mut connection).map_err(refused)?;
     Ok(connection)
 }

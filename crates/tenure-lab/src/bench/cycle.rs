@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::{Acquire, BootTime, Error, Guard, Locker, Release};
+use tenure::{Acquire, BootTime, Error, Guard, Locker, ReleaseOutcome};
 use tokio::task::JoinSet;
 
 use crate::bench::meter::{Run, client_cpu};
@@ -56,17 +56,17 @@ pub(super) async fn release(guard: Guard) -> Result<(), Error> {
 }
 
 /// How the release of such a guard went.
-pub(super) fn released(release: Release) -> Result<(), Error> {
+pub(super) fn released(release: ReleaseOutcome) -> Result<(), Error> {
     match release {
-        Release::Released => Ok(()),
-        Release::StillHeld(_) | Release::WasLost => Err(lost()),
-        Release::Unknown { error, .. } => Err(error),
+        ReleaseOutcome::Released => Ok(()),
+        ReleaseOutcome::StillHeld(_) | ReleaseOutcome::WasLost => Err(lost()),
+        ReleaseOutcome::Unknown { error, .. } => Err(error),
     }
 }
 
 pub(super) fn lost() -> Error {
     Error::unavailable("a lock was lost in the middle of the benchmark")
-        .fix("give it a store that nobody else changes, and time to run")
+        .with_hint("give it a store that nobody else changes, and time to run")
 }
 
 /// Runs tasks side by side; what they have done, and used, together.
@@ -77,7 +77,7 @@ pub(super) async fn all(
     let mut running: JoinSet<_> = tasks.collect();
     let mut sum = Run::default();
     while let Some(ended) = running.join_next().await {
-        let run = ended.map_err(|error| Error::unavailable("a task broke down").source(error))?;
+        let run = ended.map_err(|error| Error::unavailable("a task broke down").with_source(error))?;
         sum.append(run?);
     }
     sum.client_cpu = client_cpu().saturating_sub(before);

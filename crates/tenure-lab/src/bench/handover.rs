@@ -124,7 +124,7 @@ struct Process {
 
 impl Process {
     fn start(lab: &Lab) -> Result<Self, Error> {
-        let failed = |error| Error::unavailable("no process can be started").source(error);
+        let failed = |error| Error::unavailable("no process can be started").with_source(error);
         let mut command = lab.worker();
         command.arg("bench").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Spawned::spawn(&mut command).map_err(failed)?;
@@ -134,7 +134,7 @@ impl Process {
     }
 
     fn tell(&mut self, order: &Order) -> Result<(), Error> {
-        write(&mut self.to, order).map_err(|error| gone().source(error))
+        write(&mut self.to, order).map_err(|error| gone().with_source(error))
     }
 
     fn hear(&mut self) -> Result<Said, Error> {
@@ -142,7 +142,7 @@ impl Process {
             Ok(Some(Said::Failed(why))) => Err(Error::unavailable(why)),
             Ok(Some(said)) => Ok(said),
             Ok(None) => Err(gone()),
-            Err(error) => Err(gone().source(error)),
+            Err(error) => Err(gone().with_source(error)),
         }
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn client_cpu() -> Duration {
 
 /// What the server has used so far, as it says itself.
 fn server_cpu(server: &mut Connection) -> Result<Duration, Error> {
-    let unanswered = |error| Error::unreachable("the server does not say what it has used").source(error);
+    let unanswered = |error| Error::unreachable("the server does not say what it has used").with_source(error);
     let told: String = cmd("INFO").arg("cpu").query(server).map_err(unanswered)?;
     let seconds = |key: &str| told.lines().find_map(|line| line.trim().strip_prefix(key)?.parse::<f64>().ok());
     let used = ["used_cpu_user:", "used_cpu_sys:"].map(|key| seconds(key).unwrap_or(0.0));

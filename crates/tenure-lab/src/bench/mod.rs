@@ -130,11 +130,11 @@ impl Plan {
         let (fewest, most, why) = case.bounds();
         if !(fewest..=most).contains(&tasks) {
             let what = format!("{case} with {tasks} tasks is not between {fewest} and {most}");
-            return Err(Error::invalid(what).fix(format!("{why}; without --tasks it has {usual}")));
+            return Err(Error::invalid(what).with_hint(format!("{why}; without --tasks it has {usual}")));
         }
         if !(SHORTEST..=LONGEST).contains(&time) {
             let what = format!("{} seconds are not between 0.1 and 3600", time.as_secs_f64());
-            return Err(Error::invalid(what).fix(format!("without --seconds {case} takes {}", usual_time.as_secs())));
+            return Err(Error::invalid(what).with_hint(format!("without --seconds {case} takes {}", usual_time.as_secs())));
         }
         Ok(Self { case, tasks, time })
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use redis::{Client, Connection};
 use serde::{Deserialize, Serialize};
-use tenure::{Error, Locker, Owner, Store};
+use tenure::store::Store;
+use tenure::{Error, Locker, Owner};
 use tenure_testkit::RedisServer;
 
 use crate::bench::count::{Monitor, listen};
@@ -53,7 +54,8 @@ impl Address {
         if self.file().is_some() {
             return Ok(None);
         }
-        let unseen = |error: redis::RedisError| Error::unreachable("the server cannot be asked what it executes").source(error);
+        let unseen =
+            |error: redis::RedisError| Error::unreachable("the server cannot be asked what it executes").with_source(error);
         let mut info = redis::IntoConnectionInfo::into_connection_info(self.url.as_str()).map_err(unseen)?;
         let mut login = info.redis_settings().clone();
         if let Some(username) = &self.username {
@@ -100,7 +102,7 @@ impl Place {
 
     fn new(address: Address, server: Option<RedisServer>) -> Result<Self, Error> {
         let uncounted = address.connect().and_then(|server| server.map(listen).transpose()).err();
-        Ok(Self { address, run: Owner::mint("")?.to_string(), uncounted, _server: server })
+        Ok(Self { address, run: Owner::generate("")?.to_string(), uncounted, _server: server })
     }
 
     /// Why commands are not counted though there is a server: it does not let us watch it.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{Acquired, BootTime, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Entry, Error, Lease, Name};
 
 use crate::bench::meter::Latencies;
 
@@ -55,7 +56,7 @@ impl Store for Probe {
         self.store.features()
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.note(self.store.acquire(request)).await.0
     }
 
@@ -63,16 +64,16 @@ impl Store for Probe {
         self.note(self.store.acquire_all(requests)).await.0
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let (answers, took) = self.note(self.store.renew(leases)).await;
-        let renewed = answers.iter().filter(|answer| matches!(answer, Ok(Renewal::Renewed)));
+        let renewed = answers.iter().filter(|answer| matches!(answer, Ok(RenewReply::Renewed)));
         let mut noted = self.noted();
         renewed.for_each(|_| noted.renewals.add(took));
         drop(noted);
         answers
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.note(self.store.release(lease, linger)).await.0
     }
 

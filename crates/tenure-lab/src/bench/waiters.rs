@@ -53,9 +53,9 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     let commands = monitor.map(|monitor| monitor.finish().map(|commands| (commands, done))).transpose()?;
 
     drop(waiting);
-    locks.settled().await;
+    locks.flush_releases().await;
     drop(held);
-    holder.settled().await;
+    holder.flush_releases().await;
     let memory = memory.map_or_else(String::new, |bytes| format!("; {bytes} bytes of memory a task"));
     let told = format!("tasks of one process waiting for {} names{memory}; an operation is a request to the store", names.len());
     Ok(Figures::of_run(&job.plan, Run { done, latencies, client_cpu: used.client }, commands, used.server, told))

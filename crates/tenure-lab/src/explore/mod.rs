@@ -9,7 +9,7 @@
 //! - a loss is told when belief ends, and nobody is told of one that did not happen;
 //! - after the last fault every name is granted again, every task ends, every clean-up ends, and every name is free.
 //!
-//! In half of the runs commands that were given up may run late, as [`late_commands`](tenure::Features::late_commands) says; in the
+//! In half of the runs commands that were given up may run late, as [`late_commands`](tenure::store::Features::late_commands) says; in the
 //! others a new connection ends what the old one had under way. The same seed makes the same history, to the byte.
 //!
 //! [check]: tenure_testkit::history::check()

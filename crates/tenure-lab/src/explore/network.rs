@@ -6,7 +6,8 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Acquired, Busy, Entry, Error, Lease, Name, Notice, Owner, Released, Renewal, Request};
+use tenure::store::{AcquireReply, Busy, Notice, ReleaseReply, RenewReply, Request};
+use tenure::{Entry, Error, Lease, Name, Owner};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
@@ -29,9 +30,9 @@ pub(super) enum Op {
 
 #[derive(Debug)]
 pub(super) enum Reply {
-    Acquired(Acquired),
-    Renewed(Vec<Result<Renewal, Error>>),
-    Released(Released),
+    Acquired(AcquireReply),
+    Renewed(Vec<Result<RenewReply, Error>>),
+    Released(ReleaseReply),
     Entries(Vec<Entry>),
     Watching,
 }
@@ -306,7 +307,7 @@ impl Inner {
         if let Some(reply) = command.reply.take() {
             let gone = match (&command.op, &answer) {
                 (Op::Renew(leases), Ok(Reply::Renewed(answers))) => {
-                    let gone = leases.iter().zip(answers).filter(|(_, answer)| matches!(answer, Ok(Renewal::Gone)));
+                    let gone = leases.iter().zip(answers).filter(|(_, answer)| matches!(answer, Ok(RenewReply::Gone)));
                     gone.map(|(lease, _)| lease.owner.clone()).collect()
                 }
                 _ => Vec::new(),
@@ -362,13 +363,13 @@ impl Inner {
         Ok(match &command.op {
             Op::Acquire(_) if command.spoilt == Some(Fate::Abstain) => {
                 let until = Duration::from_millis(self.rng.u64(1..200));
-                Reply::Acquired(Acquired::Refused { until, why: "it may have forgotten leases".to_owned() })
+                Reply::Acquired(AcquireReply::Refused { until, why: "it may have forgotten leases".to_owned() })
             }
             Op::Acquire(request) => {
                 let done = self.server.acquire(request, now, command.sent_at, command.copy)?;
                 match &done.answer {
-                    Acquired::Granted(_) => self.given(now, &request.name, &request.owner),
-                    Acquired::Busy(Busy { ahead: Some(_), .. }) => self.coverage.met(Met::Queued),
+                    AcquireReply::Granted(_) => self.given(now, &request.name, &request.owner),
+                    AcquireReply::Busy(Busy { position: Some(_), .. }) => self.coverage.met(Met::Queued),
                     _ => {}
                 }
                 Reply::Acquired(self.settle(&world.mix, now, &request.name, done))
@@ -387,7 +388,7 @@ impl Inner {
     }
 
     /// A batch of which one lease had an error, or the last ones no answer.
-    fn in_part(&mut self, mut answers: Vec<Result<Renewal, Error>>) -> Vec<Result<Renewal, Error>> {
+    fn in_part(&mut self, mut answers: Vec<Result<RenewReply, Error>>) -> Vec<Result<RenewReply, Error>> {
         let one = self.rng.usize(0..answers.len());
         if self.rng.bool() {
             answers.truncate(one);

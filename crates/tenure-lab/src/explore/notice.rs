@@ -1,7 +1,8 @@
 //! What the server tells by itself: to whom it has handed a name, and that one is free. Each notice has a way and a fate of its own.
 
-use tenure::record::Served;
-use tenure::{Fence, Name, Notice, Owner};
+use tenure::store::Notice;
+use tenure::store::record::Served;
+use tenure::{Fence, Name, Owner};
 use tokio::sync::mpsc;
 
 use super::clock::At;
@@ -23,14 +24,14 @@ impl Inner {
     /// Tells those whom a command has served or who should look; its answer.
     pub(super) fn settle<T>(&mut self, mix: &Mix, now: At, name: &Name, done: Done<T>) -> T {
         self.network.watchers.retain(|watcher| !watcher.notices.is_closed());
-        for Served { owner, counter, claim, .. } in done.served {
+        for Served { owner, counter, handoff_ttl: claim, .. } in done.served {
             self.coverage.met(Met::Served);
             self.given(now, name, &owner);
             let Some(fence) = Fence::from_counter(counter) else { continue };
-            self.notify(mix, now, name, &Notice::Granted { owner, fence, claim });
+            self.notify(mix, now, name, &Notice::Granted { owner, fence, handoff_ttl: claim });
         }
         if done.freed {
-            self.notify(mix, now, name, &Notice::Look);
+            self.notify(mix, now, name, &Notice::Changed);
         }
         done.answer
     }
@@ -39,7 +40,7 @@ impl Inner {
     fn notify(&mut self, mix: &Mix, now: At, name: &Name, notice: &Notice) {
         let is_for = |watcher: &&Watcher| match notice {
             Notice::Granted { owner, .. } => watcher.name == *name && watcher.owner == *owner,
-            Notice::Look => watcher.name == *name,
+            Notice::Changed => watcher.name == *name,
         };
         let watchers: Vec<_> = self.network.watchers.iter().filter(is_for).map(|watcher| watcher.notices.clone()).collect();
         for watcher in watchers {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tenure::{Acquire, Kind, Lease, Locker, Name, Owner, Share};
-use tenure_testkit::worker::lock;
 
 use super::clock::{ms, nanos};
 use super::mix::Mix;
@@ -174,7 +173,7 @@ impl Plan {
     }
 
     pub(super) fn of(&self, locker: &Locker) -> Acquire {
-        let acquire = lock(locker, self.name.as_str(), self.share).ttl(self.ttl);
+        let acquire = locker.lock(self.name.as_str(), self.share).ttl(self.ttl);
         let mut acquire = acquire.min_hold(self.shortest).linger(self.linger);
         if let Some(wait) = self.wait {
             acquire = acquire.wait(wait);
@@ -186,10 +185,10 @@ impl Plan {
             acquire = acquire.max_hold(longest);
         }
         if let Some(every) = self.recheck {
-            acquire = acquire.recheck(every);
+            acquire = acquire.poll_interval(every);
         }
         if let Some(guard) = self.guard {
-            acquire = acquire.guard(guard);
+            acquire = acquire.safety_margin(guard);
         }
         if let Some(token) = &self.token {
             acquire = acquire.token(token.clone());

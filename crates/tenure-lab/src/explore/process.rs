@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Clock, Error, ErrorKind, Guard, Lease, Locker, Loss, Release};
+use tenure::{Clock, EndReason, Error, ErrorKind, Guard, Lease, Locker, ReleaseOutcome};
 use tenure_testkit::history::{Rule, What};
-use tenure_testkit::worker::lock;
 
 use super::clock::{SimClock, ms};
 use super::coverage::Met;
@@ -104,7 +103,7 @@ impl Task {
         let ttl = self.rng.choice([900, 2_000]).unwrap_or(900);
         let wait = self.rng.choice([40, 400]).unwrap_or(40);
         let share = share(&mut self.rng, kind);
-        let acquire = lock(&self.process.locker, name.as_str(), share).ttl(Duration::from_millis(ttl));
+        let acquire = self.process.locker.lock(name.as_str(), share).ttl(Duration::from_millis(ttl));
         let acquire = acquire.wait(Duration::from_millis(wait));
         let (first, second, third) = (self.soon(), self.soon(), self.soon());
         if let Some(Ok(guard)) = self.unless_cut(first, acquire.acquire()).await {
@@ -222,7 +221,7 @@ impl Task {
             }
             self.between(&mut held, between, cut).await;
         }
-        if let Some(loss) = held.guard.loss() {
+        if let Some(loss) = held.guard.end_reason() {
             self.lost(&plan, held, loss).await;
         } else {
             self.let_go(&plan, held).await;
@@ -246,7 +245,7 @@ impl Task {
         tokio::select! {
             biased;
             () = told => true,
-            () = work => looks == Looks::State && guard.loss().is_some(),
+            () = work => looks == Looks::State && guard.end_reason().is_some(),
         }
     }
 
@@ -258,7 +257,7 @@ impl Task {
         let guards = plan.name == process.world.names[0] && held.share.is_exclusive();
         loop {
             let left = span.saturating_sub(super::clock::nanos(process.clock.now().since(began)));
-            if left == 0 || process.world.healed() || (looks && held.guard.loss().is_some()) {
+            if left == 0 || process.world.healed() || (looks && held.guard.end_reason().is_some()) {
                 return;
             }
             if !guards {
@@ -274,19 +273,19 @@ impl Task {
         }
     }
 
-    async fn lost(&mut self, plan: &Plan, held: Held, loss: Loss) {
+    async fn lost(&mut self, plan: &Plan, held: Held, loss: EndReason) {
         let process = Arc::clone(&self.process);
         let world = &process.world;
         let claim = held.claim;
         world.met(match loss {
-            Loss::Expired => Met::LostExpired,
-            Loss::Gone => Met::LostGone,
-            Loss::MaxHold => Met::LostMaxHold,
+            EndReason::Expired => Met::LostExpired,
+            EndReason::Gone => Met::LostGone,
+            EndReason::MaxHold => Met::LostMaxHold,
             _ => Met::LostGivenUp,
         });
         self.judge(plan, &held, loss);
         let until = world.believed_until(&process.who, claim);
-        if loss != Loss::GivenUp && until.is_some_and(|until| world.now() <= until + GRAIN) {
+        if loss != EndReason::Released && until.is_some_and(|until| world.now() <= until + GRAIN) {
             self.labour_on(plan, &held).await;
         }
         if world.over(&process.who, claim).is_some() {
@@ -311,17 +310,17 @@ impl Task {
     }
 
     /// Whether a loss was due, and told in time.
-    fn judge(&self, plan: &Plan, held: &Held, loss: Loss) {
+    fn judge(&self, plan: &Plan, held: &Held, loss: EndReason) {
         let Process { world, who, .. } = &*self.process;
         let Some(until) = world.believed_until(who, held.claim) else { return };
         let (claim, now) = (held.claim, world.now());
-        if world.mix.tier == 1 && loss == Loss::Gone {
+        if world.mix.tier == 1 && loss == EndReason::Gone {
             world.find(Rule::FalseLoss, format!("{who}#{claim}: {loss}, in a store that keeps its data"));
         }
         // With a short ttl, a command that is a little slow has no second try.
         let enough = Duration::from_millis(if world.mix.calm() { 300 } else { 900 });
         let healthy = world.mix.mild() && plan.ttl >= enough;
-        if healthy && plan.renews && loss == Loss::Expired {
+        if healthy && plan.renews && loss == EndReason::Expired {
             world.find(Rule::FalseLoss, format!("{who}#{claim}: {loss}, though hardly anything was broken"));
         }
         let told = matches!(plan.looks, Looks::Lost | Looks::Cancellation | Looks::Run) && !world.mix.fenced;
@@ -357,13 +356,13 @@ impl Task {
         }
     }
 
-    fn released(&self, claim: u32, sure: bool, how: Option<Result<Release, Error>>) {
+    fn released(&self, claim: u32, sure: bool, how: Option<Result<ReleaseOutcome, Error>>) {
         let process = &self.process;
         let (met, how) = match how {
             None => (Met::CancelledRelease, "cancelled".to_owned()),
-            Some(Ok(Release::Released | Release::StillHeld(_))) => (Met::Released, "released".to_owned()),
-            Some(Ok(Release::WasLost)) => (Met::WasLost, "was lost".to_owned()),
-            Some(Ok(Release::Unknown { error, .. })) => (Met::UnknownRelease, error.to_string()),
+            Some(Ok(ReleaseOutcome::Released | ReleaseOutcome::StillHeld(_))) => (Met::Released, "released".to_owned()),
+            Some(Ok(ReleaseOutcome::WasLost)) => (Met::WasLost, "was lost".to_owned()),
+            Some(Ok(ReleaseOutcome::Unknown { error, .. })) => (Met::UnknownRelease, error.to_string()),
             Some(Err(error)) => (Met::Refusal, error.to_string()),
         };
         process.world.met(met);

@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use tenure::{Name, Share};
 use tenure_testkit::History;
 use tenure_testkit::history::{Finding, Rule, What, check};
-use tenure_testkit::worker::lock;
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep_until, timeout};
@@ -128,7 +127,7 @@ async fn heal(world: &Arc<World>, members: Vec<Member>) {
             }
         }
     }
-    let settled = join_all(processes.iter().chain([&prober]).map(|process| process.locker.settled()));
+    let settled = join_all(processes.iter().chain([&prober]).map(|process| process.locker.flush_releases()));
     if timeout(REST, settled).await.is_err() {
         return world.find(Rule::Leak, format!("clean-ups had not come to their end {REST:?} after the last task"));
     }
@@ -140,7 +139,7 @@ async fn heal(world: &Arc<World>, members: Vec<Member>) {
 async fn probe(prober: &Process, name: &Name, share: Share) {
     let claim = prober.claim();
     prober.record(What::Ask { claim, name: name.as_str().to_owned() });
-    match lock(&prober.locker, name.as_str(), share).ttl(Duration::from_secs(2)).acquire().await {
+    match prober.locker.lock(name.as_str(), share).ttl(Duration::from_secs(2)).acquire().await {
         Err(error) => prober.world.find(Rule::NotGranted, format!("{name:?} after the last fault: {error}")),
         Ok(guard) => {
             let held = Held { claim, guard: Arc::new(guard), share, stop: 0, shortest: Duration::ZERO, longest: None };
@@ -150,7 +149,7 @@ async fn probe(prober: &Process, name: &Name, share: Share) {
             let Some(guard) = Arc::into_inner(held.guard) else { return };
             match guard.release().await {
                 // It may still be slow.
-                Ok(tenure::Release::Released | tenure::Release::Unknown { .. }) => {}
+                Ok(tenure::ReleaseOutcome::Released | tenure::ReleaseOutcome::Unknown { .. }) => {}
                 other => prober.world.find(Rule::FalseLoss, format!("a release when all is well: {other:?}")),
             }
         }
@@ -173,7 +172,7 @@ fn leaks(world: &World) {
             // Where commands run late, one may come when the clean-up has ended: after its ttl, or for a second copy.
             let too_late = |from: Origin| from.copy || from.ran_at - from.sent_at > from.ttl / 100 * 95;
             let late = world.mix.late && state.server.origin(&owner).is_some_and(too_late);
-            if !(dead || refused || late || token.handed || !owner.is_ours()) {
+            if !(dead || refused || late || token.handed || !owner.is_generated()) {
                 let text = format!("{name:?} is {what} for P{}, which has come to rest", token.process + 1);
                 state.findings.push(Finding { rule: Rule::Leak, at: now, text });
             }

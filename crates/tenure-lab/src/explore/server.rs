@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tenure::record::{Held, Record, Served, Turn, Waiter};
-use tenure::{Acquired, Entry, Error, Fence, Lease, Name, Owner, Place, Released, Renewal, Request, Share};
+use tenure::store::record::{Change, Held, Record, Served, Waiter};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request};
+use tenure::{Entry, Error, Fence, Lease, Name, Owner, Share};
 
 use super::Flaw;
 use super::clock::{At, ms, nanos};
@@ -47,7 +48,7 @@ pub(super) struct Done<T> {
 }
 
 impl<T> Done<T> {
-    fn of<U>(turn: Turn<U>, answer: impl FnOnce(U) -> T) -> Self {
+    fn of<U>(turn: Change<U>, answer: impl FnOnce(U) -> T) -> Self {
         Self { answer: answer(turn.answer), served: turn.served, freed: turn.freed }
     }
 }
@@ -124,7 +125,7 @@ impl Server {
         run(record, clock, &mut next)
     }
 
-    pub(super) fn acquire(&mut self, request: &Request, now: At, sent_at: At, copy: bool) -> Result<Done<Acquired>, Error> {
+    pub(super) fn acquire(&mut self, request: &Request, now: At, sent_at: At, copy: bool) -> Result<Done<AcquireReply>, Error> {
         let flaw = self.flaw;
         let asked = self.as_flawed(request, now);
         let turn = self.on(&request.name, now, |record, clock, next| {
@@ -137,7 +138,7 @@ impl Server {
         self.origins.insert(request.owner.clone(), Origin { sent_at, ran_at: now, copy, ttl: nanos(request.ttl) });
         let mark = Some(self.counter);
         let mut done = Done::of(turn, |answer| answer.acquired(RECHECK, mark));
-        if let Acquired::Granted(grant) = &mut done.answer {
+        if let AcquireReply::Granted(grant) = &mut done.answer {
             grant.ttl = request.ttl;
             self.given.extend(grant.fence.map(|fence| (request.owner.clone(), fence.counter())));
             if flaw == Flaw::TellsOldFence {
@@ -156,23 +157,23 @@ impl Server {
     fn as_flawed(&self, request: &Request, now: At) -> Request {
         let mut request = request.clone();
         let holder = || anyone(self.held(&request.name, now).map(|(held, _)| held)).map(|held| held.owner.clone());
-        match (self.flaw, &mut request.place) {
-            (Flaw::ShortClaim, Place::Join { claim, .. }) => *claim /= 2,
+        match (self.flaw, &mut request.enqueue) {
+            (Flaw::ShortClaim, Enqueue::Join { handoff_ttl: claim, .. }) => *claim /= 2,
             (Flaw::ShortLease, _) => request.ttl -= request.ttl / 10,
-            (Flaw::GivenIsMine, _) => request.repeatable = true,
+            (Flaw::GivenIsMine, _) => request.generated = true,
             (Flaw::AdoptsAnything, _) if request.from.is_some() => request.from = holder(),
             _ => {}
         }
         request
     }
 
-    pub(super) fn renew(&mut self, lease: &Lease, now: At) -> Renewal {
+    pub(super) fn renew(&mut self, lease: &Lease, now: At) -> RenewReply {
         let flaw = self.flaw;
         self.on(&lease.name, now, |record, clock, _| {
             let held = anyone(record.holders()).cloned();
             let owner = match held {
                 Some(held) if flaw == Flaw::RenewsLinger && held.lingers && held.owner == lease.owner.lingering() => {
-                    let revived = Held { owner: lease.owner.clone(), lingers: false, ..held };
+                    let revived = held.with_owner(lease.owner.clone()).with_lingers(false);
                     *record = Record::new([revived], record.waiters().cloned().collect::<Vec<_>>());
                     lease.owner.clone()
                 }
@@ -184,16 +185,19 @@ impl Server {
                 shorten(record, &owner, clock + lease.ttl);
             }
             if flaw == Flaw::ShrinksShare {
-                change(record, &owner, |held| Held { share: least(held.share), ..held });
+                change(record, &owner, |held| {
+                    let share = least(held.share);
+                    held.with_share(share)
+                });
             }
             renewal
         })
     }
 
-    pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Done<Released> {
+    pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Done<ReleaseReply> {
         let flaw = self.flaw;
         if flaw == Flaw::LosesReleases {
-            return Done { answer: Released::Released, served: Vec::new(), freed: false };
+            return Done { answer: ReleaseReply::Released, served: Vec::new(), freed: false };
         }
         let turn = self.on(&lease.name, now, |record, clock, next| {
             let any = anyone(record.holders()).map(|held| held.owner.clone()).filter(|_| flaw == Flaw::ReleasesAnyone);
@@ -208,7 +212,7 @@ impl Server {
         let names = self.names.iter().filter(|(key, _)| name.is_none_or(|name| name == key));
         let entry = |(name, record): &(Name, Record)| {
             let (holders, waiters) = record.inspect(clock);
-            (!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters })
+            (!holders.is_empty() || waiters > 0).then(|| Entry::new(name.clone(), holders, waiters))
         };
         names.filter_map(entry).collect()
     }
@@ -221,7 +225,7 @@ fn anyone<'a>(holders: impl Iterator<Item = &'a Held>) -> Option<&'a Held> {
 
 /// The owner's lease ends at `until`, whatever it was.
 fn shorten(record: &mut Record, owner: &Owner, until: Duration) {
-    change(record, owner, |held| Held { until, ..held });
+    change(record, owner, |held| held.with_until(until));
 }
 
 /// The owner's lease becomes another.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure::{Name, Release};
+use tenure::{Name, ReleaseOutcome};
 use tenure_testkit::history::{Rule, What};
 
 use super::coverage::Met;
@@ -54,7 +54,7 @@ impl Task {
             goes = first;
         }
         match self.unless_cut(cut, goes.release()).await {
-            None | Some(Ok(Release::StillHeld(1))) => {}
+            None | Some(Ok(ReleaseOutcome::StillHeld(1))) => {}
             how => process.world.find(Rule::FalseLoss, format!("a guard beside another was released: {how:?}")),
         }
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tenure::{Acquired, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Lease, Name};
 use tokio::sync::mpsc;
 
 use super::clock::SimClock;
@@ -27,7 +28,7 @@ impl SimStore {
         match &op {
             Op::Acquire(request) => {
                 let now = self.world.now();
-                self.world.state().asks(now, self.process, &request.owner, request.repeatable);
+                self.world.state().asks(now, self.process, &request.owner, request.generated);
             }
             Op::Release(lease, _) => self.world.state().gives_up(&lease.owner),
             _ => {}
@@ -43,24 +44,20 @@ impl SimStore {
 #[async_trait]
 impl Store for SimStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: self.world.mix.queue,
-            cohort: self.world.mix.cohort,
-            push: self.world.mix.push,
-            server_clock: true,
-            late_commands: self.world.mix.late,
-            min_ttl: Duration::from_millis(10),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: None,
-        }
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(self.world.mix.queue)
+            .with_cohort(self.world.mix.cohort)
+            .with_push(self.world.mix.push)
+            .with_server_clock(true)
+            .with_late_commands(self.world.mix.late)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         match self.call(Op::Acquire(request.clone())).await? {
             Reply::Acquired(acquired) => {
-                if let (Acquired::Granted(_), Some(token)) = (&acquired, self.world.state().tokens.get_mut(&request.owner)) {
+                if let (AcquireReply::Granted(_), Some(token)) = (&acquired, self.world.state().tokens.get_mut(&request.owner)) {
                     token.answered = true;
                 }
                 Ok(acquired)
@@ -75,15 +72,15 @@ impl Store for SimStore {
         Ok(None)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         match self.call(Op::Renew(leases.to_vec())).await {
             Ok(Reply::Renewed(answers)) => answers,
             Ok(_) => unreachable!("it answers what it is asked"),
-            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         match self.call(Op::Release(lease.clone(), linger)).await? {
             Reply::Released(released) => Ok(released),
             _ => unreachable!("it answers what it is asked"),

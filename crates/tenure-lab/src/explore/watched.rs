@@ -55,11 +55,11 @@ impl Watched {
         }
         let (name, owner) = (guard.name(), guard.token());
         // The index of a hand-over is the process's own.
-        if guard.fence().is_some_and(|fence: Fence| !server.gave(&owner, fence.counter())) {
+        if guard.fence().is_some_and(|fence: Fence| !server.gave(owner, fence.counter())) {
             return Some((Rule::FenceOrder, "its fence was not given by the store"));
         }
         let share = if world.flaw == Flaw::KeepsShare { self.granted } else { guard.share() };
-        let stands = server.held(&name, now).find(|(held, _)| held.owner == owner && !held.lingers);
+        let stands = server.held(name, now).find(|(held, _)| held.owner == *owner && !held.lingers);
         if stands.is_some_and(|(held, _)| held.share.weight() < share.weight() || held.share.capacity() != share.capacity()) {
             return Some((Rule::Overlap, "it claims a larger share than the store keeps"));
         }

@@ -168,13 +168,13 @@ impl World {
         let mut shown = None;
         if let Some(token) = state.tokens.get_mut(&owner) {
             token.granted = true;
-            shown = owner.is_ours().then(|| format!("{who}.{}", token.number));
+            shown = owner.is_generated().then(|| format!("{who}.{}", token.number));
             if !token.answered {
                 state.coverage.met(Met::Believed);
             }
         }
         // When a value that others use too was sent last is not known.
-        if let Some(token) = state.tokens.get(&owner).filter(|_| owner.is_ours()) {
+        if let Some(token) = state.tokens.get(&owner).filter(|_| owner.is_generated()) {
             let sent_at = token.sent_at;
             latest = held.longest.map(|longest| sent_at + clock.life().real(nanos(longest)) + GRAIN);
             if !held.shortest.is_zero() && self.mix.tier == 1 && held.share.is_exclusive() {
@@ -218,7 +218,7 @@ impl World {
         let mut state = self.state();
         let Inner { watched, history, shortest, .. } = &mut *state;
         // Others may fit beside it.
-        shortest.retain(|(_, owner, _)| *owner != held.guard.token());
+        shortest.retain(|(_, owner, _)| owner != held.guard.token());
         let Some(watched) = watched.iter_mut().find(|watched| watched.claim == old && watched.who == who) else { return };
         watched.claim = claim;
         let name = held.guard.name().as_str().to_owned();
@@ -273,7 +273,7 @@ impl World {
             if !news {
                 continue;
             }
-            if gone.contains(&guard.token()) && watched.clock.life().naps.is_empty() && guard.loss().is_none() {
+            if gone.contains(&guard.token()) && watched.clock.life().naps.is_empty() && guard.end_reason().is_none() {
                 watched.finds(findings, Rule::LateLoss, now, "the store said that it is gone, and it is believed on");
             }
             if !watched.jeopardy && guard.state() == State::Jeopardy {

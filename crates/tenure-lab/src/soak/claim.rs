@@ -24,7 +24,8 @@ impl Claim {
         // In this order, time that passes between these lines makes each end earlier, and never later.
         let now = BootTime::now();
         let (believed_until, lease_until) = (now + guard.remaining(), now + guard.lease_remaining());
-        let claim = Self { owner: guard.token(), share: guard.share(), fence: guard.fence(), believed_until, lease_until };
+        let claim =
+            Self { owner: guard.token().clone(), share: guard.share(), fence: guard.fence(), believed_until, lease_until };
         (guard.state() != State::Lost).then_some(claim)
     }
 
@@ -85,9 +86,9 @@ mod tests {
     /// What is found where the store has `change` made of the very lease.
     fn found(change: impl Fn(&mut Holder)) -> String {
         let Claim { owner, share, fence, .. } = claim();
-        let mut holder = Holder { owner, share, fence, ttl: Some(Duration::from_secs(1)), age: None };
+        let mut holder = Holder::new(owner, share).with_fence(fence).with_ttl(Duration::from_secs(1));
         change(&mut holder);
-        let entry = Entry { name: Name::new("n").unwrap(), holders: vec![holder], waiters: 0 };
+        let entry = Entry::new(Name::new("n").unwrap(), vec![holder], 0);
         claim().excess(Some(&entry), at(0)).unwrap_or_default()
     }
 

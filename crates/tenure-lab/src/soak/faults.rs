@@ -88,5 +88,5 @@ impl<'a> Faults<'a> {
 
 fn tell(server: &RedisServer, words: &[&str]) -> Result<(), Error> {
     let told = server.connect().and_then(|mut client| client.command(words));
-    told.map(drop).map_err(|error| Error::unreachable("the server of the soak gave no answer").source(error))
+    told.map(drop).map_err(|error| Error::unreachable("the server of the soak gave no answer").with_source(error))
 }

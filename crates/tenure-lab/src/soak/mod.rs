@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure::{BootTime, Error, Locker, MemoryStore, Owner, Store};
+use tenure::store::Store;
+use tenure::{BootTime, Error, Locker, MemoryStore, Owner};
 use tenure_testkit::{RedisServer, Reply};
 
 use self::faults::Faults;
@@ -108,7 +109,7 @@ pub fn here(store: &Arc<dyn Store>, plan: &Plan) -> Result<Report, Error> {
 fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, server: Option<&RedisServer>) -> Result<Report, Error> {
     let referee = Referee::open(!plan.flushes).map_err(unmade)?;
     // On a server of its own there are no other names.
-    let prefix = if matches!(plan.place, Where::At(_)) { format!("tenure-soak{}/", Owner::mint("")?) } else { String::new() };
+    let prefix = if matches!(plan.place, Where::At(_)) { format!("tenure-soak{}/", Owner::generate("")?) } else { String::new() };
     let order = order(plan, &referee, Some(address.clone()), prefix);
     let mut crew = Crew::start(lab, order.clone(), plan.processes)?;
     let faults = Faults::new(plan, server).go_on(&mut crew, BootTime::from_boot(order.end))?;
@@ -195,5 +196,5 @@ fn companions(server: &RedisServer, tally: &mut Tally) {
 }
 
 fn unmade(error: std::io::Error) -> Error {
-    Error::unavailable("what a soak needs cannot be made").source(error)
+    Error::unavailable("what a soak needs cannot be made").with_source(error)
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use tenure::{BootTime, Error, Locker, Store};
+use tenure::store::Store;
+use tenure::{BootTime, Error, Locker};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -61,7 +62,7 @@ pub(super) async fn carry(order: &Order, stores: &[Arc<dyn Store>]) -> Result<Ta
         let other = &lockers[(number + 1) % lockers.len()];
         for task in 0..TASKS {
             let visitor = Visitor::connect(&order.place).await;
-            let visitor = visitor.map_err(|error| Error::unreachable("the place of the soak is gone").source(error))?;
+            let visitor = visitor.map_err(|error| Error::unreachable("the place of the soak is gone").with_source(error))?;
             let (who, prefix) = (format!("{}T{task}", label(number)), order.prefix.clone());
             let (locker, other, rng, keeps) = (locker.clone(), other.clone(), rng.fork(), order.keeps);
             tasks.spawn(Task { who, prefix, locker, other, visitor, rng, keeps, tally: Tally::default() }.run(end));
@@ -81,7 +82,7 @@ pub(super) async fn carry(order: &Order, stores: &[Arc<dyn Store>]) -> Result<Ta
     if timeout(rest, all).await.is_err() {
         tally.findings.add(format!("{}: {} tasks did not come to their end in {REST:?}", order.who, tasks.len()));
     }
-    if timeout(REST, join_all(lockers.iter().map(Locker::settled))).await.is_err() {
+    if timeout(REST, join_all(lockers.iter().map(Locker::flush_releases))).await.is_err() {
         tally.findings.add(format!("{}: clean-ups did not come to their end in {REST:?}", order.who));
     }
     Ok(tally)

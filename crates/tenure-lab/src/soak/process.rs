@@ -99,7 +99,7 @@ impl<'a> Crew<'a> {
     fn add(&mut self) -> Result<(), Error> {
         self.started += 1;
         let (who, seed) = (format!("P{}", self.started), self.order.seed.wrapping_add(self.started));
-        let failed = |error| Error::unavailable("no process can be started").source(error);
+        let failed = |error| Error::unavailable("no process can be started").with_source(error);
         let mut command = self.lab.worker();
         command.arg("soak").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Spawned::spawn(&mut command).map_err(failed)?;

@@ -4,9 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Acquire, AcquireAll, BootTime, Error, Fence, Guard, Locker, Loss, Release, Share, State};
+use tenure::{Acquire, AcquireAll, BootTime, EndReason, Error, Fence, Guard, Locker, ReleaseOutcome, Share, State};
 use tenure_testkit::history::{At, nanos};
-use tenure_testkit::worker::lock;
 use tokio::time::sleep;
 
 use super::claim::compare;
@@ -139,7 +138,7 @@ impl Task {
             weight => (PERMITS, permits(u32::from(weight) - 6)),
         };
         let ttl = Duration::from_millis(if self.rng.u8(0..4) == 0 { 1_000 } else { 2_000 });
-        let acquire = lock(&self.locker, &format!("{}{name}", self.prefix), share).ttl(ttl);
+        let acquire = self.locker.lock(&format!("{}{name}", self.prefix), share).ttl(ttl);
         let acquire = self.on_terms(acquire);
         if share == Share::MUTEX && self.rng.u8(0..6) == 0 {
             let both = MUTEXES.iter().fold(AcquireAll::from(acquire), |all, name| all.and(format!("{}{name}", self.prefix)));
@@ -173,7 +172,7 @@ impl Task {
             1 => acquire.min_hold(self.millis(40)),
             2 => acquire.max_hold(Duration::from_millis(5) + self.millis(500)),
             3 => acquire.fixed_lease(),
-            4 => acquire.recheck(Duration::from_millis(3)),
+            4 => acquire.poll_interval(Duration::from_millis(3)),
             _ => acquire,
         }
     }
@@ -269,7 +268,7 @@ impl Task {
         }
         let cut = self.cut(2);
         match self.unless_cut(cut, goes.release()).await {
-            None | Some(Ok(Release::StillHeld(1))) => {}
+            None | Some(Ok(ReleaseOutcome::StillHeld(1))) => {}
             how => self.finds(format_args!("a guard beside another was released: {how:?}")),
         }
     }
@@ -322,7 +321,7 @@ impl Task {
         let Held { guard, told } = held;
         if guard.state() == State::Lost {
             self.tally.lost += 1;
-            if guard.loss() == Some(Loss::Gone) && self.keeps {
+            if guard.end_reason() == Some(EndReason::Gone) && self.keeps {
                 self.finds(format_args!("{} is gone, in a store that keeps its data", guard.name()));
             }
         }

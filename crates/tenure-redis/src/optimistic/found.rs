@@ -1,10 +1,10 @@
 //! What was found at a name, and the command that writes what has become of it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::record::{Answer, Held, Record, Turn};
-use tenure::{Error, Owner, Place, Request, Share};
+use tenure::store::record::{Answer, Change, Held, Record};
+use tenure::store::{Enqueue, Request};
+use tenure::{Error, Owner, Share};
 
 use crate::commands::{Commands, Digits};
 use crate::keys::Key;
@@ -19,7 +19,7 @@ pub(super) struct Found {
     /// The value is not ours: its end, and whose it is.
     foreign: Option<Held>,
     /// The key holds no value at all, but something of another type: why nobody can take the name. Nobody holds it.
-    other_type: Option<Arc<Error>>,
+    other_type: Option<Error>,
 }
 
 impl Found {
@@ -30,12 +30,12 @@ impl Found {
 
     /// Of a key that holds something of another type, as `error` says.
     pub(super) fn of_another_type(error: Error) -> Self {
-        Self { other_type: Some(Arc::new(error)), ..Self::none() }
+        Self { other_type: Some(error), ..Self::none() }
     }
 
     /// Refuses a key that holds something of another type.
     pub(super) fn check(&self) -> Result<(), Error> {
-        self.other_type.as_ref().map_or(Ok(()), |error| Err(error.copy()))
+        self.other_type.clone().map_or(Ok(()), Err)
     }
 
     /// From the value of a key and what is left of its ttl in ms.
@@ -49,7 +49,7 @@ impl Found {
         }
         let until = u64::try_from(left).map_or(Duration::MAX, |left| now + Duration::from_millis(left));
         let owner = Owner::from_bytes(&bytes[..]);
-        let held = Held { owner, share: Share::MUTEX, counter: 0, since: now, until, lingers: false };
+        let held = Held::new(owner, Share::MUTEX, 0, now, until);
         Ok(Self { record: Record::new([held.clone()], []), value: Some(bytes), foreign: Some(held), other_type: None })
     }
 
@@ -60,10 +60,10 @@ impl Found {
         wake: &str,
         now: Duration,
         next: &mut dyn FnMut() -> u64,
-    ) -> Result<Turn<Answer>, Error> {
+    ) -> Result<Change<Answer>, Error> {
         self.check()?;
-        let place = if self.foreign.is_some() { Place::None } else { request.place };
-        self.record.acquire(&Request { place, ..request.clone() }, wake, now, next)
+        let place = if self.foreign.is_some() { Enqueue::No } else { request.enqueue };
+        self.record.acquire(&request.clone().with_enqueue(place), wake, now, next)
     }
 
     /// Adds the command that writes what has become of it, where that is something else.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rusqlite::Transaction;
-use tenure::record::{Answer, Record, Turn};
-use tenure::{Acquired, BootTime, Entry, Error, Fence, Grant, Lease, Name, Place, Released, Renewal, Request};
+use tenure::store::record::{Answer, Change, Record};
+use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, RenewReply, Request};
+use tenure::{BootTime, Entry, Error, Fence, Lease, Name};
 
 use super::failure::{Failure, damaged};
 use super::file::LockFile;
@@ -25,7 +26,7 @@ type Next<'a> = &'a mut dyn FnMut() -> u64;
 
 impl LockFile {
     /// `recheck` is for those who wait and are not told.
-    pub(super) fn acquire(&mut self, request: &Request, recheck: Duration) -> Result<Acquired, Error> {
+    pub(super) fn acquire(&mut self, request: &Request, recheck: Duration) -> Result<AcquireReply, Error> {
         self.follow()?;
         if let Some((busy, mark)) = self.look(request)? {
             return Ok(busy.acquired(recheck, Some(mark)));
@@ -34,7 +35,7 @@ impl LockFile {
         let ask = |record: &mut Record, now, next: Next<'_>| record.acquire(request, address, now, next);
         let (turn, mark) = self.call(&request.name, ask)?;
         self.wake.tell(&request.name, &turn);
-        let told = matches!(turn.answer, Answer::Busy { ahead: Some(_), .. }) && !self.wake.address().is_empty();
+        let told = matches!(turn.answer, Answer::Busy { position: Some(_), .. }) && !self.wake.address().is_empty();
         Ok(turn.answer.acquired(if told { TOLD } else { recheck }, Some(mark)))
     }
 
@@ -64,7 +65,7 @@ impl LockFile {
             Ok(Some(changed.into_iter().map(|(request, _, _, turn)| (request, turn)).collect::<Vec<_>>()))
         };
         let Some(turns) = self.write(all, "")? else { return Ok(None) };
-        let told = |(request, turn): (&Request, Turn<Grant>)| {
+        let told = |(request, turn): (&Request, Change<Grant>)| {
             self.wake.tell(&request.name, &turn);
             turn.answer
         };
@@ -74,7 +75,7 @@ impl LockFile {
     /// Answers without a lock on the file where nothing would change: those who are not told look often, and must not stand in the
     /// way of those who write.
     fn look(&mut self, request: &Request) -> Result<Option<(Answer, u64)>, Error> {
-        if request.place != Place::None && !self.wake.address().is_empty() {
+        if request.enqueue != Enqueue::No && !self.wake.address().is_empty() {
             return Ok(None);
         }
         let now = BootTime::now().since_boot();
@@ -82,11 +83,11 @@ impl LockFile {
         if found.is_free(now) {
             return Ok(None);
         }
-        if let Place::Join { .. } = request.place {
+        if let Enqueue::Join { .. } = request.enqueue {
             self.wake.listen();
             return Ok(None);
         }
-        if request.place == Place::Keep && !found.is_fresh(&request.owner, now) {
+        if request.enqueue == Enqueue::Heartbeat && !found.is_fresh(&request.owner, now) {
             return Ok(None);
         }
         let turn = found.record().acquire(request, "", now, &mut || found.next_counter(found.counter))?;
@@ -98,8 +99,8 @@ impl LockFile {
     fn call<T>(
         &self,
         name: &Name,
-        work: impl Fn(&mut Record, Duration, Next<'_>) -> Result<Turn<T>, Error>,
-    ) -> Result<(Turn<T>, u64), Error> {
+        work: impl Fn(&mut Record, Duration, Next<'_>) -> Result<Change<T>, Error>,
+    ) -> Result<(Change<T>, u64), Error> {
         let name = name.as_str();
         let call = |tx: &Transaction<'_>, found: &Found| {
             let (mut record, mut counter, now) = (found.record(), found.counter, BootTime::now().since_boot());
@@ -130,7 +131,7 @@ impl LockFile {
 
     /// All in one transaction: a failure is that of every lease. A name is not read whole for it: a batch may be of ten thousand
     /// shares of one.
-    pub(super) fn renew(&mut self, leases: &[Lease]) -> Result<Vec<Renewal>, Error> {
+    pub(super) fn renew(&mut self, leases: &[Lease]) -> Result<Vec<RenewReply>, Error> {
         self.follow()?;
         let renew = |tx: &Transaction<'_>, _: &Found| {
             let mut statement = tx.prepare_cached(RENEW)?;
@@ -138,14 +139,14 @@ impl LockFile {
                 let now = BootTime::now();
                 let (now, until) = (nanos(now.since_boot()), nanos((now + *ttl).since_boot()));
                 let changed = statement.execute((name.as_str(), owner.as_bytes(), now, until))?;
-                Ok(if changed == 1 { Renewal::Renewed } else { Renewal::Gone })
+                Ok(if changed == 1 { RenewReply::Renewed } else { RenewReply::Gone })
             };
             leases.iter().map(&mut one).collect()
         };
         self.write(renew, "")
     }
 
-    pub(super) fn release(&mut self, Lease { name, owner, .. }: &Lease, linger: Duration) -> Result<Released, Error> {
+    pub(super) fn release(&mut self, Lease { name, owner, .. }: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.follow()?;
         let give_up = |record: &mut Record, now, next: Next<'_>| Ok(record.release(owner, linger, now, next));
         let (turn, _) = self.call(name, give_up)?;
@@ -164,7 +165,7 @@ impl LockFile {
             };
             let (holders, waiters) = self.find(tx, name.as_str())?.record().inspect(now);
             let anybody = waiters > 0 || !holders.is_empty();
-            Ok(anybody.then(|| Entry { name: name.clone(), holders, waiters }).into_iter().collect())
+            Ok(anybody.then(|| Entry::new(name.clone(), holders, waiters)).into_iter().collect())
         })
     }
 }
@@ -180,7 +181,7 @@ fn sweep(tx: &Transaction<'_>, now: Duration) -> Result<(), Failure> {
 
 fn list(tx: &Transaction<'_>, now: Duration) -> Result<Vec<Entry>, Failure> {
     let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
-    let entry = |name: &String| Ok::<_, Error>(Entry { name: Name::new(name.as_str())?, holders: Vec::new(), waiters: 0 });
+    let entry = |name: &String| Ok::<_, Error>(Entry::new(Name::new(name.as_str())?, Vec::new(), 0));
     let mut leases = tx.prepare(LIST)?;
     let mut rows = leases.query([nanos(now)])?;
     while let Some(row) = rows.next()? {

@@ -52,7 +52,7 @@ impl Failure {
             Self::Told(error) => error,
             Self::Sql(error) => describe(path, error),
             Self::Replaced => Error::unavailable(format!("the lock file {} is replaced again and again", path.display()))
-                .fix("end the program that deletes or replaces it"),
+                .with_hint("end the program that deletes or replaces it"),
             // The last page may have reached the file before the error did: a process that recovers the file after a crash
             // would find the commit there. A full disk cannot have taken it.
             Self::Commit(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => describe(path, error),
@@ -63,21 +63,21 @@ impl Failure {
 
 /// An error about the file itself, which stays until somebody mends it.
 pub(super) fn damaged(path: &Path, why: &str, fix: &str) -> Error {
-    Error::new(ErrorKind::Damaged, format!("cannot use the lock file {}: {why}", path.display())).fix(fix)
+    Error::new(ErrorKind::Damaged, format!("cannot use the lock file {}: {why}", path.display())).with_hint(fix)
 }
 
 fn describe(path: &Path, error: rusqlite::Error) -> Error {
     let Some(code) = error.sqlite_error_code() else {
-        return damaged(path, "its tables are not as tenure made them", RECREATE).source(error);
+        return damaged(path, "its tables are not as tenure made them", RECREATE).with_source(error);
     };
     let (why, fix) = match code {
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
             return Error::unavailable(format!("the lock file {} stayed busy for the whole operation timeout", path.display()))
-                .fix("try again; if it stays so, a program keeps a transaction open in the file (lsof tells which)")
-                .source(error);
+                .with_hint("try again; if it stays so, a program keeps a transaction open in the file (lsof tells which)")
+                .with_source(error);
         }
         ErrorCode::OutOfMemory => {
-            return Error::unavailable(format!("no memory to use the lock file {}", path.display())).source(error);
+            return Error::unavailable(format!("no memory to use the lock file {}", path.display())).with_source(error);
         }
         ErrorCode::DiskFull => ("the disk is full", "free some space"),
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => ("it is read-only", WRITABLE),
@@ -93,7 +93,7 @@ fn describe(path: &Path, error: rusqlite::Error) -> Error {
         ErrorCode::SystemIoFailure => ("the disk failed", "look at the system log, and whether the disk is full"),
         _ => ("its tables are not as tenure made them", RECREATE),
     };
-    damaged(path, why, fix).source(error)
+    damaged(path, why, fix).with_source(error)
 }
 
 pub(super) const WRITABLE: &str = "make the file and its directory writable, or give another path";
@@ -117,7 +117,7 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
         && found.uid() != rustix::process::geteuid().as_raw()
     {
         let why = format!("it belongs to another user ({}) and is not open to this one", found.uid());
-        return damaged(path, &why, OPEN_TO_OTHERS).source(error);
+        return damaged(path, &why, OPEN_TO_OTHERS).with_source(error);
     }
     let why = match (path.exists(), may(path, Access::READ_OK | Access::WRITE_OK).and(may(parent, Access::WRITE_OK))) {
         (true, Err(no)) => format!("it is read-only ({no})"),
@@ -127,7 +127,7 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
             Ok(()) => "it does not exist and cannot be made there".to_owned(),
         },
     };
-    damaged(path, &why, WRITABLE).source(error)
+    damaged(path, &why, WRITABLE).with_source(error)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use rustix::io::Errno;
-use tenure::record::Listeners;
+use tenure::store::record::Listeners;
 use tenure::{BootTime, Error};
 
 use super::failure::{Failure, WRITABLE, damaged};

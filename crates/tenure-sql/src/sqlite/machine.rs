@@ -158,8 +158,8 @@ fn boot_id() -> Result<String, Error> {
     const FILE: &str = "/proc/sys/kernel/random/boot_id";
     let read = fs::read_to_string(FILE).map_err(|e| {
         Error::new(ErrorKind::Unsupported, format!("cannot tell whether the machine was restarted: cannot read {FILE}"))
-            .source(e)
-            .fix("mount /proc, or use a server as the store")
+            .with_source(e)
+            .with_hint("mount /proc, or use a server as the store")
     })?;
     Ok(read.trim().to_owned())
 }

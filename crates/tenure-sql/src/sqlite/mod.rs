@@ -20,8 +20,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::record::Listeners;
-use tenure::{Acquired, Entry, Error, Features, Grant, Lease, Locker, Name, Notice, Released, Renewal, Request, Store};
+use tenure::store::record::Listeners;
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Lease, Locker, Name};
 use tokio::sync::oneshot;
 
 use self::share::Sharing;
@@ -135,7 +136,7 @@ pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
 
 /// The path in full: it means the same file after a change of directory, and none of SQLite's special names.
 fn checked(path: &Path) -> Result<PathBuf, Error> {
-    absolute(path).map_err(|e| Error::invalid(format!("{:?} is no path for a lock file", path.display())).source(e))
+    absolute(path).map_err(|e| Error::invalid(format!("{:?} is no path for a lock file", path.display())).with_source(e))
 }
 
 impl SqliteStore {
@@ -148,7 +149,7 @@ impl SqliteStore {
         &self.path
     }
 
-    /// How long one call may take, the wait for other processes included: [`tenure::operation_timeout`] of the ttl.
+    /// How long one call may take, the wait for other processes included: [`tenure::store::operation_timeout`] of the ttl.
     #[must_use]
     pub fn with_operation_timeout(mut self, limit: Duration) -> Self {
         self.operation_timeout = Some(limit);
@@ -170,21 +171,17 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: true,
-            cohort: true,
-            push: true,
-            server_clock: true,
-            late_commands: false,
-            min_ttl: Duration::from_millis(10),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: self.operation_timeout,
-        }
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_cohort(true)
+            .with_push(true)
+            .with_server_clock(true)
+            .with_operation_timeout(self.operation_timeout)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let (request, recheck) = (request.clone(), self.recheck);
         self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, recheck)).await
     }
@@ -195,16 +192,16 @@ impl Store for SqliteStore {
         self.worker.call(self.limit(ttl), true, move |file| file.acquire_all(&requests)).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let Some(shortest) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
         let batch = leases.to_vec();
         match self.worker.call(self.limit(shortest), false, move |file| file.renew(&batch)).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let lease = lease.clone();
         self.worker.call(self.limit(lease.ttl), false, move |file| file.release(&lease, linger)).await
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, Row};
-use tenure::record::{Held, Record, Waiter};
+use tenure::store::record::{Held, Record, Waiter};
 use tenure::{Owner, Share};
 
 use super::machine::Stamp;
@@ -55,7 +55,7 @@ impl Found {
     /// Whether the owner has a place that was looked after just now.
     pub(super) fn is_fresh(&self, owner: &Owner, now: Duration) -> bool {
         let place = self.waiters.iter().find(|waiter| waiter.owner == *owner);
-        place.is_some_and(|place| place.until >= now + place.keep / 8 * 7)
+        place.is_some_and(|place| place.until >= now + place.entry_ttl / 8 * 7)
     }
 
     pub(super) fn record(&self) -> Record {
@@ -69,7 +69,7 @@ impl Found {
         for Held { owner, .. } in holders.dropped {
             conn.prepare_cached(DROP_HELD)?.execute((name, owner.as_bytes()))?;
         }
-        for Held { owner, share, counter, since, until, lingers } in holders.put {
+        for Held { owner, share, counter, since, until, lingers, .. } in holders.put {
             let (counter, since, until) = (signed(*counter), nanos(*since), nanos(*until));
             let row = (name, owner.as_bytes(), share.weight(), share.capacity(), counter, since, until, lingers);
             conn.prepare_cached(PUT_HELD)?.execute(row)?;
@@ -77,7 +77,7 @@ impl Found {
         for Waiter { number, .. } in waiters.dropped {
             conn.prepare_cached(DROP_PLACE)?.execute((name, signed(*number)))?;
         }
-        for Waiter { number, owner, share, keep, claim, until, wake } in waiters.put {
+        for Waiter { number, owner, share, entry_ttl: keep, handoff_ttl: claim, until, wake, .. } in waiters.put {
             let (number, keep, claim, until) = (signed(*number), nanos(*keep), nanos(*claim), nanos(*until));
             let row = (name, number, owner.as_bytes(), share.weight(), share.capacity(), keep, claim, until, wake);
             conn.prepare_cached(PUT_PLACE)?.execute(row)?;
@@ -128,26 +128,21 @@ impl<'a, T: PartialEq> Change<'a, T> {
 
 /// Reads a holder from the columns that begin at `first`.
 pub(super) fn held(row: &Row<'_>, first: usize) -> rusqlite::Result<Held> {
-    Ok(Held {
-        owner: owner(row, first)?,
-        share: share(row, first + 1)?,
-        counter: unsigned(row.get(first + 3)?),
-        since: span(row.get(first + 4)?),
-        until: span(row.get(first + 5)?),
-        lingers: row.get(first + 6)?,
-    })
+    Ok(Held::new(
+        owner(row, first)?,
+        share(row, first + 1)?,
+        unsigned(row.get(first + 3)?),
+        span(row.get(first + 4)?),
+        span(row.get(first + 5)?),
+    )
+    .with_lingers(row.get(first + 6)?))
 }
 
 fn waiter(row: &Row<'_>) -> rusqlite::Result<Waiter> {
-    Ok(Waiter {
-        number: unsigned(row.get(0)?),
-        owner: owner(row, 1)?,
-        share: share(row, 2)?,
-        keep: span(row.get(4)?),
-        claim: span(row.get(5)?),
-        until: span(row.get(6)?),
-        wake: row.get(7)?,
-    })
+    Ok(Waiter::new(unsigned(row.get(0)?), owner(row, 1)?, share(row, 2)?, span(row.get(6)?))
+        .with_entry_ttl(span(row.get(4)?))
+        .with_handoff_ttl(span(row.get(5)?))
+        .with_wake(row.get(7)?))
 }
 
 fn owner(row: &Row<'_>, at: usize) -> rusqlite::Result<Owner> {

@@ -27,13 +27,14 @@ impl Sharing {
         let usual = if group.is_some() { 0o660 } else { 0o600 };
         match (mode.unwrap_or(usual), group) {
             (0o600, Some(_)) => {
-                Err(Error::invalid("a lock file of mode 0600 is not open to its group").fix("use the mode 0660, or no group"))
+                Err(Error::invalid("a lock file of mode 0600 is not open to its group")
+                    .with_hint("use the mode 0660, or no group"))
             }
             (mode @ (0o600 | 0o660 | 0o666), group) => Ok(Self { mode, group }),
             (mode, _) => {
                 let what = format!("a lock file cannot have the mode {mode:04o}");
                 Err(Error::invalid(what)
-                    .fix("use 0600 for one user, 0660 for a group or 0666 for all: who may use it reads and writes"))
+                    .with_hint("use 0600 for one user, 0660 for a group or 0666 for all: who may use it reads and writes"))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tenure::record::Listeners;
+use tenure::store::record::Listeners;
 use tenure::{Error, ErrorKind};
 use tokio::sync::oneshot;
 
@@ -47,7 +47,7 @@ impl Worker {
         };
         match thread::Builder::new().name("tenure-sqlite".into()).stack_size(512 * 1024).spawn(run) {
             Ok(_) => Ok(()),
-            Err(e) => Err(Error::unavailable("the system gave no thread for the lock file").source(e)),
+            Err(e) => Err(Error::unavailable("the system gave no thread for the lock file").with_source(e)),
         }
     }
 
@@ -87,5 +87,5 @@ fn serve(file: &mut LockFile, jobs: &mpsc::Receiver<Job>) {
 
 /// Nothing but a panic ends the thread while a handle is left.
 pub(super) fn ended() -> Error {
-    Error::new(ErrorKind::Damaged, "the thread that keeps the lock file has ended").fix("open the file again")
+    Error::new(ErrorKind::Damaged, "the thread that keeps the lock file has ended").with_hint("open the file again")
 }

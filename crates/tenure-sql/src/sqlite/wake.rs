@@ -17,8 +17,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use tenure::record::{Listeners, Turn};
-use tenure::{Fence, Name, Notice, Owner};
+use tenure::store::Notice;
+use tenure::store::record::{Change, Listeners};
+use tenure::{Fence, Name, Owner};
 
 /// The largest name and the largest owner that are told; for larger ones the heartbeat is left.
 const LARGEST: usize = 16 * 1024;
@@ -67,12 +68,12 @@ impl Wake {
     }
 
     /// Tells those whom a call served, after it was committed.
-    pub(super) fn tell<T>(&mut self, name: &Name, turn: &Turn<T>) {
+    pub(super) fn tell<T>(&mut self, name: &Name, turn: &Change<T>) {
         self.listeners().tell(name, turn, |address, notice| self.send(address, name, &notice));
     }
 
     fn send(&mut self, address: &str, name: &Name, notice: &Notice) {
-        let (true, Notice::Granted { owner, fence, claim }) = (is_address(address), notice) else { return };
+        let (true, Notice::Granted { owner, fence, handoff_ttl: claim }) = (is_address(address), notice) else { return };
         let text = format!("{}\n{}\n{owner}\n{name}", fence.counter(), claim.as_nanos());
         self.reach(address, |voice, to| voice.send_to(text.as_bytes(), to).map(drop));
     }
@@ -202,7 +203,7 @@ fn read(letter: &str) -> Option<(Name, Owner, Notice)> {
     let claim = Duration::from_nanos(lines.next()?.parse().ok()?);
     let owner: Owner = lines.next()?.parse().ok()?;
     let name = Name::new(lines.next()?).ok()?;
-    Some((name, owner.clone(), Notice::Granted { owner, fence, claim }))
+    Some((name, owner.clone(), Notice::Granted { owner, fence, handoff_ttl: claim }))
 }
 
 impl Drop for Ear {

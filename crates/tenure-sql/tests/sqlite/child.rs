@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use tenure::{Acquired, BootTime, Grant, Place, Request, Store as _};
+use tenure::BootTime;
+use tenure::store::{AcquireReply, Enqueue, Grant, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::{Options, open};
 use tenure_testkit::Spawned;
@@ -108,23 +109,23 @@ async fn count(path: &Path) {
         writeln!(log, "{}", guard.fence().unwrap()).unwrap();
         fs::write(&number, (read + 1).to_string()).unwrap();
         let released = guard.release().await.unwrap();
-        assert!(matches!(released, tenure::Release::Released), "{released:?}");
+        assert!(matches!(released, tenure::ReleaseOutcome::Released), "{released:?}");
     }
 }
 
 /// Waits in the queue for what `request` asks, as a locker does.
 async fn wait(store: &SqliteStore, request: &Request) -> Grant {
-    let keeping = Request { place: Place::Keep, ..request.clone() };
+    let keeping = request.clone().with_enqueue(Enqueue::Heartbeat);
     let mut answer = store.acquire(request).await.unwrap();
     let mut notices = store.watch(request).await.unwrap();
     loop {
         match answer {
-            Acquired::Granted(grant) => return grant,
-            Acquired::Busy(busy) => {
-                assert!(busy.ahead.is_some(), "its place has lapsed");
-                drop(timeout(busy.recheck, notices.next()).await);
+            AcquireReply::Granted(grant) => return grant,
+            AcquireReply::Busy(busy) => {
+                assert!(busy.position.is_some(), "its place has lapsed");
+                drop(timeout(busy.poll_interval, notices.next()).await);
             }
-            other @ Acquired::Refused { .. } => panic!("{other:?}"),
+            other @ AcquireReply::Refused { .. } => panic!("{other:?}"),
         }
         answer = store.acquire(&keeping).await.unwrap();
     }
@@ -168,7 +169,7 @@ async fn pass(path: &Path) {
 async fn idle(path: &Path) {
     let store = open(path).unwrap();
     let request = joining("x");
-    assert!(matches!(store.acquire(&request).await.unwrap(), Acquired::Busy(_)));
+    assert!(matches!(store.acquire(&request).await.unwrap(), AcquireReply::Busy(_)));
     let (cpu, began) = (cpu_nanos(), Instant::now());
     wait(&store, &request).await;
     let line = format!("{} {}", cpu_nanos() - cpu, began.elapsed().as_nanos());
@@ -204,12 +205,12 @@ async fn churn(path: &Path) {
         let store = tenure_sql::sqlite::open(path).unwrap();
         for n in 0..200_u32 {
             let (owner, name) = (owner(), format!("n{}", n % 40));
-            let short = Request { ttl: Duration::from_millis(120), ..request(&name, &owner) };
+            let short = request(&name, &owner).with_ttl(Duration::from_millis(120));
             // With a ttl this short, the time for one call is 20 ms: that it is not always enough for five at once is no fault.
             let done = |error: &tenure::Error| assert!(error.is_transient() && !error.may_have_been_applied(), "{error}");
             match store.acquire(&short).await {
-                Ok(Acquired::Granted(_)) => {
-                    let lease = tenure::Lease { ttl: short.ttl, ..lease(&name, &owner) };
+                Ok(AcquireReply::Granted(_)) => {
+                    let lease = lease(&name, &owner).with_ttl(short.ttl);
                     let _ = store.renew(std::slice::from_ref(&lease)).await.remove(0).inspect_err(done);
                     let _ = store.release(&lease, Duration::ZERO).await.inspect_err(done);
                 }
@@ -230,7 +231,7 @@ async fn full(path: &Path) {
     let (refused, error) = loop {
         let owner = owner();
         match store.acquire(&request(&owner.to_string(), &owner)).await {
-            Ok(Acquired::Granted(_)) => drop(taken.insert(owner.to_string(), owner)),
+            Ok(AcquireReply::Granted(_)) => drop(taken.insert(owner.to_string(), owner)),
             Ok(other) => panic!("{other:?}"),
             Err(error) => break (owner, error),
         }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure::{Acquired, Busy, Error, Grant, Lease, Name, Owner, Place, Request, Share, Store};
+use tenure::store::{AcquireReply, Busy, Enqueue, Grant, Request, Store};
+use tenure::{Error, Lease, Name, Owner, Share};
 use tenure_sql::SqliteStore;
 use tenure_testkit::guardian;
 
@@ -21,35 +22,35 @@ pub(crate) fn fresh() -> (TempDir, PathBuf) {
 }
 
 pub(crate) fn owner() -> Owner {
-    Owner::mint("test").unwrap()
+    Owner::generate("test").unwrap()
 }
 
 pub(crate) fn request(name: &str, owner: &Owner) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), owner.clone());
-    Request { name, owner, share: Share::MUTEX, ttl: TTL, place: Place::None, repeatable: true, from: None }
+    Request::new(name, owner, Share::MUTEX, TTL)
 }
 
 /// A request with a place, looked after as a locker does.
 pub(crate) fn joining(name: &str) -> Request {
-    let place = Place::Join { keep: Duration::from_millis(2_500), claim: Duration::from_millis(1_500) };
-    Request { place, ..request(name, &owner()) }
+    let place = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
+    request(name, &owner()).with_enqueue(place)
 }
 
 pub(crate) fn lease(name: &str, owner: &Owner) -> Lease {
     let (name, owner) = (Name::new(name).unwrap(), owner.clone());
-    Lease { name, owner, share: Share::MUTEX, ttl: TTL, fence: None }
+    Lease::new(name, owner, Share::MUTEX, TTL)
 }
 
 pub(crate) async fn granted(store: &SqliteStore, request: &Request) -> Grant {
     match store.acquire(request).await.unwrap() {
-        Acquired::Granted(grant) => grant,
+        AcquireReply::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 pub(crate) async fn busy(store: &SqliteStore, request: &Request) -> Busy {
     match store.acquire(request).await.unwrap() {
-        Acquired::Busy(busy) => busy,
+        AcquireReply::Busy(busy) => busy,
         other => panic!("not busy: {other:?}"),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{Request, Share, Store as _};
+use tenure::Share;
+use tenure::store::Store as _;
 
 use crate::common::{fresh, granted, lease, owner, raw, request, wait_until_closed};
 
@@ -61,7 +62,7 @@ async fn readers_of_one_name() {
     const CYCLES: u32 = 50;
     let (_dir, path) = fresh();
     let store = tenure_sql::sqlite::open(&path).unwrap();
-    let reader = || Request { share: Share::READ, ..request("x", &owner()) };
+    let reader = || request("x", &owner()).with_share(Share::READ);
     let mut held = 0;
     for readers in [10, 100, 1_000] {
         for _ in held..readers {

@@ -5,7 +5,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{ErrorKind, Store as _};
+use tenure::ErrorKind;
+use tenure::store::Store as _;
 use tenure_sql::sqlite::open;
 
 use crate::child::{finish, start_mounted};

@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use tenure::{Acquired, Lease, Owner, Place, Released, Renewal, Request, Store as _};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Store as _};
+use tenure::{Lease, Owner};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 
@@ -50,12 +51,12 @@ struct Case<'a> {
 impl Case<'_> {
     async fn call(&self, what: &str, polls: usize) {
         let store = self.store;
-        let joining = Request { owner: self.owner.clone(), ..joining("taken") };
+        let joining = joining("taken").with_owner(self.owner.clone());
         let renewed = [lease("mine", &self.held)];
         match what {
             "acquire" => drop_after(polls, store.acquire(&request("x", &self.owner))).await,
             "wait" => drop_after(polls, store.acquire(&joining)).await,
-            "keep" => drop_after(polls, store.acquire(&Request { place: Place::Keep, ..joining })).await,
+            "keep" => drop_after(polls, store.acquire(&joining.with_enqueue(Enqueue::Heartbeat))).await,
             "acquire all" => {
                 let all = [request("x", &self.owner), request("y", &self.owner)];
                 drop_after(polls, store.acquire_all(&all)).await;
@@ -110,13 +111,13 @@ async fn is_consistent(thread: Thread, what: &str, polls: usize) {
     }
     let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
     let given_up = what == "release" && polls > 0;
-    assert_eq!(kept == Renewal::Gone, given_up, "{text}: a release that was sent is done, and nothing else gives up");
+    assert_eq!(kept == RenewReply::Gone, given_up, "{text}: a release that was sent is done, and nothing else gives up");
     let next = request("x", &owner());
-    assert!(matches!(store.acquire(&next).await.unwrap(), Acquired::Granted(_)), "{text}");
+    assert!(matches!(store.acquire(&next).await.unwrap(), AcquireReply::Granted(_)), "{text}");
 }
 
 async fn clear(store: &SqliteStore, lease: &Lease) {
-    assert!(matches!(store.release(lease, Duration::ZERO).await.unwrap(), Released::Released | Released::NotHeld));
+    assert!(matches!(store.release(lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released | ReleaseReply::NotHeld));
 }
 
 #[expect(clippy::future_not_send, reason = "SQLite's connection stays on its thread")]
@@ -154,7 +155,7 @@ async fn what_was_dropped_before_it_began_is_left_out() {
     };
     let before = request("before", &held);
     let (first, ()) = tokio::join!(store.acquire(&before), sent);
-    assert!(matches!(first.unwrap(), Acquired::Granted(_)));
+    assert!(matches!(first.unwrap(), AcquireReply::Granted(_)));
     let names: Vec<_> = store.inspect(None).await.unwrap().into_iter().map(|entry| entry.name.to_string()).collect();
     assert_eq!(names, ["before"], "x was not asked for any more, and mine was given up");
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tenure::{Acquired, Error, ErrorKind, Place, Released, Renewal, Request, Store as _};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store as _};
+use tenure::{Error, ErrorKind};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 
@@ -80,12 +81,12 @@ fn holds(state: &State, request: &Request) -> bool {
     state.get(request.name.as_str()).is_some_and(|(holders, _)| holders.iter().any(|(held, _)| *held == owner))
 }
 
-fn is_acquired(request: &Request, answer: &Acquired, after: &State) -> bool {
+fn is_acquired(request: &Request, answer: &AcquireReply, after: &State) -> bool {
     match answer {
-        Acquired::Granted(_) => holds(after, request),
-        Acquired::Busy(busy) if busy.ahead.is_some() => after.get(request.name.as_str()).is_some_and(|name| name.1 > 0),
-        Acquired::Busy(_) => !holds(after, request),
-        Acquired::Refused { .. } => false,
+        AcquireReply::Granted(_) => holds(after, request),
+        AcquireReply::Busy(busy) if busy.position.is_some() => after.get(request.name.as_str()).is_some_and(|name| name.1 > 0),
+        AcquireReply::Busy(_) => !holds(after, request),
+        AcquireReply::Refused { .. } => false,
     }
 }
 
@@ -96,15 +97,15 @@ pub(crate) async fn use_all(path: &Path, once: bool) {
     let Ok(store) = opened else { return };
     let step = Step { store: &store, once };
     let (held, waiting) = (joining("x"), joining("x"));
-    let keeping = Request { place: Place::Keep, ..waiting.clone() };
+    let keeping = waiting.clone().with_enqueue(Enqueue::Heartbeat);
     for (what, request) in [("acquire", &held), ("wait", &waiting), ("keep the place", &keeping)] {
         step.run(what, async || store.acquire(request).await, |answer, after| is_acquired(request, answer, after)).await;
     }
     step.run("watch", async || store.watch(&waiting).await, |_, _| true).await;
-    let long = tenure::Lease { ttl: 3 * TTL, ..lease("x", &held.owner) };
-    let is_renewed = |answer: &Renewal, after: &State| {
+    let long = lease("x", &held.owner).with_ttl(3 * TTL);
+    let is_renewed = |answer: &RenewReply, after: &State| {
         let renewed = after.get("x").is_some_and(|name| name.0.contains(&(held.owner.to_string(), true)));
-        (*answer == Renewal::Renewed) == renewed
+        (*answer == RenewReply::Renewed) == renewed
     };
     step.run("renew", async || store.renew(std::slice::from_ref(&long)).await.remove(0), is_renewed).await;
     let all = [request("y", &owner()), request("z", &owner())];
@@ -115,7 +116,7 @@ pub(crate) async fn use_all(path: &Path, once: bool) {
     step.run("acquire all", async || store.acquire_all(&all).await, all_or_none).await;
     for request in [&held, &waiting, &all[0], &all[1]] {
         let release = async || store.release(&lease(request.name.as_str(), &request.owner), Duration::ZERO).await;
-        let is_given_up = |_: &Released, after: &State| !holds(after, request);
+        let is_given_up = |_: &ReleaseReply, after: &State| !holds(after, request);
         step.run("release", release, is_given_up).await;
     }
     if once {

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{ErrorKind, Released, Renewal, Store as _};
+use tenure::ErrorKind;
+use tenure::store::{ReleaseReply, RenewReply, Store as _};
 use tenure_sql::sqlite::open;
 
 use crate::common::{busy, fresh, granted, joining, lease, one_line, owner, raw, request};
@@ -27,8 +28,8 @@ async fn a_restart_ends_every_lease() {
     let store = open(&path).unwrap();
     assert_eq!(store.inspect(None).await.unwrap(), []);
     assert_eq!(store.inspect(Some(&"x".parse().unwrap())).await.unwrap(), []);
-    assert_eq!(store.renew(&[lease("y", &a)]).await.remove(0).unwrap(), Renewal::Gone);
-    assert_eq!(store.release(&lease("y", &a), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.renew(&[lease("y", &a)]).await.remove(0).unwrap(), RenewReply::Gone);
+    assert_eq!(store.release(&lease("y", &a), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     assert!(granted(&store, &request("x", &b)).await.fence > old.fence);
     busy(&open(&path).unwrap(), &request("x", &a)).await;
     granted(&store, &request("y", &b)).await;

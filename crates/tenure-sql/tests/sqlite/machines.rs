@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use tenure::{Renewal, Store as _};
+use tenure::store::{RenewReply, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 use tenure_testkit::Spawned;
@@ -50,7 +50,7 @@ async fn held(id: Id, path: &Path) -> (SqliteStore, tenure::Owner) {
 }
 
 async fn is_renewed(store: &SqliteStore, owner: &tenure::Owner) {
-    assert_eq!(store.renew(&[lease("x", owner)]).await.remove(0).unwrap(), Renewal::Renewed);
+    assert_eq!(store.renew(&[lease("x", owner)]).await.remove(0).unwrap(), RenewReply::Renewed);
 }
 
 /// Clones of one image have one machine id, and many containers have none. Who comes second is turned away, and who holds goes on.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use tenure::{Acquired, Request, Store as _};
+use tenure::store::{AcquireReply, Store as _};
 
 use crate::child::{finish, start};
 use crate::common::{check_integrity, fresh, granted, lease, owner, raw, request};
@@ -108,11 +108,11 @@ async fn a_busy_file_is_told_within_the_operation_timeout() {
     let blocker = raw(&path);
     blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
     let (owner, begun) = (owner(), Instant::now());
-    let asked = Request { ttl: Duration::from_millis(600), ..request("x", &owner) };
+    let asked = request("x", &owner).with_ttl(Duration::from_millis(600));
     let error = store.acquire(&asked).await.unwrap_err();
     assert!(begun.elapsed() < Duration::from_millis(100), "took {:?}", begun.elapsed());
     assert_eq!((error.kind(), error.may_have_been_applied()), (tenure::ErrorKind::Unavailable, false));
     println!("{error}");
     blocker.execute_batch("ROLLBACK").unwrap();
-    assert!(matches!(store.acquire(&asked).await.unwrap(), Acquired::Granted(_)));
+    assert!(matches!(store.acquire(&asked).await.unwrap(), AcquireReply::Granted(_)));
 }

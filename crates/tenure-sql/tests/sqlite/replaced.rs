@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tenure::{ErrorKind, Released, Renewal, Store as _};
+use tenure::ErrorKind;
+use tenure::store::{ReleaseReply, RenewReply, Store as _};
 use tenure_sql::sqlite::open;
 
 use crate::child::{command, finish, start_mounted};
@@ -86,8 +87,8 @@ async fn every_call_looks_whether_the_file_was_replaced() {
         remove(&path);
         let held = lease("x", &a);
         match call {
-            "renew" => assert_eq!(store.renew(&[held]).await.remove(0).unwrap(), Renewal::Gone),
-            "release" => assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), Released::NotHeld),
+            "renew" => assert_eq!(store.renew(&[held]).await.remove(0).unwrap(), RenewReply::Gone),
+            "release" => assert_eq!(store.release(&held, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld),
             "inspect" => assert_eq!(store.inspect(None).await.unwrap(), []),
             "acquire" => assert!(granted(&store, &request("x", &b)).await.fence.is_some()),
             _ => assert!(store.acquire_all(&[request("x", &b)]).await.unwrap().is_some()),

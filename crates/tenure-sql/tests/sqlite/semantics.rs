@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use tenure::{Fence, Notice, Owner, Released, Renewal, Request, Store as _};
+use tenure::store::{Notice, ReleaseReply, RenewReply, Store as _};
+use tenure::{Fence, Owner};
 use tenure_sql::sqlite::open;
 
 use crate::common::{TTL, busy, fresh, granted, lease, open_files, owner, request, wait_until_closed};
@@ -18,9 +19,9 @@ async fn a_name_has_one_holder_and_tells_who() {
     let holder = busy(&open(&path).unwrap(), &request("x", &b)).await.holder.unwrap();
     assert_eq!((holder.owner, holder.fence), (a.clone(), grant.fence));
     assert!(holder.ttl.unwrap() <= TTL && holder.age.unwrap() < TTL);
-    assert_eq!(store.release(&lease("x", &b), Duration::ZERO).await.unwrap(), Released::NotHeld);
-    assert_eq!(store.release(&lease("x", &a), Duration::ZERO).await.unwrap(), Released::Released);
-    assert_eq!(store.release(&lease("x", &a), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease("x", &b), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+    assert_eq!(store.release(&lease("x", &a), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease("x", &a), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     granted(&store, &request("x", &b)).await;
 }
 
@@ -31,7 +32,7 @@ async fn only_a_minted_owner_may_repeat() {
     let minted = request("x", &owner());
     let first = granted(&store, &minted).await;
     assert!(granted(&store, &minted).await.fence > first.fence, "every grant has a fence of its own");
-    let given = Request { repeatable: false, ..request("y", &Owner::from_bytes(&b"given"[..])) };
+    let given = request("y", &Owner::from_bytes(&b"given"[..])).with_generated(false);
     granted(&store, &given).await;
     assert_eq!(busy(&store, &given).await.holder.unwrap().owner, given.owner);
 }
@@ -41,14 +42,14 @@ async fn a_take_over_is_one_checked_step() {
     let (_dir, path) = fresh();
     let store = open(&path).unwrap();
     let (a, b, c) = (owner(), owner(), owner());
-    let take = |to: &Owner, from: &Owner| Request { from: Some(from.clone()), ..request("x", to) };
+    let take = |to: &Owner, from: &Owner| request("x", to).with_from(from.clone());
     assert_eq!(busy(&store, &take(&b, &a)).await.holder, None, "a free name cannot be taken over");
     let first = granted(&store, &request("x", &a)).await;
     let second = granted(&store, &take(&b, &a)).await;
     assert!(second.fence > first.fence);
     assert_eq!(busy(&store, &take(&c, &a)).await.holder.unwrap().owner, b);
     assert!(granted(&store, &take(&b, &a)).await.fence > second.fence, "a repeated take-over by a minted owner");
-    assert!(matches!(store.renew(&[lease("x", &a), lease("x", &b)]).await[..], [Ok(Renewal::Gone), Ok(Renewal::Renewed)]));
+    assert!(matches!(store.renew(&[lease("x", &a), lease("x", &b)]).await[..], [Ok(RenewReply::Gone), Ok(RenewReply::Renewed)]));
 }
 
 #[tokio::test]
@@ -58,12 +59,16 @@ async fn a_lingering_name_is_nobodys() {
     let (a, b) = (owner(), owner());
     granted(&store, &request("x", &a)).await;
     let (mine, linger) = (lease("x", &a), Duration::from_millis(200));
-    assert_eq!(store.release(&mine, linger).await.unwrap(), Released::Released);
-    assert_eq!(store.release(&mine, linger).await.unwrap(), Released::Released, "a repeated release is answered as the first");
-    assert_eq!(store.renew(std::slice::from_ref(&mine)).await.remove(0).unwrap(), Renewal::Gone);
+    assert_eq!(store.release(&mine, linger).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(
+        store.release(&mine, linger).await.unwrap(),
+        ReleaseReply::Released,
+        "a repeated release is answered as the first"
+    );
+    assert_eq!(store.renew(std::slice::from_ref(&mine)).await.remove(0).unwrap(), RenewReply::Gone);
     let by_its_value = lease("x", &a.lingering());
-    assert_eq!(store.renew(&[by_its_value]).await.remove(0).unwrap(), Renewal::Gone, "nobody keeps what lingers");
-    for request in [request("x", &a), request("x", &b), Request { from: Some(a.clone()), ..request("x", &b) }] {
+    assert_eq!(store.renew(&[by_its_value]).await.remove(0).unwrap(), RenewReply::Gone, "nobody keeps what lingers");
+    for request in [request("x", &a), request("x", &b), request("x", &b).with_from(a.clone())] {
         let holder = busy(&store, &request).await.holder.unwrap();
         assert_eq!(holder.owner, a.lingering());
         assert!(holder.ttl.unwrap() <= linger);
@@ -77,11 +82,11 @@ async fn a_lease_ends_and_is_not_renewed_after() {
     let (_dir, path) = fresh();
     let store = open(&path).unwrap();
     let (a, b) = (owner(), owner());
-    granted(&store, &Request { ttl: Duration::from_millis(30), ..request("x", &a) }).await;
+    granted(&store, &request("x", &a).with_ttl(Duration::from_millis(30))).await;
     tokio::time::sleep(Duration::from_millis(35)).await;
-    assert_eq!(store.renew(&[lease("x", &a)]).await.remove(0).unwrap(), Renewal::Gone);
+    assert_eq!(store.renew(&[lease("x", &a)]).await.remove(0).unwrap(), RenewReply::Gone);
     assert_eq!(store.inspect(None).await.unwrap(), []);
-    assert_eq!(store.release(&lease("x", &a), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease("x", &a), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     granted(&store, &request("x", &b)).await;
 }
 
@@ -92,8 +97,8 @@ async fn a_renewal_does_not_shorten_a_lease() {
     let store = open(&path).unwrap();
     let a = owner();
     granted(&store, &request("x", &a)).await;
-    let short = tenure::Lease { ttl: TTL / 100, ..lease("x", &a) };
-    assert_eq!(store.renew(&[short]).await.remove(0).unwrap(), Renewal::Renewed);
+    let short = lease("x", &a).with_ttl(TTL / 100);
+    assert_eq!(store.renew(&[short]).await.remove(0).unwrap(), RenewReply::Renewed);
     assert!(busy(&store, &request("x", &owner())).await.holder.unwrap().ttl.unwrap() > TTL / 2);
 }
 
@@ -119,7 +124,7 @@ async fn a_sweep_spares_the_living() {
         granted(&store, request).await;
     }
     for _ in 0..100 {
-        granted(&store, &Request { ttl: Duration::from_millis(10), ..request(&owner().to_string(), &owner()) }).await;
+        granted(&store, &request(&owner().to_string(), &owner()).with_ttl(Duration::from_millis(10))).await;
     }
     tokio::time::sleep(Duration::from_millis(10)).await;
     assert_eq!(store.inspect(None).await.unwrap().len(), living.len());
@@ -135,7 +140,7 @@ async fn a_batch_is_answered_in_order() {
         granted(&store, &request(&format!("n{n}"), &a)).await;
     }
     for (n, answer) in store.renew(&leases).await.into_iter().enumerate() {
-        assert_eq!(answer.unwrap() == Renewal::Gone, n % 3 != 0, "n{n}");
+        assert_eq!(answer.unwrap() == RenewReply::Gone, n % 3 != 0, "n{n}");
     }
     assert_eq!(store.renew(&[]).await.len(), 0);
 }
@@ -165,7 +170,7 @@ async fn a_release_wakes_waiters_of_the_same_store() {
     assert!(hints.next().now_or_never().is_none());
     store.clone().release(&lease("x", &a), Duration::ZERO).await.unwrap();
     let hint = tokio::time::timeout(Duration::from_secs(5), hints.next()).await.unwrap();
-    assert_eq!(hint, Some(Notice::Look));
+    assert_eq!(hint, Some(Notice::Changed));
 }
 
 /// Futures dropped at any point leave the store usable, and nothing but what a release clears up.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use tempfile::TempDir;
-use tenure::{Acquired, Notice, Place, Request, Store as _};
+use tenure::store::{AcquireReply, Enqueue, Notice, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::{Options, open};
 use tokio::time::timeout;
@@ -236,12 +236,12 @@ async fn what_a_stranger_plants_is_not_followed() {
         let (held, waiting) = (joining("x"), joining("x"));
         granted(&store, &held).await;
         let told = busy(&store, &waiting).await;
-        assert!(told.recheck < Duration::from_millis(100), "it trusts a directory of another user: {plant}");
+        assert!(told.poll_interval < Duration::from_millis(100), "it trusts a directory of another user: {plant}");
         assert_eq!(fs::read_dir(&ours).unwrap().count(), 0, "{plant}");
         assert!(fs::symlink_metadata(wake(&path)).is_ok());
         store.release(&lease("x", &held.owner), Duration::ZERO).await.unwrap();
-        let keeping = Request { place: Place::Keep, ..waiting.clone() };
-        assert!(matches!(store.acquire(&keeping).await.unwrap(), Acquired::Granted(_)));
+        let keeping = waiting.clone().with_enqueue(Enqueue::Heartbeat);
+        assert!(matches!(store.acquire(&keeping).await.unwrap(), AcquireReply::Granted(_)));
     }
 }
 
@@ -261,8 +261,8 @@ async fn a_flood_of_datagrams_makes_nothing_but_work() {
         let _ = flood.send_to(format!("1\n1\n{}\nx", waiting.owner).as_bytes(), &socket);
     }
     store.release(&lease("x", &held.owner), Duration::ZERO).await.unwrap();
-    let keeping = Request { place: Place::Keep, ..waiting.clone() };
-    assert!(matches!(store.acquire(&keeping).await.unwrap(), Acquired::Granted(_)));
+    let keeping = waiting.clone().with_enqueue(Enqueue::Heartbeat);
+    assert!(matches!(store.acquire(&keeping).await.unwrap(), AcquireReply::Granted(_)));
 }
 
 /// Whoever opened it while it was open to all could lock everybody out for as long as he liked, whatever its mode became.

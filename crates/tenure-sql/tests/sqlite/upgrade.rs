@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{BootTime, ErrorKind, Fence, Owner, Released, Renewal, Request, Share, Store as _};
+use tenure::store::{ReleaseReply, RenewReply, Store as _};
+use tenure::{BootTime, ErrorKind, Fence, Owner, Share};
 use tenure_sql::sqlite::open;
 
 use crate::common::{TTL, busy, check_integrity, fresh, granted, lease, owner, raw, request};
@@ -70,14 +71,14 @@ async fn leases_of_version_1_stand_on() {
     assert!(holder.ttl.unwrap() > TTL / 2);
     assert!(matches!(
         store.renew(&[lease("held", &odd()), lease("left", &odd())]).await[..],
-        [Ok(Renewal::Renewed), Ok(Renewal::Gone)]
+        [Ok(RenewReply::Renewed), Ok(RenewReply::Gone)]
     ));
     assert_eq!(busy(&store, &request("left", &owner())).await.holder.unwrap().owner, odd().lingering());
-    assert_eq!(store.release(&lease("left", &odd()), Duration::ZERO).await.unwrap(), Released::Released);
-    assert_eq!(store.release(&lease("left", &odd().lingering()), Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease("left", &odd()), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease("left", &odd().lingering()), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     let grant = granted(&store, &request("over", &owner())).await;
     assert!(grant.fence.unwrap().counter() > COUNTER, "{grant:?}");
-    let reader = Request { share: Share::READ, ..request("held", &owner()) };
+    let reader = request("held", &owner()).with_share(Share::READ);
     assert_eq!(store.acquire(&reader).await.unwrap_err().kind(), ErrorKind::Mismatch);
     check_integrity(&path);
     drop(store);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use tenure::{Acquired, Notice, Place, Request, Store as _};
+use tenure::store::{AcquireReply, Enqueue, Notice, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 use tokio::time::timeout;
@@ -25,7 +25,7 @@ async fn release(store: &SqliteStore, request: &Request) {
 }
 
 fn keeping(request: &Request) -> Request {
-    Request { place: Place::Keep, ..request.clone() }
+    request.clone().with_enqueue(Enqueue::Heartbeat)
 }
 
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -46,8 +46,8 @@ async fn a_waiter_listens_and_leaves_nothing_behind() {
     assert!(sockets(&path).is_empty(), "nobody waits, and somebody listens");
     let waiting = joining("x");
     let told = busy(&theirs, &waiting).await;
-    assert_eq!((told.ahead, told.recheck), (Some(0), Duration::from_secs(1)), "it looks often although it is told");
-    assert!(busy(&theirs, &request("x", &owner())).await.recheck < Duration::from_millis(100));
+    assert_eq!((told.position, told.poll_interval), (Some(0), Duration::from_secs(1)), "it looks often although it is told");
+    assert!(busy(&theirs, &request("x", &owner())).await.poll_interval < Duration::from_millis(100));
     let [socket] = &sockets(&path)[..] else { panic!("{:?}", sockets(&path)) };
     assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::metadata(socket.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
@@ -75,7 +75,7 @@ async fn who_looks_serves_the_first_and_tells_it() {
     let (_dir, path) = fresh();
     let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
     let (first, second) = (joining("x"), joining("x"));
-    granted(&ours, &Request { ttl: Duration::from_millis(100), ..joining("x") }).await;
+    granted(&ours, &joining("x").with_ttl(Duration::from_millis(100))).await;
     busy(&theirs, &first).await;
     busy(&ours, &second).await;
     let mut notices = theirs.watch(&first).await.unwrap();
@@ -125,7 +125,7 @@ async fn nothing_depends_on_the_socket() {
     let (held, waiting) = (joining("x"), joining("x"));
     granted(&ours, &held).await;
     let told = busy(&theirs, &waiting).await;
-    assert!(told.ahead == Some(0) && told.recheck < Duration::from_millis(100), "{told:?}");
+    assert!(told.position == Some(0) && told.poll_interval < Duration::from_millis(100), "{told:?}");
     let victim = UnixDatagram::bind(dir.path().join("victim")).unwrap();
     victim.set_nonblocking(true).unwrap();
     crate::common::raw(&path).execute("UPDATE place SET wake = '../victim'", []).unwrap();
@@ -208,7 +208,7 @@ async fn a_long_path_has_sockets_too() {
     let (ours, theirs) = (open(&path).unwrap(), open(&path).unwrap());
     let (held, waiting) = (joining("x"), joining("x"));
     granted(&ours, &held).await;
-    assert_eq!(busy(&theirs, &waiting).await.recheck, Duration::from_secs(1));
+    assert_eq!(busy(&theirs, &waiting).await.poll_interval, Duration::from_secs(1));
     let mut notices = theirs.watch(&waiting).await.unwrap();
     release(&ours, &held).await;
     timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
@@ -229,8 +229,8 @@ async fn a_waiter_without_a_socket_keeps_its_place() {
     let until = || crate::common::raw(&path).query_row("SELECT min(until) FROM place", [], |row| row.get::<_, i64>(0)).unwrap();
     let (begun, mut writes, mut last) = (Instant::now(), 0, until());
     while begun.elapsed() < Duration::from_secs(4) {
-        assert_eq!(busy(&theirs, &keeping(&first)).await.ahead, Some(0));
-        assert_eq!(busy(&theirs, &keeping(&second)).await.ahead, Some(1));
+        assert_eq!(busy(&theirs, &keeping(&first)).await.position, Some(0));
+        assert_eq!(busy(&theirs, &keeping(&second)).await.position, Some(1));
         tokio::time::sleep(Duration::from_millis(15)).await;
         writes += i32::from(std::mem::replace(&mut last, until()) != last);
     }
@@ -238,7 +238,7 @@ async fn a_waiter_without_a_socket_keeps_its_place() {
     release(&ours, &held).await;
     granted(&theirs, &keeping(&first)).await;
     release(&theirs, &first).await;
-    assert_eq!(busy(&theirs, &keeping(&first)).await.ahead, None);
+    assert_eq!(busy(&theirs, &keeping(&first)).await.position, None);
     granted(&theirs, &keeping(&second)).await;
 }
 
@@ -283,7 +283,7 @@ async fn an_idle_waiter_burns_nothing() {
     let (_dir, path) = fresh();
     let store = open(&path).unwrap();
     let held = joining("x");
-    assert!(matches!(store.acquire(&held).await.unwrap(), Acquired::Granted(grant) if grant.ttl == TTL));
+    assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(grant) if grant.ttl == TTL));
     let waiter = start("idle", &path);
     until("the child does not wait", || waiters(&path) == 1).await;
     tokio::time::sleep(Duration::from_secs(5)).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tenure::Released;
+use tenure::store::ReleaseReply;
 
 use super::{LONG, Outcome, Subject, granted, is_busy, lease, name, request};
 
@@ -14,7 +14,7 @@ pub async fn a_free_name_is_granted_and_a_held_one_is_busy(subject: &dyn Subject
     granted(&ours, &held).await;
     assert!(is_busy(&ours, &request("door", LONG)).await);
     assert!(is_busy(&theirs, &request("door", LONG)).await);
-    assert_eq!(ours.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(ours.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&theirs, &request("door", LONG)).await;
     Ok(())
 }
@@ -24,7 +24,9 @@ pub async fn it_tells_who_holds(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     let grant = granted(&store, &held).await;
-    let tenure::Acquired::Busy(busy) = store.acquire(&request("door", LONG)).await.unwrap() else { panic!("granted twice") };
+    let tenure::store::AcquireReply::Busy(busy) = store.acquire(&request("door", LONG)).await.unwrap() else {
+        panic!("granted twice")
+    };
     let entry = store.inspect(Some(&name("door"))).await.unwrap().pop().expect("a held name is listed");
     assert_eq!((&entry.name, entry.waiters, entry.holders.len()), (&held.name, 0, 1));
     for holder in [busy.holder.expect("busy names the holder"), entry.holders[0].clone()] {
@@ -72,7 +74,7 @@ pub async fn odd_names_are_kept_apart(subject: &dyn Subject) -> Outcome {
     for request in &held {
         let entry = store.inspect(Some(&request.name)).await.unwrap().pop().expect("held");
         assert_eq!((&entry.name, &entry.holders[0].owner), (&request.name, &request.owner));
-        assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), Released::Released, "{:?}", request.name);
+        assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), ReleaseReply::Released, "{:?}", request.name);
     }
     Ok(())
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tenure::{Acquire, Error, Fence, Guard, Guards, Lease, Locker, Share, State, Store};
+use tenure::store::Store;
+use tenure::{Acquire, Error, Fence, Guard, Guards, Lease, Locker, Share, State};
 use tokio::task::JoinHandle;
 
 use super::LONG;
@@ -48,7 +49,7 @@ pub(super) struct Parts {
 
 impl Scene {
     pub(super) fn lock(&self, locks: &Locker) -> Acquire {
-        (self.kind)(locks, &self.name).ttl(LONG).recheck(Duration::from_millis(20))
+        (self.kind)(locks, &self.name).ttl(LONG).poll_interval(Duration::from_millis(20))
     }
 
     fn several(&self) -> tenure::AcquireAll {
@@ -95,7 +96,7 @@ pub(super) async fn claims_no_more(guard: &Guard, store: &dyn Store) {
     }
     let entries = store.inspect(Some(&name)).await.expect("the store works again");
     let took = tenure::BootTime::now().since(began);
-    let held = entries.iter().flat_map(|entry| &entry.holders).find(|holder| holder.owner == token);
+    let held = entries.iter().flat_map(|entry| &entry.holders).find(|holder| holder.owner == *token);
     let Some(held) = held else { panic!("{guard:?} claims a name that the store keeps for others: {entries:?}") };
     assert!(held.share.weight() >= share.weight(), "{guard:?} claims {share:?} and has {held:?}");
     // The store counts in whole milliseconds.
@@ -118,7 +119,7 @@ fn reader(locks: &Locker, name: &str) -> Acquire {
 }
 
 fn all_permits(locks: &Locker, name: &str) -> Acquire {
-    locks.permits(name, 3, 3)
+    locks.semaphore(name, 3).permits(3)
 }
 
 fn nothing(_: &Scene) -> BoxFuture<'_, Parts> {
@@ -311,9 +312,9 @@ fn of_a_locker() -> Vec<Call> {
             let released = scene.here.release_all().await;
             released.into_iter().try_for_each(|(_, released)| released.map(drop))
         }),
-        call!("Locker::settled", "after a drop", mutex, mine, |scene, parts| {
+        call!("Locker::flush_releases", "after a drop", mutex, mine, |scene, parts| {
             parts.mine.clear();
-            scene.here.settled().await;
+            scene.here.flush_releases().await;
             Ok(())
         }, elsewhere),
     ]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tenure::{Error, ErrorKind, Locker, Store};
+use tenure::store::Store;
+use tenure::{Error, ErrorKind, Locker};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -50,7 +51,7 @@ struct Stage {
 impl Stage {
     async fn new(subject: &dyn Subject) -> Self {
         // A short one: what has no answer is tried again after a part of it.
-        let soon = |features: &mut tenure::Features| features.operation_timeout = Some(Duration::from_millis(200));
+        let soon = |features: &mut tenure::store::Features| features.operation_timeout = Some(Duration::from_millis(200));
         let faulty = Faulty::new(subject.store().await).features(soon);
         let locker = |store: Arc<dyn Store>| Locker::builder(store).label("cancelled").ttl(LONG).build().unwrap();
         let (here, there) = (locker(Arc::new(faulty.clone())), locker(subject.store().await));
@@ -101,7 +102,7 @@ impl Stage {
             drop((guard, rival));
         }
         for locks in [&self.here, &self.there] {
-            timeout(PATIENCE, locks.settled()).await.unwrap_or_else(|_| panic!("{what}: the clean-up hangs"));
+            timeout(PATIENCE, locks.flush_releases()).await.unwrap_or_else(|_| panic!("{what}: the clean-up hangs"));
         }
         for left in scene.names() {
             let left = self.witness.inspect(Some(&name(&left))).await.unwrap();
@@ -236,10 +237,10 @@ pub async fn a_blocking_call_that_times_out_leaves_nothing(subject: &dyn Subject
         let locks = tenure::blocking::Locker::connect(async move { Ok(tenure::Locker::new(store)) }).unwrap();
         for wait in [0, 1, 2, 3, 5, 8, 13, 21, 34] {
             let wait = Duration::from_millis(wait);
-            let one = locks.mutex("door").ttl(LONG).wait(wait).recheck(Duration::from_millis(3));
-            assert_eq!(locks.acquire(one).unwrap_err().kind(), ErrorKind::TimedOut);
+            let one = locks.mutex("door").ttl(LONG).wait(wait).poll_interval(Duration::from_millis(3));
+            assert_eq!(one.acquire().unwrap_err().kind(), ErrorKind::TimedOut);
             let both = locks.mutex("attic").ttl(LONG).wait(wait).and("door");
-            assert_eq!(locks.acquire_all(both).unwrap_err().kind(), ErrorKind::TimedOut);
+            assert_eq!(both.acquire().unwrap_err().kind(), ErrorKind::TimedOut);
         }
     });
     let ended = tokio::task::spawn_blocking(move || waits.join().expect("a blocking call failed"));

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
-use tenure::{Acquired, BootTime, Place, Share, Store};
+use tenure::store::{AcquireReply, Enqueue, Store};
+use tenure::{BootTime, Share};
 use tokio::time::timeout;
 
 use super::shares::{reader, release, share, two, writer};
@@ -52,7 +53,7 @@ pub async fn nobody_is_told_of_a_dead_holder(subject: &dyn Subject) -> Outcome {
     granted(&ours, &alive).await;
     dead_readers(&ours).await;
     for _ in 0..3 {
-        let Acquired::Busy(busy) = theirs.acquire(&writer()).await.unwrap() else { panic!("a writer beside a reader") };
+        let AcquireReply::Busy(busy) = theirs.acquire(&writer()).await.unwrap() else { panic!("a writer beside a reader") };
         assert!(busy.holder.as_ref().is_none_or(|holder| holder.owner == alive.owner), "{:?} has ended", busy.holder);
     }
     Ok(())
@@ -67,8 +68,8 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
     let (held, first) = (request("door", LONG), joining(&request("door", LONG)));
     granted(&store, &held).await;
     assert!(is_busy(&store, &first).await);
-    let lapsing = Place::Join { keep: Duration::from_millis(50), claim: CLAIM };
-    let dead: Vec<_> = (0..MANY).map(|_| tenure::Request { place: lapsing, ..request("door", LONG) }).collect();
+    let lapsing = Enqueue::Join { entry_ttl: Duration::from_millis(50), handoff_ttl: CLAIM };
+    let dead: Vec<_> = (0..MANY).map(|_| request("door", LONG).with_enqueue(lapsing)).collect();
     assert!(join_all(dead.iter().map(|dead| is_busy(&store, dead))).await.into_iter().all(|busy| busy));
     tokio::time::sleep(Duration::from_millis(100)).await;
     let waiters = async || store.inspect(Some(&name("door"))).await.unwrap()[0].waiters;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{BootTime, Lease, Released, Renewal};
+use tenure::BootTime;
+use tenure::store::{ReleaseReply, RenewReply};
 
 use super::{LONG, Outcome, Subject, TTL, granted, granted_after, is_busy, lease, request};
 
@@ -25,7 +26,7 @@ pub async fn renewal_restarts_the_ttl(subject: &dyn Subject) -> Outcome {
     granted(&store, &held).await;
     tokio::time::sleep(TTL / 2).await;
     let renewed_at = BootTime::now();
-    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Renewed)]));
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
     let freed = granted_after(&store, &request("door", LONG), renewed_at).await;
     assert!(freed + Duration::from_millis(2) >= TTL, "free {freed:?} after the renewal");
     Ok(())
@@ -36,8 +37,8 @@ pub async fn renewal_never_shortens(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     granted(&store, &held).await;
-    let brief = Lease { ttl: Duration::from_millis(100), ..lease(&held) };
-    assert!(matches!(store.renew(std::slice::from_ref(&brief)).await[..], [Ok(Renewal::Renewed)]));
+    let brief = lease(&held).with_ttl(Duration::from_millis(100));
+    assert!(matches!(store.renew(std::slice::from_ref(&brief)).await[..], [Ok(RenewReply::Renewed)]));
     let left = store.inspect(Some(&held.name)).await.unwrap()[0].holders[0].ttl.unwrap();
     assert!(left > LONG / 2, "{left:?} is left");
     Ok(())
@@ -57,7 +58,7 @@ pub async fn many_leases_are_answered_in_order(subject: &dyn Subject) -> Outcome
     let answers = store.renew(&leases).await;
     assert_eq!(answers.len(), leases.len());
     for (i, answer) in answers.into_iter().enumerate() {
-        let expected = if i % 3 == 0 { Renewal::Gone } else { Renewal::Renewed };
+        let expected = if i % 3 == 0 { RenewReply::Gone } else { RenewReply::Renewed };
         assert_eq!(answer.unwrap(), expected, "lease {i}");
     }
     assert!(store.renew(&[]).await.is_empty());
@@ -70,7 +71,7 @@ pub async fn a_late_renewal_does_not_resurrect(subject: &dyn Subject) -> Outcome
     let held = request("door", LONG);
     granted(&store, &held).await;
     store.release(&lease(&held), Duration::ZERO).await.unwrap();
-    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Gone)]));
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Gone)]));
     granted(&store, &request("door", LONG)).await;
     Ok(())
 }
@@ -81,9 +82,9 @@ pub async fn a_late_owner_harms_nobody(subject: &dyn Subject) -> Outcome {
     let (old, new) = (request("door", Duration::from_millis(600)), request("door", LONG));
     granted(&store, &old).await;
     granted_after(&store, &new, BootTime::now()).await;
-    let late = Lease { ttl: Duration::from_millis(400), ..lease(&old) };
-    assert!(matches!(store.renew(std::slice::from_ref(&late)).await[..], [Ok(Renewal::Gone)]));
-    assert_eq!(store.release(&late, Duration::ZERO).await.unwrap(), Released::NotHeld);
+    let late = lease(&old).with_ttl(Duration::from_millis(400));
+    assert!(matches!(store.renew(std::slice::from_ref(&late)).await[..], [Ok(RenewReply::Gone)]));
+    assert_eq!(store.release(&late, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(is_busy(&store, &request("door", LONG)).await, "the new owner's lease was shortened or freed");
     Ok(())
@@ -96,7 +97,7 @@ pub async fn a_lingering_name_is_nobodys(subject: &dyn Subject) -> Outcome {
     granted(&store, &held).await;
     let released_at = BootTime::now();
     store.release(&lease(&held), TTL).await.unwrap();
-    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(Renewal::Gone)]));
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Gone)]));
     assert!(is_busy(&store, &held).await, "the released owner got it back");
     let freed = granted_after(&store, &request("door", LONG), released_at).await;
     assert!(freed + Duration::from_millis(2) >= TTL, "free after {freed:?}");
@@ -113,8 +114,8 @@ pub async fn a_lingering_name_can_be_broken(subject: &dyn Subject) -> Outcome {
     let shown = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it lingers").holders.remove(0);
     assert_eq!(shown.owner.lingers_after(), Some(held.owner.clone()), "{shown}");
     assert!(shown.to_string().contains("kept taken"), "{shown}");
-    let broken = Lease { owner: shown.owner, ..lease(&held) };
-    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), Released::Released);
+    let broken = lease(&held).with_owner(shown.owner);
+    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&store, &request("door", LONG)).await;
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{Acquired, BootTime, Fence, Renewal, Request, Store};
+use tenure::store::{AcquireReply, RenewReply, Store};
+use tenure::{BootTime, Fence};
 use tokio::task::JoinSet;
 
 use super::{LONG, NotApplicable, Outcome, Subject, granted, granted_after, lease, locker, request, rises};
@@ -39,7 +40,7 @@ pub async fn fences_rise_under_contention(subject: &dyn Subject) -> Outcome {
         let (locks, order) = (locks.clone(), order.clone());
         tasks.spawn(async move {
             for _ in 0..10 {
-                let guard = locks.mutex("door").ttl(LONG).recheck(Duration::from_millis(2)).acquire().await.unwrap();
+                let guard = locks.mutex("door").ttl(LONG).poll_interval(Duration::from_millis(2)).acquire().await.unwrap();
                 order.lock().unwrap().push(guard.fence());
                 let _ = guard.release().await.unwrap();
             }
@@ -59,10 +60,10 @@ pub async fn adoption_swaps_owner_and_fence(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     let first = granted(&store, &held).await;
-    let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let adopt = request("door", LONG).with_from(held.owner.clone());
     let second = granted(&store, &adopt).await;
     assert!(rises(&store, second.fence, first.fence), "{second:?} after {first:?}");
-    assert!(matches!(store.renew(&[lease(&held), lease(&adopt)]).await[..], [Ok(Renewal::Gone), Ok(Renewal::Renewed)]));
+    assert!(matches!(store.renew(&[lease(&held), lease(&adopt)]).await[..], [Ok(RenewReply::Gone), Ok(RenewReply::Renewed)]));
     Ok(())
 }
 
@@ -71,11 +72,11 @@ pub async fn one_of_two_adopters_wins(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     granted(&store, &held).await;
-    let adopt = || Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let adopt = || request("door", LONG).with_from(held.owner.clone());
     granted(&store, &adopt()).await;
-    assert!(matches!(store.acquire(&adopt()).await.unwrap(), Acquired::Busy(_)));
-    let free = Request { from: Some(held.owner.clone()), ..request("free", LONG) };
-    assert!(matches!(store.acquire(&free).await.unwrap(), Acquired::Busy(_)));
+    assert!(matches!(store.acquire(&adopt()).await.unwrap(), AcquireReply::Busy(_)));
+    let free = request("free", LONG).with_from(held.owner.clone());
+    assert!(matches!(store.acquire(&free).await.unwrap(), AcquireReply::Busy(_)));
     granted(&store, &request("free", LONG)).await;
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{Acquired, BootTime, ErrorKind, Lease, Released, Renewal, Share};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
+use tenure::{BootTime, ErrorKind, Share};
 use tokio::time::timeout;
 
 use super::{LONG, Outcome, PATIENCE, Plant, Subject, granted, is_busy, lease, locker, name, request};
@@ -13,14 +14,14 @@ pub async fn a_foreign_lock_and_ours_exclude_each_other(subject: &dyn Subject) -
     for theirs in [&b"\xffforeign"[..], b"1", b""] {
         subject.plant(&name("door"), &Plant::Value(theirs, Some(LONG)))?;
         let ours = request("door", LONG);
-        let Acquired::Busy(busy) = store.acquire(&ours).await.unwrap() else { panic!("granted over {theirs:?}") };
+        let AcquireReply::Busy(busy) = store.acquire(&ours).await.unwrap() else { panic!("granted over {theirs:?}") };
         let holder = busy.holder.expect("the holder is told");
         assert_eq!((holder.owner.as_bytes(), holder.owner.label()), (theirs, None));
-        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::NotHeld);
+        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
         assert!(is_busy(&store, &ours).await);
         subject.plant(&name("door"), &Plant::Nothing)?;
         granted(&store, &ours).await;
-        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     }
     Ok(())
 }
@@ -44,9 +45,9 @@ pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Ou
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
     let shares = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
     for share in shares.into_iter().filter(|share| *share == Share::MUTEX || store.features().shares) {
-        let lost = Lease { share, ..lease(&request("door", LONG)) };
-        assert_eq!(store.release(&lost, Duration::ZERO).await.unwrap(), Released::NotHeld, "{share:?}");
-        assert!(matches!(store.renew(&[lost]).await[..], [Ok(Renewal::Gone)]), "{share:?}");
+        let lost = lease(&request("door", LONG)).with_share(share);
+        assert_eq!(store.release(&lost, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld, "{share:?}");
+        assert!(matches!(store.renew(&[lost]).await[..], [Ok(RenewReply::Gone)]), "{share:?}");
     }
     assert_eq!(store.inspect(Some(&name("door"))).await.unwrap_err().kind(), ErrorKind::Mismatch);
     Ok(())
@@ -74,7 +75,7 @@ pub async fn what_was_sent_to_a_silent_store_is_cleared(subject: &dyn Subject) -
     let given_up = timeout(Duration::from_millis(700), locks.mutex("door").ttl(LONG).acquire()).await;
     assert!(given_up.is_err(), "a silent store answered: {given_up:?}");
     subject.silence(false)?;
-    timeout(PATIENCE, locks.settled()).await.expect("the clean-up hangs");
+    timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
     granted(&store, &request("door", LONG)).await;
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{AcquireAll, BootTime, ErrorKind, Guards, Locker, Loss, Owner, Release, Released, Share, State};
+use tenure::store::ReleaseReply;
+use tenure::{AcquireAll, BootTime, EndReason, ErrorKind, Guards, Locker, Owner, ReleaseOutcome, Share, State};
 use tokio::time::timeout;
 
 use super::shares::two;
@@ -19,7 +20,7 @@ pub async fn a_guard_renews_itself(subject: &dyn Subject) -> Outcome {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(guard.remaining() > Duration::ZERO && guard.remaining() < guard.lease_remaining());
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     assert_free(subject, "door").await;
     Ok(())
 }
@@ -30,9 +31,9 @@ pub async fn a_fixed_lease_ends_before_the_store_frees_it(subject: &dyn Subject)
     let guard = locks.mutex("door").fixed_lease().acquire().await.unwrap();
     let loss = timeout(PATIENCE, guard.lost()).await.expect("a fixed lease ends");
     assert!(is_busy(&store, &request("door", LONG)).await, "another got in before the holder was told");
-    assert_eq!((loss, guard.state(), guard.remaining()), (Loss::Expired, State::Lost, Duration::ZERO));
+    assert_eq!((loss, guard.state(), guard.remaining()), (EndReason::Expired, State::Lost, Duration::ZERO));
     assert!(guard.cancellation().is_cancelled());
-    assert!(matches!(guard.release().await.unwrap(), Release::WasLost));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
     Ok(())
 }
 
@@ -41,12 +42,12 @@ pub async fn a_broken_lock_is_told_at_the_next_renewal(subject: &dyn Subject) ->
     let (locks, store) = (locker(subject).await, subject.store().await);
     let ttl = Duration::from_secs(3);
     let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
-    let broken = tenure::Lease { owner: guard.token(), ..lease(&request("door", ttl)) };
-    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), Released::Released);
+    let broken = lease(&request("door", ttl)).with_owner(guard.token().clone());
+    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     let started = BootTime::now();
     let loss = timeout(PATIENCE, guard.lost()).await.expect("the loss is told");
     let took = BootTime::now().since(started);
-    assert_eq!(loss, Loss::Gone);
+    assert_eq!(loss, EndReason::Gone);
     assert!(took < ttl / 3 + ttl / 6 + Duration::from_millis(500), "told only after {took:?}");
     Ok(())
 }
@@ -56,11 +57,11 @@ pub async fn verify_asks_the_store(subject: &dyn Subject) -> Outcome {
     let (locks, store) = (locker(subject).await, subject.store().await);
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     guard.verify().await.unwrap();
-    let broken = tenure::Lease { owner: guard.token(), ..lease(&request("door", LONG)) };
+    let broken = lease(&request("door", LONG)).with_owner(guard.token().clone());
     store.release(&broken, Duration::ZERO).await.unwrap();
     assert_eq!(guard.state(), State::Held, "nobody has told it yet");
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!((guard.state(), guard.loss()), (State::Lost, Some(Loss::Gone)));
+    assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Gone)));
     Ok(())
 }
 
@@ -86,7 +87,7 @@ pub async fn a_lease_is_extended(subject: &dyn Subject) -> Outcome {
     assert_eq!(guard.state(), State::Held);
     assert!(is_busy(&store, &request("door", LONG)).await);
     assert_eq!(guard.extend(Duration::from_millis(1)).await.unwrap_err().kind(), ErrorKind::Invalid);
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     Ok(())
 }
 
@@ -97,9 +98,9 @@ pub async fn a_longest_hold_ends_it(subject: &dyn Subject) -> Outcome {
     let guard = locks.mutex("door").max_hold(TTL * 2).acquire().await.unwrap();
     let loss = timeout(PATIENCE, guard.lost()).await.expect("it ends");
     let held = BootTime::now().since(started);
-    assert_eq!(loss, Loss::MaxHold);
+    assert_eq!(loss, EndReason::MaxHold);
     assert!(held >= TTL * 2 && held < TTL * 2 + Duration::from_millis(500), "{held:?}");
-    assert!(matches!(guard.release().await.unwrap(), Release::WasLost));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
     assert_free(subject, "door").await;
     Ok(())
 }
@@ -110,7 +111,7 @@ pub async fn a_shortest_hold_keeps_the_name(subject: &dyn Subject) -> Outcome {
     let (started, min) = (BootTime::now(), TTL * 2);
     let guard = locks.mutex("door").min_hold(min).acquire().await.unwrap();
     assert!(guard.lease_remaining() > TTL, "a crash would free it early");
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     let freed = granted_after(&store, &request("door", LONG), started).await;
     assert!(freed + Duration::from_millis(5) >= min, "free after {freed:?}");
     assert!(freed < min + Duration::from_secs(2), "free only after {freed:?}");
@@ -123,15 +124,15 @@ pub async fn a_lease_passes_to_another(subject: &dyn Subject) -> Outcome {
     let guard = here.mutex("door").ttl(LONG).acquire().await.unwrap();
     let (fence, lost) = (guard.fence(), guard.lost());
     let lease = guard.into_lease();
-    assert_eq!(timeout(PATIENCE, lost).await.unwrap(), Loss::GivenUp);
+    assert_eq!(timeout(PATIENCE, lost).await.unwrap(), EndReason::Released);
     let adopted = there.adopt(&lease).await.unwrap();
     assert!(adopted.fence() > fence || fence.is_none());
-    assert_ne!(adopted.token(), lease.owner);
+    assert_ne!(adopted.token(), &lease.owner);
     assert_eq!(there.adopt(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(there.renew(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
     adopted.verify().await.unwrap();
-    assert!(matches!(adopted.release().await.unwrap(), Release::Released));
-    here.settled().await;
+    assert!(matches!(adopted.release().await.unwrap(), ReleaseOutcome::Released));
+    here.flush_releases().await;
     assert_free(subject, "door").await;
     Ok(())
 }
@@ -146,9 +147,9 @@ pub async fn everything_is_given_up_at_once(subject: &dyn Subject) -> Outcome {
     let outcomes = locks.release_all().await;
     assert_eq!(outcomes.len(), guards.len());
     for (name, outcome) in outcomes {
-        assert!(matches!(outcome, Ok(Release::Released)), "{name}: {outcome:?}");
+        assert!(matches!(outcome, Ok(ReleaseOutcome::Released)), "{name}: {outcome:?}");
     }
-    assert!(guards.iter().all(|guard| guard.loss() == Some(Loss::GivenUp)));
+    assert!(guards.iter().all(|guard| guard.end_reason() == Some(EndReason::Released)));
     assert_eq!(locks.list().await.unwrap(), []);
     Ok(())
 }
@@ -164,7 +165,7 @@ pub async fn settings_that_cannot_work_are_refused(subject: &dyn Subject) -> Out
         (locks.mutex(&too_long), "bytes"),
         (locks.mutex("door").ttl(Duration::ZERO), "ttl of 0ns"),
         (locks.mutex("door").ttl(Duration::MAX), "century"),
-        (locks.mutex("door").ttl(ms(1_000)).guard(ms(900)), "too short"),
+        (locks.mutex("door").ttl(ms(1_000)).safety_margin(ms(900)), "too short"),
         (locks.mutex("door").min_hold(Duration::MAX), "century"),
         (locks.mutex("door").max_hold(Duration::ZERO), "longest hold"),
         (locks.mutex("door").max_hold(ms(1)).min_hold(ms(2)), "longest hold"),
@@ -187,7 +188,7 @@ pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
     let other = there.read("page").ttl(LONG).try_acquire().await.unwrap().expect("readers hold together");
     assert!(there.write("page").try_acquire().await.unwrap().is_none());
     for reader in [reader, other] {
-        assert!(matches!(reader.release().await.unwrap(), Release::Released));
+        assert!(matches!(reader.release().await.unwrap(), ReleaseOutcome::Released));
     }
     let writer = there.write("page").ttl(LONG).try_acquire().await.unwrap().expect("no reader is left");
     assert!(here.read("page").try_acquire().await.unwrap().is_none());
@@ -197,14 +198,14 @@ pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
     assert!(here.write("page").try_acquire().await.unwrap().is_none());
     assert!(reader.fence() > writer.fence() || reader.fence().is_none());
 
-    let two = here.permits("pool", 2, 3).ttl(LONG).acquire().await.unwrap();
-    assert!(there.permits("pool", 2, 3).try_acquire().await.unwrap().is_none());
-    let one = there.permits("pool", 1, 3).ttl(LONG).try_acquire().await.unwrap().expect("a permit is left");
+    let two = here.semaphore("pool", 3).permits(2).ttl(LONG).acquire().await.unwrap();
+    assert!(there.semaphore("pool", 3).permits(2).try_acquire().await.unwrap().is_none());
+    let one = there.semaphore("pool", 3).ttl(LONG).try_acquire().await.unwrap().expect("a permit is left");
     two.downgrade(Share::permits(1, 3).unwrap()).await.unwrap();
-    let back = there.permits("pool", 1, 3).ttl(LONG).wait(PATIENCE).acquire().await.unwrap();
+    let back = there.semaphore("pool", 3).ttl(LONG).wait(PATIENCE).acquire().await.unwrap();
     assert_eq!(here.mutex("pool").try_acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
     for guard in [writer, reader, two, one, back] {
-        assert!(matches!(guard.release().await.unwrap(), Release::Released));
+        assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     }
     assert_free(subject, "page").await;
     assert_free(subject, "pool").await;
@@ -218,9 +219,9 @@ pub async fn a_given_token_is_not_downgraded(subject: &dyn Subject) -> Outcome {
     let writer = locks.write("page").ttl(LONG).token(Owner::from_bytes(&b"fixed"[..])).acquire().await.unwrap();
     let error = writer.downgrade(Share::READ).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{error}");
-    assert_eq!((writer.state(), writer.loss()), (State::Held, None));
+    assert_eq!((writer.state(), writer.end_reason()), (State::Held, None));
     assert!(locks.read("page").try_acquire().await.unwrap().is_none());
-    assert!(matches!(writer.release().await.unwrap(), Release::Released));
+    assert!(matches!(writer.release().await.unwrap(), ReleaseOutcome::Released));
     assert_free(subject, "page").await;
     Ok(())
 }
@@ -231,7 +232,7 @@ fn all_of(locks: &Locker, names: [&str; 3]) -> AcquireAll {
 
 async fn all_released(guards: Guards) {
     for (name, outcome) in guards.release().await {
-        assert!(matches!(outcome, Ok(Release::Released)), "{name}: {outcome:?}");
+        assert!(matches!(outcome, Ok(ReleaseOutcome::Released)), "{name}: {outcome:?}");
     }
 }
 
@@ -245,19 +246,22 @@ pub async fn several_names_are_all_or_nothing(subject: &dyn Subject) -> Outcome 
         for free in names.into_iter().filter(|name| *name != held) {
             assert_free(subject, free).await;
         }
-        assert!(matches!(guard.release().await.unwrap(), Release::Released));
+        assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     }
     let guards = all_of(&here, names).acquire().await.unwrap();
     assert!(guards.iter().map(tenure::Guard::name).is_sorted() && guards.iter().count() == 3);
     assert_eq!(guards.run(async { 42 }).await.unwrap(), 42);
     let second = guards.iter().nth(1).unwrap();
-    let broken = tenure::Lease { owner: second.token(), ..lease(&request(second.name().as_str(), LONG)) };
-    assert_eq!(there.release(&broken).await.unwrap(), Released::Released);
+    let broken = lease(&request(second.name().as_str(), LONG)).with_owner(second.token().clone());
+    assert!(matches!(there.release(&broken).await.unwrap(), ReleaseOutcome::Released));
     assert_eq!(second.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     let error = timeout(PATIENCE, guards.run(std::future::pending::<()>())).await.expect("work is stopped").unwrap_err();
     assert_eq!((error.kind(), guards.state()), (ErrorKind::Lost, State::Lost));
     let outcomes: Vec<_> = guards.release().await.into_iter().map(|(_, outcome)| outcome.unwrap()).collect();
-    assert!(matches!(outcomes[..], [Release::Released, Release::WasLost, Release::Released]), "{outcomes:?}");
+    assert!(
+        matches!(outcomes[..], [ReleaseOutcome::Released, ReleaseOutcome::WasLost, ReleaseOutcome::Released]),
+        "{outcomes:?}"
+    );
     for name in names {
         assert_free(subject, name).await;
     }
@@ -301,10 +305,10 @@ pub async fn a_cancelled_wait_for_several_leaves_nothing(subject: &dyn Subject) 
     }
     waiter.abort();
     assert!(timeout(PATIENCE, waiter).await.unwrap().unwrap_err().is_cancelled());
-    here.settled().await;
+    here.flush_releases().await;
     assert_free(subject, "a").await;
     assert_free(subject, "b").await;
-    assert!(matches!(last.release().await.unwrap(), Release::Released));
+    assert!(matches!(last.release().await.unwrap(), ReleaseOutcome::Released));
     assert_free(subject, "c").await;
     Ok(())
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use tenure::{Acquired, BootTime, Busy, Notice, Owner, Place, Released, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, Busy, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Owner, Share};
 use tokio::time::timeout;
 
 use super::shares::release;
@@ -27,7 +28,7 @@ fn waiter() -> Request {
 }
 
 fn brief(keep: Duration) -> Request {
-    Request { place: Place::Join { keep, claim: CLAIM }, ..request("door", LONG) }
+    request("door", LONG).with_enqueue(Enqueue::Join { entry_ttl: keep, handoff_ttl: CLAIM })
 }
 
 async fn holder(store: &dyn Store) -> Request {
@@ -38,13 +39,13 @@ async fn holder(store: &dyn Store) -> Request {
 
 async fn busy(store: &dyn Store, request: &Request) -> Busy {
     match store.acquire(request).await.unwrap() {
-        Acquired::Busy(busy) => busy,
+        AcquireReply::Busy(busy) => busy,
         other => panic!("{:?} was to be busy: {other:?}", request.owner),
     }
 }
 
 async fn ahead(store: &dyn Store, request: &Request) -> Option<u32> {
-    busy(store, request).await.ahead
+    busy(store, request).await.position
 }
 
 async fn waiters(store: &dyn Store) -> u64 {
@@ -96,7 +97,7 @@ pub async fn a_try_neither_queues_nor_overtakes(subject: &dyn Subject) -> Outcom
 pub async fn a_given_value_never_queues(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
-    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..waiter() };
+    let given = waiter().with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
     assert_eq!((ahead(&ours, &given).await, ahead(&theirs, &given).await), (None, None));
     assert_eq!(waiters(&ours).await, 0);
     release(&ours, &held).await;
@@ -159,7 +160,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
     let (held, first, second) = (holder(&ours).await, waiter(), waiter());
     assert_eq!((ahead(&ours, &first).await, ahead(&theirs, &second).await), (Some(0), Some(1)));
     release(&ours, &first).await;
-    assert_eq!(ours.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(ours.release(&lease(&first), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     assert_eq!((waiters(&ours).await, ahead(&theirs, &keeping(&second)).await), (1, Some(0)));
     release(&ours, &held).await;
     assert_inside(&ours, &second).await;
@@ -173,7 +174,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
 pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let claim = Duration::from_secs(1);
-    let dead = Request { place: Place::Join { keep: LONG, claim }, ..waiter() };
+    let dead = waiter().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim });
     let (held, alive) = (holder(&ours).await, waiter());
     assert_eq!((ahead(&ours, &dead).await, ahead(&theirs, &alive).await), (Some(0), Some(1)));
     let released_at = BootTime::now();
@@ -181,7 +182,7 @@ pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subj
     let waited = served_after(&theirs, &alive, released_at).await;
     assert!(waited + Duration::from_millis(2) >= claim, "served after {waited:?}");
     assert!(waited < claim + Duration::from_secs(1), "served only after {waited:?}");
-    assert!(matches!(ours.renew(&[lease(&dead)]).await[..], [Ok(Renewal::Gone)]));
+    assert!(matches!(ours.renew(&[lease(&dead)]).await[..], [Ok(RenewReply::Gone)]));
     assert_eq!(ahead(&ours, &keeping(&dead)).await, None);
     Ok(())
 }
@@ -196,8 +197,8 @@ pub async fn dead_heads_in_a_row_are_passed(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
     let claim = Duration::from_millis(400);
-    let place = Place::Join { keep: LONG, claim };
-    let dead: Vec<_> = (0..3).map(|_| Request { place, ..waiter() }).collect();
+    let place = Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim };
+    let dead: Vec<_> = (0..3).map(|_| waiter().with_enqueue(place)).collect();
     for request in &dead {
         busy(&ours, request).await;
     }
@@ -222,7 +223,7 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     let grant = granted(&theirs, &keeping(&waiting)).await;
     assert_eq!(grant.ttl, LONG);
     assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG / 2);
-    assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(Renewal::Renewed)]));
+    assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(RenewReply::Renewed)]));
     Ok(())
 }
 
@@ -237,11 +238,11 @@ pub async fn a_hand_over_is_pushed_to_the_one_that_is_served(subject: &dyn Subje
     busy(&theirs, &second).await;
     let mut notices = theirs.watch(&first).await.unwrap();
     let mut silent = theirs.watch(&second).await.unwrap();
-    let mark = busy(&theirs, &keeping(&first)).await.mark;
+    let mark = busy(&theirs, &keeping(&first)).await.grant_seq;
     busy(&theirs, &keeping(&second)).await;
     release(&ours, &held).await;
     let notice = timeout(PATIENCE, notices.next()).await.expect("nobody told the waiter").expect("the stream ended");
-    let Notice::Granted { owner, fence, claim } = notice else { panic!("{notice:?}") };
+    let Notice::Granted { owner, fence, handoff_ttl: claim } = notice else { panic!("{notice:?}") };
     assert_eq!((&owner, claim), (&first.owner, CLAIM));
     assert!(Some(fence.counter()) > mark, "{fence} is not above {mark:?}");
     assert!(granted(&theirs, &keeping(&first)).await.fence >= Some(fence));
@@ -292,7 +293,7 @@ pub async fn readers_at_the_head_are_served_together(subject: &dyn Subject) -> O
     if !ours.features().shares {
         return Err(NotApplicable("it keeps mutexes only"));
     }
-    let asks = |share| Request { share, ..waiter() };
+    let asks = |share| waiter().with_share(share);
     let held = asks(Share::WRITE);
     granted(&ours, &held).await;
     let waiting = [Share::READ, Share::READ, Share::READ, Share::WRITE, Share::READ].map(asks);
@@ -337,10 +338,10 @@ pub async fn an_adoption_leaves_the_queue_as_it_is(subject: &dyn Subject) -> Out
     let [ours, theirs] = two(subject).await?;
     let (held, waiting) = (holder(&ours).await, waiter());
     assert_eq!(ahead(&theirs, &waiting).await, Some(0));
-    let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let adopt = request("door", LONG).with_from(held.owner.clone());
     granted(&ours, &adopt).await;
     assert_eq!(ahead(&theirs, &keeping(&waiting)).await, Some(0));
-    let late = Request { from: Some(held.owner.clone()), ..waiter() };
+    let late = waiter().with_from(held.owner.clone());
     assert_eq!((ahead(&ours, &late).await, waiters(&ours).await), (None, 1), "an adopter queued");
     release(&ours, &adopt).await;
     granted(&theirs, &keeping(&waiting)).await;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{Acquired, Owner, Released, Renewal, Request};
+use tenure::Owner;
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
 
 use super::{CLAIM, LONG, Outcome, Subject, assert_free, granted, is_busy, lease, request, rises};
 
@@ -23,7 +24,7 @@ pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome 
 pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
-    let brief = Request { ttl: CLAIM, ..held.clone() };
+    let brief = held.clone().with_ttl(CLAIM);
     granted(&store, &brief).await;
     for repeated in [&held, &brief] {
         granted(&store, repeated).await;
@@ -37,10 +38,10 @@ pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome
 /// Two users of one given value are two users.
 pub async fn a_given_token_is_busy_for_its_second_user(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
-    let given = Request { owner: Owner::from_bytes(&b"fixed"[..]), repeatable: false, ..request("door", LONG) };
+    let given = request("door", LONG).with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
     granted(&store, &given).await;
     assert!(is_busy(&store, &given).await);
-    assert_eq!(store.release(&lease(&given), Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&given), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&store, &given).await;
     Ok(())
 }
@@ -52,7 +53,7 @@ pub async fn a_repeated_renewal_is_harmless(subject: &dyn Subject) -> Outcome {
     granted(&store, &held).await;
     let twice = [lease(&held), lease(&held)];
     for answer in store.renew(&twice).await {
-        assert!(matches!(answer, Ok(Renewal::Renewed)), "{answer:?}");
+        assert!(matches!(answer, Ok(RenewReply::Renewed)), "{answer:?}");
     }
     Ok(())
 }
@@ -62,10 +63,10 @@ pub async fn a_repeated_release_frees_once(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let (first, second) = (request("door", LONG), request("door", LONG));
     granted(&store, &first).await;
-    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::Released);
-    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     granted(&store, &second).await;
-    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     assert!(is_busy(&store, &request("door", LONG)).await);
     Ok(())
 }
@@ -75,9 +76,9 @@ pub async fn a_repeated_linger_is_released(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
     granted(&store, &held).await;
-    assert_eq!(store.release(&lease(&held), Duration::from_secs(5)).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&held), Duration::from_secs(5)).await.unwrap(), ReleaseReply::Released);
     let before = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it lingers").holders[0].ttl;
-    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), ReleaseReply::Released);
     let after = store.inspect(Some(&held.name)).await.unwrap().pop().expect("it lingers").holders[0].ttl;
     assert!(after <= before, "the linger was {before:?} and is {after:?}");
     Ok(())
@@ -88,8 +89,8 @@ pub async fn a_repeated_adoption_is_one_tenure(subject: &dyn Subject) -> Outcome
     let store = subject.store().await;
     let held = request("door", LONG);
     granted(&store, &held).await;
-    let adopt = Request { from: Some(held.owner.clone()), ..request("door", LONG) };
+    let adopt = request("door", LONG).with_from(held.owner.clone());
     granted(&store, &adopt).await;
-    assert!(matches!(store.acquire(&adopt).await.unwrap(), Acquired::Granted(_)));
+    assert!(matches!(store.acquire(&adopt).await.unwrap(), AcquireReply::Granted(_)));
     Ok(())
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Acquired, BootTime, ErrorKind, Fence, Lease, Released, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, ErrorKind, Fence, Share};
 
 use super::{
     LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, request,
@@ -34,7 +35,7 @@ async fn is_refused(store: &dyn Store, requests: &[Request]) -> bool {
 
 async fn release(store: &dyn Store, requests: &[Request]) {
     for request in requests {
-        assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     }
 }
 
@@ -61,7 +62,7 @@ pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome
         for free in NAMES.into_iter().filter(|name| *name != held) {
             assert_free(subject, free).await;
         }
-        assert_eq!(theirs.renew(&[lease(&alone)]).await[0].as_ref().unwrap(), &Renewal::Renewed);
+        assert_eq!(theirs.renew(&[lease(&alone)]).await[0].as_ref().unwrap(), &RenewReply::Renewed);
         release(&theirs, &[alone]).await;
     }
     let requests = each(LONG);
@@ -72,7 +73,7 @@ pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome
         assert!(is_busy(&theirs, &request(name, LONG)).await, "{name}");
     }
     let leases: Vec<_> = requests.iter().map(lease).collect();
-    assert!(ours.renew(&leases).await.iter().all(|answer| matches!(answer, Ok(Renewal::Renewed))));
+    assert!(ours.renew(&leases).await.iter().all(|answer| matches!(answer, Ok(RenewReply::Renewed))));
     release(&ours, &requests).await;
     for name in NAMES {
         assert_free(subject, name).await;
@@ -86,8 +87,8 @@ pub async fn all_are_taken_once_however_often_it_is_asked(subject: &dyn Subject)
     let [ours, theirs] = two(subject).await?;
     let brief = each(TTL);
     let first = taken(&ours, &brief).await;
-    let longer: Vec<_> = brief.iter().map(|request| lease(&Request { ttl: LONG, ..request.clone() })).collect();
-    assert!(ours.renew(&longer).await.iter().all(|answer| matches!(answer, Ok(Renewal::Renewed))));
+    let longer: Vec<_> = brief.iter().map(|request| lease(&request.clone().with_ttl(LONG))).collect();
+    assert!(ours.renew(&longer).await.iter().all(|answer| matches!(answer, Ok(RenewReply::Renewed))));
     let second = taken(&theirs, &brief).await;
     assert!(!ours.features().fence || second.iter().zip(&first).all(|(second, first)| second >= first));
     tokio::time::sleep(TTL * 3 / 2).await;
@@ -130,7 +131,7 @@ pub async fn all_does_not_overtake_who_waits(subject: &dyn Subject) -> Outcome {
         let dying = request("door", TTL / 2);
         granted(&theirs, &dying).await;
         let waiting = joining(&request("door", LONG));
-        assert!(matches!(theirs.acquire(&waiting).await.unwrap(), Acquired::Busy(_)));
+        assert!(matches!(theirs.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
         tokio::time::sleep(TTL).await;
         assert!(is_refused(&ours, &each(LONG)).await, "it overtook who waits");
         assert!(is_refused(&ours, &each(LONG)).await, "it overtook who was served");
@@ -153,7 +154,7 @@ pub async fn all_shares_of_a_kind_are_taken_together(subject: &dyn Subject) -> O
     if !ours.features().shares {
         return Ok(());
     }
-    let shares = |share: Share| each(LONG).into_iter().map(|request| Request { share, ..request }).collect::<Vec<_>>();
+    let shares = |share: Share| each(LONG).into_iter().map(|request| request.with_share(share)).collect::<Vec<_>>();
     let (first, second, writers) = (shares(Share::READ), shares(Share::READ), shares(Share::WRITE));
     taken(&ours, &first).await;
     taken(&ours, &first).await;
@@ -181,9 +182,9 @@ pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subje
     if !(ours.features().shares && ours.features().queue) {
         return Ok(());
     }
-    let dying = Request { share: Share::WRITE, ..request("door", TTL / 2) };
+    let dying = request("door", TTL / 2).with_share(Share::WRITE);
     granted(&theirs, &dying).await;
-    let waiting = joining(&Request { share: Share::READ, ..request("door", LONG) });
+    let waiting = joining(&request("door", LONG).with_share(Share::READ));
     assert!(is_busy(&theirs, &waiting).await);
     let held = request("attic", LONG);
     for attic_is_free in [true, false] {
@@ -205,18 +206,18 @@ pub async fn all_takes_nothing_again_that_lingers(subject: &dyn Subject) -> Outc
         if share != Share::MUTEX && !ours.features().shares {
             continue;
         }
-        let requests: Vec<_> = each(LONG).into_iter().map(|request| Request { share, ..request }).collect();
+        let requests: Vec<_> = each(LONG).into_iter().map(|request| request.with_share(share)).collect();
         taken(&ours, &requests).await;
         let [lingers, free @ ..] = &requests[..] else { unreachable!("there are three") };
-        assert_eq!(ours.release(&lease(lingers), LONG).await.unwrap(), Released::Released);
+        assert_eq!(ours.release(&lease(lingers), LONG).await.unwrap(), ReleaseReply::Released);
         release(&ours, free).await;
         assert!(is_refused(&theirs, &requests).await, "{share:?}");
         for request in free {
             assert_free(subject, request.name.as_str()).await;
         }
         assert_eq!(
-            ours.release(&Lease { owner: lingers.owner.lingering(), ..lease(lingers) }, Duration::ZERO).await.unwrap(),
-            Released::Released
+            ours.release(&lease(lingers).with_owner(lingers.owner.lingering()), Duration::ZERO).await.unwrap(),
+            ReleaseReply::Released
         );
     }
     Ok(())

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::{Acquired, BootTime, ErrorKind, Lease, Owner, Released, Renewal, Request, Share, Store};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, ErrorKind, Owner, Share};
 use tokio::task::JoinSet;
 
 use super::{
@@ -14,7 +15,7 @@ use super::{
 };
 
 pub(super) fn share(share: Share, ttl: Duration) -> Request {
-    Request { share, ..request("door", ttl) }
+    request("door", ttl).with_share(share)
 }
 
 pub(super) fn reader() -> Request {
@@ -26,7 +27,7 @@ pub(super) fn writer() -> Request {
 }
 
 fn given(value: &'static str, request: Request) -> Request {
-    Request { owner: Owner::from_bytes(value.as_bytes()), repeatable: false, ..request }
+    request.with_owner(Owner::from_bytes(value.as_bytes())).with_generated(false)
 }
 
 fn permits(weight: u32, capacity: u32) -> Request {
@@ -40,11 +41,11 @@ pub(super) async fn two(subject: &dyn Subject) -> Result<[Arc<dyn Store>; 2], No
 }
 
 pub(super) async fn release(store: &dyn Store, request: &Request) {
-    assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(request), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
 }
 
 async fn renewed(store: &dyn Store, request: &Request) -> bool {
-    matches!(store.renew(&[lease(request)]).await[..], [Ok(Renewal::Renewed)])
+    matches!(store.renew(&[lease(request)]).await[..], [Ok(RenewReply::Renewed)])
 }
 
 async fn holders(store: &dyn Store) -> BTreeMap<Owner, Share> {
@@ -138,7 +139,7 @@ pub async fn a_downgrade_lets_readers_in(subject: &dyn Subject) -> Outcome {
     granted(&ours, &held).await;
     let waiting = joining(&reader());
     assert!(is_busy(&theirs, &waiting).await);
-    let smaller = Request { share: Share::READ, ..held.clone() };
+    let smaller = held.clone().with_share(Share::READ);
     granted(&ours, &smaller).await;
     granted(&ours, &smaller).await;
     granted(&theirs, &keeping(&waiting)).await;
@@ -153,7 +154,7 @@ pub async fn a_downgrade_lets_readers_in(subject: &dyn Subject) -> Outcome {
 pub async fn a_downgrade_takes_nothing_that_is_not_held(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = writer();
-    let late = keeping(&Request { share: Share::READ, ..held.clone() });
+    let late = keeping(&held.clone().with_share(Share::READ));
     granted(&ours, &held).await;
     granted(&ours, &late).await;
     assert_eq!(holders(&ours).await, BTreeMap::from([(held.owner.clone(), Share::READ)]));
@@ -170,7 +171,7 @@ pub async fn a_smaller_share_cannot_grow(subject: &dyn Subject) -> Outcome {
     let [ours, _] = two(subject).await?;
     let held = reader();
     granted(&ours, &held).await;
-    let larger = Request { share: Share::WRITE, ..held.clone() };
+    let larger = held.clone().with_share(Share::WRITE);
     for larger in [joining(&larger), larger] {
         let error = ours.acquire(&larger).await.unwrap_err();
         assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{error}");
@@ -205,7 +206,7 @@ pub async fn a_crashed_permit_returns(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     granted(&ours, &permits(2, 3)).await;
     let began = BootTime::now();
-    granted(&theirs, &Request { ttl: TTL, ..permits(1, 3) }).await;
+    granted(&theirs, &permits(1, 3).with_ttl(TTL)).await;
     let freed = granted_after(&ours, &permits(1, 3), began).await;
     assert!(freed + Duration::from_millis(2) >= TTL, "free after {freed:?}");
     assert!(freed < TTL + Duration::from_secs(2), "free only after {freed:?}");
@@ -236,8 +237,8 @@ pub async fn two_kinds_at_a_name_are_a_mismatch(subject: &dyn Subject) -> Outcom
             assert_eq!((entry.holders.len(), entry.waiters), (1, 0), "kind {i}, lingers: {lingers}");
             let linger = if lingers { Duration::ZERO } else { LONG };
             let owner = if lingers { held.owner.lingering() } else { held.owner.clone() };
-            let given_up = Lease { owner, ..lease(&held) };
-            assert_eq!(ours.release(&given_up, linger).await.unwrap(), Released::Released);
+            let given_up = lease(&held).with_owner(owner);
+            assert_eq!(ours.release(&given_up, linger).await.unwrap(), ReleaseReply::Released);
         }
     }
     Ok(())
@@ -256,7 +257,7 @@ pub async fn a_lost_lease_is_gone_whatever_kind_came_after(subject: &dyn Subject
             let (lost, kinds) = (lease(&held), format!("{:?}, then {:?}", held.share, taken.share));
             assert!(!renewed(&ours, &held).await, "{kinds}");
             for linger in [Duration::ZERO, LONG] {
-                assert_eq!(ours.release(&lost, linger).await.unwrap(), Released::NotHeld, "{kinds}");
+                assert_eq!(ours.release(&lost, linger).await.unwrap(), ReleaseReply::NotHeld, "{kinds}");
             }
             assert_eq!(holders(&theirs).await, BTreeMap::from([(taken.owner.clone(), taken.share)]), "{kinds}");
             release(&theirs, &taken).await;
@@ -301,7 +302,7 @@ pub async fn many_shares_of_a_name_are_renewed_in_one_batch(subject: &dyn Subjec
     }
     let leases: Vec<_> = readers.iter().map(lease).collect();
     for (i, answer) in ours.renew(&leases).await.into_iter().enumerate() {
-        let expected = if i % 3 == 0 { Renewal::Gone } else { Renewal::Renewed };
+        let expected = if i % 3 == 0 { RenewReply::Gone } else { RenewReply::Renewed };
         assert_eq!(answer.unwrap(), expected, "lease {i}");
     }
     Ok(())
@@ -314,8 +315,8 @@ pub async fn a_lingering_share_is_nobodys_share(subject: &dyn Subject) -> Outcom
     granted(&ours, &gone).await;
     granted(&theirs, &stays).await;
     let released_at = BootTime::now();
-    assert_eq!(ours.release(&lease(&gone), TTL).await.unwrap(), Released::Released);
-    assert_eq!(ours.release(&lease(&gone), LONG).await.unwrap(), Released::Released);
+    assert_eq!(ours.release(&lease(&gone), TTL).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(ours.release(&lease(&gone), LONG).await.unwrap(), ReleaseReply::Released);
     assert!(!renewed(&ours, &gone).await);
     assert!(is_busy(&ours, &gone).await && is_busy(&ours, &permits(1, 3)).await);
     let expected = BTreeMap::from([(gone.owner.lingering(), gone.share), (stays.owner.clone(), stays.share)]);
@@ -332,11 +333,11 @@ pub async fn a_share_is_adopted(subject: &dyn Subject) -> Outcome {
     let (first, second) = (reader(), reader());
     let before = granted(&ours, &first).await.fence;
     let before = before.max(granted(&ours, &second).await.fence);
-    let adopt = Request { from: Some(first.owner.clone()), ..reader() };
+    let adopt = reader().with_from(first.owner.clone());
     let after = granted(&theirs, &adopt).await.fence;
     assert!(after > before || before.is_none());
-    let late = Request { from: Some(first.owner.clone()), ..reader() };
-    assert!(matches!(theirs.acquire(&late).await.unwrap(), Acquired::Busy(_)), "two adopters of one share");
+    let late = reader().with_from(first.owner.clone());
+    assert!(matches!(theirs.acquire(&late).await.unwrap(), AcquireReply::Busy(_)), "two adopters of one share");
     assert_eq!(holders(&ours).await.into_keys().collect::<Vec<_>>(), {
         let mut owners = vec![second.owner.clone(), adopt.owner.clone()];
         owners.sort();
@@ -369,7 +370,7 @@ pub async fn a_share_is_given_up_once(subject: &dyn Subject) -> Outcome {
     granted(&ours, &held).await;
     granted(&theirs, &other).await;
     release(&ours, &held).await;
-    assert_eq!(ours.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(ours.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     assert!(!renewed(&ours, &held).await);
     assert!(renewed(&theirs, &other).await);
     assert_eq!(holders(&ours).await.len(), 1);
@@ -386,9 +387,9 @@ pub async fn a_given_share_is_busy_for_its_second_user(subject: &dyn Subject) ->
         granted(&ours, &first).await;
         assert!(is_busy(&theirs, &second).await, "{:?} beside {:?}", second.share, first.share);
         assert_eq!(holders(&ours).await, BTreeMap::from([(first.owner.clone(), first.share)]));
-        assert_eq!(ours.release(&lease(&first), LONG).await.unwrap(), Released::Released);
+        assert_eq!(ours.release(&lease(&first), LONG).await.unwrap(), ReleaseReply::Released);
         assert!(is_busy(&theirs, &second).await, "{:?} while {:?} lingers", second.share, first.share);
-        let lingering = Request { owner: first.owner.lingering(), ..first };
+        let lingering = first.clone().with_owner(first.owner.lingering());
         release(&ours, &lingering).await;
         granted(&theirs, &second).await;
         release(&theirs, &second).await;

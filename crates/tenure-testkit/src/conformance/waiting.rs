@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tenure::{BootTime, ErrorKind, Release, State};
+use tenure::{BootTime, ErrorKind, ReleaseOutcome, State};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -48,14 +48,14 @@ pub async fn a_cancelled_wait_leaves_nothing(subject: &dyn Subject) -> Outcome {
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let mut waiters = JoinSet::new();
     for i in 0..20 {
-        let waiting = locks.mutex("door").ttl(LONG).recheck(Duration::from_millis(3));
+        let waiting = locks.mutex("door").ttl(LONG).poll_interval(Duration::from_millis(3));
         waiters.spawn(async move { timeout(Duration::from_millis(5 * i), waiting.acquire()).await });
     }
     while let Some(waiter) = waiters.join_next().await {
         assert!(waiter.unwrap().is_err(), "a waiter got in");
     }
     let _ = guard.release().await.unwrap();
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_free(subject, "door").await;
     Ok(())
 }
@@ -75,7 +75,7 @@ pub async fn a_future_dropped_at_any_await_leaves_nothing(subject: &dyn Subject)
             }
         }
         drop(acquire);
-        timeout(Duration::from_secs(5), locks.settled()).await.expect("the clean-up hangs");
+        timeout(Duration::from_secs(5), locks.flush_releases()).await.expect("the clean-up hangs");
         let next = request("door", LONG);
         granted(&store, &next).await;
         store.release(&lease(&next), Duration::ZERO).await.unwrap();
@@ -88,7 +88,7 @@ pub async fn a_wait_dropped_at_any_await_leaves_nothing(subject: &dyn Subject) -
     let (locks, store) = (locker(subject).await, subject.store().await);
     let held = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     for polls in 1..30 {
-        let mut wait = Box::pin(locks.mutex("door").ttl(LONG).recheck(Duration::from_millis(1)).acquire());
+        let mut wait = Box::pin(locks.mutex("door").ttl(LONG).poll_interval(Duration::from_millis(1)).acquire());
         for _ in 0..polls {
             assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             tokio::time::sleep(Duration::from_micros(300)).await;
@@ -96,7 +96,7 @@ pub async fn a_wait_dropped_at_any_await_leaves_nothing(subject: &dyn Subject) -
         drop(wait);
     }
     let _ = held.release().await.unwrap();
-    timeout(Duration::from_secs(5), locks.settled()).await.expect("the clean-up hangs");
+    timeout(Duration::from_secs(5), locks.flush_releases()).await.expect("the clean-up hangs");
     granted(&store, &request("door", LONG)).await;
     Ok(())
 }
@@ -106,7 +106,7 @@ pub async fn a_dropped_guard_frees(subject: &dyn Subject) -> Outcome {
     let locks = locker(subject).await;
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     drop(guard);
-    timeout(Duration::from_secs(5), locks.settled()).await.expect("the release hangs");
+    timeout(Duration::from_secs(5), locks.flush_releases()).await.expect("the release hangs");
     assert_free(subject, "door").await;
     Ok(())
 }
@@ -149,11 +149,11 @@ pub async fn many_tasks_take_turns(subject: &dyn Subject) -> Outcome {
         let (locks, number) = (if task % 2 == 0 { here.clone() } else { there.clone() }, number.clone());
         tasks.spawn(async move {
             for _ in 0..10 {
-                let guard = locks.mutex("door").ttl(LONG).recheck(Duration::from_millis(2)).acquire().await.unwrap();
+                let guard = locks.mutex("door").ttl(LONG).poll_interval(Duration::from_millis(2)).acquire().await.unwrap();
                 let read = number.load(Ordering::Relaxed);
                 tokio::task::yield_now().await;
                 number.store(read + 1, Ordering::Relaxed);
-                assert!(matches!(guard.release().await.unwrap(), Release::Released));
+                assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
             }
         });
     }
@@ -169,14 +169,14 @@ pub async fn locks_without_a_runtime(subject: &dyn Subject) -> Outcome {
     let (store, theirs) = (subject.store().await, subject.store().await);
     let work = std::thread::spawn(move || {
         let locks = tenure::blocking::Locker::connect(async move { Ok(tenure::Locker::new(theirs)) }).unwrap();
-        let guard = locks.acquire(locks.mutex("door").ttl(TTL)).unwrap();
-        assert!(locks.try_acquire(locks.mutex("door").ttl(TTL)).unwrap().is_none());
+        let guard = locks.mutex("door").ttl(TTL).acquire().unwrap();
+        assert!(locks.mutex("door").ttl(TTL).try_acquire().unwrap().is_none());
         std::thread::sleep(TTL + TTL / 4);
         assert_eq!(guard.state(), State::Held, "nobody renewed it");
         guard.verify().unwrap();
-        assert!(matches!(guard.release().unwrap(), Release::Released));
+        assert!(matches!(guard.release().unwrap(), ReleaseOutcome::Released));
         // How a program ends: the guard goes, then the locker, then the process.
-        drop(locks.acquire(locks.mutex("door").ttl(LONG)).unwrap());
+        drop(locks.mutex("door").ttl(LONG).acquire().unwrap());
     });
     let mut work = pin!(tokio::task::spawn_blocking(move || work.join().expect("the blocking half failed")));
     timeout(PATIENCE, work.as_mut()).await.expect("it hangs").unwrap();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{Acquire, BootTime, Error, Fence, Guard, Kind, Lease, Locker, Loss, Owner, Release, Share};
+use tenure::{Acquire, BootTime, EndReason, Error, Fence, Guard, Lease, Locker, Owner, ReleaseOutcome};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::far::{failed, say, tell};
@@ -92,7 +92,7 @@ impl Claim {
         let given = matches!(&asks, Asks::For(_, Terms { token: Some(_), .. }));
         let guard = match asks {
             Asks::Over(lease) => self.locks.adopt(&lease).await?,
-            Asks::For(name, terms) => on_terms(lock(&self.locks, &name, terms.share), terms).acquire().await?,
+            Asks::For(name, terms) => on_terms(self.locks.lock(&name, terms.share), terms).acquire().await?,
         };
         // A value that was given need not be unique.
         let (token, fence) = ((!given).then(|| guard.token().to_string()), fence(&guard));
@@ -110,7 +110,7 @@ impl Claim {
         let lease = guard.lease_remaining();
         let belief = guard.remaining();
         let (ttl, longest) = (self.bounds.ttl, self.bounds.longest.max(self.probes.granted()));
-        let text = if guard.loss().is_some() {
+        let text = if guard.end_reason().is_some() {
             return;
         } else if lease + since_asked > longest {
             format!("a lease of {longest:?} that was asked for {since_asked:?} ago was to last for {lease:?}")
@@ -172,12 +172,12 @@ impl Claim {
         }
     }
 
-    fn released(&self, outcome: Result<Release, Error>) {
+    fn released(&self, outcome: Result<ReleaseOutcome, Error>) {
         let how = match outcome {
-            Ok(Release::Released) => "Released".to_owned(),
-            Ok(Release::WasLost) => "WasLost".to_owned(),
-            Ok(Release::Unknown { .. }) => "Unknown".to_owned(),
-            Ok(Release::StillHeld(others)) => format!("StillHeld by {others}"),
+            Ok(ReleaseOutcome::Released) => "Released".to_owned(),
+            Ok(ReleaseOutcome::WasLost) => "WasLost".to_owned(),
+            Ok(ReleaseOutcome::Unknown { .. }) => "Unknown".to_owned(),
+            Ok(ReleaseOutcome::StillHeld(others)) => format!("StillHeld by {others}"),
             Err(error) => format!("{:?}: {error}", error.kind()),
         };
         tell(What::Released { claim: self.number, how });
@@ -209,14 +209,14 @@ impl Claim {
                 () = &mut working => return Heard::Rest,
                 loss = &mut over, if !*told => {
                     *told = true;
-                    if loss != Loss::GivenUp {
+                    if loss != EndReason::Released {
                         tell(What::Lost { claim, why: loss.to_string() });
                     }
                 }
                 Ok(()) = renewed.changed(), if !*told => {
                     let now = until(guard);
                     // Read at different times, one deadline differs by the time between.
-                    if guard.loss().is_none() && now.abs_diff(end) > 1_000_000 {
+                    if guard.end_reason().is_none() && now.abs_diff(end) > 1_000_000 {
                         end = now;
                         tell(What::Believe { claim, until: Some(now) });
                         self.doubts(guard);
@@ -232,21 +232,11 @@ impl Claim {
     }
 }
 
-/// Begins to take `share` of `name`, of whatever kind that is.
-pub fn lock(locks: &Locker, name: &str, share: Share) -> Acquire {
-    match share.kind() {
-        Kind::Mutex => locks.mutex(name),
-        Kind::ReadWrite if share.is_exclusive() => locks.write(name),
-        Kind::ReadWrite => locks.read(name),
-        Kind::Semaphore(permits) => locks.permits(name, share.weight(), permits),
-    }
-}
-
 fn on_terms(mut acquire: Acquire, terms: Terms) -> Acquire {
     let Terms { ttl, share: _, wait, recheck, fixed, min_hold, max_hold, token } = terms;
     acquire = acquire.ttl(ttl).min_hold(min_hold);
     acquire = if let Some(wait) = wait { acquire.wait(wait) } else { acquire };
-    acquire = if let Some(every) = recheck { acquire.recheck(every) } else { acquire };
+    acquire = if let Some(every) = recheck { acquire.poll_interval(every) } else { acquire };
     acquire = if let Some(max) = max_hold { acquire.max_hold(max) } else { acquire };
     acquire = if let Some(token) = token { acquire.token(Owner::from_bytes(token.into_bytes())) } else { acquire };
     if fixed { acquire.fixed_lease() } else { acquire }

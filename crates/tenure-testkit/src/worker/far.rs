@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use tenure::{BootTime, Error, Fence, Lease, Locker, Name, Owner, Release, Share};
+use tenure::{BootTime, Error, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
 use tokio::io::AsyncBufReadExt;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -60,7 +60,7 @@ impl Far {
             Order::Jump { ms } => self.clock.jump(Duration::from_millis(ms)),
             Order::WallClock => say(&Said::Answer(wall_clock_ms().to_string())),
             Order::Settle => {
-                self.locks.settled().await;
+                self.locks.flush_releases().await;
                 say(&Said::Done);
             }
         }
@@ -75,7 +75,7 @@ impl Far {
 
 async fn by_hand(locks: &Locker, what: ByHand, name: &str, token: String) -> String {
     let (name, owner) = (Name::new(name).expect("a name"), Owner::from_bytes(token.into_bytes()));
-    let lease = Lease { name, owner, share: Share::MUTEX, ttl: Duration::from_secs(10), fence: None };
+    let lease = Lease::new(name, owner, Share::MUTEX, Duration::from_secs(10));
     match what {
         ByHand::Renew => locks.renew(&lease).await.map_or_else(|error| format!("{:?}", error.kind()), |()| "Renewed".to_owned()),
         ByHand::Release => {
@@ -91,13 +91,13 @@ fn wall_clock_ms() -> u128 {
 async fn visits(locks: &Locker, name: &str, dir: &Path, times: u64) {
     let counter = Counter::open(dir);
     for _ in 0..times {
-        let acquire = locks.mutex(name).ttl(Duration::from_secs(30)).recheck(Duration::from_millis(3)).acquire();
+        let acquire = locks.mutex(name).ttl(Duration::from_secs(30)).poll_interval(Duration::from_millis(3)).acquire();
         let guard = acquire.await.expect("a visit begins");
         let visit = counter.enter(guard.fence().map(Fence::get));
         tokio::time::sleep(Duration::from_micros(200)).await;
         visit.leave();
         match guard.release().await.expect("a visit ends") {
-            Release::Released => {}
+            ReleaseOutcome::Released => {}
             other => panic!("the release was {other:?}"),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tenure::{ErrorKind, Fence, Guard, Locker, Release};
+use tenure::{ErrorKind, Fence, Guard, Locker, ReleaseOutcome};
 
 use crate::Counter;
 
@@ -87,7 +87,7 @@ pub async fn carry(locks: &Locker, load: &Load) -> Tally {
     for task in tasks.collect::<Vec<_>>() {
         whole.add(task.await.expect("a task of a load ends"));
     }
-    locks.settled().await;
+    locks.flush_releases().await;
     // At the end: until then others need the thread.
     whole.waits.sort_unstable();
     whole
@@ -156,25 +156,25 @@ impl Task {
     async fn visit(&mut self, at: usize, guard: Guard) {
         let fence = guard.fence().expect("a store that counts");
         self.tally.through_store += u64::from(Fence::from_counter(fence.counter()) == Some(fence));
-        if guard.loss().is_none() {
+        if guard.end_reason().is_none() {
             let visit = self.counters[at].enter(fence.get());
             if !self.load.stay.is_zero() {
                 tokio::time::sleep(self.load.stay).await;
             }
-            if guard.loss().is_none() {
+            if guard.end_reason().is_none() {
                 visit.leave();
                 self.tally.visits += 1;
             }
         }
         let lost = match self.rng.u8(..4) {
             0 => {
-                let lost = guard.loss().is_some();
+                let lost = guard.end_reason().is_some();
                 drop(guard);
                 lost
             }
             _ => match guard.release().await.expect("a release is not refused") {
-                Release::Released => false,
-                Release::WasLost => true,
+                ReleaseOutcome::Released => false,
+                ReleaseOutcome::WasLost => true,
                 other => panic!("the release was {other:?}"),
             },
         };

@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
-use tenure::{Acquired, BootTime, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Entry, Error, Lease, Name};
 use tokio::sync::watch;
 
 /// What a worker is to do to itself at one step.
@@ -174,10 +175,10 @@ impl Store for Probed {
         self.store.features()
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.probes.asks();
         let answer = self.probes.pass(Call::Acquire, self.store.acquire(request)).await;
-        if let Ok(Acquired::Granted(grant)) = &answer {
+        if let Ok(AcquireReply::Granted(grant)) = &answer {
             *self.probes.0.granted.lock().unwrap_or_else(PoisonError::into_inner) = grant.ttl;
         }
         answer
@@ -188,7 +189,7 @@ impl Store for Probed {
         self.probes.pass(Call::Acquire, self.store.acquire_all(requests)).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         self.probes.asks();
         let answers = self.probes.pass(Call::Renew, self.store.renew(leases)).await;
         // Heard by tasks of the same thread, so only after the watchdog has taken the answer in.
@@ -196,7 +197,7 @@ impl Store for Probed {
         answers
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.probes.pass(Call::Release, self.store.release(lease, linger)).await
     }
 

@@ -4,7 +4,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tenure::{Name, Store};
+use tenure::Name;
+use tenure::store::Store;
 use tenure_redis::Options;
 use tenure_testkit::conformance::{NotApplicable, Plant, Subject};
 use tenure_testkit::{Proxy, RedisServer};

@@ -1,6 +1,7 @@
 //! A lease that passes from one guard to another.
 
-use tenure::{Acquired, ErrorKind, Release, State};
+use tenure::store::AcquireReply;
+use tenure::{ErrorKind, ReleaseOutcome, State};
 use tokio::time::timeout;
 
 use crate::fickle::Fate;
@@ -14,16 +15,16 @@ async fn a_lease_passes_with_a_new_owner_and_a_larger_fence() {
     let fence = guard.fence();
     let lease = guard.into_lease();
     let adopted = there.adopt(&lease).await.unwrap();
-    assert!(adopted.fence() > fence && adopted.token() != lease.owner);
+    assert!(adopted.fence() > fence && *adopted.token() != lease.owner);
     for gone in [there.adopt(&lease).await.unwrap_err(), here.adopt(&lease).await.unwrap_err()] {
         assert_eq!(gone.kind(), ErrorKind::Lost);
         assert!(gone.to_string().contains("door"), "{gone}");
     }
     tokio::time::sleep(LONG).await;
     assert_eq!((adopted.state(), adopted.name().as_str()), (State::Held, "door"), "nobody renews it");
-    assert!(matches!(adopted.release().await.unwrap(), Release::Released));
-    here.settled().await;
-    there.settled().await;
+    assert!(matches!(adopted.release().await.unwrap(), ReleaseOutcome::Released));
+    here.flush_releases().await;
+    there.flush_releases().await;
     assert_eq!(there.list().await.unwrap(), []);
 }
 
@@ -37,7 +38,7 @@ async fn an_unheard_adoption_is_told_and_cleared_up() {
     let error = locks.adopt(&lease).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
     store.fated(Fate::Works);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     assert_eq!((store.acquires().len(), locks.list().await.unwrap().len()), (1, 0));
     // One whose answer came when nothing of it could be believed is lost.
     let lease = locks.mutex("gate").ttl(LONG).acquire().await.unwrap().into_lease();
@@ -47,7 +48,7 @@ async fn an_unheard_adoption_is_told_and_cleared_up() {
     machine.pause(secs(70));
     store.answer();
     assert_eq!(adopting.await.unwrap_err().kind(), ErrorKind::Lost);
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!(locks.list().await.unwrap(), []);
 }
 
@@ -55,7 +56,7 @@ async fn an_unheard_adoption_is_told_and_cleared_up() {
 async fn an_adoption_by_a_store_that_takes_no_part_is_told() {
     let (_machine, store, locks) = world();
     let lease = locks.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
-    store.answers([Acquired::Refused { until: secs(7), why: "it may have forgotten leases".to_owned() }]);
+    store.answers([AcquireReply::Refused { until: secs(7), why: "it may have forgotten leases".to_owned() }]);
     let error = locks.adopt(&lease).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let _adopted = locks.adopt(&lease).await.expect("the lease still stands");

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tenure::blocking::Locker;
-use tenure::{BootClock, ErrorKind, Loss, Release, Released, State};
+use tenure::{BootClock, EndReason, ErrorKind, ReleaseOutcome, State};
 
 use crate::fickle::{Fate, Fickle};
 use crate::{LONG, ms, secs};
@@ -17,11 +17,11 @@ fn over_a_store() -> (Fickle, Locker) {
 #[test]
 fn a_lock_is_taken_shown_verified_extended_and_released() {
     let (_store, locks) = over_a_store();
-    let guard = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap();
+    let guard = locks.mutex("door").ttl(LONG).acquire().unwrap();
     assert_eq!((guard.name().as_str(), guard.state()), ("door", State::Held));
     assert!(guard.remaining() > LONG / 2 && guard.fence().is_some_and(|fence| fence.counter() == 1));
     let entry = locks.inspect("door").unwrap().expect("it is held");
-    assert_eq!(entry.holders[0].owner, guard.token());
+    assert_eq!(&entry.holders[0].owner, guard.token());
     let listed: Vec<_> = locks.list().unwrap().into_iter().map(|entry| entry.name).collect();
     assert_eq!(listed, [entry.name]);
     assert_eq!(locks.inspect("gate").unwrap(), None);
@@ -30,18 +30,18 @@ fn a_lock_is_taken_shown_verified_extended_and_released() {
     assert!(guard.remaining() > LONG);
     assert!(format!("{guard:?}").contains("door"), "{guard:?}");
     assert!(format!("{locks:?}").contains("Locker"), "{locks:?}");
-    assert!(matches!(guard.release().unwrap(), Release::Released));
+    assert!(matches!(guard.release().unwrap(), ReleaseOutcome::Released));
     assert_eq!(locks.list().unwrap(), []);
 }
 
 #[test]
 fn a_try_does_not_wait_and_a_refusal_is_told() {
     let (store, locks) = over_a_store();
-    let guard = locks.try_acquire(locks.mutex("door").ttl(LONG)).unwrap().expect("it is free");
-    assert!(locks.try_acquire(locks.mutex("door").ttl(LONG)).unwrap().is_none());
-    assert_eq!(locks.acquire(locks.mutex("door").ttl(LONG).wait(ms(10))).unwrap_err().kind(), ErrorKind::TimedOut);
+    let guard = locks.mutex("door").ttl(LONG).try_acquire().unwrap().expect("it is free");
+    assert!(locks.mutex("door").ttl(LONG).try_acquire().unwrap().is_none());
+    assert_eq!(locks.mutex("door").ttl(LONG).wait(ms(10)).acquire().unwrap_err().kind(), ErrorKind::TimedOut);
     store.fated(Fate::Says(ErrorKind::Refused));
-    assert_eq!(locks.try_acquire(locks.mutex("door").ttl(LONG)).unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(locks.mutex("door").ttl(LONG).try_acquire().unwrap_err().kind(), ErrorKind::Refused);
     assert_eq!(guard.verify().unwrap_err().kind(), ErrorKind::Refused);
     assert_eq!(guard.extend(LONG).unwrap_err().kind(), ErrorKind::Refused);
     assert_eq!(locks.list().unwrap_err().kind(), ErrorKind::Refused);
@@ -53,16 +53,16 @@ fn a_try_does_not_wait_and_a_refusal_is_told() {
 #[test]
 fn a_lease_passes_and_everything_is_given_up() {
     let (store, locks) = over_a_store();
-    let lease = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap().into_lease();
+    let lease = locks.mutex("door").ttl(LONG).acquire().unwrap().into_lease();
     let adopted = locks.adopt(&lease).unwrap();
-    assert_ne!(adopted.token(), lease.owner);
+    assert_ne!(adopted.token(), &lease.owner);
     assert_eq!(locks.adopt(&lease).unwrap_err().kind(), ErrorKind::Lost);
     let outcomes = locks.release_all();
-    assert!(matches!(&outcomes[..], [(name, Ok(Release::Released))] if name.as_str() == "door"), "{outcomes:?}");
+    assert!(matches!(&outcomes[..], [(name, Ok(ReleaseOutcome::Released))] if name.as_str() == "door"), "{outcomes:?}");
     assert_eq!(adopted.state(), State::Lost);
     store.fated(Fate::Slow);
-    drop(locks.acquire(locks.mutex("gate").ttl(LONG)).unwrap());
-    locks.settled();
+    drop(locks.mutex("gate").ttl(LONG).acquire().unwrap());
+    locks.flush_releases();
     store.fated(Fate::Works);
     assert_eq!(locks.list().unwrap(), []);
 }
@@ -70,32 +70,32 @@ fn a_lease_passes_and_everything_is_given_up() {
 #[test]
 fn a_lease_is_renewed_and_released_by_whoever_has_it() {
     let (_store, locks) = over_a_store();
-    let lease = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap().into_lease();
+    let lease = locks.mutex("door").ttl(LONG).acquire().unwrap().into_lease();
     locks.renew(&lease).unwrap();
-    assert_eq!(locks.release(&lease).unwrap(), Released::Released);
+    assert!(matches!(locks.release(&lease).unwrap(), ReleaseOutcome::Released));
     assert_eq!(locks.renew(&lease).unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(locks.release(&lease).unwrap(), Released::NotHeld);
+    assert!(matches!(locks.release(&lease).unwrap(), ReleaseOutcome::WasLost));
 }
 
 #[test]
 fn a_name_is_held_as_often_as_it_was_taken() {
     let (_store, locks) = over_a_store();
-    let outer = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap();
+    let outer = locks.mutex("door").ttl(LONG).acquire().unwrap();
     let inner = outer.reenter();
     assert_eq!((outer.holds(), inner.token()), (2, outer.token()));
-    assert!(matches!(outer.release().unwrap(), Release::StillHeld(1)));
+    assert!(matches!(outer.release().unwrap(), ReleaseOutcome::StillHeld(1)));
     assert!(inner.lease_remaining() > inner.remaining());
-    assert_eq!((inner.holds(), inner.loss()), (1, None));
+    assert_eq!((inner.holds(), inner.end_reason()), (1, None));
     let other = inner.reenter();
     let _lease = inner.into_lease();
-    assert_eq!(other.loss(), Some(Loss::GivenUp));
+    assert_eq!(other.end_reason(), Some(EndReason::Released));
 }
 
 /// The background thread renews while the caller works, and the guard keeps the thread.
 #[test]
 fn a_lock_is_renewed_while_its_thread_works() {
     let (_store, locks) = over_a_store();
-    let guard = locks.acquire(locks.mutex("door").ttl(secs(1))).unwrap();
+    let guard = locks.mutex("door").ttl(secs(1)).acquire().unwrap();
     drop(locks);
     std::thread::sleep(ms(1_500));
     assert_eq!(guard.state(), State::Held, "nobody renewed it");
@@ -105,7 +105,7 @@ fn a_lock_is_renewed_while_its_thread_works() {
 #[test]
 fn the_last_handle_waits_for_the_last_release() {
     let (store, locks) = over_a_store();
-    let guard = locks.acquire(locks.mutex("door").ttl(LONG)).unwrap();
+    let guard = locks.mutex("door").ttl(LONG).acquire().unwrap();
     store.fated(Fate::Slow);
     drop(guard);
     drop(locks);
@@ -117,7 +117,7 @@ fn the_last_handle_waits_for_the_last_release() {
     for inside in [false, true] {
         let locks = tenure::Locker::new(store.clone());
         let locks = Locker::connect(async { Ok(locks) }).unwrap();
-        let guard = locks.acquire(locks.mutex("gate").ttl(LONG)).unwrap();
+        let guard = locks.mutex("gate").ttl(LONG).acquire().unwrap();
         store.fated(Fate::Fails);
         drop(guard);
         let started = Instant::now();
@@ -131,13 +131,7 @@ fn the_last_handle_waits_for_the_last_release() {
         store.fated(Fate::Works);
         runtime.block_on(async {
             for entry in next.list().await.unwrap() {
-                let lease = tenure::Lease {
-                    name: entry.name,
-                    owner: entry.holders[0].owner.clone(),
-                    share: tenure::Share::MUTEX,
-                    ttl: LONG,
-                    fence: None,
-                };
+                let lease = tenure::Lease::new(entry.name, entry.holders[0].owner.clone(), tenure::Share::MUTEX, LONG);
                 let _ = next.release(&lease).await.unwrap();
             }
         });

@@ -4,7 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use tenure::{ErrorKind, Guard, Locker, Place, Share, State};
+use tenure::store::Enqueue;
+use tenure::{ErrorKind, Guard, Locker, Share, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle};
@@ -89,7 +90,7 @@ async fn a_downgrade_to_the_same_share_asks_nothing() {
 async fn of_two_downgrades_at_once_the_smaller_share_stays() {
     let (_machine, store, locks) = world();
     let permits = |weight| Share::permits(weight, 3).unwrap();
-    let guard = locks.permits("pool", 3, 3).ttl(LONG).acquire().await.unwrap();
+    let guard = locks.semaphore("pool", 3).permits(3).ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Slow);
     let mut first = Box::pin(guard.downgrade(permits(2)));
     begun(&mut first);
@@ -104,7 +105,7 @@ async fn of_two_downgrades_at_once_the_smaller_share_stays() {
 async fn a_downgrade_of_a_lost_lease_takes_nothing() {
     let (_machine, store, locks) = world();
     let guard = writer(&locks).await;
-    let lease = tenure::Lease { share: Share::WRITE, ..crate::lease_of(&guard) };
+    let lease = crate::lease_of(&guard).with_share(Share::WRITE);
     // Somebody takes it over by its token, and is done.
     let _ = locks.adopt(&lease).await.unwrap().release().await.unwrap();
     assert_eq!(guard.downgrade(Share::READ).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -112,8 +113,8 @@ async fn a_downgrade_of_a_lost_lease_takes_nothing() {
     let places = store
         .calls()
         .into_iter()
-        .filter_map(|(_, call)| if let Call::Acquire(request) = call { Some(request.place) } else { None });
-    assert_eq!(places.last(), Some(Place::Keep), "a late one would take the name again after its release");
+        .filter_map(|(_, call)| if let Call::Acquire(request) = call { Some(request.enqueue) } else { None });
+    assert_eq!(places.last(), Some(Enqueue::Heartbeat), "a late one would take the name again after its release");
 }
 
 /// What the store keeps is less than what the guard says: that is not its tenure any more.
@@ -121,16 +122,9 @@ async fn a_downgrade_of_a_lost_lease_takes_nothing() {
 async fn a_guard_that_says_too_much_is_lost_when_it_asks() {
     let (_machine, store, locks) = world();
     let guard = writer(&locks).await;
-    let smaller = tenure::Request {
-        name: guard.name(),
-        owner: guard.token(),
-        share: Share::READ,
-        ttl: LONG,
-        place: Place::Keep,
-        repeatable: true,
-        from: None,
-    };
-    assert!(matches!(tenure::Store::acquire(&store, &smaller).await.unwrap(), tenure::Acquired::Granted(_)));
+    let smaller = tenure::store::Request::new(guard.name().clone(), guard.token().clone(), Share::READ, LONG)
+        .with_enqueue(Enqueue::Heartbeat);
+    assert!(matches!(tenure::store::Store::acquire(&store, &smaller).await.unwrap(), tenure::store::AcquireReply::Granted(_)));
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.state(), State::Lost);
 }
@@ -152,7 +146,7 @@ async fn everything_is_given_up_though_nobody_waits_for_it() {
             }
         }
         drop((all, guards));
-        locks.settled().await;
+        locks.flush_releases().await;
         assert_eq!(locks.list().await.unwrap().len(), 0, "left after {polls} polls");
     }
 }

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tenure::{Acquire, ErrorKind, Fence, Loss, State};
+use tenure::{Acquire, EndReason, ErrorKind, Fence, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints};
@@ -24,11 +24,11 @@ async fn the_next_task_gets_the_lease_with_the_next_fence_and_no_command() {
     }
     store.forget_calls();
     for waiter in waiters {
-        let (fence, token, lost) = (guard.fence().unwrap(), guard.token(), guard.lost());
+        let (fence, token, lost) = (guard.fence().unwrap(), guard.token().clone(), guard.lost());
         released(guard).await;
-        assert_eq!(lost.await, Loss::GivenUp, "the one before goes on believing");
+        assert_eq!(lost.await, EndReason::Released, "the one before goes on believing");
         guard = served(waiter).await;
-        assert_eq!((guard.fence(), guard.token()), (fence.next(), token), "not the next in order");
+        assert_eq!((guard.fence(), guard.token()), (fence.next(), &token), "not the next in order");
         assert_eq!(guard.state(), State::Held);
     }
     assert!(store.acquires().is_empty() && gives_up(&store) == 0, "{:?}", store.calls());
@@ -46,7 +46,7 @@ async fn a_dropped_guard_passes_on() {
     let guard = served(waiter).await;
     assert_eq!(gives_up(&store), 0);
     drop(guard);
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!(gives_up(&store), 1);
     assert!(locks.inspect("door").await.unwrap().is_none());
 }
@@ -103,7 +103,7 @@ async fn only_the_like_of_a_lease_passes() {
     let others: [fn(Acquire) -> Acquire; 7] = [
         |acquire| acquire.ttl(LONG * 2),
         |acquire| acquire.label("another"),
-        |acquire| acquire.guard(ms(1)),
+        |acquire| acquire.safety_margin(ms(1)),
         |acquire| acquire.max_hold(LONG),
         Acquire::fixed_lease,
         |acquire| acquire.min_hold(secs(1)),
@@ -134,7 +134,7 @@ async fn time_to_stop_work_that_was_asked_for_is_kept_by_every_hand_over() {
     let asked = LONG / 10;
     let mut waiters = Vec::new();
     for strict in [false, true, false, true, false] {
-        let acquire = if strict { door(&here).guard(asked) } else { door(&here) };
+        let acquire = if strict { door(&here).safety_margin(asked) } else { door(&here) };
         waiters.push(tokio::spawn(async move {
             let guard = acquire.acquire().await.unwrap();
             let stop = guard.lease_remaining() - guard.remaining();
@@ -155,7 +155,7 @@ async fn who_asked_for_time_to_stop_work_keeps_his_turn() {
     let (machine, store, here) = world();
     let (there, elsewhere) = (locker(&machine, &store), locker(&machine, &store));
     let first = door(&there).acquire().await.unwrap();
-    let strict = waiter(door(&here).guard(LONG / 10)).await;
+    let strict = waiter(door(&here).safety_margin(LONG / 10)).await;
     let lax = waiter(door(&here)).await;
     let other = waiter(door(&elsewhere)).await;
     released(first).await;
@@ -203,7 +203,7 @@ async fn what_nobody_took_passes_on() {
     released(guard).await;
     assert_eq!(gives_up(&store), 0);
     third.set(door(&locks).acquire());
-    locks.settled().await;
+    locks.flush_releases().await;
     assert!(locks.inspect("door").await.unwrap().is_none(), "it was kept by nobody");
 }
 
@@ -223,7 +223,7 @@ async fn a_room_goes_on_without_the_task_that_asked_for_all() {
     assert_eq!(places, 1, "one place for each process and name");
     released(guard).await;
     released(served(second).await).await;
-    locks.settled().await;
+    locks.flush_releases().await;
     assert!(locks.inspect("door").await.unwrap().is_none());
 }
 

@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use tenure::Clock;
-use tenure::{ErrorKind, Lease, Loss, State};
+use tenure::{EndReason, ErrorKind, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Fate, SLOW};
@@ -33,12 +33,12 @@ async fn a_shorter_extension_shortens_nothing() {
     let (machine, store, ours) = world();
     let theirs = locker(&machine, &store);
     for unheard in [false, true] {
-        let guard = ours.mutex("door").ttl(LONG).guard(ms(100)).fixed_lease().acquire().await.unwrap();
+        let guard = ours.mutex("door").ttl(LONG).safety_margin(ms(100)).fixed_lease().acquire().await.unwrap();
         store.fated(if unheard { Fate::Unheard } else { Fate::Works });
         assert_eq!(guard.extend(ms(900)).await.is_err(), unheard);
         store.fated(Fate::Works);
         // By its token anyone may ask for less, and gets no less for it.
-        theirs.renew(&Lease { ttl: ms(100), ..lease_of(&guard) }).await.unwrap();
+        theirs.renew(&lease_of(&guard).with_ttl(ms(100))).await.unwrap();
         tokio::time::sleep(secs(1)).await;
         assert_eq!(guard.state(), State::Held);
         assert!(theirs.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none(), "two hold");
@@ -60,7 +60,7 @@ async fn an_extension_that_cannot_work_is_refused_and_changes_nothing() {
     store.fated(Fate::Works);
     let _ = locker(&machine, &store).release(&lease_of(&guard)).await.unwrap();
     assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!((guard.state(), guard.loss()), (State::Lost, Some(Loss::Gone)));
+    assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Gone)));
     assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
@@ -116,10 +116,10 @@ async fn a_fixed_lease_stays_fixed_after_an_extension_that_failed() {
         store.fated(fate);
         guard.extend(LONG).await.unwrap_err();
         store.fated(Fate::Works);
-        assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), Loss::Expired);
+        assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), EndReason::Expired);
         assert_eq!(store.renewals().len(), 1, "{fate:?}");
         drop(guard);
-        locks.settled().await;
+        locks.flush_releases().await;
     }
 }
 
@@ -137,10 +137,10 @@ async fn a_lease_is_renewed_and_released_by_its_token() {
     let error = theirs.renew(&lease).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, true));
     store.fated(Fate::Works);
-    assert_eq!(theirs.release(&lease).await.unwrap(), tenure::Released::Released);
-    assert_eq!(theirs.release(&lease).await.unwrap(), tenure::Released::NotHeld);
+    assert!(matches!(theirs.release(&lease).await.unwrap(), tenure::ReleaseOutcome::Released));
+    assert!(matches!(theirs.release(&lease).await.unwrap(), tenure::ReleaseOutcome::WasLost));
     assert_eq!(theirs.renew(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(theirs.renew(&Lease { ttl: ms(1), ..lease }).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(theirs.renew(&lease.with_ttl(ms(1))).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 /// A ttl counts when it was granted: after a failure the lease is renewed as before.

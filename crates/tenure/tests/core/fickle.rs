@@ -10,10 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tenure::{
-    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Grant, Lease, MemoryStore, Name, Notice, Owner, Released,
-    Renewal, Request, Store,
-};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Clock, Entry, Error, ErrorKind, Lease, MemoryStore, Name, Owner};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -79,7 +77,7 @@ struct State {
     features: Features,
     fate: Mutex<Fate>,
     hints: Mutex<Hints>,
-    answers: Mutex<VecDeque<Acquired>>,
+    answers: Mutex<VecDeque<AcquireReply>>,
     watchers: Mutex<Vec<UnboundedSender<Notice>>>,
     calls: Mutex<Vec<(BootTime, Call)>>,
     called: Notify,
@@ -90,7 +88,7 @@ struct State {
 impl Fickle {
     pub(crate) fn with(clock: impl Clock + Clone, change: impl FnOnce(&mut Features)) -> Self {
         let inner = MemoryStore::with_clock(clock.clone());
-        let mut features = Features { operation_timeout: Some(LIMIT), ..inner.features() };
+        let mut features = inner.features().with_operation_timeout(LIMIT);
         change(&mut features);
         Self(Arc::new(State {
             inner,
@@ -119,7 +117,7 @@ impl Fickle {
     }
 
     /// What the next acquires are answered in place of the truth, one answer each.
-    pub(crate) fn answers(&self, answers: impl IntoIterator<Item = Acquired>) {
+    pub(crate) fn answers(&self, answers: impl IntoIterator<Item = AcquireReply>) {
         self.0.answers.lock().unwrap().extend(answers);
     }
 
@@ -227,9 +225,9 @@ impl Store for Fickle {
         self.0.features.clone()
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         assert!(
-            !request.repeatable || !self.released().contains(&request.owner),
+            !request.generated || !self.released().contains(&request.owner),
             "a token was used again after its release was sent"
         );
         self.note(Call::Acquire(request.clone()));
@@ -247,18 +245,18 @@ impl Store for Fickle {
         self.meets(self.0.inner.acquire_all(requests)).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         self.note(Call::Renew(leases.to_vec()));
         if self.fate() == Fate::Short {
             return Vec::new();
         }
         match self.meets(async { Ok(self.0.inner.renew(leases).await) }).await {
             Ok(answers) => answers,
-            Err(error) => leases.iter().map(|_| Err(error.copy())).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.note(Call::Release(lease.clone(), linger));
         self.meets(self.0.inner.release(lease, linger)).await
     }

@@ -1,6 +1,6 @@
 //! A value that was given may be another's: less is done with it.
 
-use tenure::{ErrorKind, Owner, Release};
+use tenure::{ErrorKind, Owner, ReleaseOutcome};
 use tokio::time::timeout;
 
 use crate::fickle::Fate;
@@ -17,13 +17,13 @@ async fn a_given_token_is_neither_retried_nor_cleared_up() {
     let error = locks.mutex("door").ttl(LONG).token(fixed()).acquire().await.unwrap_err();
     assert!(error.may_have_been_applied());
     store.fated(Fate::Works);
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!((store.acquires().len(), store.released().len()), (1, 0));
     // What ends by its longest hold is certainly still ours at the store.
     let capped = locks.mutex("capped").ttl(LONG).max_hold(ms(50)).token(fixed()).acquire().await.unwrap();
     timeout(SOON, capped.lost()).await.unwrap();
-    assert!(matches!(capped.release().await.unwrap(), Release::WasLost));
-    locks.settled().await;
+    assert!(matches!(capped.release().await.unwrap(), ReleaseOutcome::WasLost));
+    locks.flush_releases().await;
     assert_eq!(store.released().len(), 1);
     store.forget_calls();
     // What the store has let go is not released: the value may be another's by now.
@@ -34,9 +34,9 @@ async fn a_given_token_is_neither_retried_nor_cleared_up() {
         if dropped {
             drop(guard);
         } else {
-            assert!(matches!(guard.release().await.unwrap(), Release::WasLost));
+            assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
         }
-        locks.settled().await;
+        locks.flush_releases().await;
         assert_eq!(store.released(), []);
     }
 }
@@ -52,7 +52,7 @@ async fn a_given_token_rides_out_an_outage_in_which_nothing_was_sent() {
         store.called().await;
     }
     store.fated(Fate::Works);
-    assert_eq!(timeout(SOON, waiting).await.unwrap().unwrap().unwrap().token(), fixed());
+    assert_eq!(timeout(SOON, waiting).await.unwrap().unwrap().unwrap().token(), &fixed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,15 +61,15 @@ async fn a_given_tokens_release_is_sent_once() {
     let theirs = locker(&machine, &store);
     let guard = ours.mutex("door").ttl(LONG).token(fixed()).acquire().await.unwrap();
     store.fated(Fate::Unheard);
-    assert!(matches!(guard.release().await.unwrap(), Release::Unknown { .. }));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Unknown { .. }));
     store.fated(Fate::Works);
     let next = theirs.mutex("door").ttl(LONG).token(fixed()).acquire().await.unwrap();
-    ours.settled().await;
+    ours.flush_releases().await;
     next.verify().await.expect("the first holder's release was repeated and freed the second's lock");
     let dropped = ours.mutex("gate").ttl(LONG).token(fixed()).acquire().await.unwrap();
     store.fated(Fate::Unheard);
     drop(dropped);
-    ours.settled().await;
+    ours.flush_releases().await;
     assert_eq!(store.released().len(), 2);
     assert_eq!(theirs.adopt(&lease_of(&next)).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
@@ -84,9 +84,9 @@ async fn a_given_tokens_lock_is_released() {
         if dropped {
             drop(guard);
         } else {
-            assert!(matches!(guard.release().await.unwrap(), Release::Released));
+            assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
         }
-        locks.settled().await;
+        locks.flush_releases().await;
         assert_eq!(store.released(), [fixed()], "dropped {dropped}");
         assert_eq!(locks.list().await.unwrap(), []);
     }
@@ -98,6 +98,6 @@ async fn a_given_tokens_lock_is_released_after_renewals() {
     let (_machine, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).token(fixed()).acquire().await.unwrap();
     tokio::time::sleep(LONG).await;
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     assert_eq!(store.released(), [fixed()]);
 }

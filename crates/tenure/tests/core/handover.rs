@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{Acquire, Busy, ErrorKind, Fence, Guard, Notice, Owner, Place, State};
+use tenure::store::{Busy, Enqueue, Notice};
+use tenure::{Acquire, ErrorKind, Fence, Guard, Owner, State};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -27,12 +28,14 @@ async fn scene(acquire: impl FnOnce(Acquire) -> Acquire) -> Scene {
     let acquire = acquire(door(&locks));
     let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
     settle().await;
-    assert!(matches!(last_place(&store), Place::Join { keep, claim } if keep > claim && claim == CLAIM));
+    assert!(
+        matches!(last_place(&store), Enqueue::Join { entry_ttl, handoff_ttl } if entry_ttl > handoff_ttl && handoff_ttl == CLAIM)
+    );
     Scene { store, _machine: machine, held, waiter }
 }
 
-fn last_place(store: &Fickle) -> Place {
-    let place = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.place) } else { None };
+fn last_place(store: &Fickle) -> Enqueue {
+    let place = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.enqueue) } else { None };
     store.calls().into_iter().filter_map(place).next_back().unwrap()
 }
 
@@ -50,7 +53,7 @@ impl Scene {
     async fn pushes(&self, counter: u64, claim: Duration) -> usize {
         let owner = last_owner(&self.store);
         self.store.forget_calls();
-        self.store.push(&Notice::Granted { owner, fence: Fence::from_counter(counter).unwrap(), claim });
+        self.store.push(&Notice::Granted { owner, fence: Fence::from_counter(counter).unwrap(), handoff_ttl: claim });
         settle().await;
         self.store.acquires().len()
     }
@@ -87,8 +90,8 @@ async fn an_old_push_is_a_hint() {
 #[tokio::test(start_paused = true)]
 async fn a_push_for_another_owner_is_a_hint() {
     let scene = scene(|acquire| acquire).await;
-    let (owner, fence) = (Owner::mint("other").unwrap(), Fence::from_counter(scene.mark() + 1).unwrap());
-    scene.store.push(&Notice::Granted { owner, fence, claim: CLAIM });
+    let (owner, fence) = (Owner::generate("other").unwrap(), Fence::from_counter(scene.mark() + 1).unwrap());
+    scene.store.push(&Notice::Granted { owner, fence, handoff_ttl: CLAIM });
     settle().await;
     assert!(!scene.waiter.is_finished());
 }
@@ -108,13 +111,13 @@ async fn nobody_else_makes_a_claim_longer() {
 #[tokio::test(start_paused = true)]
 async fn terms_that_a_claim_cannot_keep_make_it_a_hint() {
     let demanding: [fn(Acquire) -> Acquire; 3] =
-        [|acquire| acquire.guard(ms(151)), Acquire::fixed_lease, |acquire| acquire.min_hold(secs(1))];
+        [|acquire| acquire.safety_margin(ms(151)), Acquire::fixed_lease, |acquire| acquire.min_hold(secs(1))];
     for terms in demanding {
         let scene = scene(terms).await;
         assert_eq!(scene.pushes(scene.mark() + 1, CLAIM).await, 1, "it was believed");
         assert!(!scene.waiter.is_finished());
     }
-    let modest = scene(|acquire| acquire.guard(ms(150))).await;
+    let modest = scene(|acquire| acquire.safety_margin(ms(150))).await;
     assert_eq!(modest.pushes(modest.mark() + 1, CLAIM).await, 0);
 }
 
@@ -166,7 +169,7 @@ async fn a_believed_lease_survives_one_error() {
         let Scene { store, held, waiter, .. } = scene;
         let _ = held.release().await.unwrap();
         store.forget_calls();
-        store.push(&Notice::Granted { owner, fence, claim: CLAIM });
+        store.push(&Notice::Granted { owner, fence, handoff_ttl: CLAIM });
         let guard = timeout(SOON, waiter).await.unwrap().unwrap();
         // The last of these may be too old; what is asked for instead is granted for its full ttl.
         assert!(store.acquires().is_empty() || age > 900, "a push after {age} ms was not believed");
@@ -174,7 +177,7 @@ async fn a_believed_lease_survives_one_error() {
         until(|| !store.renewals().is_empty()).await;
         store.fated(Fate::Works);
         tokio::time::sleep(secs(2)).await;
-        assert_eq!((guard.state(), guard.loss()), (State::Held, None), "after a heartbeat of {age} ms ago");
+        assert_eq!((guard.state(), guard.end_reason()), (State::Held, None), "after a heartbeat of {age} ms ago");
     }
 }
 
@@ -183,13 +186,13 @@ async fn a_believed_lease_survives_one_error() {
 async fn a_place_that_is_gone_is_taken_anew_with_another_token() {
     let scene = scene(|acquire| acquire).await;
     let first = last_owner(&scene.store);
-    let gone = Busy { ahead: None, recheck: secs(1), mark: Some(1), holder: None };
-    scene.store.answers([tenure::Acquired::Busy(gone)]);
+    let gone = Busy::new(secs(1)).with_grant_seq(1);
+    scene.store.answers([tenure::store::AcquireReply::Busy(gone)]);
     tokio::time::sleep(ms(1_300)).await;
     assert_ne!(last_owner(&scene.store), first);
-    assert!(matches!(last_place(&scene.store), Place::Join { .. } | Place::Keep));
+    assert!(matches!(last_place(&scene.store), Enqueue::Join { .. } | Enqueue::Heartbeat));
     let joins = scene.store.calls().into_iter().filter(|(_, call)| {
-        matches!(call, Call::Acquire(request) if request.owner == first && matches!(request.place, Place::Join { .. }))
+        matches!(call, Call::Acquire(request) if request.owner == first && matches!(request.enqueue, Enqueue::Join { .. }))
     });
     assert_eq!(joins.count(), 1, "a token was queued twice");
 }
@@ -200,7 +203,7 @@ async fn another_token_is_listened_for() {
     let scene = scene(|acquire| acquire).await;
     let watches = || scene.store.calls().iter().filter(|(_, call)| matches!(call, Call::Watch)).count();
     let before = watches();
-    scene.store.answers([tenure::Acquired::Busy(Busy { ahead: None, recheck: secs(1), mark: Some(1), holder: None })]);
+    scene.store.answers([tenure::store::AcquireReply::Busy(Busy::new(secs(1)).with_grant_seq(1))]);
     tokio::time::sleep(ms(1_300)).await;
     assert_eq!(watches(), before + 1);
 }
@@ -210,7 +213,7 @@ async fn another_token_is_listened_for() {
 async fn who_queues_listens_already() {
     let scene = scene(|acquire| acquire).await;
     let asked = scene.store.calls();
-    let join = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.place, Place::Join { .. }));
+    let join = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.enqueue, Enqueue::Join { .. }));
     let queued = asked.iter().position(|(_, call)| join(call)).unwrap();
     assert!(asked[..queued].iter().any(|(_, call)| matches!(call, Call::Watch)), "{asked:?}");
 }
@@ -235,5 +238,9 @@ async fn no_claim_is_longer_than_the_ttl() {
     let _held = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
     let _waiter = tokio::spawn(locks.mutex("door").ttl(ms(900)).acquire());
     settle().await;
-    assert!(matches!(last_place(&store), Place::Join { claim, .. } if claim <= ms(900)), "{:?}", last_place(&store));
+    assert!(
+        matches!(last_place(&store), Enqueue::Join { handoff_ttl, .. } if handoff_ttl <= ms(900)),
+        "{:?}",
+        last_place(&store)
+    );
 }

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{
-    Acquired, BootTime, Clock, Entry, Error, ErrorKind, Features, Grant, Guard, Lease, Locker, MemoryStore, Name, Notice,
-    Released, Renewal, Request, Store,
-};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, Clock, Entry, Error, ErrorKind, Guard, Lease, Locker, MemoryStore, Name};
 
 use crate::machine::Machine;
 
@@ -48,10 +46,10 @@ impl fmt::Display for Late {
 #[async_trait]
 impl Store for Late {
     fn features(&self) -> Features {
-        Features { late_commands: true, ..self.inner.features() }
+        self.inner.features().with_late_commands(true)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         if !std::mem::replace(&mut *self.asked.lock().unwrap(), true) {
             *self.held.lock().unwrap() = Some(request.clone());
             return Err(Error::new(ErrorKind::Unreachable, "no answer").maybe_applied());
@@ -63,11 +61,11 @@ impl Store for Late {
         self.inner.acquire_all(requests).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         self.inner.renew(leases).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let answer = self.inner.release(lease, linger).await;
         let now = self.machine.now();
         let is_due = self.run_within.lock().unwrap().is_some_and(|(from, until)| from <= now && now < until);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use tenure::{Clock, ErrorKind, Loss, Release, State};
+use tenure::{Clock, EndReason, ErrorKind, ReleaseOutcome, State};
 use tokio::time::timeout;
 
 use crate::fickle::Fate;
@@ -19,12 +19,12 @@ async fn a_lease_is_believed_for_its_ttl_less_drift_and_guard() {
     let guard = locks.mutex("door").ttl(ttl).fixed_lease().acquire().await.unwrap();
     let (started, believed) = (machine.now(), ttl - ms(300) - ms(2) - secs(3));
     assert_eq!((guard.remaining(), guard.lease_remaining()), (believed, ttl));
-    assert_eq!((guard.state(), guard.loss()), (State::Held, None));
+    assert_eq!((guard.state(), guard.end_reason()), (State::Held, None));
     let cancelled = guard.cancellation();
     assert!(!cancelled.is_cancelled());
-    assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), Loss::Expired);
+    assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), EndReason::Expired);
     assert_eq!(machine.now().since(started), believed);
-    assert_eq!((guard.state(), guard.loss(), guard.remaining()), (State::Lost, Some(Loss::Expired), Duration::ZERO));
+    assert_eq!((guard.state(), guard.end_reason(), guard.remaining()), (State::Lost, Some(EndReason::Expired), Duration::ZERO));
     timeout(SOON, cancelled.cancelled()).await.expect("nobody cancels");
     assert_eq!(guard.lease_remaining(), ttl - believed);
     let text = format!("{guard:?}");
@@ -42,7 +42,7 @@ async fn an_outage_is_jeopardy_until_it_is_over_or_the_lease_is() {
         until(|| guard.state() == State::Held).await;
     }
     store.fated(Fate::Hangs);
-    assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), Loss::Expired);
+    assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), EndReason::Expired);
     assert!(guard.lease_remaining() > Duration::ZERO, "told only when the lease had ended at the store");
 }
 
@@ -54,7 +54,7 @@ async fn what_is_gone_is_lost_at_the_next_renewal() {
     let other = locks.mutex("gate").ttl(LONG).acquire().await.unwrap();
     let _ = locker(&machine, &store).release(&lease_of(&guard)).await.unwrap();
     let started = machine.now();
-    assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), Loss::Gone);
+    assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), EndReason::Gone);
     assert_eq!(machine.now().since(started), LONG / 3);
     tokio::time::sleep(LONG).await;
     assert!(store.renewals()[1..].iter().all(|(_, leases)| leases.iter().all(|lease| lease.name.as_str() == "gate")));
@@ -68,15 +68,15 @@ async fn a_longest_hold_ends_it_however_well_renewals_go() {
     let (machine, _store, locks) = world();
     let started = machine.now();
     let guard = locks.mutex("door").ttl(secs(3)).max_hold(LONG).acquire().await.unwrap();
-    assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), Loss::MaxHold);
+    assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), EndReason::MaxHold);
     assert_eq!(machine.now().since(started), LONG);
     let error = guard.verify().await.unwrap_err();
     assert!(error.to_string().contains("longest hold"), "{error}");
-    assert!(matches!(guard.release().await.unwrap(), Release::WasLost));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
     assert_eq!(locks.list().await.unwrap(), []);
     // A lease that ran out before its longest hold was not ended by it.
     let guard = locks.mutex("door").ttl(secs(3)).fixed_lease().max_hold(LONG).acquire().await.unwrap();
-    assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), Loss::Expired);
+    assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), EndReason::Expired);
 }
 
 /// One question, and what it says is believed at once.
@@ -95,8 +95,8 @@ async fn verify_asks_the_store() {
     assert_eq!(guard.state(), State::Held, "nobody has told it yet");
     let lost = guard.lost();
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!((guard.state(), guard.loss()), (State::Lost, Some(Loss::Gone)));
-    assert_eq!(timeout(ms(1), lost).await.expect("those who wait are not told"), Loss::Gone);
+    assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Gone)));
+    assert_eq!(timeout(ms(1), lost).await.expect("those who wait are not told"), EndReason::Gone);
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,7 +145,7 @@ async fn a_machine_that_slept_finds_its_locks_lost() {
     assert_eq!(guard.state(), State::Held);
     machine.sleep(secs(28));
     assert_eq!((guard.state(), guard.remaining()), (State::Lost, Duration::ZERO), "the first look tells it");
-    assert_eq!(timeout(SOON, lost).await.unwrap(), Loss::Expired);
+    assert_eq!(timeout(SOON, lost).await.unwrap(), EndReason::Expired);
     assert_eq!(guard.run(async {}).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
@@ -169,11 +169,11 @@ async fn an_answer_after_the_deadline_revives_nothing() {
 async fn the_reason_is_known_when_the_end_is_told() {
     struct Asks {
         guard: tenure::Guard,
-        heard: Mutex<Vec<Option<Loss>>>,
+        heard: Mutex<Vec<Option<EndReason>>>,
     }
     impl Wake for Asks {
         fn wake(self: Arc<Self>) {
-            self.heard.lock().unwrap().push(self.guard.loss());
+            self.heard.lock().unwrap().push(self.guard.end_reason());
         }
     }
     let (_machine, _store, locks) = world();
@@ -183,5 +183,5 @@ async fn the_reason_is_known_when_the_end_is_told() {
     let mut told = std::pin::pin!(token.cancelled());
     assert!(told.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let _lease = guard.into_lease();
-    assert_eq!(*asks.heard.lock().unwrap(), [Some(Loss::GivenUp)]);
+    assert_eq!(*asks.heard.lock().unwrap(), [Some(EndReason::Released)]);
 }

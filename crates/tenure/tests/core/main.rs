@@ -34,7 +34,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use tenure::{Acquire, Guard, Lease, Locker, Release};
+use tenure::{Acquire, Guard, Lease, Locker, ReleaseOutcome};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -52,7 +52,7 @@ fn world() -> (Machine, Fickle, Locker) {
 }
 
 /// The same, of a store with other features.
-fn world_with(change: impl FnOnce(&mut tenure::Features)) -> (Machine, Fickle, Locker) {
+fn world_with(change: impl FnOnce(&mut tenure::store::Features)) -> (Machine, Fickle, Locker) {
     let machine = Machine::new();
     let store = Fickle::with(machine.clone(), change);
     let locks = locker(&machine, &store);
@@ -64,7 +64,7 @@ fn locker(machine: &Machine, store: &Fickle) -> Locker {
 }
 
 fn lease_of(guard: &tenure::Guard) -> Lease {
-    Lease { name: guard.name(), owner: guard.token(), share: tenure::Share::MUTEX, ttl: LONG, fence: guard.fence() }
+    Lease::new(guard.name().clone(), guard.token().clone(), tenure::Share::MUTEX, LONG).with_fence(guard.fence())
 }
 
 /// The mutex that most cases are about.
@@ -85,7 +85,7 @@ async fn served(waiter: JoinHandle<Guard>) -> Guard {
 }
 
 async fn released(guard: Guard) {
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
 }
 
 /// Lets every task run until it waits, without any time passing.

@@ -4,21 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use tenure::{
-    Acquired, Busy, ErrorKind, Grant, Lease, MemoryStore, Name, Notice, Owner, Place, Released, Renewal, Request, Share, Store,
-};
+use tenure::store::{AcquireReply, Busy, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{ErrorKind, Lease, MemoryStore, Name, Owner, Share};
 
 use crate::machine::Machine;
 use crate::{LONG, ms, secs};
 
 fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::mint("m").unwrap());
-    Request { name, owner, share: Share::MUTEX, ttl: LONG, place: Place::None, repeatable: true, from: None }
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("m").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease { name, owner, share, ttl, fence: None }
+    request.lease()
 }
 
 fn new() -> (Machine, Arc<dyn Store>) {
@@ -29,22 +27,22 @@ fn new() -> (Machine, Arc<dyn Store>) {
 
 async fn granted(store: &dyn Store, request: &Request) -> Grant {
     match store.acquire(request).await.unwrap() {
-        Acquired::Granted(grant) => grant,
+        AcquireReply::Granted(grant) => grant,
         other => panic!("{other:?}"),
     }
 }
 
 async fn busy(store: &dyn Store, request: &Request) -> Busy {
     match store.acquire(request).await.unwrap() {
-        Acquired::Busy(busy) => busy,
+        AcquireReply::Busy(busy) => busy,
         other => panic!("{other:?}"),
     }
 }
 
 async fn renewed(store: &dyn Store, lease: &Lease) -> bool {
     match store.renew(std::slice::from_ref(lease)).await[..] {
-        [Ok(Renewal::Renewed)] => true,
-        [Ok(Renewal::Gone)] => false,
+        [Ok(RenewReply::Renewed)] => true,
+        [Ok(RenewReply::Gone)] => false,
         ref other => panic!("{other:?}"),
     }
 }
@@ -63,7 +61,7 @@ async fn a_name_has_one_holder_until_its_lease_ends() {
     machine.sleep(ms(1));
     assert_eq!(store.inspect(None).await.unwrap(), [], "what has ended is not listed");
     assert!(!renewed(&*store, &lease(&first)).await, "what has ended is not renewed");
-    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     assert!(granted(&*store, &second).await.fence > grant.fence);
 }
 
@@ -74,11 +72,11 @@ async fn a_renewal_counts_from_now_and_never_shortens() {
     granted(&*store, &held).await;
     machine.sleep(secs(40));
     assert!(renewed(&*store, &lease(&held)).await);
-    assert!(renewed(&*store, &Lease { ttl: ms(10), ..lease(&held) }).await);
+    assert!(renewed(&*store, &lease(&held).with_ttl(ms(10))).await);
     assert!(!renewed(&*store, &lease(&other)).await);
     assert_eq!(busy(&*store, &other).await.holder.unwrap().ttl, Some(LONG));
     let both = store.renew(&[lease(&other), lease(&held)]).await;
-    assert!(matches!(both[..], [Ok(Renewal::Gone), Ok(Renewal::Renewed)]), "{both:?}");
+    assert!(matches!(both[..], [Ok(RenewReply::Gone), Ok(RenewReply::Renewed)]), "{both:?}");
 }
 
 /// What a name is found taken by makes the difference, and whether the asker's bits are its own.
@@ -88,14 +86,14 @@ async fn an_owner_finds_itself_and_takes_over_whom_it_names() {
     let held = request("door");
     let first = granted(&*store, &held).await;
     assert!(granted(&*store, &held).await.fence > first.fence, "a repeated acquire is one tenure with a later number");
-    busy(&*store, &Request { repeatable: false, ..held.clone() }).await;
-    let given = Request { repeatable: false, from: Some(held.owner.clone()), ..request("door") };
-    let stranger = Request { from: Some(Owner::mint("stranger").unwrap()), ..request("door") };
+    busy(&*store, &held.clone().with_generated(false)).await;
+    let given = request("door").with_generated(false).with_from(held.owner.clone());
+    let stranger = request("door").with_from(Owner::generate("stranger").unwrap());
     busy(&*store, &stranger).await;
     assert!(granted(&*store, &given).await.fence > first.fence);
     busy(&*store, &given).await;
     assert!(!renewed(&*store, &lease(&held)).await);
-    assert_eq!(busy(&*store, &Request { name: Name::new("free").unwrap(), ..stranger }).await.holder, None);
+    assert_eq!(busy(&*store, &stranger.with_name(Name::new("free").unwrap())).await.holder, None);
     assert_eq!(store.inspect(None).await.unwrap().len(), 1);
 }
 
@@ -104,11 +102,11 @@ async fn only_the_owner_frees() {
     let (_machine, store) = new();
     let (held, other) = (request("door"), request("door"));
     granted(&*store, &held).await;
-    assert_eq!(store.release(&lease(&other), Duration::ZERO).await.unwrap(), Released::NotHeld);
-    assert_eq!(store.release(&lease(&other), LONG).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease(&other), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+    assert_eq!(store.release(&lease(&other), LONG).await.unwrap(), ReleaseReply::NotHeld);
     busy(&*store, &other).await;
-    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
-    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     granted(&*store, &other).await;
 }
 
@@ -118,21 +116,21 @@ async fn a_lingering_name_is_nobodys() {
     let (machine, store) = new();
     let (held, other) = (request("door"), request("door"));
     granted(&*store, &held).await;
-    assert_eq!(store.release(&lease(&held), secs(5)).await.unwrap(), Released::Released);
-    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), Released::Released);
-    assert_eq!(store.release(&lease(&other), LONG).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&lease(&held), secs(5)).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease(&other), LONG).await.unwrap(), ReleaseReply::NotHeld);
     assert!(!renewed(&*store, &lease(&held)).await);
     let holder = busy(&*store, &held).await.holder.unwrap();
     assert_eq!((holder.owner.lingers_after(), holder.ttl), (Some(held.owner.clone()), Some(secs(5))));
-    busy(&*store, &Request { from: Some(held.owner.clone()), ..request("door") }).await;
+    busy(&*store, &request("door").with_from(held.owner.clone())).await;
     machine.sleep(secs(5));
     granted(&*store, &held).await;
-    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), Released::Released);
-    let broken = Lease { owner: held.owner.lingering(), ..lease(&held) };
-    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), Released::Released);
+    assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), ReleaseReply::Released);
+    let broken = lease(&held).with_owner(held.owner.lingering());
+    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&*store, &other).await;
     // A value that looks like a linger and is none breaks nothing.
-    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     busy(&*store, &request("door")).await;
 }
 
@@ -167,7 +165,7 @@ async fn a_release_is_told_to_those_who_watch() {
 #[tokio::test(start_paused = true)]
 async fn it_keeps_every_kind_and_two_of_them_apart() {
     let (_machine, store) = new();
-    let reader = |name: &str| Request { share: Share::READ, ..request(name) };
+    let reader = |name: &str| request(name).with_share(Share::READ);
     granted(&*store, &reader("door")).await;
     granted(&*store, &reader("door")).await;
     assert_eq!(store.acquire(&request("door")).await.unwrap_err().kind(), ErrorKind::Mismatch);
@@ -180,7 +178,7 @@ async fn it_keeps_every_kind_and_two_of_them_apart() {
 }
 
 fn join(name: &str) -> Request {
-    Request { place: Place::Join { keep: secs(2), claim: secs(1) }, ..request(name) }
+    request(name).with_enqueue(Enqueue::Join { entry_ttl: secs(2), handoff_ttl: secs(1) })
 }
 
 /// The one that is served is told, with what it needs to know; those behind it are not disturbed.
@@ -193,20 +191,20 @@ async fn a_hand_over_is_told_to_the_one_that_is_served() {
     let mut notices = Vec::new();
     for (waiter, ahead) in [(&first, 0), (&second, 1), (&other, 0)] {
         let told = busy(&*store, waiter).await;
-        assert_eq!((told.ahead, told.recheck), (Some(ahead), secs(1)));
-        assert!(told.mark >= Some(before.counter()));
+        assert_eq!((told.position, told.poll_interval), (Some(ahead), secs(1)));
+        assert!(told.grant_seq >= Some(before.counter()));
         notices.push(store.watch(waiter).await.unwrap());
     }
-    let mark = busy(&*store, &first).await.mark.unwrap();
-    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), Released::Released);
-    let Some(Some(Notice::Granted { owner, fence, claim })) = notices[0].next().now_or_never() else { panic!("not told") };
-    assert_eq!((&owner, claim), (&first.owner, secs(1)));
+    let mark = busy(&*store, &first).await.grant_seq.unwrap();
+    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    let Some(Some(Notice::Granted { owner, fence, handoff_ttl })) = notices[0].next().now_or_never() else { panic!("not told") };
+    assert_eq!((&owner, handoff_ttl), (&first.owner, secs(1)));
     assert!(fence.counter() > mark);
     for silent in &mut notices[1..] {
         assert!(silent.next().now_or_never().is_none(), "it was told as well");
     }
     machine.sleep(secs(1));
-    let grant = granted(&*store, &Request { place: Place::Keep, ..second.clone() }).await;
+    let grant = granted(&*store, &second.clone().with_enqueue(Enqueue::Heartbeat)).await;
     assert_eq!(grant.ttl, LONG);
     assert!(grant.fence.unwrap() > fence, "the first one's claim has ended");
 }
@@ -226,7 +224,7 @@ async fn a_name_that_is_free_is_told_to_those_without_a_place() {
         granted(&*store, &waiter).await;
     }
     for _ in 0..2 {
-        assert_eq!(notices.next().now_or_never(), Some(Some(Notice::Look)));
+        assert_eq!(notices.next().now_or_never(), Some(Some(Notice::Changed)));
     }
     assert!(notices.next().now_or_never().is_none(), "notices pile up");
 }

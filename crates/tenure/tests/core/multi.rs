@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tenure::{AcquireAll, ErrorKind, Guards, Locker, Loss, Name, Release, State};
+use tenure::{AcquireAll, EndReason, ErrorKind, Guards, Locker, Name, ReleaseOutcome, State};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -34,7 +34,7 @@ async fn held(locks: &Locker) -> Vec<String> {
 }
 
 fn names(guards: &Guards) -> Vec<Name> {
-    guards.iter().map(tenure::Guard::name).collect()
+    guards.iter().map(|guard| guard.name().clone()).collect()
 }
 
 fn expected(names: &[&str]) -> Vec<Name> {
@@ -50,11 +50,11 @@ async fn free_names_are_taken_in_the_time_of_one() {
     assert_eq!((started.elapsed(), store.acquires().len()), (SLOW, 3), "{:?}", store.calls());
     assert_eq!(names(&guards), expected(&["a", "b", "c"]));
     assert!(guards.fences().all(|(_, fence)| fence.is_some()) && guards.fences().count() == 3);
-    assert_eq!((guards.state(), guards.loss()), (State::Held, None));
+    assert_eq!((guards.state(), guards.end_reason()), (State::Held, None));
     assert!(guards.remaining() > LONG / 2 && guards.remaining() < guards.lease_remaining());
     let released = guards.release().await;
     assert_eq!(released.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>(), expected(&["a", "b", "c"]));
-    assert!(released.iter().all(|(_, release)| matches!(release, Ok(Release::Released))), "{released:?}");
+    assert!(released.iter().all(|(_, release)| matches!(release, Ok(ReleaseOutcome::Released))), "{released:?}");
     assert_eq!(started.elapsed(), SLOW * 2, "they were released one after another");
     store.fated(Fate::Works);
     assert!(held(&locks).await.is_empty());
@@ -71,7 +71,7 @@ async fn one_that_is_held_leaves_all_others_free() {
         assert!(error.kind() == ErrorKind::TimedOut && error.to_string().contains(name), "{error}");
         assert_eq!(held(&locks).await, [name], "with {name} held");
         // The place in the queue is given up in the background.
-        locks.settled().await;
+        locks.flush_releases().await;
         let _ = guard.release().await.unwrap();
     }
     assert!(three(&locks).try_acquire().await.unwrap().is_some());
@@ -129,7 +129,7 @@ async fn nobody_waits_in_a_circle() {
                     let alone = inside.try_lock().expect("two hold the same names");
                     tokio::time::sleep(ms(1)).await;
                     drop(alone);
-                    assert!(guards.release().await.iter().all(|(_, release)| matches!(release, Ok(Release::Released))));
+                    assert!(guards.release().await.iter().all(|(_, release)| matches!(release, Ok(ReleaseOutcome::Released))));
                 }
             })
         })
@@ -193,7 +193,7 @@ async fn a_loss_on_the_way_begins_anew() {
     let blocker = there.mutex("c").ttl(LONG).acquire().await.unwrap();
     let waiter = waiter(three(&locks)).await;
     let entry = locks.inspect("a").await.unwrap().unwrap();
-    let lost = tenure::Lease { owner: entry.holders[0].owner.clone(), name: entry.name, ..lease_of(&blocker) };
+    let lost = lease_of(&blocker).with_owner(entry.holders[0].owner.clone()).with_name(entry.name);
     let _ = there.release(&lost).await.unwrap();
     let thief = there.mutex("a").ttl(LONG).acquire().await.unwrap();
     tokio::time::sleep(LONG).await;
@@ -234,9 +234,9 @@ async fn fixed_leases_are_kept_until_all_are_held() {
     tokio::time::sleep(secs(101)).await;
     let _ = last.release().await.unwrap();
     let guards = taken(waiter).await;
-    assert_eq!(guards.iter().next().unwrap().token(), owner, "it was lost on the way");
+    assert_eq!(guards.iter().next().unwrap().token(), &owner, "it was lost on the way");
     assert!(guards.remaining() > ms(8_800), "{:?}", guards.remaining());
-    assert_eq!(timeout(secs(20), guards.lost()).await.unwrap().1, Loss::Expired, "somebody renews them");
+    assert_eq!(timeout(secs(20), guards.lost()).await.unwrap().1, EndReason::Expired, "somebody renews them");
 }
 
 /// So does a longest hold, and it is told without anybody's look.
@@ -254,11 +254,11 @@ async fn a_longest_hold_begins_when_all_are_held() {
     for token in cancelled {
         timeout(LONG, token.cancelled()).await.expect("nobody tells");
     }
-    assert_eq!((begun.elapsed(), guards.loss().unwrap().1), (secs(5), Loss::MaxHold));
+    assert_eq!((begun.elapsed(), guards.end_reason().unwrap().1), (secs(5), EndReason::MaxHold));
     let at_once = locks.mutex("d").ttl(LONG).max_hold(LONG * 3).and("e").acquire().await.unwrap();
     tokio::time::sleep(LONG * 3 - ms(1)).await;
     assert_eq!(at_once.state(), State::Held, "renewals do not go on");
-    assert_eq!(timeout(ms(2), at_once.lost()).await.unwrap().1, Loss::MaxHold);
+    assert_eq!(timeout(ms(2), at_once.lost()).await.unwrap().1, EndReason::MaxHold);
 }
 
 /// A pause after the work is not due where no work has begun.
@@ -273,7 +273,7 @@ async fn names_that_come_back_unused_do_not_linger() {
     assert_eq!(held(&locks).await, ["a", "b", "c"]);
     waiter.abort();
     settle().await;
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!(held(&locks).await, ["c"]);
     let _ = last.release().await.unwrap();
     let _ = all(&locks).acquire().await.unwrap().release().await;
@@ -303,8 +303,8 @@ async fn a_future_dropped_anywhere_leaves_nothing() {
             drop(last);
             store.fated(Fate::Works);
             settle().await;
-            locks.settled().await;
-            there.settled().await;
+            locks.flush_releases().await;
+            there.flush_releases().await;
             assert!(held(&locks).await.is_empty(), "busy {busy}, {steps} steps: {:?}", store.calls());
         }
     }
@@ -323,11 +323,11 @@ async fn work_ends_with_the_first_that_is_lost() {
         assert!(error.kind() == ErrorKind::Lost && error.to_string().contains("\"b\""), "{error}");
         lost.await
     };
-    assert_eq!((name.as_str(), loss, guards.state()), ("b", Loss::Gone, State::Lost));
-    assert_eq!((guards.loss(), guards.remaining()), (Some((name, loss)), Duration::ZERO));
+    assert_eq!((name.as_str(), loss, guards.state()), ("b", EndReason::Gone, State::Lost));
+    assert_eq!((guards.end_reason(), guards.remaining()), (Some((&name, loss)), Duration::ZERO));
     assert_eq!(held(&locks).await, ["a", "c"], "those that stand cover the end of the work");
     let released = guards.release().await;
-    let gone: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(Release::WasLost))).collect();
+    let gone: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(ReleaseOutcome::WasLost))).collect();
     assert_eq!(gone, [false, true, false]);
 }
 
@@ -335,11 +335,11 @@ async fn work_ends_with_the_first_that_is_lost() {
 async fn dropped_guards_free_all() {
     let (_machine, _store, locks) = world();
     drop(three(&locks).acquire().await.unwrap());
-    locks.settled().await;
+    locks.flush_releases().await;
     assert!(held(&locks).await.is_empty());
     let mut guards = three(&locks).acquire().await.unwrap().into_iter();
     drop(guards.next());
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!(held(&locks).await, ["b", "c"], "each guard stands for itself");
 }
 
@@ -347,7 +347,7 @@ async fn dropped_guards_free_all() {
 async fn a_store_that_fails_is_waited_for() {
     let (_machine, store, locks) = world();
     drop(locks.mutex("z").acquire().await.unwrap());
-    locks.settled().await;
+    locks.flush_releases().await;
     for fate in [Fate::Fails, Fate::Unheard] {
         store.fated(fate);
         assert!(three(&locks).try_acquire().await.unwrap_err().is_transient());
@@ -355,7 +355,7 @@ async fn a_store_that_fails_is_waited_for() {
         tokio::time::sleep(secs(7)).await;
         store.fated(Fate::Works);
         drop(taken(waiter).await);
-        locks.settled().await;
+        locks.flush_releases().await;
         assert!(held(&locks).await.is_empty());
     }
 }
@@ -387,14 +387,14 @@ async fn settings_that_cannot_work_are_told_before_anything_is_sent() {
         (locks.mutex("a").and("b".repeat(9)), "bytes"),
         (locks.mutex("a").ttl(Duration::ZERO).and("b"), "ttl"),
         (locks.mutex("a").token(given()).and("b"), "given"),
-        (locks.permits("a", 3, 2).and("b"), "permits"),
+        (locks.semaphore("a", 2).permits(3).and("b"), "permits"),
     ] {
         let error = bad.acquire().await.unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error}");
     }
     assert!(store.calls().is_empty(), "{:?}", store.calls());
     let one = AcquireAll::from(locks.mutex("a").token(given())).and("a").acquire().await.unwrap();
-    assert_eq!(one.iter().next().unwrap().token(), given());
+    assert_eq!(one.iter().next().unwrap().token(), &given());
 }
 
 /// The template may be any kind of share.
@@ -409,28 +409,28 @@ async fn several_shares_at_once() {
     let writer = taken(writer).await;
     assert!(there.read("b").try_acquire().await.unwrap().is_none());
     drop(writer);
-    let _permits = here.permits("s", 2, 3).and("t").acquire().await.unwrap();
-    assert!(there.permits("t", 2, 3).and("u").try_acquire().await.unwrap().is_none());
-    assert!(there.permits("t", 1, 3).and("u").try_acquire().await.unwrap().is_some());
+    let _permits = here.semaphore("s", 3).permits(2).and("t").acquire().await.unwrap();
+    assert!(there.semaphore("t", 3).permits(2).and("u").try_acquire().await.unwrap().is_none());
+    assert!(there.semaphore("t", 3).and("u").try_acquire().await.unwrap().is_some());
 }
 
 #[test]
 fn several_names_without_a_runtime() {
     let store = Fickle::with(tenure::BootClock, |_| ());
     let locks = tenure::blocking::Locker::connect(async { Ok(Locker::new(store.clone())) }).unwrap();
-    let guards = locks.acquire_all(locks.mutex("b").ttl(LONG).and("a")).unwrap();
-    assert!(locks.try_acquire_all(locks.mutex("c").ttl(LONG).and("a")).unwrap().is_none());
+    let guards = locks.mutex("b").ttl(LONG).and("a").acquire().unwrap();
+    assert!(locks.mutex("c").ttl(LONG).and("a").try_acquire().unwrap().is_none());
     assert_eq!((guards.state(), guards.fences().count()), (State::Held, 2));
     assert!(guards.remaining() > LONG / 2);
     assert!(format!("{guards:?}").contains("\"a\""), "{guards:?}");
-    assert!(guards.release().iter().all(|(_, release)| matches!(release, Ok(Release::Released))));
-    let guards = locks.try_acquire_all(locks.write("d").ttl(LONG).and("e")).unwrap().expect("they are free");
+    assert!(guards.release().iter().all(|(_, release)| matches!(release, Ok(ReleaseOutcome::Released))));
+    let guards = locks.write("d").ttl(LONG).and("e").try_acquire().unwrap().expect("they are free");
     for guard in guards {
         guard.downgrade(tenure::Share::READ).unwrap();
-        assert!(locks.try_acquire(locks.read(guard.name()).ttl(LONG)).unwrap().is_some());
+        assert!(locks.read(guard.name()).ttl(LONG).try_acquire().unwrap().is_some());
     }
-    let permits = locks.acquire(locks.permits("f", 1, 2).ttl(LONG)).unwrap();
-    assert!(matches!(permits.release().unwrap(), Release::Released));
+    let permits = locks.semaphore("f", 2).ttl(LONG).acquire().unwrap();
+    assert!(matches!(permits.release().unwrap(), ReleaseOutcome::Released));
 }
 
 /// What a try took without hearing of it is nobody else's.
@@ -443,6 +443,6 @@ async fn a_try_that_was_not_heard_does_not_say_that_another_holds() {
     store.fated(Fate::Works);
     let error = trying.await.unwrap().unwrap_err();
     assert!(error.is_transient() && error.may_have_been_applied(), "{error}");
-    locks.settled().await;
+    locks.flush_releases().await;
     assert!(held(&locks).await.is_empty());
 }

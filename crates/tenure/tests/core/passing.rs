@@ -2,7 +2,8 @@
 
 use std::pin::pin;
 
-use tenure::{Fence, Notice, State};
+use tenure::store::Notice;
+use tenure::{Fence, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Fate, Hints, SLOW};
@@ -33,7 +34,7 @@ async fn what_was_handed_over_passes_on() {
     let owner = store.acquires().pop().unwrap().1;
     let fence = Fence::from_counter(held.fence().unwrap().counter() + 1).unwrap();
     tokio::time::sleep(ms(500)).await;
-    store.push(&Notice::Granted { owner, fence, claim: ms(1_500) });
+    store.push(&Notice::Granted { owner, fence, handoff_ttl: ms(1_500) });
     let first = served(first).await;
     store.forget_calls();
     drop(first);

@@ -1,6 +1,6 @@
 //! Several guards of one tenure, and tenures that become smaller.
 
-use tenure::{ErrorKind, Loss, Release, Share, State};
+use tenure::{EndReason, ErrorKind, ReleaseOutcome, Share, State};
 
 use crate::fickle::{Call, Fate};
 use crate::{LONG, ms, world};
@@ -12,12 +12,12 @@ async fn a_name_is_given_up_as_often_as_it_was_taken() {
     let (middle, inner) = (outer.reenter(), outer.reenter());
     assert_eq!((inner.token(), inner.fence()), (outer.token(), outer.fence()));
     assert_eq!(outer.holds(), 3);
-    assert!(matches!(outer.release().await.unwrap(), Release::StillHeld(2)));
+    assert!(matches!(outer.release().await.unwrap(), ReleaseOutcome::StillHeld(2)));
     drop(middle);
     assert_eq!(inner.holds(), 1);
     assert_eq!(inner.state(), State::Held);
     assert!(store.releases().is_empty());
-    assert!(matches!(inner.release().await.unwrap(), Release::Released));
+    assert!(matches!(inner.release().await.unwrap(), ReleaseOutcome::Released));
     assert_eq!(store.releases().len(), 1);
     assert!(locks.mutex("door").try_acquire().await.unwrap().is_some());
 }
@@ -29,8 +29,8 @@ async fn a_lease_that_is_taken_out_ends_every_guard() {
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let other = guard.reenter();
     let lease = guard.into_lease();
-    assert_eq!((other.state(), other.loss()), (State::Lost, Some(Loss::GivenUp)));
-    assert!(matches!(other.release().await.unwrap(), Release::WasLost));
+    assert_eq!((other.state(), other.end_reason()), (State::Lost, Some(EndReason::Released)));
+    assert!(matches!(other.release().await.unwrap(), ReleaseOutcome::WasLost));
     assert!(store.releases().is_empty());
     let _adopted = locks.adopt(&lease).await.unwrap();
 }
@@ -48,7 +48,7 @@ async fn a_writer_becomes_a_reader() {
     }
     assert!(locks.write("page").ttl(LONG).try_acquire().await.unwrap().is_none());
     for guard in [guard, reader] {
-        assert!(matches!(guard.release().await.unwrap(), Release::Released));
+        assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     }
     assert!(locks.write("page").ttl(LONG).try_acquire().await.unwrap().is_some());
 }
@@ -62,7 +62,7 @@ async fn a_downgrade_that_had_no_answer_may_be_called_again() {
     assert_eq!(guard.state(), State::Held);
     store.fated(Fate::Works);
     guard.downgrade(Share::READ).await.unwrap();
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
 }
 
 /// The name is nobody's for a while after its release.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::Clock;
-use tenure::{ErrorKind, Loss, Release, State};
+use tenure::{EndReason, ErrorKind, ReleaseOutcome, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Fate, Fickle};
@@ -13,7 +13,7 @@ use crate::{LONG, SOON, lease_of, locker, ms, secs, world};
 async fn a_release_that_was_answered_is_sent_once_and_ends_the_renewals() {
     let (_machine, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     tokio::time::sleep(LONG).await;
     assert_eq!((store.released().len(), store.renewals().len()), (1, 0));
     assert_eq!(locks.list().await.unwrap(), []);
@@ -27,12 +27,12 @@ async fn a_release_without_an_answer_is_unknown_and_goes_on() {
     store.fated(Fate::Fails);
     match guard.release().await.unwrap() {
         // A renewal that is sent now may be executed last of all.
-        Release::Unknown { until, error } => assert!(until == LONG && error.is_transient(), "{until:?} {error}"),
+        ReleaseOutcome::Unknown { until, error } => assert!(until == LONG && error.is_transient(), "{until:?} {error}"),
         other => panic!("{other:?}"),
     }
     tokio::time::sleep(ms(300)).await;
     store.fated(Fate::Works);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     assert_eq!(locks.list().await.unwrap(), []);
 }
 
@@ -43,7 +43,7 @@ async fn a_release_that_is_dropped_half_way_goes_on() {
     store.fated(Fate::Hangs);
     assert!(timeout(ms(50), guard.release()).await.is_err());
     store.fated(Fate::Works);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     assert_eq!(locks.list().await.unwrap(), []);
 }
 
@@ -60,7 +60,7 @@ async fn a_refused_release_is_told_and_not_repeated() {
         } else {
             assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Refused);
         }
-        timeout(SOON, locks.settled()).await.unwrap();
+        timeout(SOON, locks.flush_releases()).await.unwrap();
         assert_eq!(store.released().len(), 1, "dropped {dropped}");
         store.fated(Fate::Works);
     }
@@ -77,7 +77,7 @@ async fn a_clean_up_that_may_go_through_later_is_repeated() {
         tokio::time::sleep(secs(3)).await;
         assert!(store.released().len() > 3, "{fate:?}: {} tries", store.released().len());
         store.fated(Fate::Works);
-        timeout(SOON, locks.settled()).await.unwrap();
+        timeout(SOON, locks.flush_releases()).await.unwrap();
         assert_eq!(locks.list().await.unwrap(), [], "{fate:?}");
     }
 }
@@ -90,7 +90,7 @@ async fn a_clean_up_ends_with_the_lease() {
     store.fated(Fate::Fails);
     let dropped_at = machine.now();
     drop(guard);
-    timeout(secs(4), locks.settled()).await.expect("it is cleared up for ever");
+    timeout(secs(4), locks.flush_releases()).await.expect("it is cleared up for ever");
     let took = machine.now().since(dropped_at);
     assert!(took >= secs(3), "given up after {took:?}, when the lease still stood");
 }
@@ -100,8 +100,8 @@ async fn a_clean_up_ends_with_the_lease() {
 async fn a_release_after_the_loss_says_so_and_frees_what_is_left() {
     let (_machine, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).fixed_lease().acquire().await.unwrap();
-    assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), Loss::Expired);
-    assert!(matches!(guard.release().await.unwrap(), Release::WasLost));
+    assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), EndReason::Expired);
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
     assert_eq!(store.released().len(), 1);
     assert_eq!(locks.list().await.unwrap(), []);
 }
@@ -111,7 +111,7 @@ async fn a_release_that_finds_another_says_so() {
     let (machine, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let _ = locker(&machine, &store).release(&lease_of(&guard)).await.unwrap();
-    assert!(matches!(guard.release().await.unwrap(), Release::WasLost));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,12 +122,12 @@ async fn everything_is_given_up_at_once_and_each_once() {
     outcomes.sort_by(|a, b| a.0.cmp(&b.0));
     let names: Vec<_> = outcomes.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["door", "gate"]);
-    assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Ok(Release::Released))), "{outcomes:?}");
+    assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Ok(ReleaseOutcome::Released))), "{outcomes:?}");
     for guard in guards {
-        assert_eq!((guard.state(), guard.loss()), (State::Lost, Some(Loss::GivenUp)));
-        assert!(matches!(guard.release().await.unwrap(), Release::WasLost));
+        assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Released)));
+        assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
     }
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!(store.released().len(), 2, "a token is released once");
     assert!(locks.release_all().await.is_empty());
 }
@@ -145,9 +145,9 @@ async fn a_shortest_hold_outlasts_the_guard() {
         if dropped {
             drop(guard);
         } else {
-            assert!(matches!(guard.release().await.unwrap(), Release::Released));
+            assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
         }
-        locks.settled().await;
+        locks.flush_releases().await;
         assert_eq!(linger(&store), secs(15), "dropped {dropped}");
         assert!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none());
         let _next = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
@@ -171,10 +171,10 @@ fn linger(store: &Fickle) -> Duration {
 async fn a_lease_that_was_passed_on_is_left_alone() {
     let (machine, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
-    let (token, fence, lost) = (guard.token(), guard.fence(), guard.lost());
+    let (token, fence, lost) = (guard.token().clone(), guard.fence(), guard.lost());
     let lease = guard.into_lease();
     assert_eq!((&lease.owner, lease.fence, lease.ttl, lease.name.as_str()), (&token, fence, secs(3), "door"));
-    assert_eq!(timeout(SOON, lost).await.unwrap(), Loss::GivenUp);
+    assert_eq!(timeout(SOON, lost).await.unwrap(), EndReason::Released);
     tokio::time::sleep(secs(2)).await;
     assert_eq!((store.renewals().len(), store.released().len()), (0, 0));
     assert!(locker(&machine, &store).inspect("door").await.unwrap().is_some());
@@ -190,7 +190,7 @@ async fn a_linger_counts_from_the_first_try() {
     drop(guard);
     tokio::time::sleep(secs(2)).await;
     store.fated(Fate::Works);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     let releases = store.releases();
     assert!(releases.len() > 3 && releases.iter().all(|(at, _, linger)| *at + *linger == free_at), "{releases:?}");
 }
@@ -202,7 +202,7 @@ async fn nothing_is_renewed_once_its_release_was_sent() {
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     tokio::time::sleep(ms(950)).await;
     store.fated(Fate::Slow);
-    assert!(matches!(guard.release().await.unwrap(), Release::Released));
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     assert_eq!(store.renewals().len(), 0, "it was due while the release was under way");
 }
 
@@ -213,7 +213,7 @@ async fn a_release_that_panics_is_repeated() {
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Panics);
     drop(guard);
-    timeout(SOON, locks.settled()).await.expect("nobody sees to it");
+    timeout(SOON, locks.flush_releases()).await.expect("nobody sees to it");
     assert_eq!(store.released().len(), 2);
     assert_eq!(locks.list().await.unwrap(), []);
 }

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::{
-    Acquired, Clock, Entry, Error, Features, Grant, Lease, Locker, MemoryStore, Name, Notice, Released, Renewal, Request, State,
-    Store,
-};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Clock, Entry, Error, Lease, Locker, MemoryStore, Name, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Fate, SLOW};
@@ -88,7 +86,7 @@ async fn what_is_under_way_is_not_sent_again() {
     let other = locks.mutex("other").ttl(LONG).acquire();
     let third = locks.mutex("third").ttl(secs(2)).acquire();
     let (other, third) = tokio::join!(other, third);
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!(store.released().len(), 1);
     store.fated(Fate::Works);
     tokio::time::sleep(secs(10)).await;
@@ -110,7 +108,7 @@ async fn one_task_looks_after_all_and_ends_with_the_locker() {
         drop(locks.mutex("brief").ttl(secs(2)).acquire().await.unwrap());
         assert_eq!(tasks(), before + 1);
     }
-    locks.settled().await;
+    locks.flush_releases().await;
     drop(guards);
     store.fated(Fate::Fails);
     drop(locks);
@@ -170,7 +168,7 @@ impl Store for SlowByLease {
         self.0.features()
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.0.acquire(request).await
     }
 
@@ -178,12 +176,12 @@ impl Store for SlowByLease {
         self.0.acquire_all(requests).await
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         tokio::time::sleep(Duration::from_micros(500) * u32::try_from(leases.len()).unwrap()).await;
         self.0.renew(leases).await
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.0.release(lease, linger).await
     }
 

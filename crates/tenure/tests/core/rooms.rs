@@ -3,14 +3,15 @@
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use tenure::{Clock, Notice, Place, State};
+use tenure::store::{Enqueue, Notice};
+use tenure::{Clock, State};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints};
 use crate::{LONG, SOON, door, locker, ms, released, served, settle, waiter, world};
 
 fn joins(store: &Fickle) -> usize {
-    let joins = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.place, Place::Join { .. }));
+    let joins = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.enqueue, Enqueue::Join { .. }));
     store.calls().iter().filter(|(_, call)| joins(call)).count()
 }
 
@@ -43,7 +44,7 @@ async fn a_notice_is_not_lost_with_the_task_that_heard_it() {
     store.hints(Hints::Pushed);
     let (driver, _next) = (waiter(door(&locks)).await, waiter(door(&locks)).await);
     store.fated(Fate::Hangs);
-    store.push(&Notice::Look);
+    store.push(&Notice::Changed);
     settle().await;
     driver.abort();
     store.fated(Fate::Works);

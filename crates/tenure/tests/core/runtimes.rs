@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure::{BootClock, BootTime, Clock, ErrorKind, Locker, Loss, Release, State};
+use tenure::{BootClock, BootTime, Clock, EndReason, ErrorKind, Locker, ReleaseOutcome, State};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
@@ -36,7 +36,7 @@ fn told_in_another_runtime(gone: bool) {
         let guard = locks.mutex("door").ttl(BRIEF).fixed_lease().acquire().await.unwrap();
         let lost = timeout(SOON, guard.run(std::future::pending::<()>())).await.expect("the work runs on");
         assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);
-        assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), Loss::Expired);
+        assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), EndReason::Expired);
         drop(guard);
         if !gone {
             // A runtime is taken to be undriven when its task is a second late.
@@ -44,9 +44,9 @@ fn told_in_another_runtime(gone: bool) {
         }
         let guard = locks.mutex("door").ttl(BRIEF).acquire().await.unwrap();
         tokio::time::sleep(AFTER).await;
-        assert_eq!((guard.state(), guard.loss()), (State::Held, None), "nobody renews");
+        assert_eq!((guard.state(), guard.end_reason()), (State::Held, None), "nobody renews");
         drop(other);
-        timeout(SOON, locks.settled()).await.expect("nobody clears up");
+        timeout(SOON, locks.flush_releases()).await.expect("nobody clears up");
     });
     drop(first);
     assert!(store.released().len() >= 2);
@@ -97,7 +97,7 @@ fn a_task_that_was_replaced_ends() {
     second.block_on(async {
         guard.extend(LONG * 2).await.unwrap();
         drop((guard, other));
-        timeout(SOON, locks.settled()).await.expect("nobody clears up");
+        timeout(SOON, locks.flush_releases()).await.expect("nobody clears up");
     });
     assert_eq!((store.renewals().len(), store.released().len()), (1, 2));
 }
@@ -140,9 +140,9 @@ fn a_program_that_panics_ends() {
     }));
     assert!(panicked.is_err());
     runtime().block_on(async {
-        timeout(SOON, locks.settled()).await.expect("nobody clears up");
+        timeout(SOON, locks.flush_releases()).await.expect("nobody clears up");
         let guard = locks.mutex("door").ttl(BRIEF).acquire().await.unwrap();
-        assert!(matches!(guard.release().await.unwrap(), Release::Released));
+        assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     });
 }
 
@@ -180,7 +180,7 @@ fn a_guard_dropped_outside_a_runtime_is_released() {
     let guard = runtime.block_on(locks.mutex("door").ttl(LONG).acquire()).unwrap();
     let token = lease_of(&guard).owner;
     drop(guard);
-    runtime.block_on(async { timeout(SOON, locks.settled()).await.expect("nobody clears up") });
+    runtime.block_on(async { timeout(SOON, locks.flush_releases()).await.expect("nobody clears up") });
     assert_eq!(store.released(), [token]);
 }
 
@@ -222,7 +222,7 @@ fn clean_ups_go_on_where_somebody_waits_for_them() {
     });
     store.fated(Fate::Works);
     second.block_on(async {
-        let mut settled = std::pin::pin!(locks.settled());
+        let mut settled = std::pin::pin!(locks.flush_releases());
         assert!(timeout(ms(20), settled.as_mut()).await.is_err(), "it is under way elsewhere");
         std::thread::spawn(move || drop(first)).join().unwrap();
         timeout(SOON, settled).await.expect("nobody clears up");

@@ -48,20 +48,20 @@ async fn what_cannot_work_is_refused_before_anything_is_sent() {
 #[tokio::test(start_paused = true)]
 async fn the_shortest_ttl_leaves_time_for_a_renewal() {
     let (machine, store, _) = world();
-    let locks = Locker::builder(store).clock(machine).drift(0.0).guard(Duration::ZERO).build().unwrap();
+    let locks = Locker::builder(store).clock(machine).drift(0.0).safety_margin(Duration::ZERO).build().unwrap();
     let door = |millis| locks.mutex("door").ttl(ms(millis));
     // Less 2 ms, of which clocks know nothing.
     refused(&door(303), "a renewal with its timeout of 200ms needs 301ms");
     door(304).check().unwrap();
     refused(&door(202).fixed_lease(), "too short");
     door(203).fixed_lease().check().unwrap();
-    refused(&door(304).guard(ms(1)), "1ms to stop work");
+    refused(&door(304).safety_margin(ms(1)), "1ms to stop work");
     assert_eq!(LIMIT, ms(200));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_shortest_ttl_is_the_stores() {
-    let locks = Locker::builder(MemoryStore::new()).drift(0.0).guard(Duration::ZERO).build().unwrap();
+    let locks = Locker::builder(MemoryStore::new()).drift(0.0).safety_margin(Duration::ZERO).build().unwrap();
     refused(&locks.mutex("door").ttl(Duration::from_micros(9_999)), "shorter than the 10ms this store can keep");
     locks.mutex("door").ttl(ms(10)).check().unwrap();
 }
@@ -82,11 +82,12 @@ async fn a_locker_is_checked_when_it_is_built() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_has_the_lockers_settings_or_its_own() {
     let (machine, store, _) = world();
-    let locks = Locker::builder(store).clock(machine).ttl(secs(20)).guard(secs(1)).drift(0.1).label("ours").build().unwrap();
+    let locks =
+        Locker::builder(store).clock(machine).ttl(secs(20)).safety_margin(secs(1)).drift(0.1).label("ours").build().unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     assert_eq!((guard.lease_remaining(), guard.remaining()), (secs(20), secs(20 - 2 - 1) - ms(2)));
     assert_eq!(guard.token().label(), Some("ours"));
-    let guard = locks.mutex("b").ttl(secs(40)).guard(secs(3)).label("own").acquire().await.unwrap();
+    let guard = locks.mutex("b").ttl(secs(40)).safety_margin(secs(3)).label("own").acquire().await.unwrap();
     assert_eq!((guard.lease_remaining(), guard.remaining()), (secs(40), secs(40 - 4 - 3) - ms(2)));
     assert_eq!((guard.token().label(), guard.name().as_str()), (Some("own"), "b"));
     assert!(guard.fence().is_some_and(|fence| fence.counter() == 2));

@@ -19,7 +19,7 @@ async fn an_unheard_grant_is_found_again_under_the_same_token() {
     store.fated(Fate::Works);
     let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
     let asked: BTreeSet<Owner> = store.acquires().into_iter().map(|(_, owner)| owner).collect();
-    assert_eq!(asked, BTreeSet::from([guard.token()]));
+    assert_eq!(asked, BTreeSet::from([guard.token().clone()]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,7 +47,7 @@ async fn a_try_that_is_unheard_says_so_and_is_cleared_up() {
         assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
         store.fated(Fate::Works);
         store.forget_calls();
-        timeout(SOON, locks.settled()).await.unwrap();
+        timeout(SOON, locks.flush_releases()).await.unwrap();
         assert_eq!(locks.list().await.unwrap(), [], "{fate:?}");
         assert_eq!(store.released().len(), 1, "{fate:?}: nothing of it can come later");
     }
@@ -76,7 +76,7 @@ async fn a_call_dropped_half_way_is_cleared_up() {
     store.fated(Fate::Hangs);
     assert!(timeout(ms(50), locks.mutex("door").ttl(LONG).acquire()).await.is_err());
     store.fated(Fate::Works);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     assert_eq!(locks.list().await.unwrap(), []);
 }
 
@@ -88,7 +88,7 @@ async fn nothing_is_cleared_up_where_nothing_can_be() {
     store.fated(Fate::Fails);
     assert!(!locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err().may_have_been_applied());
     store.fated(Fate::Works);
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!(store.released(), [], "a busy answer and a failed send leave nothing to release");
     assert_eq!(guard.state(), State::Held);
 }
@@ -109,7 +109,7 @@ async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, false));
     store.fated(Fate::Works);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     assert_eq!(locks.list().await.unwrap(), [], "the name was orphaned");
 }
 
@@ -122,7 +122,7 @@ async fn late_commands_are_cleared_up_after_until_they_cannot_come() {
     let error = locks.mutex("door").ttl(ttl).try_acquire().await.unwrap_err();
     assert!(error.may_have_been_applied());
     store.fated(Fate::Works);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     let took = machine.now().since(started);
     assert!(took >= ttl, "settled after {took:?}, when the acquire may still run");
     assert!(store.released().len() > 1);
@@ -144,7 +144,7 @@ async fn a_guard_does_not_forget_the_try_that_was_unheard() {
     let guard = waiting.await.unwrap().unwrap();
     let started = machine.now();
     drop(guard);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     assert!(machine.now().since(started) >= ttl, "the unheard acquire may still run");
 }
 
@@ -156,7 +156,7 @@ async fn answered_tries_are_not_cleared_up_after_for_ever() {
         assert!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none());
     }
     drop(guard);
-    timeout(secs(1), locks.settled()).await.expect("an answered release is repeated");
+    timeout(secs(1), locks.flush_releases()).await.expect("an answered release is repeated");
     assert_eq!(store.released().len(), 1);
 }
 
@@ -174,9 +174,9 @@ async fn a_grant_that_came_too_late_is_not_believed() {
     store.answer();
     let guard = timeout(SOON, waiting).await.unwrap().unwrap();
     assert_eq!(guard.state(), State::Held);
-    locks.settled().await;
+    locks.flush_releases().await;
     let asked = store.acquires();
-    assert!(asked.len() >= 2 && asked[0].1 != guard.token(), "the token of the late grant was used again");
+    assert!(asked.len() >= 2 && asked[0].1 != *guard.token(), "the token of the late grant was used again");
     assert!(store.released().contains(&asked[0].1), "what came too late was not given up");
 }
 
@@ -195,7 +195,7 @@ async fn a_given_token_whose_grant_came_too_late_is_told_as_unknown() {
     store.answer();
     let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
-    locks.settled().await;
+    locks.flush_releases().await;
     assert_eq!((store.acquires().len(), store.released().len()), (1, 0));
 }
 
@@ -235,7 +235,7 @@ async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
     store.called().await;
     store.fated(Fate::Works);
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     let unheard = &store.acquires()[0].1;
     assert!(store.released().contains(unheard), "it may run late, and nobody would know of it");
 }
@@ -251,6 +251,6 @@ async fn a_place_is_cleared_up_for_as_long_as_it_may_stand() {
     waiting.abort();
     tokio::time::sleep(ms(1_800)).await;
     store.fated(Fate::Works);
-    timeout(SOON, locks.settled()).await.unwrap();
+    timeout(SOON, locks.flush_releases()).await.unwrap();
     assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters, 0);
 }

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::{Acquired, BootTime, Busy, Clock, ErrorKind, Holder, Owner, Share, Waiting};
+use tenure::store::{AcquireReply, Busy};
+use tenure::{BootTime, Clock, ErrorKind, Holder, Owner, Share, Waiting};
 use tokio::time::timeout;
 
 use crate::fickle::{Call, Fate, Fickle, Hints};
@@ -37,10 +38,10 @@ fn pauses(store: &Fickle) -> Vec<Duration> {
     times.windows(2).map(|pair| pair[1].since(pair[0])).collect()
 }
 
-fn busy(label: &str, ttl: Option<Duration>, recheck: Duration) -> Acquired {
+fn busy(label: &str, ttl: Option<Duration>, recheck: Duration) -> AcquireReply {
     let owner = Owner::from_bytes(format!("{label}.{}", "0".repeat(32)).into_bytes());
-    let holder = Holder { owner, share: Share::MUTEX, fence: None, ttl, age: None };
-    Acquired::Busy(Busy { ahead: None, recheck, mark: None, holder: Some(holder) })
+    let holder = Holder::new(owner, Share::MUTEX).with_ttl(ttl);
+    AcquireReply::Busy(Busy::new(recheck).with_holder(holder))
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,7 +124,7 @@ async fn a_waiter_without_hints_looks_at_the_interval() {
             store.forget_calls();
             let mut acquire = locks.mutex("door").ttl(LONG).wait(LONG);
             if let Some(own) = own {
-                acquire = acquire.recheck(own);
+                acquire = acquire.poll_interval(own);
             }
             assert_eq!(acquire.acquire().await.unwrap_err().kind(), ErrorKind::TimedOut);
             let mut pauses = pauses(&store);
@@ -152,7 +153,7 @@ async fn a_waiter_is_there_when_a_lease_ends() {
     let started = machine.now();
     let held = locks.mutex("door").ttl(secs(2)).fixed_lease().acquire().await.unwrap();
     store.forget_calls();
-    let _guard = locks.mutex("door").ttl(LONG).recheck(LONG).acquire().await.unwrap();
+    let _guard = locks.mutex("door").ttl(LONG).poll_interval(LONG).acquire().await.unwrap();
     let waited = machine.now().since(started);
     assert!(waited >= secs(2) && waited <= secs(2) + ms(5), "{waited:?}");
     assert_eq!(store.acquires().len(), 4, "busy, queued once the watch is armed, a heartbeat, granted");
@@ -164,7 +165,7 @@ async fn a_waiter_is_there_when_a_lease_ends() {
 async fn a_hint_ends_the_pause() {
     let (machine, _store, locks) = world();
     let held = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
-    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).recheck(LONG).acquire());
+    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).poll_interval(LONG).acquire());
     tokio::time::sleep(secs(3)).await;
     assert!(!waiting.is_finished());
     let freed = machine.now();
@@ -199,7 +200,7 @@ async fn an_observer_hears_of_each_holder_once() {
     let _guard = locks.mutex("door").ttl(LONG).on_wait(told.observer()).acquire().await.unwrap();
     assert_eq!(told.all(), ["busy Some(\"first\")", "busy Some(\"second\")", "busy Some(\"first\")"]);
     // One that nobody can name is told as well, once.
-    let (told, unknown) = (Told::default(), Acquired::Busy(Busy { ahead: None, recheck: every, mark: None, holder: None }));
+    let (told, unknown) = (Told::default(), AcquireReply::Busy(Busy::new(every)));
     store.answers([unknown.clone(), unknown.clone(), unknown]);
     let _other = locks.mutex("gate").ttl(LONG).on_wait(told.observer()).acquire().await.unwrap();
     assert_eq!(told.all(), ["busy None"]);
@@ -230,7 +231,7 @@ async fn a_reader_behind_a_writer_who_waits_is_told_of_the_writer() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_takes_no_part_is_asked_again_when_it_does() {
     let (machine, store, locks) = world();
-    let refused = || Acquired::Refused { until: secs(7), why: "it may have forgotten leases".to_owned() };
+    let refused = || AcquireReply::Refused { until: secs(7), why: "it may have forgotten leases".to_owned() };
     store.answers([refused()]);
     let started = machine.now();
     let _guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
@@ -246,12 +247,12 @@ async fn a_store_that_takes_no_part_is_asked_again_when_it_does() {
 #[tokio::test(start_paused = true)]
 async fn extreme_settings_neither_panic_nor_spin() {
     let (machine, store, locks) = world();
-    let _guard = locks.mutex("door").ttl(LONG).max_hold(Duration::MAX).guard(secs(1)).acquire().await.unwrap();
-    let endless = locks.mutex("door").ttl(LONG).wait(Duration::MAX).recheck(Duration::MAX).acquire();
+    let _guard = locks.mutex("door").ttl(LONG).max_hold(Duration::MAX).safety_margin(secs(1)).acquire().await.unwrap();
+    let endless = locks.mutex("door").ttl(LONG).wait(Duration::MAX).poll_interval(Duration::MAX).acquire();
     assert!(timeout(ms(50), endless).await.is_err());
     store.forget_calls();
-    let spinning = locker(&machine, &store).mutex("door").ttl(LONG).recheck(Duration::ZERO).acquire();
+    let spinning = locker(&machine, &store).mutex("door").ttl(LONG).poll_interval(Duration::ZERO).acquire();
     assert!(timeout(ms(50), spinning).await.is_err());
     assert!(store.acquires().len() <= 70, "{} looks in 50 ms", store.acquires().len());
-    assert!(locks.mutex("door").guard(Duration::MAX).acquire().await.is_err());
+    assert!(locks.mutex("door").safety_margin(Duration::MAX).acquire().await.is_err());
 }

@@ -26,7 +26,7 @@ impl Record {
         let record = std::str::from_utf8(value).ok().and_then(read);
         record.map(Some).ok_or_else(|| {
             let what = "the value at the name is a record that this version of tenure cannot read";
-            Error::new(ErrorKind::Mismatch, what).fix("use one version of tenure, or another name")
+            Error::new(ErrorKind::Mismatch, what).with_hint("use one version of tenure, or another name")
         })
     }
 }
@@ -62,7 +62,7 @@ fn waiter(fields: &mut Split<'_, char>) -> Option<Waiter> {
         "" => String::new(),
         shown => String::from_utf8(shown.parse::<Owner>().ok()?.as_bytes().to_vec()).ok()?,
     };
-    Some(Waiter { number, owner, share, keep, claim, until, wake })
+    Some(Waiter { number, owner, share, entry_ttl: keep, handoff_ttl: claim, until, wake })
 }
 
 fn share(fields: &mut Split<'_, char>) -> Option<Share> {
@@ -85,7 +85,7 @@ impl fmt::Display for Record {
             let (word, weight, capacity) = (if *lingers { "lingers" } else { "holds" }, share.weight(), share.capacity());
             write!(f, "\n{word}\t{weight}\t{capacity}\t{counter}\t{}\t{}\t{owner}", since.as_micros(), until.as_micros())?;
         }
-        for Waiter { number, owner, share, keep, claim, until, wake } in self.waiters() {
+        for Waiter { number, owner, share, entry_ttl: keep, handoff_ttl: claim, until, wake } in self.waiters() {
             let (weight, capacity) = (share.weight(), share.capacity());
             let [keep, claim, until] = [keep, claim, until].map(Duration::as_micros);
             let wake = Owner::from_bytes(wake.as_bytes());
@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn what_is_written_reads_back() {
         let ms = Duration::from_millis;
-        let owners = [Owner::mint("web 1").unwrap(), Owner::from_bytes(&b"\xff\t\n"[..]), Owner::mint("").unwrap().lingering()];
+        let owners =
+            [Owner::generate("web 1").unwrap(), Owner::from_bytes(&b"\xff\t\n"[..]), Owner::generate("").unwrap().lingering()];
         let share = Share::permits(2, 7).unwrap();
         let holders: Vec<Held> = owners
             .iter()
@@ -116,8 +117,8 @@ mod tests {
                 number,
                 owner: owner.clone(),
                 share,
-                keep: ms(2),
-                claim: ms(3),
+                entry_ttl: ms(2),
+                handoff_ttl: ms(3),
                 until: ms(4),
                 wake: if number == 1 { String::new() } else { "app\tone\n:wake".to_owned() },
             })

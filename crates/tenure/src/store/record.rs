@@ -2,7 +2,7 @@
 //!
 //! For authors of stores. A store that only has compare-and-swap (a version column, `WATCH`, memcached's `cas`) or a lock of its
 //! own reads the [`Record`] of a name, lets one call change it, and writes it back if nobody else did meanwhile; all that
-//! [`Store::acquire`](crate::Store::acquire) promises about shares and queues is kept here, once. Nothing in this module looks at a
+//! [`Store::acquire`](crate::store::Store::acquire) promises about shares and queues is kept here, once. Nothing in this module looks at a
 //! clock or counts grants: both are the store's. Points in time are [`Duration`]s since an epoch that the store chooses and
 //! keeps, on one clock for everybody who uses the record.
 //!
@@ -11,15 +11,13 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tenure::record::{Answer, Record};
-//! use tenure::{Owner, Place, Request, Share};
+//! use tenure::store::Request;
+//! use tenure::store::record::{Answer, Record};
+//! use tenure::{Owner, Share};
 //!
 //! let now = Duration::from_secs(7); // the store's clock
 //! let mut counter = 41; // kept beside the record
-//! let request = Request {
-//!     name: "door".parse()?, owner: Owner::mint("me")?, share: Share::MUTEX, ttl: Duration::from_secs(30),
-//!     place: Place::None, repeatable: true, from: None,
-//! };
+//! let request = Request::new("door".parse()?, Owner::generate("me")?, Share::MUTEX, Duration::from_secs(30));
 //! let mut record = Record::default();
 //! let turn = record.acquire(&request, "", now, &mut || { counter += 1; counter })?;
 //! assert!(matches!(turn.answer, Answer::Granted(grant) if grant.fence.unwrap().counter() == 42));
@@ -40,7 +38,8 @@ use self::holders::Holders;
 pub use self::listeners::Listeners;
 use self::queue::Queue;
 pub use self::queue::Waiter;
-use crate::{Acquired, Busy, Error, ErrorKind, Fence, Grant, Holder, Owner, Place, Released, Renewal, Request};
+use crate::store::{AcquireReply, Busy, Enqueue, Grant, ReleaseReply, RenewReply, Request};
+use crate::{Error, ErrorKind, Fence, Holder, Owner};
 
 /// One call serves no more waiters than this; the next call goes on.
 const SERVED_AT_ONCE: usize = 128;
@@ -57,8 +56,9 @@ pub struct Record {
 
 /// What a call made of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 #[must_use = "those who were served have to be told"]
-pub struct Turn<T> {
+pub struct Change<T> {
     /// For the caller.
     pub answer: T,
     /// Waiters, other than the caller, who hold now.
@@ -67,23 +67,24 @@ pub struct Turn<T> {
     pub freed: bool,
 }
 
-impl Turn<Answer> {
+impl Change<Answer> {
     /// The turn of a request that was granted; `None` for another.
-    pub fn granted(self) -> Option<Turn<Grant>> {
+    pub fn granted(self) -> Option<Change<Grant>> {
         let Answer::Granted(answer) = self.answer else { return None };
-        Some(Turn { answer, served: self.served, freed: self.freed })
+        Some(Change { answer, served: self.served, freed: self.freed })
     }
 }
 
 /// A waiter that was handed its share.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Served {
     /// To whom.
     pub owner: Owner,
     /// The number of the grant.
     pub counter: u64,
     /// For how long, until it is renewed or asked for again.
-    pub claim: Duration,
+    pub handoff_ttl: Duration,
     /// How the store finds the waiter.
     pub wake: String,
 }
@@ -96,18 +97,20 @@ pub enum Answer {
     /// It is not.
     Busy {
         /// How many wait in front of the place this owner has; `None` where it has none.
-        ahead: Option<u32>,
+        position: Option<u32>,
         /// Of those who hold, the one whose lease ends first.
         holder: Option<Holder>,
     },
 }
 
 impl Answer {
-    /// The answer of a store; `recheck` and `mark` are those of [`Busy`].
-    pub fn acquired(self, recheck: Duration, mark: Option<u64>) -> Acquired {
+    /// The answer of a store; `poll_interval` and `grant_seq` are those of [`Busy`].
+    pub fn acquired(self, recheck: Duration, mark: Option<u64>) -> AcquireReply {
         match self {
-            Self::Granted(grant) => Acquired::Granted(grant),
-            Self::Busy { ahead, holder } => Acquired::Busy(Busy { ahead, recheck, mark, holder }),
+            Self::Granted(grant) => AcquireReply::Granted(grant),
+            Self::Busy { position: ahead, holder } => {
+                AcquireReply::Busy(Busy { position: ahead, poll_interval: recheck, grant_seq: mark, holder })
+            }
         }
     }
 }
@@ -128,7 +131,7 @@ impl Record {
         self.queue.iter()
     }
 
-    /// What [`Store::inspect`](crate::Store::inspect) tells: those who hold at `now`, and how many wait.
+    /// What [`Store::inspect`](crate::store::Store::inspect) tells: those who hold at `now`, and how many wait.
     pub fn inspect(&self, now: Duration) -> (Vec<Holder>, u64) {
         let holders = self.holders().filter(|held| held.until > now).map(|held| held.holder(now)).collect();
         (holders, self.waiters().filter(|waiter| waiter.until > now).map(|_| 1).sum())
@@ -145,7 +148,7 @@ impl Record {
         self.holders.first().is_none() && self.queue.is_empty()
     }
 
-    /// Asks for a share, as [`Store::acquire`](crate::Store::acquire) says. `wake` is how the store finds the asker if it comes to
+    /// Asks for a share, as [`Store::acquire`](crate::store::Store::acquire) says. `wake` is how the store finds the asker if it comes to
     /// wait, and `next` gives the number of the next grant.
     ///
     /// An owner that was given is never queued: two who gave the same would have one place.
@@ -159,15 +162,15 @@ impl Record {
         wake: &str,
         now: Duration,
         next: &mut dyn FnMut() -> u64,
-    ) -> Result<Turn<Answer>, Error> {
+    ) -> Result<Change<Answer>, Error> {
         self.expire(now);
         self.check(request)?;
-        if request.place != Place::None {
+        if request.enqueue != Enqueue::No {
             self.queue.refresh(&request.owner, wake, now);
         }
         let mut served = self.serve(now, next);
         let mut freed = false;
-        let found = self.holders.get(&request.owner).filter(|_| request.repeatable).or_else(|| self.taken_over(request)).cloned();
+        let found = self.holders.get(&request.owner).filter(|_| request.generated).or_else(|| self.taken_over(request)).cloned();
         let granted = match found {
             Some(held) if !held.lingers => {
                 served.retain(|served| served.owner != request.owner);
@@ -187,34 +190,40 @@ impl Record {
             Some(held) => self.grant(request, held),
             None => self.busy(request, wake, now),
         };
-        Ok(Turn { answer, served, freed })
+        Ok(Change { answer, served, freed })
     }
 
     /// Makes the owner's lease last at least `ttl` from now.
-    pub fn renew(&mut self, owner: &Owner, ttl: Duration, now: Duration) -> Renewal {
+    pub fn renew(&mut self, owner: &Owner, ttl: Duration, now: Duration) -> RenewReply {
         self.expire(now);
         match self.holders.get(owner).filter(|held| !held.lingers).cloned() {
             Some(held) => {
                 self.holders.put(Held { until: held.until.max(end(now, ttl)), ..held });
-                Renewal::Renewed
+                RenewReply::Renewed
             }
-            None => Renewal::Gone,
+            None => RenewReply::Gone,
         }
     }
 
     /// Gives up the owner's share and place, and serves those who wait. With a `linger` the share stays taken that long, by
     /// nobody; releasing its [`lingering`](Owner::lingering) value ends that.
-    pub fn release(&mut self, owner: &Owner, linger: Duration, now: Duration, next: &mut dyn FnMut() -> u64) -> Turn<Released> {
+    pub fn release(
+        &mut self,
+        owner: &Owner,
+        linger: Duration,
+        now: Duration,
+        next: &mut dyn FnMut() -> u64,
+    ) -> Change<ReleaseReply> {
         self.expire(now);
         let left = self.queue.leave(owner);
         let held = self.holders.remove(owner);
         let gave_up = left || held.is_some();
-        let answer = if gave_up || self.lingers_after(owner) { Released::Released } else { Released::NotHeld };
+        let answer = if gave_up || self.lingers_after(owner) { ReleaseReply::Released } else { ReleaseReply::NotHeld };
         if let Some(held) = held.filter(|held| !held.lingers && !linger.is_zero()) {
             self.holders.put(Held { owner: owner.lingering(), until: end(now, linger), lingers: true, ..held });
         }
         let served = self.serve(now, next);
-        Turn { answer, served, freed: gave_up && self.has_room() }
+        Change { answer, served, freed: gave_up && self.has_room() }
     }
 
     /// Serves the heads of the queue while their shares fit. One that does not fit blocks all behind it, so that a stream of small
@@ -222,11 +231,12 @@ impl Record {
     fn serve(&mut self, now: Duration, next: &mut dyn FnMut() -> u64) -> Vec<Served> {
         let mut served = Vec::new();
         while served.len() < SERVED_AT_ONCE
-            && let Some(Waiter { owner, share, claim, wake, .. }) = self.queue.next_if(|head| self.holders.fits(head.share))
+            && let Some(Waiter { owner, share, handoff_ttl: claim, wake, .. }) =
+                self.queue.next_if(|head| self.holders.fits(head.share))
         {
             let counter = next();
             self.holders.put(Held { owner: owner.clone(), share, counter, since: now, until: end(now, claim), lingers: false });
-            served.push(Served { owner, counter, claim, wake });
+            served.push(Served { owner, counter, handoff_ttl: claim, wake });
         }
         served
     }
@@ -237,12 +247,12 @@ impl Record {
         let known = self.holders.first().map(|held| held.share).or_else(|| self.queue.first().map(|waiter| waiter.share));
         if let Some(known) = known.filter(|known| known.capacity() != share.capacity()) {
             let what = format!("{name:?} is in use as {}, and cannot be {} as well", known.kind(), share.kind());
-            return Err(Error::new(ErrorKind::Mismatch, what).fix("use one kind of lock for a name"));
+            return Err(Error::new(ErrorKind::Mismatch, what).with_hint("use one kind of lock for a name"));
         }
         let has = self.holders.get(owner).map(|held| held.share).or_else(|| self.queue.get(owner).map(|waiter| waiter.share));
-        match has.filter(|has| request.repeatable && has.weight() < share.weight()) {
+        match has.filter(|has| request.generated && has.weight() < share.weight()) {
             Some(has) => Err(Error::invalid(format!("a share of {name:?} cannot grow from {has:?} to {share:?}"))
-                .fix("release it first and take the larger share, or take that from the start")),
+                .with_hint("release it first and take the larger share, or take that from the start")),
             None => Ok(()),
         }
     }
@@ -270,24 +280,32 @@ impl Record {
     }
 
     fn busy(&mut self, request: &Request, wake: &str, now: Duration) -> Answer {
-        if let Place::Join { keep, claim } = request.place
+        if let Enqueue::Join { entry_ttl: keep, handoff_ttl: claim } = request.enqueue
             && self.may_join(request)
         {
             let (owner, share, until) = (request.owner.clone(), request.share, end(now, keep));
-            self.queue.join(Waiter { number: 0, owner, share, keep, claim, until, wake: wake.to_owned() });
+            self.queue.join(Waiter {
+                number: 0,
+                owner,
+                share,
+                entry_ttl: keep,
+                handoff_ttl: claim,
+                until,
+                wake: wake.to_owned(),
+            });
         }
-        let ahead = self.queue.ahead(&request.owner);
-        Answer::Busy { ahead, holder: self.holders.first().map(|held| held.holder(now)) }
+        let ahead = self.queue.position_of(&request.owner);
+        Answer::Busy { position: ahead, holder: self.holders.first().map(|held| held.holder(now)) }
     }
 
     /// A heartbeat gets nothing but what its place was handed: without a place its token is used up.
     fn is_free_for(&self, request: &Request) -> bool {
-        let asks = request.from.is_none() && request.place != Place::Keep;
+        let asks = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
         asks && self.queue.is_empty() && self.holders.fits(request.share) && self.is_new(&request.owner)
     }
 
     fn may_join(&self, request: &Request) -> bool {
-        let asks = request.from.is_none() && request.repeatable;
+        let asks = request.from.is_none() && request.generated;
         asks && self.queue.get(&request.owner).is_none() && self.is_new(&request.owner)
     }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
-use crate::record::{Listeners, Record, Turn};
-use crate::{Acquired, BootClock, Clock, Entry, Error, Features, Grant, Lease, Name, Notice, Released, Renewal, Request, Store};
+use crate::store::record::{Change, Listeners, Record};
+use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use crate::{BootClock, Clock, Entry, Error, Lease, Name};
 
 /// Those who wait are told, so a look is for a place's heartbeat and for leases that end by themselves.
 const RECHECK: Duration = Duration::from_secs(1);
@@ -52,7 +53,7 @@ impl MemoryStore {
         self.clock.now().since_boot()
     }
 
-    fn tell<T>(&self, name: &Name, turn: Turn<T>) -> T {
+    fn tell<T>(&self, name: &Name, turn: Change<T>) -> T {
         self.listeners.tell(name, &turn, |_, _| ());
         turn.answer
     }
@@ -88,12 +89,12 @@ impl Held {
     }
 
     /// Grants all requests or none.
-    fn all(&mut self, requests: &[Request], now: Duration) -> Result<Option<Vec<Turn<Grant>>>, Error> {
+    fn all(&mut self, requests: &[Request], now: Duration) -> Result<Option<Vec<Change<Grant>>>, Error> {
         let names = requests.iter().map(|request| &request.name);
         let before: Vec<(Name, Option<Record>)> = names.map(|name| (name.clone(), self.names.get(name).cloned())).collect();
         let one = |request: &Request| {
             let turn = self.with(&request.name, |record, next| record.acquire(request, "", now, next));
-            turn.map(Turn::granted)
+            turn.map(Change::granted)
         };
         // All are looked at, also when one is known to be busy: one of another kind is an error.
         let turns: Result<Vec<Option<_>>, Error> = requests.iter().map(one).collect();
@@ -126,21 +127,16 @@ impl Held {
 #[async_trait]
 impl Store for MemoryStore {
     fn features(&self) -> Features {
-        Features {
-            fence: true,
-            shares: true,
-            queue: true,
-            cohort: true,
-            push: true,
-            server_clock: true,
-            late_commands: false,
-            min_ttl: Duration::from_millis(10),
-            max_name: Name::MAX_BYTES,
-            operation_timeout: None,
-        }
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_cohort(true)
+            .with_push(true)
+            .with_server_clock(true)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Acquired, Error> {
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let now = self.now();
         let (turn, mark) = {
             let mut held = self.held();
@@ -163,14 +159,14 @@ impl Store for MemoryStore {
         Ok(grants)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<Renewal, Error>> {
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let now = self.now();
         let mut held = self.held();
         let mut renew = |Lease { name, owner, ttl, .. }: &Lease| held.with(name, |record, _| record.renew(owner, *ttl, now));
         leases.iter().map(|lease| Ok(renew(lease))).collect()
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let now = self.now();
         let turn = self.held().with(&lease.name, |record, next| record.release(&lease.owner, linger, now, next));
         Ok(self.tell(&lease.name, turn))

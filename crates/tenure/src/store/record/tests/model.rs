@@ -40,7 +40,7 @@ enum Told {
     Failed(ErrorKind),
     Renewed,
     Gone,
-    Released(Released),
+    Released(ReleaseReply),
 }
 
 type Said = (Told, Vec<(Owner, u64, u64)>, bool);
@@ -90,7 +90,7 @@ impl Lists {
 
     fn acquire(&mut self, request: &Request, now: u64) -> Said {
         self.drop_dead(now);
-        let Request { owner, share, ttl, repeatable, .. } = request;
+        let Request { owner, share, ttl, generated: repeatable, .. } = request;
         let shares = self.held.iter().map(|lease| (&lease.owner, lease.share));
         let mut shares = shares.chain(self.queue.iter().map(|place| (&place.owner, place.share)));
         if shares.clone().any(|(_, other)| other.capacity() != share.capacity()) {
@@ -99,7 +99,7 @@ impl Lists {
         if *repeatable && shares.any(|(of, has)| of == owner && has.weight() < share.weight()) {
             return (Told::Failed(ErrorKind::Invalid), Vec::new(), false);
         }
-        let place = self.queue.iter_mut().find(|place| place.owner == *owner && request.place != Place::None);
+        let place = self.queue.iter_mut().find(|place| place.owner == *owner && request.enqueue != Enqueue::No);
         if let Some(place) = place {
             place.until = now + place.keep;
         }
@@ -129,13 +129,13 @@ impl Lists {
             return (Told::Granted { counter }, served, freed);
         }
         let new = request.from.is_none() && !self.known(owner);
-        if new && request.place != Place::Keep && self.queue.is_empty() && self.fits(*share) {
+        if new && request.enqueue != Enqueue::Heartbeat && self.queue.is_empty() && self.fits(*share) {
             let counter = self.count();
             self.held.push(Lease { owner: owner.clone(), share: *share, counter, since: now, until, lingers: false });
             return (Told::Granted { counter }, served, false);
         }
         let has_place = self.queue.iter().any(|place| place.owner == *owner);
-        if let Place::Join { keep, claim } = request.place
+        if let Enqueue::Join { entry_ttl: keep, handoff_ttl: claim } = request.enqueue
             && new
             && *repeatable
             && !has_place
@@ -170,20 +170,20 @@ impl Lists {
             self.held.push(Lease { owner: owner.lingering(), until: now + linger, lingers: true, ..lease });
         }
         let served = self.serve(now);
-        let released = if gave_up || lingers { Released::Released } else { Released::NotHeld };
+        let released = if gave_up || lingers { ReleaseReply::Released } else { ReleaseReply::NotHeld };
         (Told::Released(released), served, gave_up && self.is_open())
     }
 }
 
-fn said<T>(turn: Turn<T>, told: impl FnOnce(T) -> Told) -> Said {
-    let served = turn.served.into_iter().map(|served| (served.owner, served.counter, seconds(served.claim))).collect();
+fn said<T>(turn: Change<T>, told: impl FnOnce(T) -> Told) -> Said {
+    let served = turn.served.into_iter().map(|served| (served.owner, served.counter, seconds(served.handoff_ttl))).collect();
     (told(turn.answer), served, turn.freed)
 }
 
 fn told(answer: Answer) -> Told {
     match answer {
         Answer::Granted(grant) => Told::Granted { counter: grant.fence.unwrap().counter() },
-        Answer::Busy { ahead, holder } => Told::Busy { ahead, holder: holder.is_some() },
+        Answer::Busy { position: ahead, holder } => Told::Busy { ahead, holder: holder.is_some() },
     }
 }
 
@@ -194,13 +194,13 @@ fn random_request(random: &mut fastrand::Rng, capacity: u32) -> Request {
         serde_json::from_value(serde_json::json!({ "weight": weights[random.usize(..3)], "capacity": capacity })).unwrap();
     let span = |random: &mut fastrand::Rng| Duration::from_secs(random.u64(1..9));
     let place = match random.u8(..5) {
-        0 | 1 => Place::Join { keep: span(random), claim: span(random) },
-        2 | 3 => Place::Keep,
-        _ => Place::None,
+        0 | 1 => Enqueue::Join { entry_ttl: span(random), handoff_ttl: span(random) },
+        2 | 3 => Enqueue::Heartbeat,
+        _ => Enqueue::No,
     };
     let from = (random.u8(..8) == 0).then(|| owner(OWNERS[random.usize(..7)]));
     let (name, owner) = (Name::new("door").unwrap(), owner(OWNERS[random.usize(..7)]));
-    Request { name, owner, share, ttl: span(random), place, repeatable: random.u8(..6) > 0, from }
+    Request { name, owner, share, ttl: span(random), enqueue: place, generated: random.u8(..6) > 0, from }
 }
 
 /// Any calls in any order are answered as by the lists, and never is more given than there is.
@@ -219,8 +219,8 @@ fn the_record_is_as_the_lists() {
                 0 => {
                     let renewal = desk.record.renew(&who, Duration::from_secs(span), desk.now);
                     let told = match renewal {
-                        Renewal::Renewed => Told::Renewed,
-                        Renewal::Gone => Told::Gone,
+                        RenewReply::Renewed => Told::Renewed,
+                        RenewReply::Gone => Told::Gone,
                     };
                     (format!("renew {who} {span}"), (told, Vec::new(), false), lists.renew(&who, span, now))
                 }

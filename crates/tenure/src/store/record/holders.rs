@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::setters::setters;
 use crate::{Fence, Holder, Owner, Share};
 
 /// One who holds a share, as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Held {
     /// The owner; while the share lingers, the owner's [`lingering`](Owner::lingering) value.
     pub owner: Owner,
@@ -23,7 +25,12 @@ pub struct Held {
 }
 
 impl Held {
-    /// What [`Store::inspect`](crate::Store::inspect) tells of it at `now`.
+    /// A holder that was granted its share at `since`, and keeps it until `until` unless it is renewed or given up.
+    pub const fn new(owner: Owner, share: Share, counter: u64, since: Duration, until: Duration) -> Self {
+        Self { owner, share, counter, since, until, lingers: false }
+    }
+
+    /// What [`Store::inspect`](crate::store::Store::inspect) tells of it at `now`.
     pub fn holder(&self, now: Duration) -> Holder {
         Holder {
             owner: self.owner.clone(),
@@ -33,6 +40,13 @@ impl Held {
             age: (self.counter > 0).then(|| now.saturating_sub(self.since)),
         }
     }
+}
+
+setters! { Held:
+    with_owner(owner: Owner),
+    with_share(share: Share),
+    with_until(until: Duration),
+    with_lingers(lingers: bool),
 }
 
 #[derive(Clone, Debug, Default)]

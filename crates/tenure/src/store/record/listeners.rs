@@ -9,13 +9,14 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tokio::sync::mpsc;
 
-use super::Turn;
-use crate::{Fence, Name, Notice, Owner, Request};
+use super::Change;
+use crate::store::{Notice, Request};
+use crate::{Fence, Name, Owner};
 
 /// More than one notice says no more than one does: look.
 const PENDING: usize = 2;
 
-/// The streams of [`Store::watch`](crate::Store::watch) within one process, for stores without a push of their own. Clones are
+/// The streams of [`Store::watch`](crate::store::Store::watch) within one process, for stores without a push of their own. Clones are
 /// the same.
 #[derive(Clone, Default)]
 pub struct Listeners(Arc<Mutex<State>>);
@@ -53,17 +54,20 @@ impl Listeners {
 
     /// Tells what a call made of `name`: a grant to whom it was handed, a look to all if it is free. `elsewhere` is given
     /// those who were served and do not listen here, with the notice.
-    pub fn tell<T>(&self, name: &Name, turn: &Turn<T>, mut elsewhere: impl FnMut(&str, Notice)) {
+    pub fn tell<T>(&self, name: &Name, turn: &Change<T>, mut elsewhere: impl FnMut(&str, Notice)) {
         for served in &turn.served {
-            let (owner, claim) = (served.owner.clone(), served.claim);
-            let notice =
-                Fence::from_counter(served.counter).map_or(Notice::Look, |fence| Notice::Granted { owner, fence, claim });
+            let (owner, claim) = (served.owner.clone(), served.handoff_ttl);
+            let notice = Fence::from_counter(served.counter).map_or(Notice::Changed, |fence| Notice::Granted {
+                owner,
+                fence,
+                handoff_ttl: claim,
+            });
             if !self.notify(name, Some(&served.owner), &notice) {
                 elsewhere(&served.wake, notice);
             }
         }
         if turn.freed {
-            self.notify(name, None, &Notice::Look);
+            self.notify(name, None, &Notice::Changed);
         }
     }
 
@@ -113,17 +117,18 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::record::Served;
-    use crate::{Place, Share};
+    use crate::Share;
+    use crate::store::Enqueue;
+    use crate::store::record::Served;
 
     fn request(name: &str, owner: &str) -> Request {
         let (name, owner) = (Name::new(name).unwrap(), Owner::from_bytes(owner.as_bytes()));
-        Request { name, owner, share: Share::MUTEX, ttl: Duration::ZERO, place: Place::None, repeatable: true, from: None }
+        Request { name, owner, share: Share::MUTEX, ttl: Duration::ZERO, enqueue: Enqueue::No, generated: true, from: None }
     }
 
-    fn served(owner: &str, counter: u64) -> Turn<()> {
-        let (owner, claim) = (Owner::from_bytes(owner.as_bytes()), Duration::from_secs(1));
-        Turn { answer: (), served: vec![Served { owner, counter, claim, wake: "there".into() }], freed: false }
+    fn served(owner: &str, counter: u64) -> Change<()> {
+        let (owner, handoff_ttl) = (Owner::from_bytes(owner.as_bytes()), Duration::from_secs(1));
+        Change { answer: (), served: vec![Served { owner, counter, handoff_ttl, wake: "there".into() }], freed: false }
     }
 
     #[test]
@@ -136,8 +141,11 @@ mod tests {
             .collect();
         listeners.tell(&door.name, &served("b", 7), |_, _| panic!("it is here"));
         let told: Vec<_> = to_all.iter_mut().map(|notices| notices.next().now_or_never().flatten()).collect();
-        let grant =
-            Notice::Granted { owner: door.owner.clone(), fence: Fence::from_counter(7).unwrap(), claim: Duration::from_secs(1) };
+        let grant = Notice::Granted {
+            owner: door.owner.clone(),
+            fence: Fence::from_counter(7).unwrap(),
+            handoff_ttl: Duration::from_secs(1),
+        };
         assert_eq!(told, [Some(grant.clone()), Some(grant), None, None, None]);
     }
 
@@ -150,7 +158,7 @@ mod tests {
         assert!(matches!(&elsewhere[..], [(wake, Notice::Granted { .. })] if wake == "there"), "{elsewhere:?}");
         drop(stream);
         listeners.tell(&request("door", "b").name, &served("b", 0), |_, notice| elsewhere.push((String::new(), notice)));
-        assert_eq!(elsewhere[1].1, Notice::Look, "a number that is no fence");
+        assert_eq!(elsewhere[1].1, Notice::Changed, "a number that is no fence");
         assert_eq!(format!("{listeners:?}"), "Listeners { names: 0, .. }", "one that has left is kept in mind");
     }
 
@@ -160,10 +168,10 @@ mod tests {
         let (mut first, mut second) = (listeners.listen(&request("door", "a")), listeners.listen(&request("door", "b")));
         let mut other = listeners.listen(&request("gate", "a"));
         for _ in 0..100 {
-            listeners.tell(&request("door", "z").name, &Turn { answer: (), served: Vec::new(), freed: true }, |_, _| ());
+            listeners.tell(&request("door", "z").name, &Change { answer: (), served: Vec::new(), freed: true }, |_, _| ());
         }
         for notices in [&mut first, &mut second] {
-            assert_eq!(notices.next().now_or_never(), Some(Some(Notice::Look)));
+            assert_eq!(notices.next().now_or_never(), Some(Some(Notice::Changed)));
         }
         assert_eq!(other.next().now_or_never(), None);
     }

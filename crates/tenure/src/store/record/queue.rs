@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::setters::setters;
 use crate::{Owner, Share};
 
 /// One who waits, as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Waiter {
     /// Orders those who wait; rises from place to place, and begins anew when the queue was empty.
     pub number: u64,
@@ -15,13 +17,27 @@ pub struct Waiter {
     /// How much it waits for. A place keeps the share it was made for.
     pub share: Share,
     /// How long the place lives from each heartbeat.
-    pub keep: Duration,
+    pub entry_ttl: Duration,
     /// The ttl of a lease handed to it: the waiter's own number, whoever serves it.
-    pub claim: Duration,
+    pub handoff_ttl: Duration,
     /// When the place lapses.
     pub until: Duration,
     /// How the store finds the waiter. Means nothing here.
     pub wake: String,
+}
+
+impl Waiter {
+    /// An entry that lapses at `until`.
+    pub const fn new(number: u64, owner: Owner, share: Share, until: Duration) -> Self {
+        let (entry_ttl, handoff_ttl) = (Duration::ZERO, Duration::ZERO);
+        Self { number, owner, share, entry_ttl, handoff_ttl, until, wake: String::new() }
+    }
+}
+
+setters! { Waiter:
+    with_entry_ttl(entry_ttl: Duration),
+    with_handoff_ttl(handoff_ttl: Duration),
+    with_wake(wake: String),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -50,7 +66,7 @@ impl Queue {
     }
 
     /// How many stand in front of the owner's place.
-    pub(super) fn ahead(&self, owner: &Owner) -> Option<u32> {
+    pub(super) fn position_of(&self, owner: &Owner) -> Option<u32> {
         self.at(owner).map(|at| u32::try_from(at).unwrap_or(u32::MAX))
     }
 
@@ -64,7 +80,7 @@ impl Queue {
     pub(super) fn refresh(&mut self, owner: &Owner, wake: &str, now: Duration) {
         let Some(waiter) = self.at(owner).and_then(|at| self.waiters.get_mut(at)) else { return };
         self.by_end.remove(&(waiter.until, waiter.number));
-        waiter.until = super::end(now, waiter.keep);
+        waiter.until = super::end(now, waiter.entry_ttl);
         if waiter.wake != wake {
             wake.clone_into(&mut waiter.wake);
         }
