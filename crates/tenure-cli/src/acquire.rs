@@ -46,10 +46,11 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Tells a shell that evaluates what we print that there is no lease: evaluating nothing succeeds, and the script would go on.
+/// Tells a shell that evaluates what we print that there is no lease: evaluating nothing succeeds,
+/// and the script would go on.
 pub(crate) fn stop_the_shell(code: u8) {
     if !wants_json(std::env::args_os().skip(2)) {
-        // Whoever does not read it has the exit code.
+        // A caller that does not read it has the exit code.
         let _ = deliver(&format!("(exit {code})\n"));
     }
 }
@@ -73,7 +74,7 @@ fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
     false
 }
 
-/// What follows `-o`, which may stand behind other flags as in `-no`.
+/// Text behind `-o`, which may stand behind other flags as in `-no`.
 fn short_output(arg: &str) -> Option<&str> {
     let value = arg.strip_prefix('-')?.trim_start_matches(['n', 'q', 'v']).strip_prefix('o')?;
     Some(value.strip_prefix('=').unwrap_or(value))

@@ -1,4 +1,4 @@
-//! What can be written on the command line.
+//! The command line: commands, flags and their help.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,9 +9,10 @@ use tenure::{Share, parse_duration};
 
 /// Let one process at a time do a thing, across processes and machines.
 ///
-/// A lock is a name in a store: a file of this user on this machine, unless --store names another file or a Redis. It is held as a
-/// lease: it ends after its ttl unless it is renewed, which `run` does. Every holder gets a larger number (a fence, also called
-/// fencing token) by which the guarded resource can refuse a stale one.
+/// A lock is a name in a store: a file of this user on this machine, unless --store names another
+/// file or a Redis. It is held as a lease: it ends after its ttl unless it is renewed, which `run`
+/// does. Every holder gets a larger number (a fence, also called fencing token) by which the
+/// guarded resource can refuse a stale one.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, propagate_version = true, subcommand_required = true, after_help = AFTER)]
 #[command(disable_help_subcommand = true)]
@@ -32,7 +33,7 @@ pub(crate) enum Command {
     Release(Release),
     /// Show who holds what
     Show(Show),
-    /// Take a name from whoever holds it; a holder that renews learns it then
+    /// Take a name from its holder, who learns it at its next renewal
     Break(Break),
     /// Measure what locks cost: on a redis-server of its own, or on the store you name
     #[cfg(feature = "lab")]
@@ -56,7 +57,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What every command that talks to a store takes.
+/// Flags of every command that talks to a store.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     #[arg(long, value_name = "URL", help = STORE_HELP)]
@@ -69,7 +70,7 @@ pub(crate) struct Common {
     pub(crate) verbose: bool,
 }
 
-/// What kind of lock it is. All who use a name say the same.
+/// Kind of the lock. All clients of a name say the same.
 #[derive(Args, Clone, Copy, Debug)]
 #[group(multiple = false)]
 pub(crate) struct Kind {
@@ -85,7 +86,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// What is asked for: a mutex where nothing else was said.
+    /// Share that is asked for: a mutex if nothing else was said.
     pub(crate) fn share(self) -> Share {
         match self {
             Self { shared: true, .. } => Share::READ,
@@ -109,7 +110,8 @@ pub(crate) struct Taking {
     /// Take this name as well, all or nothing; may be said several times
     #[arg(short, long, value_name = "NAME")]
     pub(crate) also: Vec<OsString>,
-    /// Give up after this long: the lock timeout, first contact with the store included; without it, wait for ever
+    /// Give up after this long: the lock timeout, first contact with the store included; without
+    /// it, wait for ever
     #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: the same as --wait 0
@@ -124,20 +126,22 @@ pub(crate) struct Taking {
     /// Keep the name taken for at least this long, though the work is done or released before
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) min_hold: Option<Duration>,
-    /// If the lock is lost, send KILL this long after TERM; TERM comes as much before the lease ends. At most ttl/3
+    /// If the lock is lost, send KILL this long after TERM; TERM comes as much before the lease
+    /// ends. At most ttl/3
     /// [default: 5s or ttl/3]
     #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) kill_after: Option<Duration>,
     /// The exit code when another holds the name
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
-    /// What others see of this holder [default: host.pid]
+    /// Label of this holder for others to see [default: host.pid]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// Show nothing to others but random bits
     #[arg(long, conflicts_with = "label")]
     pub(crate) no_label: bool,
-    /// Use this value as the owner, for a peer that expects it, instead of a random one. Less is safe then
+    /// Use this value as the owner, for a peer that expects it, instead of a random one. Less is
+    /// safe then
     #[arg(long, value_name = "T", conflicts_with_all = ["label", "no_label"])]
     pub(crate) token: Option<String>,
 }
@@ -168,10 +172,12 @@ pub(crate) struct Run {
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) taking: Taking,
-    /// Renew in the background until this process ends, then release; tell it with TERM if the lock is lost
+    /// Renew in the background until this process ends, then release; tell it with TERM if the lock
+    /// is lost
     #[arg(long, value_name = "PID")]
     pub(crate) watch_pid: Option<i32>,
-    /// What the watched process gets when the lock is lost: a TERM signal, or none and a line on stderr
+    /// Sent to the watched process when the lock is lost: a TERM signal, or none and a line on
+    /// stderr
     #[arg(long, value_enum, default_value_t = OnLost::Term, requires = "watch_pid")]
     pub(crate) on_lost: OnLost,
     /// How to print the lease
@@ -208,7 +214,7 @@ pub(crate) struct Renew {
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What is held
+    /// The name that is held
     #[arg(value_name = "NAME")]
     pub(crate) name: OsString,
 }
@@ -220,7 +226,7 @@ pub(crate) struct Release {
     pub(crate) token: String,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What is held
+    /// The name that is held
     #[arg(value_name = "NAME")]
     pub(crate) name: OsString,
 }
@@ -296,8 +302,8 @@ their parameters, passwords and rights; `tenure help config` the config file;
 
 const RUN_HELP: &str = "\
 Common uses:
-  A cron job that must not run twice, on however many machines. Whoever comes
-  second gives up at once (exit 75):
+  A cron job that must not run twice, on however many machines. The second
+  gives up at once (exit 75):
     tenure run -n --store redis://cache nightly-report -- ./report.sh
 
   One after the other: wait for the name, here at most five minutes:

@@ -17,11 +17,12 @@ pub(crate) struct Child {
     group: Pid,
     ended: Option<u8>,
     died_of: Option<i32>,
-    /// Children that we had before, from whoever became us by `exec`: they are not the command's.
+    /// Children that we had before, of a program that became us by `exec`: they are not the
+    /// command's.
     strangers: Vec<Pid>,
 }
 
-/// What became of the leader.
+/// Change of the leader's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It is gone; this is the exit code that says how.
@@ -31,9 +32,11 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Starts the command. Must be called from the main thread: the child dies with the thread that started it.
+    /// Starts the command. Must be called from the main thread: the child dies with the thread that
+    /// started it.
     pub(crate) fn spawn(command: &[OsString], variables: &Variables, store: &OsStr, front: bool) -> Result<Self, Failure> {
-        // Whoever the command leaves behind becomes our child, so that we can tell when the last of its group is gone.
+        // A process that the command leaves behind becomes our child. So we can tell when the last
+        // of its group is gone.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let strangers = children();
@@ -98,7 +101,8 @@ impl Child {
         test_kill_process_group(self.group) != Err(rustix::io::Errno::SRCH)
     }
 
-    /// What the command started outside its group and left to us. What those have started comes to us when they end.
+    /// Processes that the command started outside its group and left to us. Their own children come
+    /// to us when they end.
     pub(crate) fn strays(&mut self) -> Vec<Pid> {
         self.look();
         let mut strays = children();

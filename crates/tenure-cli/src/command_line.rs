@@ -35,7 +35,7 @@ fn usage(error: &Error) -> Failure {
     }
 }
 
-/// What to write instead, if clap does not know it.
+/// Text to write instead, if clap does not know it.
 fn fix(error: &Error) -> Option<String> {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.as_str()),
@@ -63,8 +63,8 @@ fn instead_of(flag: &str) -> Option<&'static str> {
         "-c" | "--command" => "there is no shell unless you name one: tenure run NAME -- sh -c 'COMMAND'",
         "-s" => "a lock for readers is --shared",
         "-x" | "-e" | "--exclusive" => "a lock is exclusive unless it is --shared; leave it out",
-        "--guard" | "--safety-margin" => "it is --kill-after, or safety_margin in the library",
-        "--recheck" | "--poll-interval" => "it is a parameter of the store: ?poll_interval=50ms",
+        "--safety-margin" => "it is --kill-after",
+        "--poll-interval" => "it is a parameter of the store: ?poll_interval=50ms",
         _ => return None,
     })
 }

@@ -1,4 +1,5 @@
-//! Where settings come from: flags, then the environment, then the user's config file, then the machine's, then defaults.
+//! Where settings come from: flags, then the environment, then the user's config file, then the
+//! machine's, then defaults.
 
 mod file;
 mod url;
@@ -26,7 +27,7 @@ pub(crate) const STORE: &str = "TENURE_STORE";
 /// The config file of the machine. A user's own comes first, key by key.
 const MACHINE: &str = "/etc/tenure/config.toml";
 
-/// What was set, before any default of a single command.
+/// Settings before any default of a single command.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) store: OsString,
@@ -125,7 +126,8 @@ impl Settings {
         let mut all = File::default();
         for (index, file) in files.into_iter().enumerate() {
             if Some(index) == store_file {
-                // Credentials of a file belong to the store of that file: another store must not be sent them.
+                // Credentials of a file belong to the store of that file: another store must not be
+                // sent them.
                 (all.store, all.username, all.password) = (file.store, file.username, file.password);
             }
             all.ttl = all.ttl.or(file.ttl);
@@ -165,7 +167,7 @@ impl Settings {
     }
 }
 
-/// What would be wrong usage on the command line is a wrong configuration in a file.
+/// Makes wrong usage a wrong configuration if it stands in a file.
 fn in_file(file: Option<&Path>, key: &str, failure: Failure) -> Failure {
     match (file, &failure.text) {
         (Some(file), Some(text)) if failure.code == USAGE => {
@@ -175,7 +177,8 @@ fn in_file(file: Option<&Path>, key: &str, failure: Failure) -> Failure {
     }
 }
 
-/// The file that has the store that is to be used: the first that names one, or names the explicit one.
+/// The file that has the store that is to be used: the first that names one, or names the explicit
+/// one.
 fn store_file(files: &[File], explicit: Option<&(OsString, Source)>) -> Option<usize> {
     files.iter().position(|file| match (&file.store, explicit) {
         (Some(store), Some((explicit, _))) => {
@@ -253,7 +256,7 @@ mod tests {
         assert_eq!((own.store.to_str(), password(&own)), (Some("redis://u"), None), "the password of another store");
     }
 
-    /// So it is for a command within a command, which is told the store without its password.
+    /// So it is for a command within a command, which gets the store without its password.
     #[test]
     fn a_store_that_is_named_as_in_the_file_has_its_password() {
         for (file, named) in [

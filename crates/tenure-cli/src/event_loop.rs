@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::{self, Failure};
 
-/// What the shortest run needs of descriptors, and a little more. Some of those who need one can only panic without.
+/// Descriptors that the shortest run needs, and a few more. Some code can only panic without one.
 const DESCRIPTORS: usize = 32;
 
 /// Whether there are enough descriptors to begin anything that has to be ended.
@@ -26,7 +26,8 @@ fn event_loop() -> io::Result<Runtime> {
     built.unwrap_or_else(|_| Err(io::Error::other("the system gives no sockets for signals")))
 }
 
-/// Runs on this thread alone: a child dies with the thread that started it, and one thread starts fastest.
+/// Runs on this thread alone: a child dies with the thread that started it, and one thread starts
+/// fastest.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tenure::BootTime::check()?;
     let runtime = has_descriptors().and_then(|()| event_loop());

@@ -9,11 +9,12 @@ use tokio::time::timeout;
 use crate::exit::Failure;
 use crate::take::CLEAN_UP;
 
-/// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the background.
+/// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the
+/// background.
 pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Duration>, failure: Failure) -> Failure {
     match (left_taken(locker, guards).await, min_hold) {
         (Some(left), _) => failure.and(&left),
-        // The failure has been told already: add nothing.
+        // Its message was printed before: add nothing.
         (None, _) if failure.text.is_none() => failure,
         (None, Some(min)) if !min.is_zero() => {
             failure.and(&format!("what was released stays taken for up to {}, as --min-hold says", format_duration(min)))
@@ -34,7 +35,8 @@ pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String
             Err(error) => left.push(format!("{name:?} may stay taken for up to {lease}, as it could not be released: {error}")),
         }
     }
-    // A release without an answer is repeated in the background for as long as we are there, but for a token that was given.
+    // A release without an answer is repeated in the background for as long as we are there, but
+    // for a token that was given.
     let settled = timeout(CLEAN_UP, locker.flush_releases()).await.is_ok();
     // A release in the background also ends when the store refuses it, so look at the store.
     let looks = unheard.into_iter().map(|(name, until)| {

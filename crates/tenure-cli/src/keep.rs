@@ -1,4 +1,5 @@
-//! `tenure acquire --watch-pid`: a process in the background that keeps the lease for as long as another process lives.
+//! `tenure acquire --watch-pid`: a process in the background that keeps the lease for as long as
+//! another process lives.
 
 mod handover;
 mod socket;
@@ -37,9 +38,9 @@ use crate::signals::{Signals, unheard_before};
 use crate::take::Plan;
 use crate::variables::{text, variables};
 
-/// What stands in front of a keeper's arguments.
+/// First argument of a keeper.
 pub(crate) const WORD: &str = "__keep";
-/// What the starter answers when it has passed the lease on.
+/// Answer of the starter when it has passed the lease on.
 const HANDED_OVER: u8 = b'\n';
 
 /// Starts the keeper and prints what it took.
@@ -49,7 +50,8 @@ pub(crate) fn start(pid: i32, args: &Acquire) -> Result<u8, Failure> {
     block_on(relay(pid, args))
 }
 
-/// Starts the keeper. Other users can read its arguments, so its flags and its password reach it through a pipe.
+/// Starts the keeper. Other users can read its arguments, so its flags and its password reach it
+/// through a pipe.
 fn spawn(pid: i32, args: &Acquire) -> io::Result<Child> {
     let mut keeper = myself::command();
     keeper.arg(WORD).arg(std::process::id().to_string()).arg("--watch-pid").arg(pid.to_string()).arg("--").arg(&args.name);
@@ -72,7 +74,7 @@ fn watched(pid: i32, on_lost: OnLost) -> Result<OwnedFd, Failure> {
         other => bad(&other),
     })?;
     if on_lost == OnLost::Term && test_kill_process(id).is_err() {
-        return Err(bad(&"it is another user's, so it could not be told of a loss (see --on-lost)"));
+        return Err(bad(&"it is another user's, so a loss could not be reported to it (see --on-lost)"));
     }
     Ok(process)
 }
@@ -103,7 +105,7 @@ async fn relay(pid: i32, args: &Acquire) -> Result<u8, Failure> {
         return Err(ended(&mut keeper));
     }
     deliver(&lease).map_err(|failure| stop(&mut keeper, failure))?;
-    // From here on the lease stands: whoever asked for it has it.
+    // From here on the lease stands: the caller has it.
     match keeper.stdin.take().map(|mut keeper| keeper.write_all(&[HANDED_OVER])) {
         Some(Ok(())) => Ok(0),
         _ => Err(ended(&mut keeper)),
@@ -132,7 +134,8 @@ fn stop(keeper: &mut Child, failure: Failure) -> Failure {
 
 /// The keeper itself: `tenure __keep STARTER`, and what the starter tells through standard input.
 pub(crate) fn main(mut args: ArgsOs) -> Result<u8, Failure> {
-    // A session of its own: neither the keys nor the end of the terminal reach it. Until it has the lock it ends with its starter.
+    // A session of its own: neither the keys nor the end of the terminal reach it. Until it has the
+    // lock it ends with its starter.
     let _ = setsid();
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     if args.next() != Some(parent_id().to_string().into()) {
@@ -181,7 +184,8 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
     if let Err(failure) = deliver(&text(args.output, &variables(&guards), plan.ttl)) {
         return Err(give_up(&locker, guards, args.taking.min_hold, failure).await);
     }
-    // The end of our stdout tells the starter that this is all; its own end is now that of the pipe it answers through.
+    // The end of our stdout tells the starter that this is all; its own end is now that of the pipe
+    // it answers through.
     let _ = set_parent_process_death_signal(None);
     detach(Stream::Out, &nowhere);
     let end = match handed_over(&guards, starter, &mut signals).await {
@@ -196,11 +200,12 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
     let code = match end {
         End::Lost(name, loss) => {
             tell_loss(&name, loss, &process, args.on_lost).await;
-            // It stops its work now; what is left of the lease covers that, and must not be given up under it.
+            // It stops its work now; what is left of the lease covers that, and must not be given
+            // up under it.
             let _ = timeout(guards.lease_remaining(), process.readable()).await;
             LOST
         }
-        End::GivenUp => by_signal(Signal::TERM.as_raw()),
+        End::Abandoned => by_signal(Signal::TERM.as_raw()),
         End::HandedOver | End::Done => 0,
     };
     if let Some(left) = left_taken(&locker, guards).await {
@@ -215,20 +220,21 @@ enum End {
     /// The starter has passed the lease on.
     HandedOver,
     /// The starter is gone, or wants nothing any more.
-    GivenUp,
+    Abandoned,
     /// The watched process has ended, or everything was released.
     Done,
     /// A tenure ended first.
     Lost(Name, EndReason),
 }
 
-/// Waits until the starter has passed the lease on. A starter that dies before has passed on nothing that anyone believes.
+/// Waits until the starter has passed the lease on. Nobody has the lease of a starter that dies
+/// before.
 async fn handed_over(guards: &Guards, mut starter: pipe::Receiver, signals: &mut Signals) -> End {
     tokio::select! {
         biased;
         (name, loss) = guards.lost() => End::Lost(name, loss),
-        answer = starter.read_u8() => if answer.is_ok() { End::HandedOver } else { End::GivenUp },
-        _ = signals.next() => End::GivenUp,
+        answer = starter.read_u8() => if answer.is_ok() { End::HandedOver } else { End::Abandoned },
+        _ = signals.next() => End::Abandoned,
     }
 }
 
@@ -250,7 +256,8 @@ async fn watch(
                     (name, loss) = &mut ended => return End::Lost(name, loss),
                     _ = process.readable() => return End::Done,
                     client = &mut client => break client,
-                    // Whoever ends us ends the protection, so the work has to end first; we stay until it has.
+                    // Our end is the end of the protection, so the work has to end first. We stay
+                    // until it has.
                     signal = signals.next() => if signal != Signal::USR1 && signal != Signal::USR2 {
                         tell(process, on_lost);
                     },
@@ -277,22 +284,25 @@ async fn tell_loss(name: &Name, loss: EndReason, process: &AsyncFd<OwnedFd>, on_
     say_aside(format!("the lock {name:?} is lost: {loss}")).finish().await;
 }
 
-/// What the starter answers through.
+/// The pipe through which the starter answers.
 fn starter() -> io::Result<pipe::Receiver> {
     pipe::Receiver::from_owned_fd(io::stdin().as_fd().try_clone_to_owned()?)
 }
 
-/// Closes whatever else the caller had open: a lock of `flock`, say, or a pipe whose reader waits for its end.
+/// Closes whatever else the caller had open: a lock of `flock`, say, or a pipe whose reader waits
+/// for its end.
 fn close_inherited() {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<RawFd> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|fd| *fd > 2).collect();
     for inherited in open {
-        // Nothing of ours is open yet. The one that listed them is closed by now and no longer there.
+        // Nothing of ours is open yet. The one that listed them is closed by now and no longer
+        // there.
         let _ = nix::unistd::close(inherited);
     }
 }
 
-/// Lets go of what is the caller's: its streams, so that whoever reads them sees their end, and its directory.
+/// Lets go of what is the caller's: its streams, so that their readers see the end, and its
+/// directory.
 fn settle(on_lost: OnLost, nowhere: &File) {
     detach(Stream::In, nowhere);
     if on_lost == OnLost::Term && !io::stderr().is_terminal() {

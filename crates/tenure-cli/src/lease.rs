@@ -58,7 +58,8 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
 async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Result<ReleaseOutcome, Failure> {
     let Some(locker) = open_existing(settings, None).await? else { return Ok(ReleaseOutcome::WasLost) };
     let (lease, age) = lease(&locker, name.clone(), owner, TTL).await?;
-    // A store that does not tell the age keeps the name taken for too long rather than too short a time.
+    // A store that does not tell the age keeps the name taken for too long rather than too short a
+    // time.
     let linger = min_hold::of(&lease.owner).map_or(Duration::ZERO, |min| min.saturating_sub(age.unwrap_or_default()));
     if !linger.is_zero() {
         settings.voice.detail(format_args!("{name:?} stays taken for {}, as --min-hold says", format_duration(linger)));
@@ -76,7 +77,7 @@ fn not_held(name: &Name) -> Failure {
     Failure::new(LOST, format!("{what}; what was done since may have overlapped with another holder"))
 }
 
-/// Takes the name from whoever is shown to hold it.
+/// Takes the name from its holders.
 pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
     const NOTHING_HELD: u8 = 1;
     let name = lock_name(&args.name)?;
@@ -103,13 +104,13 @@ async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<
                 let told = match holder.owner.label() {
                     _ if holder.owner.lingers_after().is_some() => "",
                     Some(_) => "; that holder learns it at its next renewal",
-                    None => "; it looks like another client's lock, which is not told",
+                    None => "; it looks like another client's lock, and that client is not notified",
                 };
                 say(format_args!("{name:?} is broken; it was held by {holder}{told}"));
                 broken = true;
             }
             _ => {
-                settings.voice.say(format_args!("{name:?} changed hands meanwhile; look again with `tenure show`"));
+                settings.voice.say(format_args!("{name:?} changed hands meanwhile; see `tenure show`"));
             }
         }
     }
@@ -124,8 +125,8 @@ fn claim(name: &OsStr, token: &str) -> Result<(Name, Owner), Failure> {
     Ok((lock_name(name)?, owner))
 }
 
-/// The lease of a token, and how long it is held, if the store tells. Its kind is what is found at the name, so that it need not be
-/// said again.
+/// The lease of a token, and how long it is held, if the store tells. Its kind is what is found at
+/// the name, so that it need not be said again.
 async fn lease(locker: &Locker, name: Name, owner: Owner, ttl: Duration) -> Result<(Lease, Option<Duration>), Failure> {
     let entry = locker.inspect(&name).await.map_err(named(&name))?;
     let holders = entry.map(|entry| entry.holders).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the library does, on stderr, as far as `RUST_LOG` asks for it.
+//! Events of the library on stderr, as far as `RUST_LOG` asks for them.
 
 use std::fmt::{self, Write as _};
 use std::sync::OnceLock;
@@ -13,7 +13,8 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::exit::say;
 
-/// How many lines wait for a reader that is slow. Further ones are dropped: no reader may hold up a renewal.
+/// How many lines wait for a reader that is slow. Further ones are dropped: no reader may hold up a
+/// renewal.
 const LINES: usize = 1_000;
 /// How long the end waits for what is not written yet.
 const FLUSH: Duration = Duration::from_millis(100);
@@ -54,7 +55,8 @@ fn write(lines: &Receiver<Line>) {
     }
 }
 
-/// The level of `debug`, or of the first of several parts that is for all or for us: `info,tenure=debug`.
+/// The level of `debug`, or of the first of several parts that is for all or for us:
+/// `info,tenure=debug`.
 fn level(text: &str) -> Option<LevelFilter> {
     let parts = text.split(',').filter_map(|part| match part.trim().split_once('=') {
         None => Some((false, part.trim())),

@@ -79,7 +79,7 @@ fn failed(failure: Failure, first: Option<&OsStr>) -> u8 {
     if failure.code != 0 && first == Some("acquire".as_ref()) {
         acquire::stop_the_shell(failure.code);
     }
-    // Whoever started the keeper reads its exit code.
+    // The starter of the keeper reads its exit code.
     if failure.signal == Some(Signal::INT.as_raw()) && first != Some(keep::WORD.as_ref()) {
         exec::die_of_interrupt();
     }

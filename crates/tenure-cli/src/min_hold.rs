@@ -1,6 +1,7 @@
 //! The shortest hold of a lease that is left to others.
 //!
-//! Whoever releases it may be another process, on another machine, and has nothing but the token. So the token says it, in its label.
+//! Another process releases it, perhaps on another machine, and has nothing but the token. So the
+//! token says it, in its label.
 
 use std::time::Duration;
 

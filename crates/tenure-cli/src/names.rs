@@ -7,7 +7,7 @@ use tenure::Name;
 
 use crate::exit::Failure;
 
-/// What is to be taken: a name, and those that go with it.
+/// Names to be taken: the first, and those that go with it.
 #[derive(Debug)]
 pub(crate) struct Names(pub(crate) Name, pub(crate) Vec<Name>);
 

@@ -7,7 +7,8 @@ use crate::names::Names;
 
 /// Refuses to wait for a name that an outer `tenure` holds until we have ended.
 ///
-/// Asks the store only if the environment says that something is held. That the token is found there shows that it is the same store.
+/// Asks the store only if the environment says that something is held. That the token is found
+/// there shows that it is the same store.
 pub(crate) async fn check(locker: &Locker, names: &Names, share: Share) -> Result<(), Failure> {
     for (name, token) in held_around_us() {
         if !names.iter().any(|wanted| *wanted == name) {

@@ -1,4 +1,4 @@
-//! What is said while a lock is waited for.
+//! Messages while a lock is waited for.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::names::Names;
 #[derive(Debug)]
 pub(crate) struct Observer {
     voice: Voice,
-    /// What is waited for, and for how long.
+    /// The names, and how long to wait, in words.
     what: String,
     /// Who holds it, in words, once the store has said that somebody does.
     holder: Arc<Mutex<Option<String>>>,
@@ -24,7 +24,7 @@ impl Observer {
         Self { voice, what: format!("waiting{limit} for {names}"), holder: Arc::default() }
     }
 
-    /// What hears of it.
+    /// Callback for the wait.
     pub(crate) fn callback(&self) -> impl Fn(Waiting<'_>) + Send + Sync + 'static {
         let (voice, heard) = (self.voice, Arc::clone(&self.holder));
         move |waiting| match waiting {
@@ -34,7 +34,7 @@ impl Observer {
                 *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
             }
             Waiting::Outage(error) => {
-                // Whoever held it may do so no more.
+                // The holder may have changed when the store serves again.
                 *heard.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 drop(voice.say_aside(format_args!("the store does not serve us, {error}; waiting goes on")));
             }

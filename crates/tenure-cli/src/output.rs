@@ -9,7 +9,8 @@ use crate::exit::{DAMAGED, Failure, by_signal};
 /// Writes the result of a command to stdout.
 ///
 /// # Errors
-/// Silent where the reader has closed the pipe, as `head` does: the code is that of a death by SIGPIPE.
+/// Silent where the reader has closed the pipe, as `head` does: the code is that of a death by
+/// SIGPIPE.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     write(text).map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::told(by_signal(Signal::PIPE.as_raw())),

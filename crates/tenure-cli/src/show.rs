@@ -50,7 +50,7 @@ pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
     Ok(if args.waits() && !entries.is_empty() { NOT_ACQUIRED } else { 0 })
 }
 
-/// Says of which store it is told, and what is not shown.
+/// Names the store, and says what is left out.
 fn say_which(settings: &Settings, name: Option<&Name>, shown: usize, all: usize) {
     let (voice, store) = (settings.voice, store::shown(settings));
     match name {
@@ -61,7 +61,7 @@ fn say_which(settings: &Settings, name: Option<&Name>, shown: usize, all: usize)
     }
 }
 
-/// What is at a name, at once or when it is free or the wait is over.
+/// Returns the entry of a name: at once, or when it is free or the wait is over.
 async fn look(locker: &Locker, name: &Name, args: &Show) -> Result<Option<Entry>, Failure> {
     let started = BootTime::now();
     loop {

@@ -11,14 +11,15 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::{Failure, UNREACHABLE};
 
-/// What is forwarded to the child, and obeyed while there is none.
+/// Signals that are forwarded to the child, and obeyed while there is none.
 const PASSED_ON: [Signal; 6] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
 /// Signals as they arrive, instead of what they would do by themselves.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
-    /// What whoever started us had us ignore, as a mask; it stays ignored, by us and by the command.
+    /// Signals that our parent had us ignore, as a mask. They stay ignored, by us and by the
+    /// command.
     ignored: u64,
 }
 
@@ -56,13 +57,14 @@ impl Signals {
     }
 }
 
-/// Whoever started us may have blocked them, which `exec` keeps: a child that ends would never be heard of.
+/// Unblocks them. Our parent may have blocked them, which `exec` keeps: the end of a child would go
+/// unnoticed.
 fn unblock(signals: &[Signal]) {
     let signals = signals.iter().filter_map(|signal| signal::Signal::try_from(signal.as_raw()).ok());
     let _ = signals.collect::<SigSet>().thread_unblock();
 }
 
-/// The signals that whoever started us had us ignore, as a mask.
+/// Returns the signals that our parent had us ignore, as a mask.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -34,7 +34,7 @@ const PLANNED: [&str; 13] = [
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     Sqlite(LockFile),
     Redis(String),
 }
@@ -78,19 +78,20 @@ pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) ->
     locker.map(Some)
 }
 
-/// Whether the store is a file that does not exist: nothing is held there, and looking must not create it.
+/// Whether the store is a file that does not exist: nothing is held there, and looking must not
+/// create it.
 fn is_missing(settings: &Settings) -> Result<bool, Failure> {
-    let place = place(&settings.store).and_then(|place| checked(place, settings.store_from));
+    let location = location(&settings.store).and_then(|place| checked(place, settings.store_from));
     match place.map_err(|failure| settings.bad_store(failure))? {
-        Place::Sqlite(file) => Ok(file.path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
-        Place::Redis(_) => Ok(false),
+        Location::Sqlite(file) => Ok(file.path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
+        Location::Redis(_) => Ok(false),
     }
 }
 
-/// What the rows of the lab are called that break a store like the one at `url`.
+/// Names of the lab's rows that break a store like the one at `url`.
 #[cfg(feature = "lab")]
 pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
-    let Place::Redis(url) = place(url)? else { return Ok("sqlite/".to_owned()) };
+    let Location::Redis(url) = location(url)? else { return Ok("sqlite/".to_owned()) };
     tenure_redis::Options::parse(&url)?;
     let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
     let keys = parameters.split('&').filter_map(|parameter| parameter.split('=').next());
@@ -104,23 +105,24 @@ pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
     }
 }
 
-/// What tells this store from others on this machine.
+/// Identity of this store among others of this machine.
 pub(crate) fn identity(settings: &Settings) -> OsString {
-    match place(&settings.store) {
-        Ok(Place::Sqlite(LockFile { path, .. })) => absolute(&path).unwrap_or(path).into(),
+    match location(&settings.store) {
+        Ok(Location::Sqlite(LockFile { path, .. })) => absolute(&path).unwrap_or(path).into(),
         _ => settings.store.clone(),
     }
 }
 
-/// The store for a command that runs under the lock: the same from any directory, and without a password.
+/// The store for a command that runs under the lock: the same from any directory, and without a
+/// password.
 pub(crate) fn for_child(settings: &Settings) -> OsString {
-    let Ok(Place::Sqlite(LockFile { path, .. })) = place(&settings.store) else { return without_password(&settings.store) };
+    let Ok(Location::Sqlite(LockFile { path, .. })) = location(&settings.store) else { return without_password(&settings.store) };
     let parameters = settings.store.as_bytes().iter().position(|b| *b == b'?').map(|at| &settings.store.as_bytes()[at..]);
     let path = absolute(&path).unwrap_or(path);
     OsString::from_vec([b"sqlite:", path.as_os_str().as_bytes(), parameters.unwrap_or_default()].concat())
 }
 
-/// The store as people are told of it.
+/// The store in words, for messages.
 pub(crate) fn shown(settings: &Settings) -> String {
     let store = for_child(settings);
     match settings.store_from {
@@ -130,8 +132,8 @@ pub(crate) fn shown(settings: &Settings) -> String {
 }
 
 /// Refuses a lock file that is hardly the one that was meant.
-fn checked(place: Place, from: Source) -> Result<Place, Failure> {
-    let Place::Sqlite(LockFile { path, .. }) = &place else { return Ok(place) };
+fn checked(place: Location, from: Source) -> Result<Location, Failure> {
+    let Location::Sqlite(LockFile { path, .. }) = &place else { return Ok(place) };
     if path.is_relative() && from != Source::Flag {
         // It would be another file in every directory, and two files exclude nobody.
         let what = format!("the path {:?} is relative, so it would be another file in every directory", path.display());
@@ -153,9 +155,9 @@ fn is_not_there(path: &Path) -> bool {
 }
 
 async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
-    match checked(place(&settings.store)?, settings.store_from)? {
-        Place::Sqlite(file) => Ok(Locker::builder(file.open()?)),
-        Place::Redis(url) => {
+    match checked(location(&settings.store)?, settings.store_from)? {
+        Location::Sqlite(file) => Ok(Locker::builder(file.open()?)),
+        Location::Redis(url) => {
             let mut options = tenure_redis::Options::parse(&url)?;
             if let Some(username) = &settings.username {
                 options = options.username(username);
@@ -169,13 +171,13 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
 }
 
 /// Reads the part of the URL that says which store it is.
-fn place(url: &OsStr) -> Result<Place, Failure> {
+fn location(url: &OsStr) -> Result<Location, Failure> {
     let (scheme, rest) = split(url)?;
     match &*scheme {
         "sqlite" => lock_file(rest),
         "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
             let text = url.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; escape other bytes as %XX"))?;
-            Ok(Place::Redis(text.to_owned()))
+            Ok(Location::Redis(text.to_owned()))
         }
         "memory" => Err(Failure::usage(format!("memory: keeps locks inside one process, which excludes nobody; {SPOKEN}"))),
         planned if PLANNED.contains(&planned) => {
@@ -199,7 +201,7 @@ fn split(url: &OsStr) -> Result<(String, &OsStr), Failure> {
     }
 }
 
-fn lock_file(rest: &OsStr) -> Result<Place, Failure> {
+fn lock_file(rest: &OsStr) -> Result<Location, Failure> {
     let bytes = rest.as_bytes();
     let bytes = bytes.strip_prefix(b"//").unwrap_or(bytes);
     let mut parts = bytes.splitn(2, |b| *b == b'?');
@@ -224,7 +226,7 @@ fn lock_file(rest: &OsStr) -> Result<Place, Failure> {
             }
         }
     }
-    Ok(Place::Sqlite(file))
+    Ok(Location::Sqlite(file))
 }
 
 fn octal(mode: &str) -> Result<u32, Failure> {
@@ -246,12 +248,12 @@ fn group_number(group: &str) -> Result<u32, Failure> {
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<Place, String> {
-        place(OsStr::new(url)).map_err(|failure| failure.text.unwrap())
+    fn parse(url: &str) -> Result<Location, String> {
+        location(OsStr::new(url)).map_err(|failure| failure.text.unwrap())
     }
 
-    fn file(path: &str, mode: Option<u32>, group: Option<&str>) -> Place {
-        Place::Sqlite(LockFile { path: path.into(), mode, group: group.map(String::from) })
+    fn file(path: &str, mode: Option<u32>, group: Option<&str>) -> Location {
+        Location::Sqlite(LockFile { path: path.into(), mode, group: group.map(String::from) })
     }
 
     #[test]
@@ -262,7 +264,7 @@ mod tests {
         assert_eq!(parse("sqlite:b.db"), Ok(file("b.db", None, None)));
         assert_eq!(parse("sqlite:/b.db?mode=0660&group=www"), Ok(file("/b.db", Some(0o660), Some("www"))));
         for url in ["redis://h", "rediss://h", "valkey://h", "redis+unix:///run/r"] {
-            assert_eq!(parse(url), Ok(Place::Redis(url.into())));
+            assert_eq!(parse(url), Ok(Location::Redis(url.into())));
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{min_hold, nested, store};
 
 /// How long a clean-up may hold up our end.
 pub(crate) const CLEAN_UP: Duration = Duration::from_secs(1);
-/// What the end of a killed process group may take on a busy machine.
+/// Time that the end of a killed process group may take on a busy machine.
 const REAPING: Duration = Duration::from_millis(100);
 /// For how long a store that gives no answer is asked again where no `--wait` says so.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
@@ -78,7 +78,8 @@ impl<'a> Plan<'a> {
         Ok(locker)
     }
 
-    /// Opens the store. One that gives no answer is asked again: at boot, a command may come before its server.
+    /// Opens the store. One that gives no answer is asked again: at boot, a command may come before
+    /// its server.
     async fn contact(&self, started: BootTime) -> Result<LockerBuilder, Failure> {
         let limit = self.wait().unwrap_or(FIRST_CONTACT);
         let mut pause = PAUSE.0;
@@ -104,7 +105,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Takes the lock in a store that is open, unless a signal ends the wait that began at `started`.
+    /// Takes the lock in a store that is open, unless a signal ends the wait that began at
+    /// `started`.
     pub(crate) async fn take_on(&self, locker: &Locker, started: BootTime, signals: &mut Signals) -> Result<Guards, Failure> {
         let observer = Observer::new(&self.names, self.wait(), self.settings.voice);
         let acquire = self.acquire(locker, started, &observer)?;
@@ -167,7 +169,7 @@ impl<'a> Plan<'a> {
         let asked = self.taking.label.as_ref().or(self.settings.label.as_ref());
         let label = if self.taking.no_label { Some(String::new()) } else { asked.cloned() };
         match self.taking.min_hold {
-            // Whoever releases a lease that is left to others has nothing but its token.
+            // A lease that is left to others is released by its token alone.
             Some(min) if self.kill_after.is_none() => Some(min_hold::note(&label.unwrap_or_else(default_label), min)),
             _ => label,
         }

@@ -1,4 +1,4 @@
-//! What a holder is told about what it holds: variables, lines for a shell, JSON.
+//! Leases as their holder gets them: variables, lines for a shell, JSON.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use tenure::{Guard, Guards};
 
 use crate::args::Output;
 
-/// What is told about one lease.
+/// Data of one lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) name: String,
@@ -16,12 +16,13 @@ pub(crate) struct Lease {
     pub(crate) expires_at: u64,
 }
 
-/// What the command is told about what it holds, sorted by name.
+/// Leases that the command runs under, sorted by name.
 #[derive(Debug)]
 pub(crate) struct Variables(pub(crate) Vec<Lease>);
 
 impl Variables {
-    /// The variables with their values: a line for each name, and the earliest end. No fences where one has none.
+    /// The variables with their values: a line for each name, and the earliest end. No fences where
+    /// one has none.
     pub(crate) fn values(&self) -> [(&'static str, Option<String>); 4] {
         let lines = |of: fn(&Lease) -> Option<&str>| Some(self.0.iter().map(of).collect::<Option<Vec<_>>>()?.join("\n"));
         let ends = self.0.iter().map(|lease| lease.expires_at).min();
@@ -34,7 +35,7 @@ impl Variables {
     }
 }
 
-/// What a holder is told about each of its leases.
+/// Returns the data of each lease.
 pub(crate) fn variables(guards: &Guards) -> Variables {
     let now = SystemTime::now();
     let lease = |guard: &Guard| {

@@ -14,7 +14,7 @@ use crate::exit::{CONFIG, Failure};
 /// The keys of a config file.
 const KEYS: [&str; 8] = ["store", "username", "password", "password_file", "ttl", "wait", "kill_after", "label"];
 
-/// What a config file says.
+/// The content of a config file.
 #[derive(Debug, Default)]
 pub(super) struct File {
     /// Where it is, whether it is there or not.

@@ -30,15 +30,18 @@ use crate::store;
 
 /// Timeout of each side of a conversation between a keeper and a client.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How many callers are listened to at one socket at once; further ones wait until one of these has spoken or is given up.
+/// How many callers are listened to at one socket at once; further ones wait until one of these has
+/// spoken or is given up.
 const CALLERS: usize = 16;
-/// How often a keeper looks whether its socket is still there: the system removes it when the user logs out.
+/// How often a keeper looks whether its socket is still there: the system removes it when the user
+/// logs out.
 const LOOK: Duration = Duration::from_secs(2);
 /// The pause after a caller could not be let in, for want of descriptors, say.
 const BREATH: Duration = Duration::from_millis(100);
 /// The length of an address.
 const DIGITS: usize = 32;
-/// What nobody listens at any more is removed when it is older: a younger one may be about to listen.
+/// Age from which a socket is removed at which nobody listens. A younger one may be about to
+/// listen.
 const STALE: Duration = Duration::from_secs(60);
 
 /// The open sockets of a keeper, one for each name.
@@ -125,7 +128,8 @@ impl Socket {
         }
     }
 
-    /// Makes the socket anew if somebody has removed it. Where that is not possible it is tried again at the next look.
+    /// Makes the socket anew if it was removed. If that fails, it is tried again after the next
+    /// interval.
     async fn mend(&mut self) {
         let is_gone = {
             let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +175,8 @@ pub(crate) enum Asked {
 
 /// Asks the process that keeps the lease to release it.
 ///
-/// Sends the token only to a process of this user: whoever has the token can release the lease, and this command believes the answer.
+/// Sends the token only to a process of this user: with the token a process can release the lease,
+/// and this command trusts the answer.
 pub(crate) async fn ask_release(name: &Name, token: &Owner, settings: &Settings) -> Asked {
     let address = address(name, token, settings);
     let mut unheard = None;
@@ -218,8 +223,8 @@ async fn ask(path: &Path, token: &Owner) -> Asked {
     }
 }
 
-/// Where the sockets of our keepers may be, and nothing else: the first that can be used is used, and all are looked at, because whoever releases may
-/// have another environment than whoever acquired.
+/// Directories that may hold the sockets of our keepers, and nothing else. A keeper uses the first
+/// that it can. A release searches all: its environment may differ from that of the acquisition.
 fn directories() -> Vec<PathBuf> {
     let us = geteuid().as_raw();
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
@@ -290,9 +295,11 @@ async fn sweep(directory: &Path) {
     }
 }
 
-/// Whether this is a socket of a keeper of ours at which nobody listens any more. Does not wait for one who does.
+/// Whether this is a socket of a keeper of ours at which nobody listens any more. Does not wait for
+/// one who does.
 ///
-/// What is no socket refuses a connection, too, and may be anything: it is never ours to remove.
+/// Another kind of file refuses a connection as well, and may be anything: it is never ours to
+/// remove.
 async fn is_left(path: &Path) -> bool {
     let has_our_shape = |name: &OsStr| name.len() == DIGITS && name.as_bytes().iter().all(u8::is_ascii_hexdigit);
     let is_our_socket = |found: fs::Metadata| found.file_type().is_socket() && found.uid() == geteuid().as_raw();
@@ -321,7 +328,8 @@ fn address(name: &Name, token: &Owner, settings: &Settings) -> String {
     format!("{half:0DIGITS$x}")
 }
 
-/// Whether the other end is a process of this very user. Not root's either: a root in another user's place must not be asked by chance.
+/// Whether the other end is a process of this very user. Not root's either: a root in another
+/// user's place must not be asked by chance.
 fn is_us(peer: &UnixStream) -> bool {
     peer.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }

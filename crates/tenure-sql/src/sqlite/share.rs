@@ -1,6 +1,7 @@
 //! Who may use a lock file: its owner alone, unless sharing was asked for.
 //!
-//! A user who may read a lock file can keep writers out of it, so nothing lies between "not at all" and "read and write".
+//! A user who may read a lock file can keep writers out of it, so nothing lies between "not at all"
+//! and "read and write".
 
 use std::path::Path;
 
@@ -44,10 +45,11 @@ impl Sharing {
         self != Self::default()
     }
 
-    /// Makes an empty file with this mode and group. At no moment does the name mean a file with others.
+    /// Makes an empty file with this mode and group. At no moment does the name mean a file with
+    /// others.
     ///
-    /// Any member of a group may be able to rename files in the directory. So the mode and the group are set on the file that was
-    /// made, not on what its name means by then.
+    /// Any member of a group may be able to rename files in the directory. So the mode and the
+    /// group are set on the file that was made, not on what its name means by then.
     #[cfg(target_os = "linux")]
     pub(super) fn make(self, path: &Path) -> Result<(), Failure> {
         use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with, unlink};
@@ -84,7 +86,8 @@ impl Sharing {
     }
 }
 
-/// Gives a file that SQLite has made beside a shared one the group of that: in a directory without setgid it has its maker's.
+/// Gives a file that SQLite has made beside a shared one the group of that: in a directory without
+/// setgid it has its maker's.
 ///
 /// Failures leave it as it is: other users are then refused by name.
 #[cfg(target_os = "linux")]
@@ -112,7 +115,8 @@ mod handle {
     use rustix::io::Errno;
     use rustix::process::geteuid;
 
-    /// A file by itself, whatever its name comes to mean. It is not opened: to close it would end this process's locks on it.
+    /// A file by itself, whatever its name comes to mean. It is not opened: to close it would end
+    /// this process's locks on it.
     pub(super) struct Handle {
         fd: OwnedFd,
         pub(super) found: Stat,
