@@ -8,6 +8,7 @@ mod nodes;
 mod patience;
 mod rows;
 mod schema;
+mod share;
 mod statements;
 mod thread;
 mod wake;
@@ -24,6 +25,7 @@ use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewRe
 use tenure::{Entry, Error, Lease, Locker, Name};
 use tokio::sync::oneshot;
 
+use self::share::Sharing;
 use self::thread::{Worker, ended};
 
 /// Poll interval of a waiter that has no queue entry or cannot be notified. A poll is a read of some
@@ -45,35 +47,94 @@ pub struct SqliteStore {
     poll_interval: Duration,
 }
 
-/// Opens the lock file at `path`. Creates it, and the directories above it, if they are missing.
+/// Settings of a lock file.
 ///
-/// Blocks for some hundred microseconds, and up to 5 s if many processes create the file at once.
-/// [`connect`] does not block.
-///
-/// # Errors
-/// [`Damaged`](tenure::ErrorKind::Damaged) if the file cannot be used: corrupt, read-only, on a
-/// full disk, not a file, of another application, of a newer version, or used from another machine.
-pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
-    let path = checked(path.as_ref())?;
-    let (opened, answer) = mpsc::sync_channel(1);
-    let listeners = Listeners::default();
-    Worker::start(path.clone(), listeners.clone(), move |worker| drop(opened.send(worker)))?;
-    Ok(SqliteStore::new(path, listeners, answer.recv().map_err(|_| ended())??))
+/// ```no_run
+/// # fn main() -> Result<(), tenure::Error> {
+/// let store = tenure_sql::sqlite::Options::new("/var/lib/app/locks.db").mode(0o660).group(33).open()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    path: PathBuf,
+    mode: Option<u32>,
+    group: Option<u32>,
 }
 
-/// Returns a [`Locker`] on the lock file at `path`.
+impl Options {
+    /// The lock file at `path`, for this user alone if it has to be made.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), mode: None, group: None }
+    }
+
+    /// Mode of a file that is made, and of the two files beside it: 0o600, 0o660 for a group or 0o666 for all.
+    ///
+    /// All who may use the file can end each other's locks, and can keep everybody out. A file that is there keeps its mode.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// Group of a file that is made, by its number. Its mode is then 0o660 unless another is set.
+    #[must_use]
+    pub fn group(mut self, group: u32) -> Self {
+        self.group = Some(group);
+        self
+    }
+
+    /// Opens the file, and makes it and the directories above it where they are missing.
+    ///
+    /// Blocks for some hundred microseconds, and up to 5 s where many processes make the file at once; [`connect`] does not block.
+    ///
+    /// # Errors
+    /// [`Damaged`](tenure::ErrorKind::Damaged) when the file cannot be used: corrupt, read-only, on a full disk, not a file, of another
+    /// application, of a newer version, or used from another machine. [`Invalid`](tenure::ErrorKind::Invalid) for another mode.
+    pub fn open(self) -> Result<SqliteStore, Error> {
+        let (opened, answer) = mpsc::sync_channel(1);
+        let (path, listeners) = self.start(move |worker| drop(opened.send(worker)))?;
+        Ok(SqliteStore::new(path, listeners, answer.recv().map_err(|_| ended())??))
+    }
+
+    /// A [`Locker`] on the file.
+    ///
+    /// # Errors
+    /// As [`open`](Options::open).
+    ///
+    /// # Cancel safety
+    /// A dropped future may leave an empty lock file behind.
+    pub async fn connect(self) -> Result<Locker, Error> {
+        let (opened, answer) = oneshot::channel();
+        let (path, listeners) = self.start(move |worker| drop(opened.send(worker)))?;
+        Ok(Locker::new(SqliteStore::new(path, listeners, answer.await.map_err(|_| ended())??)))
+    }
+
+    fn start(self, opened: impl FnOnce(Result<Worker, Error>) + Send + 'static) -> Result<(PathBuf, Listeners), Error> {
+        let (path, sharing) = (checked(&self.path)?, Sharing::new(self.mode, self.group)?);
+        let listeners = Listeners::default();
+        Worker::start(path.clone(), sharing, listeners.clone(), opened)?;
+        Ok((path, listeners))
+    }
+}
+
+/// Opens the lock file at `path`, for this user alone if it has to be made: [`Options::open`].
 ///
 /// # Errors
-/// As [`open`].
+/// As [`Options::open`].
+pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
+    Options::new(path.as_ref()).open()
+}
+
+/// A [`Locker`] on the lock file at `path`: [`Options::connect`].
+///
+/// # Errors
+/// As [`Options::open`].
 ///
 /// # Cancel safety
 /// A dropped future may leave an empty lock file behind.
 pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
-    let path = checked(path.as_ref())?;
-    let (opened, answer) = oneshot::channel();
-    let listeners = Listeners::default();
-    Worker::start(path.clone(), listeners.clone(), move |worker| drop(opened.send(worker)))?;
-    Ok(Locker::new(SqliteStore::new(path, listeners, answer.await.map_err(|_| ended())??)))
+    let options = Options::new(path.as_ref());
+    options.connect().await
 }
 
 /// The absolute path: it means the same file after a change of directory, and is none of SQLite's

@@ -194,8 +194,14 @@ fn a_given_value_is_one_holder() {
     for parameters in ["scheme=php", "scheme=getset", "scheme=set-nx", "scheme=setnx-expire"] {
         let url = url(&server, parameters);
         let run = |args: &[&str]| place.output(&[&["run", "--store", &url, "--token", "1"], args].concat());
-        let ended =
-            run(&["x", "--", "sh", "-c", "echo in > held; exec \"$TENURE\" run -n --store \"$0\" --token 1 x -- true", &url]);
+        let ended = run(&[
+            "x",
+            "--",
+            "sh",
+            "-c",
+            "echo in > held; unset TENURE_NAME; exec \"$TENURE\" run -n --store \"$0\" --token 1 x -- true",
+            &url,
+        ]);
         assert_eq!(ended.code, 75, "{parameters}: {ended:?}");
         assert_eq!(run(&["x", "--", "true"]).code, 0, "{parameters}");
         assert_eq!(server.command(&["DBSIZE"]), 0, "{parameters}");

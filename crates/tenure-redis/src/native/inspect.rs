@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use redis::{RedisResult, Value, pipe};
-use tenure::{Entry, Error, ErrorKind, Holder, Name, Share};
+use tenure::{Entry, Error, ErrorKind, Holder, Name, Owner, Share};
 
 use crate::native::reply::holder;
 use crate::native::store::RedisStore;
@@ -23,12 +23,36 @@ impl RedisStore {
         for kind in ["string", "zset"] {
             let mut scan = self.scan("", kind);
             while let Some(keys) = scan.next().await? {
-                let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
+                let names = keys.iter().filter_map(|key| self.name_of(key)).collect();
+                let names = self.that_look_ours(names, kind).await?;
                 let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
                 entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_generated())));
             }
         }
         Ok(entries)
+    }
+
+    /// Those of the names that may be locks of ours: one command a name, for most keys of a server are no locks.
+    async fn that_look_ours(&self, names: Vec<Name>, kind: &'static str) -> Result<Vec<Name>, Error> {
+        if names.is_empty() {
+            return Ok(names);
+        }
+        let mut questions = pipe();
+        for name in &names {
+            let keys = self.layout.of(name);
+            match kind {
+                "string" => questions.cmd("GET").arg(keys.name().concat()),
+                _ => questions.cmd("EXISTS").arg(keys.shares().concat()),
+            };
+        }
+        let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| questions.clone()).await?.answers;
+        let looks_ours = |answer: RedisResult<Value>| match answer {
+            Ok(Value::BulkString(value)) => Owner::from_bytes(value).is_generated(),
+            Ok(Value::Int(found)) => found > 0,
+            // It has become another type of key, or is not to be read: what is asked next says so.
+            other => other.is_err(),
+        };
+        Ok(names.into_iter().zip(answers).filter_map(|(name, answer)| looks_ours(answer).then_some(name)).collect())
     }
 
     /// The names that have an owner at a key beside, in order.

@@ -1,5 +1,6 @@
 //! The meaning of SQLite's errors.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rusqlite::ErrorCode;
@@ -96,6 +97,8 @@ fn describe(path: &Path, error: rusqlite::Error) -> Error {
 }
 
 pub(super) const WRITABLE: &str = "make the file and its directory writable, or give another path";
+const OPEN_TO_OTHERS: &str =
+    "give another path, or have that user open it, its -wal and its -shm to a group of both (chgrp, and chmod 660)";
 const RECREATE: &str = "stop the programs that use it and delete it with its -wal and -shm companions; its locks are then free";
 
 fn extended(error: &rusqlite::Error) -> i32 {
@@ -111,6 +114,12 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
     }
     let may = |path: &Path, how| access(path, how).map_err(std::io::Error::from);
     let parent = path.parent().unwrap_or(path);
+    if let Some(found) = path.metadata().ok().filter(|_| may(path, Access::READ_OK | Access::WRITE_OK).is_err())
+        && found.uid() != rustix::process::geteuid().as_raw()
+    {
+        let why = format!("it belongs to another user ({}) and is not open to this one", found.uid());
+        return damaged(path, &why, OPEN_TO_OTHERS).with_source(error);
+    }
     let why = match (path.exists(), may(path, Access::READ_OK | Access::WRITE_OK).and(may(parent, Access::WRITE_OK))) {
         (true, Err(no)) => format!("it is read-only ({no})"),
         (true, Ok(())) => "it, or a companion beside it, cannot be opened".to_owned(),

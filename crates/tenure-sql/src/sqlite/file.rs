@@ -16,6 +16,7 @@ use super::failure::{Failure, WRITABLE, damaged};
 use super::machine::{Machine, NOTED_EVERY, Origin, SEES_REBOOTS, Traces, booted, wall_clock};
 use super::nodes::{Names, Nodes, check, node};
 use super::rows::{Found, nanos};
+use super::share::Sharing;
 use super::statements::{EMPTY_LOG, FORGET, FORGET_FUTURE, REBOOTED, STAYING, WRITTEN};
 use super::wake::Wake;
 use super::{patience, schema};
@@ -27,6 +28,8 @@ const LOG_LIMIT: u64 = 4 << 20;
 #[derive(Debug)]
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
+    /// For a file that has to be made anew.
+    sharing: Sharing,
     names: Names,
     /// Files that the names meant when it was opened. None while it is closed.
     nodes: Option<Nodes>,
@@ -38,14 +41,14 @@ pub(super) struct LockFile {
 }
 
 impl LockFile {
-    /// Opens the file. Creates it, and the directories above it, if they are missing.
-    pub(super) fn open(path: PathBuf, listeners: Listeners) -> Result<Self, Error> {
+    /// Opens the file, and makes it and the directories above it where they are missing.
+    pub(super) fn open(path: PathBuf, sharing: Sharing, listeners: Listeners) -> Result<Self, Error> {
         let machine = Machine::this()?;
-        let opened = patience::persist(|| connect(&path, machine));
+        let opened = patience::persist(|| connect(&path, sharing, machine));
         let (conn, names, nodes) = opened.map_err(|failure| failure.into_error(&path))?;
         let wake = Wake::new(names.wake.clone(), listeners);
-        let file = Self { path, names, nodes: Some(nodes), conn, machine, was_here: Cell::new(false), wake };
-        // A file of another machine is refused here, not at the first lock.
+        let file = Self { path, sharing, names, nodes: Some(nodes), conn, machine, was_here: Cell::new(false), wake };
+        // A file of another machine is told here, not at the first lock.
         file.read(|tx| file.find(tx, "").map(drop))?;
         if !SEES_REBOOTS {
             let now = nanos(BootTime::now().since_boot());
@@ -67,7 +70,7 @@ impl LockFile {
         // While it is open, SQLite expects the log that belongs to what it knows of it.
         self.nodes = None;
         self.conn = Connection::open_in_memory().map_err(|error| Failure::from(error).into_error(&self.path))?;
-        let mut opened = Self::open(self.path.clone(), self.wake.listeners())?;
+        let mut opened = Self::open(self.path.clone(), self.sharing, self.wake.listeners())?;
         if opened.names.wake == self.names.wake {
             std::mem::swap(&mut opened.wake, &mut self.wake);
         }
@@ -163,11 +166,11 @@ fn note(tx: &Transaction<'_>, found: &Found) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A connection that is ready, and the files it has open.
-fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes), Failure> {
+/// A settled connection, and what it has open.
+fn connect(path: &Path, sharing: Sharing, machine: &Machine) -> Result<(Connection, Names, Nodes), Failure> {
     let file = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            make(path)?;
+            make(path, sharing)?;
             return Err(Failure::Replaced);
         }
         Err(error) => return Err(damaged(path, &format!("it cannot be looked at ({error})"), WRITABLE).into()),
@@ -192,6 +195,7 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
         // Before anything is written: the log of one file must not come to another.
         is_same()?;
         schema::settle(&conn, path, machine)?;
+        names.align(&file);
         Ok((conn, names.nodes()))
     };
     let connected = connect();
@@ -200,7 +204,11 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
 }
 
 /// Makes the file, and the directories above it where they are missing.
-fn make(path: &Path) -> Result<(), Failure> {
+fn make(path: &Path, sharing: Sharing) -> Result<(), Failure> {
+    if sharing.is_wanted() {
+        make_parent(path)?;
+        return sharing.make(path);
+    }
     if make_private(path) == Err(Errno::NOENT) && make_parent(path)? {
         let _ = make_private(path);
     }
@@ -262,7 +270,7 @@ mod tests {
     #[test]
     fn settings_are_in_force() {
         let dir = tempfile::TempDir::new().unwrap();
-        let open = || LockFile::open(dir.path().join("locks.db"), Listeners::default()).unwrap();
+        let open = || LockFile::open(dir.path().join("locks.db"), Sharing::default(), Listeners::default()).unwrap();
         let file = patience::until(Instant::now() + Duration::from_secs(5), open);
         let read = |what| file.conn.pragma_query_value(None, what, |row| row.get::<_, i64>(0)).unwrap();
         assert_eq!(["synchronous", "wal_autocheckpoint", "page_size"].map(read), [1, 64, 1024]);

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::{Failure, damaged};
+use super::share;
 
 /// Device and inode.
 type Node = (u64, u64);
@@ -62,8 +63,16 @@ impl Names {
     }
 }
 
-/// Refuses a file that others reach by another name: its companions are found by name, so each
-/// would have a log of its own.
+impl Names {
+    /// Has those who may use the file use its companions as well.
+    pub(super) fn align(&self, file: &Metadata) {
+        for companion in [&self.log, &self.index] {
+            share::align(companion, file);
+        }
+    }
+}
+
+/// Refuses a file that others reach by another name: its companions are found by name, so each would have a log of its own.
 pub(super) fn check(path: &Path, file: &Metadata) -> Result<(), Failure> {
     if file.is_file() && file.nlink() > 1 {
         let why = "it has more than one name (hard links), and who uses another one would see none of its locks";

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::file::LockFile;
 use super::patience;
+use super::share::Sharing;
 
 type Job = Box<dyn FnOnce(&mut LockFile) + Send>;
 
@@ -32,12 +33,13 @@ impl Worker {
     /// Starts the thread, which opens the file and then calls `opened` with itself.
     pub(super) fn start(
         path: PathBuf,
+        sharing: Sharing,
         listeners: Listeners,
         opened: impl FnOnce(Result<Self, Error>) + Send + 'static,
     ) -> Result<(), Error> {
         let (sender, jobs) = mpsc::channel::<Job>();
         let worker = Self(sender);
-        let run = move || match patience::until(Instant::now() + OPEN_LIMIT, || LockFile::open(path, listeners)) {
+        let run = move || match patience::until(Instant::now() + OPEN_LIMIT, || LockFile::open(path, sharing, listeners)) {
             Ok(mut file) => {
                 opened(Ok(worker));
                 serve(&mut file, &jobs);

@@ -1,5 +1,6 @@
-//! What the starter of a keeper tells it by a pipe: arguments and environment can be read for as long as the keeper lives, and may
-//! hold a password.
+//! Arguments and environment of a keeper, sent by its starter through a pipe.
+//!
+//! Other users can read those of a process for as long as it lives, and they may hold a password.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 const MOST: u64 = 1 << 24;
 
 /// Writes the words, each with its length in front.
-pub(super) fn tell(to: &mut impl Write, words: &[OsString]) -> io::Result<()> {
+pub(super) fn send(to: &mut impl Write, words: &[OsString]) -> io::Result<()> {
     let mut told = Vec::new();
     told.extend((words.len() as u64).to_le_bytes());
     for word in words {
@@ -19,8 +20,8 @@ pub(super) fn tell(to: &mut impl Write, words: &[OsString]) -> io::Result<()> {
     to.write_all(&told)
 }
 
-/// Reads what [`tell`] wrote, and nothing that follows.
-pub(super) fn hear(from: &mut impl Read) -> io::Result<Vec<OsString>> {
+/// Reads what [`send`] wrote, and nothing that follows.
+pub(super) fn receive(from: &mut impl Read) -> io::Result<Vec<OsString>> {
     (0..number(from)?).map(|_| word(from)).collect()
 }
 
@@ -45,20 +46,20 @@ mod tests {
     fn words_arrive_as_they_are() {
         let words: Vec<OsString> = vec!["a b".into(), OsString::new(), OsString::from_vec(vec![0xff, b'\n'])];
         let mut pipe = Vec::new();
-        tell(&mut pipe, &words).unwrap();
+        send(&mut pipe, &words).unwrap();
         pipe.push(b'\n');
         let mut rest = pipe.as_slice();
-        assert_eq!(hear(&mut rest).unwrap(), words);
+        assert_eq!(receive(&mut rest).unwrap(), words);
         assert_eq!(rest, b"\n", "what follows is left");
     }
 
     #[test]
     fn what_is_cut_off_or_no_message_is_refused() {
         let mut pipe = Vec::new();
-        tell(&mut pipe, &["word".into()]).unwrap();
+        send(&mut pipe, &["word".into()]).unwrap();
         for length in 0..pipe.len() {
-            assert!(hear(&mut &pipe[..length]).is_err(), "{length}");
+            assert!(receive(&mut &pipe[..length]).is_err(), "{length}");
         }
-        assert!(hear(&mut b"tenure acquire x\n".as_slice()).is_err());
+        assert!(receive(&mut b"tenure acquire x\n".as_slice()).is_err());
     }
 }

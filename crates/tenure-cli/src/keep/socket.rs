@@ -1,7 +1,9 @@
-//! The door of a keeper: a socket by which `tenure release` finds it, in a directory that only this user can enter.
+//! The sockets of a keeper, by which `tenure release` finds it, in a directory that only this user
+//! can enter.
 //!
-//! An address without a file could be taken by any user before the keeper has it, or after it has died. Here nobody else can connect,
-//! so nobody else can keep a keeper busy, and nobody else can be what listens. Both sides look at who the other is all the same.
+//! An address without a file could be taken by any user before the keeper has it, or after it has
+//! died. In this directory no other user can connect, so none can keep a keeper busy. No other user
+//! can listen there either. Both sides check who the other is all the same.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -28,64 +30,67 @@ use crate::store;
 
 /// Timeout of each side of a conversation between a keeper and a client.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How many callers are listened to at one door at once; further ones wait until one of these has spoken or is given up.
+/// How many callers are listened to at one socket at once; further ones wait until one of these has
+/// spoken or is given up.
 const CALLERS: usize = 16;
-/// How often a keeper looks whether its socket is still there: the system removes it when the user logs out.
+/// How often a keeper looks whether its socket is still there: the system removes it when the user
+/// logs out.
 const LOOK: Duration = Duration::from_secs(2);
 /// The pause after a caller could not be let in, for want of descriptors, say.
 const BREATH: Duration = Duration::from_millis(100);
 /// The length of an address.
 const DIGITS: usize = 32;
-/// What nobody listens at any more is removed when it is older: a younger one may be about to listen.
+/// Age from which a socket is removed at which nobody listens. A younger one may be about to
+/// listen.
 const STALE: Duration = Duration::from_secs(60);
 
-/// The open doors of a keeper, one for each name.
+/// The open sockets of a keeper, one for each name.
 #[derive(Debug)]
-pub(super) struct Doors {
-    visitors: mpsc::Receiver<(Name, UnixStream)>,
+pub(super) struct Sockets {
+    requests: mpsc::Receiver<(Name, UnixStream)>,
     paths: Vec<Arc<Mutex<PathBuf>>>,
     /// Who listens at them; ends with us.
-    porters: JoinSet<()>,
-    /// The doors that could not be opened, and why.
-    shut: Vec<(Name, String)>,
+    tasks: JoinSet<()>,
+    /// The sockets that could not be opened, and why.
+    failed: Vec<(Name, String)>,
 }
 
-impl Doors {
+impl Sockets {
     pub(super) async fn open(guards: &Guards, settings: &Settings) -> Self {
-        let (knock, visitors) = mpsc::channel(1);
-        let mut doors = Self { visitors, paths: Vec::new(), porters: JoinSet::new(), shut: Vec::new() };
+        let (clients, requests) = mpsc::channel(1);
+        let mut sockets = Self { requests, paths: Vec::new(), tasks: JoinSet::new(), failed: Vec::new() };
         for (name, token) in guards.iter().map(|guard| (guard.name(), guard.token())) {
             let address = address(name, token, settings);
             match listen(&address).await {
                 Ok((path, listener)) => {
                     let path = Arc::new(Mutex::new(path));
-                    doors.paths.push(Arc::clone(&path));
-                    let mut door = Door { listener, address, path };
-                    let (name, token, knock) = (name.clone(), token.clone(), knock.clone());
-                    doors.porters.spawn(async move { door.serve(name, token, knock).await });
+                    sockets.paths.push(Arc::clone(&path));
+                    let mut socket = Socket { listener, address, path };
+                    let (name, token, clients) = (name.clone(), token.clone(), clients.clone());
+                    sockets.tasks.spawn(async move { socket.serve(name, token, clients).await });
                 }
-                Err(why) => doors.shut.push((name.clone(), why)),
+                Err(why) => sockets.failed.push((name.clone(), why)),
             }
         }
-        doors
+        sockets
     }
 
     /// The names whose keeper nobody can reach, and why.
-    pub(super) fn shut(&self) -> &[(Name, String)] {
-        &self.shut
+    pub(super) fn failed(&self) -> &[(Name, String)] {
+        &self.failed
     }
 
     /// The next one who comes with a token, and the name that it is for.
-    pub(super) async fn visitor(&mut self) -> (Name, UnixStream) {
-        match self.visitors.recv().await {
-            Some(visitor) => visitor,
-            // There is no door.
+    pub(super) async fn client(&mut self) -> (Name, UnixStream) {
+        match self.requests.recv().await {
+            Some(client) => client,
+            // There is no socket.
             None => std::future::pending().await,
         }
     }
 }
 
-impl Drop for Doors {
+impl Drop for Sockets {
     fn drop(&mut self) {
         for path in &self.paths {
             let _ = fs::remove_file(&*path.lock().unwrap_or_else(PoisonError::into_inner));
@@ -93,17 +98,17 @@ impl Drop for Doors {
     }
 }
 
-/// A door, and where it is.
+/// A socket, and where it is.
 #[derive(Debug)]
-struct Door {
+struct Socket {
     listener: UnixListener,
     address: String,
     path: Arc<Mutex<PathBuf>>,
 }
 
-impl Door {
+impl Socket {
     /// Listens to many callers at once: one who says nothing must not hold up another.
-    async fn serve(&mut self, name: Name, token: Owner, knock: mpsc::Sender<(Name, UnixStream)>) {
+    async fn serve(&mut self, name: Name, token: Owner, clients: mpsc::Sender<(Name, UnixStream)>) {
         let expected = format!("{token}\n").into_bytes();
         let mut callers = FuturesUnordered::new();
         let mut look = interval(LOOK);
@@ -115,15 +120,16 @@ impl Door {
                     Ok(_) => {}
                     Err(_) => sleep(BREATH).await,
                 },
-                Some(caller) = callers.next() => if let Some(visitor) = caller {
-                    let _ = knock.send((name.clone(), visitor)).await;
+                Some(caller) = callers.next() => if let Some(client) = caller {
+                    let _ = clients.send((name.clone(), client)).await;
                 },
                 _ = look.tick() => self.mend().await,
             }
         }
     }
 
-    /// Makes the socket anew if somebody has removed it. Where that is not possible it is tried again at the next look.
+    /// Makes the socket anew if it was removed. If that fails, it is tried again after the next
+    /// interval.
     async fn mend(&mut self) {
         let is_gone = {
             let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,15 +149,15 @@ async fn heard(mut caller: UnixStream, expected: &[u8]) -> Option<UnixStream> {
     (matches!(read, Ok(Ok(_))) && said == expected).then_some(caller)
 }
 
-/// Releases for a visitor and tells it how that went.
-pub(super) async fn release_for(guard: Guard, mut visitor: UnixStream) {
+/// Releases for a client and tells it how that went.
+pub(super) async fn release_for(guard: Guard, mut client: UnixStream) {
     let answer: &[u8] = match guard.release().await {
         Ok(ReleaseOutcome::Released) => b"released\n",
         Ok(ReleaseOutcome::WasLost) => b"lost\n",
-        // The visitor asks the store itself.
+        // The client asks the store itself.
         _ => b"unknown\n",
     };
-    let _ = timeout(PATIENCE, visitor.write_all(answer)).await;
+    let _ = timeout(PATIENCE, client.write_all(answer)).await;
 }
 
 /// Result of asking the keeper of a lease.
@@ -169,16 +175,17 @@ pub(crate) enum Asked {
 
 /// Asks the process that keeps the lease to release it.
 ///
-/// Sends the token only to a process of this user: whoever has the token can release the lease, and this command believes the answer.
+/// Sends the token only to a process of this user: with the token a process can release the lease,
+/// and this command trusts the answer.
 pub(crate) async fn ask_release(name: &Name, token: &Owner, settings: &Settings) -> Asked {
     let address = address(name, token, settings);
     let mut unheard = None;
-    for room in rooms() {
-        let path = room.join(&address);
+    for directory in directories() {
+        let path = directory.join(&address);
         if fs::symlink_metadata(&path).is_err() {
             continue;
         }
-        let asked = match check(&room) {
+        let asked = match check(&directory) {
             Ok(()) => ask(&path, token).await,
             Err(why) => Asked::Unheard(why),
         };
@@ -216,22 +223,22 @@ async fn ask(path: &Path, token: &Owner) -> Asked {
     }
 }
 
-/// Where the sockets of our keepers may be, and nothing else: the first that can be used is used, and all are looked at, because whoever releases may
-/// have another environment than whoever acquired.
-fn rooms() -> Vec<PathBuf> {
+/// Directories that may hold the sockets of our keepers, and nothing else. A keeper uses the first
+/// that it can. A release searches all: its environment may differ from that of the acquisition.
+fn directories() -> Vec<PathBuf> {
     let us = geteuid().as_raw();
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
     let parents = given.into_iter().chain([format!("/run/user/{us}").into()]);
     let parents = parents.map(|parent| parent.join("tenure-keepers"));
-    let mut rooms: Vec<_> = parents.chain([format!("/tmp/tenure-keepers-{us}").into()]).collect();
-    rooms.dedup();
-    rooms
+    let mut directories: Vec<_> = parents.chain([format!("/tmp/tenure-keepers-{us}").into()]).collect();
+    directories.dedup();
+    directories
 }
 
 /// Whether a directory is ours, and nobody else can enter it.
-fn check(room: &Path) -> Result<(), String> {
-    let shown = room.display();
-    let found = fs::symlink_metadata(room).map_err(|error| format!("the directory {shown} cannot be used, {error}"))?;
+fn check(directory: &Path) -> Result<(), String> {
+    let shown = directory.display();
+    let found = fs::symlink_metadata(directory).map_err(|error| format!("the directory {shown} cannot be used, {error}"))?;
     if !found.is_dir() {
         return Err(format!("{shown} is no directory"));
     }
@@ -244,11 +251,11 @@ fn check(room: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a socket in the first room that can be used.
+/// Makes a socket in the first directory that can be used.
 async fn listen(address: &str) -> Result<(PathBuf, UnixListener), String> {
     let mut unusable = Vec::new();
-    for room in rooms() {
-        match enter(&room, address).await {
+    for directory in directories() {
+        match enter(&directory, address).await {
             Ok(opened) => return Ok(opened),
             Err(why) => unusable.push(why),
         }
@@ -256,15 +263,15 @@ async fn listen(address: &str) -> Result<(PathBuf, UnixListener), String> {
     Err(unusable.join("; "))
 }
 
-async fn enter(room: &Path, address: &str) -> Result<(PathBuf, UnixListener), String> {
-    match DirBuilder::new().mode(0o700).create(room) {
+async fn enter(directory: &Path, address: &str) -> Result<(PathBuf, UnixListener), String> {
+    match DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(format!("the directory {} cannot be made, {error}", room.display())),
+        Err(error) => return Err(format!("the directory {} cannot be made, {error}", directory.display())),
     }
-    check(room)?;
-    sweep(room).await;
-    let path = room.join(address);
+    check(directory)?;
+    sweep(directory).await;
+    let path = directory.join(address);
     let listener = match UnixListener::bind(&path) {
         // Left by a keeper that was killed, of a token that was given.
         Err(error) if error.kind() == ErrorKind::AddrInUse && is_left(&path).await => {
@@ -279,8 +286,8 @@ async fn enter(room: &Path, address: &str) -> Result<(PathBuf, UnixListener), St
 }
 
 /// Removes what keepers left that were killed.
-async fn sweep(room: &Path) {
-    for entry in fs::read_dir(room).into_iter().flatten().flatten() {
+async fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let age = entry.metadata().and_then(|found| found.modified()).map(|made| SystemTime::now().duration_since(made));
         if matches!(age, Ok(Ok(age)) if age > STALE) && is_left(&entry.path()).await {
             let _ = fs::remove_file(entry.path());
@@ -288,9 +295,11 @@ async fn sweep(room: &Path) {
     }
 }
 
-/// Whether this is a socket of a keeper of ours at which nobody listens any more. Does not wait for one who does.
+/// Whether this is a socket of a keeper of ours at which nobody listens any more. Does not wait for
+/// one who does.
 ///
-/// What is no socket refuses a connection, too, and may be anything: it is never ours to remove.
+/// Another kind of file refuses a connection as well, and may be anything: it is never ours to
+/// remove.
 async fn is_left(path: &Path) -> bool {
     let has_our_shape = |name: &OsStr| name.len() == DIGITS && name.as_bytes().iter().all(u8::is_ascii_hexdigit);
     let is_our_socket = |found: fs::Metadata| found.file_type().is_socket() && found.uid() == geteuid().as_raw();
@@ -319,7 +328,8 @@ fn address(name: &Name, token: &Owner, settings: &Settings) -> String {
     format!("{half:0DIGITS$x}")
 }
 
-/// Whether the other end is a process of this very user. Not root's either: a root in another user's place must not be asked by chance.
+/// Whether the other end is a process of this very user. Not root's either: a root in another
+/// user's place must not be asked by chance.
 fn is_us(peer: &UnixStream) -> bool {
     peer.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }
