@@ -173,9 +173,8 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
     server.cli("ACL SETUSER app on >pw ~* &* +@all");
     let store = store(&format!("redis://app:pw@{}", server.addr())).await;
     let kinds = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
-    let all: Vec<Request> = (0..12)
-        .map(|i| request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })).with_share(kinds[i % 3]))
-        .collect();
+    let all: Vec<Request> =
+        (0..12).map(|i| request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })).with_share(kinds[i % 3])).collect();
     for (i, request) in all.iter().enumerate() {
         if i % 4 != 3 {
             takes(&store, request).await;
