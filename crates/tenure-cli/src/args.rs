@@ -36,12 +36,11 @@ pub(crate) enum Command {
     /// Take a name from its holder, who learns it at its next renewal
     Break(Break),
     /// Measure what locks cost: on a redis-server of its own, or on the store you name
-    #[cfg(feature = "lab")]
-    Bench(crate::bench::Bench),
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Bench(PassedOn),
     /// Break locks in front of you, and see where tenure's own hold
-    #[cfg(feature = "lab")]
-    #[command(subcommand)]
-    Lab(crate::lab::Lab),
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Lab(PassedOn),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -55,6 +54,14 @@ pub(crate) enum Command {
         #[arg(value_name = "WORD")]
         words: Vec<String>,
     },
+}
+
+/// Arguments of `tenure-lab`, a program of its own, which reads them.
+#[derive(Args, Debug)]
+pub(crate) struct PassedOn {
+    /// See --help behind it
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    _args: Vec<OsString>,
 }
 
 /// Flags of every command that talks to a store.

@@ -2,8 +2,6 @@
 
 mod acquire;
 mod args;
-#[cfg(feature = "lab")]
-mod bench;
 mod child;
 mod command_line;
 mod config;
@@ -15,7 +13,6 @@ mod give_up;
 mod help;
 #[cfg_attr(not(target_os = "linux"), path = "keep_elsewhere.rs")]
 mod keep;
-#[cfg(feature = "lab")]
 mod lab;
 mod lease;
 mod log;
@@ -28,8 +25,6 @@ mod output;
 mod run;
 mod show;
 mod signals;
-#[cfg(feature = "lab")]
-mod soak;
 mod store;
 mod supervise;
 mod take;
@@ -56,10 +51,6 @@ fn main() -> ExitCode {
     }
     if first.as_deref() == Some(exec::DIE.as_ref()) {
         return exec::die().into();
-    }
-    #[cfg(feature = "lab")]
-    if first.as_deref() == Some(lab::WORD.as_ref()) {
-        return lab::worker(args).into();
     }
     log::listen();
     let ended =
@@ -94,10 +85,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Release(args) => block_on(lease::release(&args)),
         Command::Show(args) => block_on(show::main(&args)),
         Command::Break(args) => block_on(lease::break_lease(&args)),
-        #[cfg(feature = "lab")]
-        Command::Bench(args) => block_on(bench::main(&args)),
-        #[cfg(feature = "lab")]
-        Command::Lab(args) => lab::main(args),
+        Command::Bench(_) | Command::Lab(_) => Err(lab::main(args_os().skip(1))),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man(args) => docs::man(&args),
         Command::Help { words } => help::main(&words),

@@ -11,8 +11,6 @@ use tenure::{Locker, LockerBuilder};
 use tenure_sql::{SqliteStore, sqlite};
 
 use crate::config::{Settings, Source, TTL, without_password};
-#[cfg(feature = "lab")]
-use crate::exit::say;
 use crate::exit::{DAMAGED, Failure};
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss:// and redis+unix:// (or valkey for redis)";
@@ -85,23 +83,6 @@ fn is_missing(settings: &Settings) -> Result<bool, Failure> {
     match location.map_err(|failure| settings.bad_store(failure))? {
         Location::Sqlite(file) => Ok(file.path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
         Location::Redis(_) => Ok(false),
-    }
-}
-
-/// Names of the lab's rows that break a store like the one at `url`.
-#[cfg(feature = "lab")]
-pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
-    let Location::Redis(url) = location(url)? else { return Ok("sqlite/".to_owned()) };
-    tenure_redis::Options::parse(&url)?;
-    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
-    let keys = parameters.split('&').filter_map(|parameter| parameter.split('=').next());
-    let others: Vec<String> = keys.filter(|key| !["", "scheme"].contains(key)).map(|key| format!("{key}=")).collect();
-    if !others.is_empty() {
-        say(format_args!("the lab looks at the scheme= of the store URL only, not at {}", others.join(", ")));
-    }
-    match parameters.split('&').find_map(|parameter| parameter.strip_prefix("scheme=")) {
-        None | Some("native") => Ok("redis/".to_owned()),
-        Some(scheme) => Ok(format!("{scheme}/")),
     }
 }
 

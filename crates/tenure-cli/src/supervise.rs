@@ -98,7 +98,7 @@ impl<'a> Supervisor<'a> {
         loop {
             // By the clock: after a stop or a sleep, before anything else is done for the command.
             if let Some((name, loss)) = self.guards.end_reason() {
-                self.end_group(&name, loss).await;
+                self.end_group(name, loss).await;
                 return End::Lost;
             }
             if let Some(code) = self.child.ended() {

@@ -13,6 +13,7 @@ use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply
 use tenure::{Entry, Error, Fence, Lease, MemoryStore, Name, Share};
 use tenure_lab::Lab;
 use tenure_lab::soak::{Plan, Report, Where, here, run};
+use tenure_testkit::Program;
 
 const SEED: u64 = 1;
 
@@ -21,7 +22,7 @@ fn plan(place: Where, seconds: u64) -> Plan {
 }
 
 fn soaked(plan: &Plan) -> Report {
-    let lab = Lab { worker: vec![env!("CARGO_BIN_EXE_tenure-lab-worker").into()] };
+    let lab = Lab { program: Program::new([env!("CARGO_BIN_EXE_tenure-lab"), "__worker"]) };
     let report = run(&lab, plan).unwrap();
     println!("{report}");
     assert_eq!(report.tally.findings.count(), 0, "{report}");

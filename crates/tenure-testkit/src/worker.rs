@@ -1,6 +1,6 @@
 //! A holder in a process of its own: told over its standard input what to do, and telling over its standard output what it sees.
 //!
-//! The near end is a [`Worker`]; the far end is [`run`]. Claims have numbers, so one process can ask for many names at once.
+//! The controller's end is a [`Worker`]; the process itself is what [`entry`] becomes. Claims have numbers, so one process can ask for many names at once.
 //! What the process sees goes out as events of the [history](crate::history), stamped by the process itself.
 
 mod claim;
@@ -9,6 +9,7 @@ mod far;
 mod load;
 mod near;
 mod probe;
+mod program;
 mod work;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use crate::history::{At, What};
 pub use self::load::{Load, Tally, carry};
 pub use self::near::Worker;
 pub use self::probe::{Call, Deed, Moment, Probe};
+pub use self::program::{Program, entry, role, serve};
 
 use self::clock::Jumpy;
 use self::far::Far;
@@ -157,7 +159,7 @@ impl Terms {
 /// A store that cannot be opened is told as the failure of claim 0.
 ///
 /// A panic anywhere in the process is told as such a failure, and ends the process: a runtime would keep that of a task to itself.
-pub async fn run(url: &str) {
+async fn run(url: &str) {
     far::dies_of_panics();
     let clock = Jumpy::default();
     let (store, probes) = match url {

@@ -201,8 +201,9 @@ pub(crate) fn check_ttl(core: &Core, ttl: Duration) -> Result<(), Error> {
     let min = core.store.features().min_ttl;
     if ttl < min {
         let [ttl, min] = [ttl, min].map(format_duration);
-        return Err(Error::invalid(format!("a ttl of {ttl} is shorter than the {min} this store can keep"))
-            .with_hint("use a longer ttl"));
+        return Err(
+            Error::invalid(format!("a ttl of {ttl} is shorter than the {min} this store can keep")).with_hint("use a longer ttl")
+        );
     }
     check_span("ttl", ttl)
 }

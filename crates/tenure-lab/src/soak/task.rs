@@ -138,7 +138,7 @@ impl Task {
             weight => (PERMITS, permits(u32::from(weight) - 6)),
         };
         let ttl = Duration::from_millis(if self.rng.u8(0..4) == 0 { 1_000 } else { 2_000 });
-        let acquire = self.locker.lock(&format!("{}{name}", self.prefix), share).ttl(ttl);
+        let acquire = self.locker.lock(format!("{}{name}", self.prefix), share).ttl(ttl);
         let acquire = self.on_terms(acquire);
         if share == Share::MUTEX && self.rng.u8(0..6) == 0 {
             let both = MUTEXES.iter().fold(AcquireAll::from(acquire), |all, name| all.and(format!("{}{name}", self.prefix)));

@@ -1,7 +1,6 @@
 //! The worker's own process: takes orders, keeps the claims, and says what they see.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -14,8 +13,8 @@ use super::claim::{Asks, Claim};
 use super::clock::Jumpy;
 use super::probe::Probes;
 use super::{ByHand, ClaimOrder, Order, Said, load};
-use crate::Counter;
 use crate::history::{What, nanos};
+use crate::{Counter, lines};
 
 pub(super) struct Far {
     pub(super) locks: Locker,
@@ -125,9 +124,6 @@ pub(super) fn dies_of_panics() {
 
 /// Says one line at once: the next thing that happens may be a kill.
 pub(super) fn say(said: &Said) {
-    let mut line = serde_json::to_string(said).expect("plain data");
-    line.push('\n');
-    let mut out = std::io::stdout().lock();
     // Nobody listens any more when the lab has ended.
-    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    let _ = lines::say(std::io::stdout().lock(), said);
 }

@@ -1,18 +1,20 @@
 //! The lab's end of a worker.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io;
 use std::path::Path;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tenure::{Fence, Lease};
+use tenure_conformance::Process;
 
 use super::{ByHand, ClaimOrder, Deed, Load, Order, Probe, Said, Tally, Terms};
 use crate::history::{Event, History, What};
-use crate::{Recorder, Register, Signal, Spawned};
+use crate::lines;
+use crate::{Recorder, Register, Signal};
 
 /// How long a worker may take for what nothing hinders.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,8 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Worker {
     who: String,
-    process: Spawned,
-    to: ChildStdin,
+    process: lines::Process,
     answers: mpsc::Receiver<Said>,
     recorder: Recorder,
     /// Its end is no surprise.
@@ -34,25 +35,23 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts `command`, which must [`run`](super::run), with a history of its own.
+    /// Starts `command`, which must become a [`Program`](super::Program)'s worker, with a history of its own.
     pub fn start(command: Command) -> Self {
         Self::join(command, "worker", Recorder::new(History::new("worker", 0)))
     }
 
-    /// Starts `command`, which must [`run`](super::run), as `who` in the history of `recorder`, and waits until it has opened its
-    /// store or failed to, which it tells as the failure of claim 0.
-    pub fn join(mut command: Command, who: impl Into<String>, recorder: Recorder) -> Self {
+    /// The same, as `who` in the history of `recorder`. Waits until it has opened its store or failed to, which it tells as the
+    /// failure of claim 0.
+    pub fn join(command: Command, who: impl Into<String>, recorder: Recorder) -> Self {
         let who = who.into();
-        let mut process = Spawned::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("the worker starts");
-        let to = process.child().stdin.take().expect("piped");
-        let from = BufReader::new(process.child().stdout.take().expect("piped"));
+        let mut process = lines::Process::start(command).expect("the worker starts");
         let (says, answers) = mpsc::channel();
         let may_end = Arc::<AtomicBool>::default();
         let listener = Listener { who: who.clone(), recorder: recorder.clone(), says, may_end: Arc::clone(&may_end) };
-        let listening = Some(std::thread::spawn(move || listener.listen(from)));
+        let listening = Some(process.listen(move |said| listener.hears(said)));
         // Hung up on when the worker failed to open its store.
         let _ = answers.recv_timeout(PATIENCE);
-        Self { who, process, to, answers, recorder, may_end, listening, claims: 0 }
+        Self { who, process, answers, recorder, may_end, listening, claims: 0 }
     }
 
     /// Its name in the history.
@@ -208,11 +207,6 @@ impl Worker {
         self.finish();
     }
 
-    /// Begins a number of visits to the [`Counter`](crate::Counter) in `dir`, each under the lock `name`.
-    pub fn begin_visits(&mut self, name: &str, dir: &Path, times: u64) {
-        self.tell(&Order::Visits { name: name.into(), dir: dir.into(), times });
-    }
-
     /// Begins to carry a load; what came of it is told by [`tally`](Self::tally).
     pub fn begin_load(&mut self, load: &Load) {
         self.tell(&Order::Load(load.clone()));
@@ -236,13 +230,13 @@ impl Worker {
 
     /// Stops it or lets it go on.
     pub fn signal(&mut self, signal: Signal) {
-        self.process.signal(signal).expect("the worker runs");
+        self.process.child().signal(signal).expect("the worker runs");
     }
 
     /// kill -9.
     pub fn kill(&mut self) {
         self.may_end.store(true, Ordering::Relaxed);
-        self.process.kill();
+        self.process.child().kill();
         // So that all it said, and its death, are in the history.
         let _ = self.listening.take().map(JoinHandle::join);
     }
@@ -271,12 +265,53 @@ impl Worker {
     }
 
     fn tell(&mut self, order: &Order) {
-        let line = serde_json::to_string(order).expect("an order");
-        writeln!(self.to, "{line}").expect("the worker listens");
+        self.process.tell(order).expect("the worker listens");
     }
 
     fn answer(&mut self) -> Said {
         self.answers.recv_timeout(PATIENCE).expect("the worker answers")
+    }
+}
+
+impl Process for Worker {
+    fn acquire(&mut self, name: &str, ttl: Duration) -> Option<Fence> {
+        self.acquire(name, ttl)
+    }
+
+    fn begin_acquire(&mut self, name: &str, ttl: Duration) {
+        self.begin_acquire(name, ttl);
+    }
+
+    fn hand_over(&mut self) -> Lease {
+        self.hand_over()
+    }
+
+    fn adopt(&mut self, lease: &Lease) -> Option<Fence> {
+        self.adopt(lease)
+    }
+
+    fn release(&mut self) {
+        self.release();
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.state() == "Lost"
+    }
+
+    fn begin_visits(&mut self, name: &str, dir: &Path, times: u64) {
+        self.tell(&Order::Visits { name: name.into(), dir: dir.into(), times });
+    }
+
+    fn finish_visits(&mut self) {
+        self.finish();
+    }
+
+    fn stop(&mut self, stopped: bool) {
+        self.signal(if stopped { Signal::Stop } else { Signal::Cont });
+    }
+
+    fn kill(&mut self) {
+        self.kill();
     }
 }
 
@@ -299,24 +334,29 @@ struct Listener {
 }
 
 impl Listener {
-    fn listen(self, from: impl BufRead) {
-        for line in from.lines().map_while(Result::ok) {
-            let said = serde_json::from_str(&line).unwrap_or_else(|error| panic!("the worker said {line:?}: {error}"));
-            match said {
-                Said::Event { at, what } => {
-                    if matches!(what, What::Failed { claim: 0, .. }) {
-                        self.may_end.store(true, Ordering::Relaxed);
-                    }
-                    self.recorder.add(Event { at, who: self.who.clone(), what });
+    /// Whether more may follow.
+    fn hears(&self, said: io::Result<Option<Said>>) -> bool {
+        match said.unwrap_or_else(|error| panic!("the worker: {error}")) {
+            Some(Said::Event { at, what }) => {
+                if matches!(what, What::Failed { claim: 0, .. }) {
+                    self.may_end.store(true, Ordering::Relaxed);
                 }
-                // Nobody asks any more when the near end is gone.
-                answer => drop(self.says.send(answer)),
+                self.recorder.add(Event { at, who: self.who.clone(), what });
+                true
+            }
+            Some(answer) => {
+                // Nobody asks any more when the controller is gone.
+                let _ = self.says.send(answer);
+                true
+            }
+            None => {
+                if !self.may_end.load(Ordering::Relaxed) {
+                    let text = "the worker has ended by itself".to_owned();
+                    self.recorder.record(&*self.who, What::Failed { claim: 0, kind: None, text });
+                }
+                self.recorder.record(&*self.who, What::Died);
+                false
             }
         }
-        if !self.may_end.load(Ordering::Relaxed) {
-            let text = "the worker has ended by itself".to_owned();
-            self.recorder.record(&*self.who, What::Failed { claim: 0, kind: None, text });
-        }
-        self.recorder.record(self.who, What::Died);
     }
 }
