@@ -80,7 +80,7 @@ pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) ->
 /// create it.
 fn is_missing(settings: &Settings) -> Result<bool, Failure> {
     let location = location(&settings.store).and_then(|place| checked(place, settings.store_from));
-    match place.map_err(|failure| settings.bad_store(failure))? {
+    match location.map_err(|failure| settings.bad_store(failure))? {
         Location::Sqlite(file) => Ok(file.path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
         Location::Redis(_) => Ok(false),
     }

@@ -220,7 +220,7 @@ fn conclude(args: &Run, table: &Table, outcomes: &[Outcome]) -> Result<(), Failu
     }
     if let Some(file) = &args.report {
         let mut ordered = outcomes.to_vec();
-        let place = |outcome: &Outcome| (outcome.item.kind == Kind::Specimen, outcome.item.id.clone());
+        let place = |outcome: &Outcome| (outcome.item.kind == Kind::BrokenLock, outcome.item.id.clone());
         ordered.sort_by_key(place);
         let models: Vec<_> =
             models::all().into_iter().map(|model| (model.search(), model)).map(|(found, model)| (model, found)).collect();

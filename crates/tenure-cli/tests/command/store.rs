@@ -1,14 +1,11 @@
 //! Which store is used, by whom, and what is seen of it.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod common;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Place, Running, assert_one_line, wait_for};
+use crate::common::{Ended, Place, Running, assert_one_line, wait_for};
 use tenure_testkit::{RedisServer, Spawned};
 
 /// A group that nobody is in.

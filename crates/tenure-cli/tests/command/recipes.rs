@@ -1,9 +1,5 @@
 //! docs/recipes.md block by block: each is run as it stands on the page, as far as that goes without the services of a system.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-#[path = "../common/mod.rs"]
-mod common;
 #[allow(unreachable_pub, reason = "it stands on the page as a program has it")]
 mod service;
 
@@ -12,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Place, Running, script, wait_for};
+use crate::common::{self, Ended, Place, Running, script, wait_for};
 use nix::sys::signal::Signal;
 use tenure_testkit::{RedisServer, Spawned};
 
@@ -274,11 +270,11 @@ async fn service_begins() {
 
 #[test]
 fn a_service_that_gives_its_locks_up() {
-    let text = include_str!("service.rs").replace("use crate::lead;\n", "");
+    let text = include_str!("recipes/service.rs").replace("use super::lead;\n", "");
     assert_eq!(recipe("Rust", "rust"), text, "the page has another text than what is tested");
     let here = Here::new();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "service_begins", "--nocapture"]).env("TENURE_RECIPE_SAYS", here.place.path("says"));
+    command.args(["--exact", "recipes::service_begins", "--nocapture"]).env("TENURE_RECIPE_SAYS", here.place.path("says"));
     let mut command = here.settled(command);
     let running = Running::start(command.env(ROLE, here.server.url()));
     assert_eq!(here.place.line("says"), "leads");
