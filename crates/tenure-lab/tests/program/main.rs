@@ -4,6 +4,6 @@
 
 mod bench;
 mod common;
-mod dialects;
 mod lab;
 mod pages;
+mod schemes;
