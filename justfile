@@ -35,21 +35,21 @@ advisories:
 ci:
     .ci/run
 
-# Every scenario and specimen once, as `tenure lab run`
+# Every scenario and broken lock once, as `tenure lab run`
 lab *args:
-    cargo run --release --locked -p tenure-cli -- lab run {{args}}
+    cargo run --release --locked -p tenure-lab -- lab run {{args}}
 
 # Make docs/lab.md anew
 lab-page:
-    cargo run --release --locked -p tenure-cli -- lab run --report docs/lab.md
+    cargo run --release --locked -p tenure-lab -- lab run --report docs/lab.md
 
 # Random runs of the core for a long time
 soak time="30m":
-    cargo run --release --locked -p tenure-cli -- lab explore --for {{time}}
+    cargo run --release --locked -p tenure-lab -- lab explore --for {{time}}
 
 # Crowds in the lines of every store, of so many visits each
 crowds visits="1000000":
-    TENURE_SOAK={{visits}} cargo test --release --locked -p tenure-testkit --test redis_queue --test local_queue crowd -- --nocapture --test-threads 1
+    TENURE_SOAK={{visits}} cargo test --release --locked -p tenure-redis -p tenure-sql -p tenure-testkit --test redis --test sqlite --test testkit crowd -- --nocapture --test-threads 1
 
 # What `tenure run` costs beside `flock`, and what a held lock costs
 cost-of-run *args:

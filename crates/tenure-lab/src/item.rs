@@ -1,46 +1,43 @@
 //! What the lab can run, and what came of it.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure_testkit::History;
 use tenure_testkit::history::{Finding, Rule, Verdict};
+use tenure_testkit::{History, Program};
 
 /// What a run needs from outside.
 #[derive(Clone, Debug)]
 pub struct Lab {
-    /// The program, with its first arguments, that becomes a process under test; the lab adds which and where.
-    pub worker: Vec<OsString>,
+    /// The program that becomes the processes under test.
+    pub program: Program,
 }
 
 impl Lab {
-    /// The command that starts a process under test, still without its own arguments.
-    pub fn worker(&self) -> Command {
-        let mut command = Command::new(&self.worker[0]);
-        command.args(&self.worker[1..]);
-        command
+    /// The command that starts a process under test.
+    pub fn worker(&self, role: &[&str]) -> Command {
+        self.program.role(role)
     }
 }
 
 /// Of what kind an [`Item`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// One of tenure's stores under a fault.
     Scenario,
     /// A lock as others write it, under a fault that breaks it.
-    Specimen,
+    BrokenLock,
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Scenario => "scenario",
-            Self::Specimen => "specimen",
+            Self::BrokenLock => "broken lock",
         })
     }
 }
@@ -59,7 +56,7 @@ pub struct Item {
     pub subject: String,
     /// What is done to it, in words.
     pub fault: String,
-    /// What must survive: see GUARANTEES.md. Specimens have none.
+    /// What must survive: see GUARANTEES.md. Broken locks have none.
     pub tier: Option<u8>,
     /// What must come of it.
     pub expected: Verdict,

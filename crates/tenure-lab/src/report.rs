@@ -5,35 +5,46 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure_testkit::history::{Finding, timeline::picture};
+use tenure_testkit::history::timeline::{picture, wrapped};
+use tenure_testkit::history::{Finding, Verdict};
 
+use crate::broken::{Cell, controls, faults, matrix};
 use crate::models::{Expected, Model, Searched};
-use crate::specimens::{Cell, RULES, controls, faults, matrix, search};
 use crate::{Item, Kind, Outcome, counterparts};
 
-/// An outcome as a line of a table, for which `width` columns are kept for the id.
-pub fn row(outcome: &Outcome, width: usize) -> String {
+/// An outcome in words: the verdict and whether that was expected, what was done, and how to have it again.
+pub fn row(outcome: &Outcome) -> String {
     let Outcome { item, seed, verdict, ok, took, .. } = outcome;
-    let sign = if *ok { "ok " } else { "BAD" };
-    let tier = item.tier();
-    let what = if item.kind == Kind::Specimen { format!("{}: {}", item.subject, item.fault) } else { item.fault.clone() };
-    format!("{sign}  {:width$}  {tier}  {verdict:12}  {:>5.1}s  {seed:>8}  {what}", item.id, took.as_secs_f64())
+    let verdict = match (verdict, ok) {
+        (Verdict::Holds, true) => "holds".to_owned(),
+        (_, true) => format!("{verdict}, as expected"),
+        (_, false) if *verdict == item.expected => format!("{}, AND MORE", verdict.to_string().to_uppercase()),
+        (_, false) => format!("{}, NOT {}", verdict.to_string().to_uppercase(), item.expected),
+    };
+    let tier = item.tier.map_or_else(String::new, |tier| format!("tier {tier}, "));
+    let about = format!("{}  ({tier}{:.1} s, seed {seed})", item.id, took.as_secs_f64());
+    wrapped(&format!("{verdict:19}  "), &about, 21) + &what(item)
 }
 
-/// The head of the table of [`row`]s.
-pub fn head(width: usize) -> String {
-    format!("     {:width$}  T  {:12}  {:>6}  {:>8}  WHAT", "ID", "VERDICT", "TOOK", "SEED")
+/// An item as `list` has it.
+pub fn listed_as_text(item: &Item) -> String {
+    let tier = item.tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
+    wrapped("", &format!("{}  ({}{tier})", item.id, item.expected), 4) + &what(item)
+}
+
+fn what(item: &Item) -> String {
+    wrapped("    ", &format!("{}: {}", item.subject, item.fault), 4)
 }
 
 /// All that is to be told of an outcome: the story, the picture, what was found, how to make the run again.
 pub fn account(outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(trouble) = &outcome.trouble {
-        let _ = writeln!(text, "{trouble}");
+        text.push_str(&wrapped("", trouble, 4));
     }
     if let Some(shown) = &outcome.shown {
         for line in &shown.story {
-            let _ = writeln!(text, "  {line}");
+            text.push_str(&wrapped("  ", line, 6));
         }
         text.push_str(&picture(&shown.history));
     }
@@ -77,7 +88,7 @@ pub fn page(outcomes: &[Outcome], models: &[(Model, Searched)]) -> String {
     let mut text = INTRODUCTION.to_owned();
     overview(&mut text, outcomes);
     scenarios(&mut text, outcomes);
-    specimens(&mut text, outcomes);
+    broken_locks(&mut text, outcomes);
     protocol(&mut text, models);
     text
 }
@@ -195,10 +206,10 @@ fn rows<'a>(text: &mut String, outcomes: impl Iterator<Item = &'a Outcome>) {
     }
 }
 
-fn specimens(text: &mut String, outcomes: &[Outcome]) {
+fn broken_locks(text: &mut String, outcomes: &[Outcome]) {
     text.push_str(BROKEN_LOCKS);
     text.push_str("| id | the lock | what happens | verdict | seed | ours in its place |\n|---|---|---|---|---|---|\n");
-    for outcome in of(outcomes, Kind::Specimen) {
+    for outcome in of(outcomes, Kind::BrokenLock) {
         let Item { id, subject, fault, because, .. } = &outcome.item;
         let because = because.map_or_else(String::new, |rule| format!(": {rule}"));
         let _ = writeln!(
@@ -212,13 +223,13 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
     }
     text.push_str("\nIn these locks, no order of steps within the bounds breaks anything:\n\n");
     for control in controls() {
-        let searched = search(&control.setting, &RULES);
-        let verdict = if searched.path.is_none() { "holds" } else { "BROKEN" };
-        let about = control.setting.scheme.about;
-        let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.fault, searched.states);
+        let searched = control.search();
+        let verdict = if searched.complete { "holds" } else { "BROKEN" };
+        let about = control.lock();
+        let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.what, searched.states);
     }
     text.push_str("\n### Their stories\n");
-    for outcome in of(outcomes, Kind::Specimen) {
+    for outcome in of(outcomes, Kind::BrokenLock) {
         let Item { id, subject, fault, .. } = &outcome.item;
         let story = outcome.shown.iter().flat_map(|shown| &shown.story).fold(String::new(), |all, line| all + line + "\n");
         let found = outcome.findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("; ");
@@ -226,10 +237,10 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
     }
 }
 
-/// What came of the rows that put our own client in a specimen's place.
-fn ours(specimen: &str, outcomes: &[Outcome]) -> String {
+/// What came of the rows that put our own client in the place of a broken lock.
+fn ours(lock: &str, outcomes: &[Outcome]) -> String {
     let verdict = |id: &str| outcomes.iter().find(|outcome| outcome.item.id == id).map(|outcome| outcome.verdict.to_string());
-    let rows = counterparts::of(specimen).iter().map(|id| format!("`{id}` {}", verdict(id).unwrap_or_default()));
+    let rows = counterparts::of(lock).iter().map(|id| format!("`{id}` {}", verdict(id).unwrap_or_default()));
     rows.collect::<Vec<_>>().join(", ")
 }
 

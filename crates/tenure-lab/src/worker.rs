@@ -1,26 +1,21 @@
-//! The processes under test: the program that runs the lab becomes them when it is told so.
+//! The processes under test. The program of the lab becomes them if its role says so.
 
 use std::io;
 
-use crate::{bench, soak, specimens};
+use crate::{bench, broken, soak};
 
-/// Becomes the process that `arguments` name, until standard input ends.
+/// Becomes the process of this role, until standard input ends.
 ///
 /// # Errors
-/// For arguments that name none, and where the process cannot go on.
-pub fn serve(arguments: &[String]) -> io::Result<()> {
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["store", url] => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(tenure_testkit::worker::run(url));
-            Ok(())
-        }
+/// For a role that nobody has, and when the process cannot go on.
+pub fn serve(role: &[String]) -> io::Result<()> {
+    match role.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["bench"] => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(bench::serve()),
         ["soak"] => soak::serve(),
-        ["specimen", id, who, scale] => {
+        ["broken-lock", id, who, scale] => {
             let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
-            specimens::play(id, who, scale)
+            broken::play(id, who, scale)
         }
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected: store URL | bench | soak | specimen ID NUMBER SCALE")),
+        _ => tenure_testkit::worker::serve(role),
     }
 }

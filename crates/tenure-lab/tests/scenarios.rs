@@ -5,6 +5,7 @@
 use std::ops::ControlFlow;
 
 use tenure_lab::{Item, Lab, run, scenarios};
+use tenure_testkit::Program;
 use tenure_testkit::history::timeline::picture;
 
 /// Each draws other moments and commands.
@@ -19,7 +20,7 @@ fn seeds(id: &str) -> &[u64] {
 /// `TENURE_LAB_ROWS` names a part of the rows' ids, to run fewer of them; `TENURE_LAB_SEED` gives another seed.
 #[test]
 fn every_row_of_the_matrix_is_as_promised() {
-    let lab = Lab { worker: vec![env!("CARGO_BIN_EXE_tenure-lab-worker").into()] };
+    let lab = Lab { program: Program::new([env!("CARGO_BIN_EXE_tenure-lab"), "__worker"]) };
     let wanted = std::env::var("TENURE_LAB_ROWS").unwrap_or_default();
     let seed = std::env::var("TENURE_LAB_SEED").ok().filter(|seed| !seed.is_empty());
     let seeds = |item: &Item| seed.as_ref().map_or_else(|| seeds(&item.id).to_vec(), |seed| vec![seed.parse().unwrap()]);

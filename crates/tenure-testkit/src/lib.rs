@@ -18,11 +18,10 @@
 
 pub mod client;
 pub mod clock;
-pub mod conformance;
-pub mod faulty;
+pub mod crowd;
 pub mod guardian;
 pub mod history;
-pub mod overlap;
+pub mod lines;
 pub mod process;
 pub mod proxy;
 pub mod redis;
@@ -33,12 +32,11 @@ pub mod worker;
 
 pub use client::{Client, Reply};
 pub use clock::ShiftedClock;
-pub use faulty::{Fate, Faulty, Operation};
 pub use history::{History, Recorder};
-pub use overlap::Counter;
 pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
 pub use proxy::Proxy;
 pub use redis::{RedisServer, Snapshot};
 pub use register::Register;
+pub use tenure_conformance::{Counter, Fate, Faulty, Operation, overlap};
 pub use tls::Certificates;
-pub use worker::Worker;
+pub use worker::{Program, Worker};

@@ -73,6 +73,18 @@ pub fn is_alive(pid: u32) -> bool {
     !matches!(state(pid), None | Some('Z' | 'X'))
 }
 
+/// True while `pid` is stopped by a signal.
+pub fn is_stopped(pid: u32) -> bool {
+    state(pid) == Some('T')
+}
+
+/// The processes that `parent` has started, and that are there.
+pub fn children(parent: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
 /// The state letter of `/proc/<pid>/stat`, none when there is no such process.
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;

@@ -2,24 +2,22 @@
 //!
 //! It stands in the lab's process and is reached over a unix socket, so it survives whoever visits it.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::BufReader;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 
 use crate::Recorder;
 use crate::history::What;
+use crate::lines::{Service, hear, say};
 
 /// The resource. Dropping it ends its service.
 #[derive(Debug)]
 pub struct Register {
-    listener: Arc<UnixListener>,
-    path: PathBuf,
-    compares: Arc<Mutex<Comparison>>,
-    _dir: TempDir,
+    service: Service,
+    state: Arc<Mutex<State>>,
 }
 
 /// How a resource looks at the fence of a visitor.
@@ -40,7 +38,7 @@ struct State {
     /// The largest fence that was seen, and the first.
     largest: Option<u64>,
     first: Option<u64>,
-    compares: Arc<Mutex<Comparison>>,
+    compares: Comparison,
 }
 
 /// A visit to the resource, a line of JSON.
@@ -69,24 +67,15 @@ pub enum Asked {
 impl Register {
     /// Opens for visitors; every visit is written to `recorder`.
     pub fn open(recorder: Recorder) -> Self {
-        let dir = TempDir::with_prefix("tenure-register-").expect("a temporary directory can be made");
-        let path = dir.path().join("register.sock");
-        let listener = Arc::new(UnixListener::bind(&path).expect("a socket can be bound"));
-        let compares = Arc::<Mutex<Comparison>>::default();
-        let state = State { compares: Arc::clone(&compares), ..State::default() };
-        let (theirs, state) = (Arc::clone(&listener), Arc::new(Mutex::new(state)));
-        std::thread::spawn(move || {
-            while let Ok((stream, _)) = theirs.accept() {
-                let (state, recorder) = (Arc::clone(&state), recorder.clone());
-                std::thread::spawn(move || serve(&stream, &state, &recorder));
-            }
-        });
-        Self { listener, path, compares, _dir: dir }
+        let state = Arc::<Mutex<State>>::default();
+        let theirs = Arc::clone(&state);
+        let answer = move |_, visit| lock(&theirs).visit(visit, &recorder);
+        Self { service: Service::open(answer, |_| {}).expect("a socket can be bound"), state }
     }
 
     /// Looks at fences in this way from now on.
     pub fn compares(&self, how: Comparison) {
-        *self.compares.lock().unwrap_or_else(PoisonError::into_inner) = how;
+        lock(&self.state).compares = how;
     }
 
     /// Lets everybody in from now on.
@@ -96,34 +85,19 @@ impl Register {
 
     /// Where it is reached.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.service.path()
     }
 }
 
-impl Drop for Register {
-    fn drop(&mut self) {
-        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
-    }
-}
-
-/// Serves one visitor until it leaves.
-fn serve(stream: &UnixStream, state: &Mutex<State>, recorder: &Recorder) {
-    for line in BufReader::new(stream).lines() {
-        let Some(visit) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { return };
-        let answer = state.lock().unwrap_or_else(PoisonError::into_inner).visit(visit, recorder);
-        let line = serde_json::to_string(&answer).expect("plain data") + "\n";
-        let mut out = stream;
-        if out.write_all(line.as_bytes()).is_err() {
-            return;
-        }
-    }
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
     /// Lets a visitor in or not, and says what it read or wrote.
     fn visit(&mut self, visit: Visit, recorder: &Recorder) -> Option<u64> {
         let Visit { who, claim, fence, asked } = visit;
-        let accepted = match *self.compares.lock().unwrap_or_else(PoisonError::into_inner) {
+        let accepted = match self.compares {
             Comparison::Order => fence >= self.largest,
             Comparison::Equality => self.first.is_none() || fence == self.first,
             Comparison::Nothing => true,
@@ -167,11 +141,8 @@ impl Visitor {
     /// One visit; `None` when it was refused, or the register is gone.
     pub fn ask(&mut self, asked: Asked) -> Option<u64> {
         let visit = Visit { who: self.who.clone(), claim: self.claim, fence: self.fence, asked };
-        let mut line = serde_json::to_string(&visit).expect("plain data") + "\n";
-        self.stream.get_mut().write_all(line.as_bytes()).ok()?;
-        line.clear();
-        self.stream.read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok()?
+        say(self.stream.get_mut(), &visit).ok()?;
+        hear(&mut self.stream).ok()??
     }
 }
 

@@ -7,5 +7,5 @@ mod locker;
 mod multi;
 
 pub use self::acquire::Acquire;
-pub use self::locker::{Locker, LockerBuilder};
+pub use self::locker::{Locker, LockerBuilder, default_label};
 pub use self::multi::{AcquireAll, Guards};

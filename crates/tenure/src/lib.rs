@@ -39,9 +39,9 @@ mod share;
 pub mod store;
 mod wait;
 
-pub use crate::client::{Acquire, AcquireAll, Guards, Locker, LockerBuilder, blocking};
+pub use crate::client::{Acquire, AcquireAll, Guards, Locker, LockerBuilder, blocking, default_label};
 pub use crate::clock::{BootClock, BootTime, Clock};
-pub use crate::duration::parse_duration;
+pub use crate::duration::{format_duration, parse_duration};
 pub use crate::error::{Error, ErrorKind};
 pub use crate::fence::Fence;
 pub use crate::holder::Holder;

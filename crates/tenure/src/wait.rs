@@ -26,7 +26,7 @@ use self::state::{Heartbeat, WaitState};
 use crate::lease::Session;
 use crate::store::call::backoff;
 use crate::store::{AcquireReply, Busy, Enqueue, Notice, Request};
-use crate::{BootTime, Error, ErrorKind, Holder, Name, Owner};
+use crate::{BootTime, Error, ErrorKind, Holder, Name, Owner, Share, format_duration};
 
 /// How long a store that never answered is tried before an acquisition gives up, whatever its wait.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
@@ -261,11 +261,7 @@ impl<'a> Wait<'a> {
             (self.observed, self.observed_holder) = (true, owner.clone());
         }
         let state = self.state()?;
-        if state.holder.as_ref().map(|holder| &holder.owner) != owner.as_ref() {
-            state.seen = now;
-        }
-        let seen = now.since(state.seen);
-        state.holder = busy.holder.map(|holder| Holder { age: holder.age.or(Some(seen)), ..holder });
+        state.holder = busy.holder;
         state.heartbeat = busy.position.map(|_| Heartbeat { grant_seq: busy.grant_seq, ..heartbeat });
         let first = !std::mem::replace(&mut state.contended, true);
         self.publish_status(None);
@@ -411,12 +407,17 @@ impl<'a> Wait<'a> {
             return outage;
         }
         let holder = self.holder().cloned().or(status.holder);
-        let by = holder.as_ref().map_or_else(String::new, |holder| format!(" by {holder}"));
-        let waited = self.patience.unwrap_or_default();
-        let what = if waited.is_zero() {
-            format!("{:?} is held{by}", self.name)
-        } else {
-            format!("{:?} was still held{by} after {waited:?}", self.name)
+        let why = match &holder {
+            // A reader does not keep another out.
+            Some(holder) if (holder.share, self.key.share) == (Share::READ, Share::READ) => {
+                format!("{:?} has readers, and a writer waits in front", self.name)
+            }
+            Some(holder) => format!("{:?} is held by {holder}", self.name),
+            None => format!("{:?} is held", self.name),
+        };
+        let what = match self.patience.unwrap_or_default() {
+            Duration::ZERO => why,
+            waited => format!("gave up after {}: {why}", format_duration(waited)),
         };
         Error::new(ErrorKind::TimedOut, what).held_by(holder)
     }

@@ -3,16 +3,14 @@
 //! Up to sixteen waiters are a process each. More are spread over sixteen processes, each waiter with a locker and a connection of its
 //! own: to the store they are as far from each other as processes are.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tenure::{BootTime, Error, Locker};
-use tenure_testkit::Spawned;
+use tenure_testkit::lines::{Process, hear, say};
 use tokio::task::JoinSet;
 
 use crate::Lab;
@@ -55,9 +53,10 @@ impl Processes {
         let count = waiters.min(MOST_PROCESSES);
         let mut processes = Vec::new();
         for number in 0..count {
-            let mut process = Process::start(lab)?;
+            let failed = |error| Error::unavailable("no process can be started").with_source(error);
+            let mut process = Process::start(lab.worker(&["bench"])).map_err(failed)?;
             let waiters = waiters / count + usize::from(number < waiters % count);
-            process.tell(&Order::Open { address: place.address.clone(), name: place.name("handover"), waiters })?;
+            process.tell(&Order::Open { address: place.address.clone(), name: place.name("handover"), waiters }).map_err(gone)?;
             processes.push(Some(process));
         }
         let mut all = Self { processes, waiters };
@@ -68,10 +67,10 @@ impl Processes {
     /// One answer of each process.
     async fn answers(&mut self) -> Result<Vec<Said>, Error> {
         let taken: Vec<Process> =
-            self.processes.iter_mut().map(|process| process.take().ok_or_else(gone)).collect::<Result<_, _>>()?;
+            self.processes.iter_mut().map(|process| process.take().ok_or_else(ended)).collect::<Result<_, _>>()?;
         let asked = taken.into_iter().map(|mut process| async {
             // Reading a pipe blocks.
-            tokio::task::spawn_blocking(move || process.hear().map(|said| (process, said))).await.map_err(|_| gone())?
+            tokio::task::spawn_blocking(move || answer(&mut process).map(|said| (process, said))).await.map_err(|_| ended())?
         });
         let answered = try_join_all(asked).await?;
         let (processes, said) = answered.into_iter().map(|(process, said)| (Some(process), said)).unzip();
@@ -85,12 +84,12 @@ impl Load for Processes {
     async fn run(&mut self, time: Duration) -> Result<Run, Error> {
         let until = BootTime::now() + time;
         for process in self.processes.iter_mut().flatten() {
-            process.tell(&Order::Run { until: until.since_boot() })?;
+            process.tell(&Order::Run { until: until.since_boot() }).map_err(gone)?;
         }
         let mut run = Run::default();
         let mut all = Vec::new();
         for (process, said) in self.answers().await?.into_iter().enumerate() {
-            let Said::Ran { holds, client_cpu } = said else { return Err(gone()) };
+            let Said::Ran { holds, client_cpu } = said else { return Err(ended()) };
             run.client_cpu += client_cpu;
             all.extend(holds.into_iter().map(|hold| (process, hold)));
         }
@@ -115,73 +114,40 @@ impl Load for Processes {
     }
 }
 
-/// A process with waiters; killed when dropped.
-struct Process {
-    _ended_with_us: Spawned,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(lab: &Lab) -> Result<Self, Error> {
-        let failed = |error| Error::unavailable("no process can be started").with_source(error);
-        let mut command = lab.worker();
-        command.arg("bench").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Spawned::spawn(&mut command).map_err(failed)?;
-        let pipes = process.child().stdin.take().zip(process.child().stdout.take());
-        let (to, from) = pipes.ok_or_else(gone)?;
-        Ok(Self { _ended_with_us: process, to, from: BufReader::new(from) })
-    }
-
-    fn tell(&mut self, order: &Order) -> Result<(), Error> {
-        write(&mut self.to, order).map_err(|error| gone().with_source(error))
-    }
-
-    fn hear(&mut self) -> Result<Said, Error> {
-        match read(&mut self.from) {
-            Ok(Some(Said::Failed(why))) => Err(Error::unavailable(why)),
-            Ok(Some(said)) => Ok(said),
-            Ok(None) => Err(gone()),
-            Err(error) => Err(gone().with_source(error)),
-        }
+fn answer(process: &mut Process) -> Result<Said, Error> {
+    match process.hear().map_err(gone)? {
+        Said::Failed(why) => Err(Error::unavailable(why)),
+        said => Ok(said),
     }
 }
 
-fn gone() -> Error {
+fn gone(error: io::Error) -> Error {
+    ended().with_source(error)
+}
+
+fn ended() -> Error {
     Error::unavailable("a process of the benchmark has ended")
-}
-
-fn write(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(what)?;
-    line.push(b'\n');
-    to.write_all(&line)?;
-    to.flush()
-}
-
-fn read<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
-    let mut line = String::new();
-    if from.read_line(&mut line)? == 0 { Ok(None) } else { Ok(Some(serde_json::from_str(&line)?)) }
 }
 
 /// Becomes a process with waiters, until standard input ends.
 pub(crate) async fn serve() -> io::Result<()> {
-    let Some(Order::Open { address, name, waiters }) = hear()? else { return Ok(()) };
+    let Some(Order::Open { address, name, waiters }) = next()? else { return Ok(()) };
     let lockers = try_join_all((0..waiters).map(|_| address.locker())).await;
     let lockers = match lockers {
         Ok(lockers) => lockers,
-        Err(error) => return write(&mut io::stdout(), &Said::Failed(error.to_string())),
+        Err(error) => return say(io::stdout(), &Said::Failed(error.to_string())),
     };
-    write(&mut io::stdout(), &Said::Ready)?;
+    say(io::stdout(), &Said::Ready)?;
     // Blocking this thread stops the watchdogs as well, and between runs nothing is held.
-    while let Some(Order::Run { until }) = hear()? {
+    while let Some(Order::Run { until }) = next()? {
         let said = turns_of_all(&lockers, &name, BootTime::from_boot(until)).await;
-        write(&mut io::stdout(), &said.unwrap_or_else(|error| Said::Failed(error.to_string())))?;
+        say(io::stdout(), &said.unwrap_or_else(|error| Said::Failed(error.to_string())))?;
     }
     Ok(())
 }
 
-fn hear() -> io::Result<Option<Order>> {
-    read(&mut io::stdin().lock())
+fn next() -> io::Result<Option<Order>> {
+    hear(&mut io::stdin().lock())
 }
 
 async fn turns_of_all(lockers: &[Locker], name: &str, until: BootTime) -> Result<Said, Error> {
@@ -189,8 +155,8 @@ async fn turns_of_all(lockers: &[Locker], name: &str, until: BootTime) -> Result
     let waiting = lockers.iter().enumerate().map(|(waiter, locks)| turns(locks.clone(), name.to_owned(), waiter, until));
     let mut waiting: JoinSet<_> = waiting.collect();
     let mut holds = Vec::new();
-    while let Some(ended) = waiting.join_next().await {
-        holds.extend(ended.map_err(|_| gone())??);
+    while let Some(joined) = waiting.join_next().await {
+        holds.extend(joined.map_err(|_| ended())??);
     }
     Ok(Said::Ran { holds, client_cpu: client_cpu().saturating_sub(before) })
 }

@@ -24,7 +24,10 @@ pub struct Address {
 
 impl Address {
     /// Opens the store once more, with a connection of its own.
-    pub(crate) async fn open(&self) -> Result<Arc<dyn Store>, Error> {
+    ///
+    /// # Errors
+    /// The URL's or the store's.
+    pub async fn open(&self) -> Result<Arc<dyn Store>, Error> {
         if let Some(path) = self.file() {
             return Ok(Arc::new(tenure_sql::sqlite::open(path)?));
         }
@@ -38,8 +41,8 @@ impl Address {
         options.open().await
     }
 
-    /// The lock file, where it is one.
-    fn file(&self) -> Option<&str> {
+    /// The lock file, if it is one.
+    pub fn file(&self) -> Option<&str> {
         let (_, rest) = self.url.split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("sqlite"))?;
         rest.strip_prefix("//").unwrap_or(rest).split('?').next()
     }

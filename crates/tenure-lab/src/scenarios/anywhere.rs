@@ -8,7 +8,7 @@ use tenure_testkit::{Register, ShiftedClock};
 
 use super::Rows;
 use super::actor::Claim;
-use super::rigs::{Played, Row, alone, on_both};
+use super::fixtures::{Played, Row, alone, on_both};
 use super::stage::{CLAIM, DOOR, OPERATION, POLL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 
@@ -17,26 +17,18 @@ pub(super) fn items() -> Vec<Item> {
 }
 
 /// The rows of a store that processes share.
+#[rustfmt::skip]
 pub(super) fn shared(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         of.fenced("01-holder-paused", "the holder is stopped for longer than its lease and goes on writing", on(paused)),
-        of.spared(
-            "01-careful-holder-paused",
-            "the holder is stopped for longer than its lease, and its work is run by the guard",
-            on(careful_and_paused),
-        ),
+        of.spared("01-careful-holder-paused", "the holder is stopped for longer than its lease, and its work is run by the guard",
+            on(careful_and_paused)),
         of.spared("02-paused-before-reading-the-grant", "stopped before it has read that it was granted", on(reply_unread)),
         of.fenced("02-paused-before-first-use", "stopped between the grant and its first write", on(paused_before_use)),
-        of.holds(
-            "03-killed-at-each-step",
-            "kill -9 before, in and after each kind of call to the store",
-            on(killed_at_each_step),
-        ),
-        of.holds(
-            "04-cancelled-at-each-step",
-            "the acquisition is dropped before, in and after the call",
-            on(cancelled_at_each_step),
-        ),
+        of.holds("03-killed-at-each-step", "kill -9 before, in and after each kind of call to the store",
+            on(killed_at_each_step)),
+        of.holds("04-cancelled-at-each-step", "the acquisition is dropped before, in and after the call",
+            on(cancelled_at_each_step)),
         of.holds("04-wait-given-up", "waits run out or are dropped while another holds", on(wait_given_up)),
         of.holds("23-wall-clock-set", "the holder's wall clock jumps an hour ahead and an hour back", on(wall_clock_set)),
         of.holds("24-suspended", "the holder's machine sleeps for longer than the lease", on(suspended)),
@@ -271,10 +263,7 @@ fn outlasted(stage: &mut Stage<'_>) {
 
 /// Nobody renews while a task blocks the only thread; the work, on a thread of its own, goes on.
 fn blocked(stage: &mut Stage<'_>) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
+    let (a, _, first, second) = stage.begins();
     stage.some_time();
     let blocked = 2 * stage.kept();
     stage.fault(format!("A's runtime is blocked for {blocked:?}"));

@@ -8,36 +8,24 @@ use rusqlite::Connection;
 use tenure_testkit::ShiftedClock;
 use tenure_testkit::history::Rule;
 
-use super::rigs::{File, on_file, wrap};
+use super::fixtures::{File, on_file, wrap};
 use super::stage::{BELIEF, DOOR, Heir, NEXT, Stage, now, terms};
 use super::{broken, fenced, holds};
 use crate::Item;
 
+#[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
     vec![
         fenced("sqlite/11-deleted", "the file is deleted while a lock is held", on_file(deleted)),
         fenced("sqlite/11-older-copy", "the file is replaced by a copy from before the grant", on_file(older_copy)),
-        broken(
-            "sqlite/12-deleted-clock-back",
-            "the file is deleted, and the wall clock is set back",
-            Rule::FenceOrder,
-            on_file(clock_back),
-        ),
-        holds(
-            "sqlite/19-locked-for-a-moment",
-            "another program locks the whole file, not for long",
-            on_file(locked_for_a_moment),
-        ),
-        holds(
-            "sqlite/19-locked-for-long",
-            "another program locks the whole file for longer than the belief",
-            on_file(locked_for_long),
-        ),
-        holds(
-            "sqlite/35-two-machines",
-            "a machine with the same machine id comes to the file of one that holds",
-            on_file(two_machines),
-        ),
+        broken("sqlite/12-deleted-clock-back", "the file is deleted, and the wall clock is set back", Rule::FenceOrder,
+            on_file(clock_back)),
+        holds("sqlite/19-locked-for-a-moment", "another program locks the whole file, not for long",
+            on_file(locked_for_a_moment)),
+        holds("sqlite/19-locked-for-long", "another program locks the whole file for longer than the belief",
+            on_file(locked_for_long)),
+        holds("sqlite/35-two-machines", "a machine with the same machine id comes to the file of one that holds",
+            on_file(two_machines)),
         holds("sqlite/36-own-boot-id", "a container with a boot id of its own comes to the file", on_file(own_boot_id)),
         fenced("sqlite/29-deleted-row", "somebody deletes the name from the table", on_file(row_deleted)),
         holds("sqlite/31-damaged", "the tables are not as they were made, for longer than the belief", on_file(damaged)),

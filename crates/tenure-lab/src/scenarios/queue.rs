@@ -6,7 +6,7 @@ use tenure_testkit::worker::{Call, Deed, Moment, Probe, Terms};
 
 use super::Rows;
 use super::actor::{Actor, Claim};
-use super::rigs::{Played, Row, on_both};
+use super::fixtures::{Played, Row, on_both};
 use super::stage::{CLAIM, DOOR, NEXT, OPERATION, SLACK, Stage, now, terms};
 use crate::Item;
 
@@ -14,24 +14,19 @@ pub(super) fn items() -> Vec<Item> {
     on_both(rows)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         of.holds("44-dead-head", "the first in line is killed before it is served", on(head_killed)),
         of.holds("44-stopped-head", "the first in line is stopped before it is served, and goes on later", on(head_stopped)),
         of.holds("44-dead-heads", "the first five in line are stopped or killed", on(heads_dead)),
         of.holds("45-cancelled-while-served", "waits are dropped and run out while they are served", on(cancelled_while_served)),
-        of.fenced(
-            "46-served-and-stopped",
-            "one that was just served is stopped before its first renewal, and writes when it goes on",
-            on(served_and_stopped),
-        ),
+        of.fenced("46-served-and-stopped", "one that was just served is stopped before its first renewal, and writes when it goes on",
+            on(served_and_stopped)),
         of.holds("46-released-and-stopped", "the holder is stopped while it hands over", on(released_and_stopped)),
         of.holds("46-released-and-killed", "the holder is killed while it hands over", on(released_and_killed)),
-        of.holds(
-            "47-newcomers-at-the-end",
-            "the holder is killed, and newcomers try all the time while another waits",
-            on(newcomers_at_the_end),
-        ),
+        of.holds("47-newcomers-at-the-end", "the holder is killed, and newcomers try all the time while another waits",
+            on(newcomers_at_the_end)),
     ]
 }
 

@@ -162,8 +162,7 @@ impl<'a> Stage<'a> {
         if let Some(present) = self.actors.first().filter(|_| self.place.alone) {
             return present.clone();
         }
-        let mut command = self.lab.worker();
-        command.args(["store", url]);
+        let mut command = self.lab.worker(&["store", url]);
         change(&mut command);
         let letter = u8::try_from(self.actors.len()).ok().and_then(|number| b'A'.checked_add(number));
         let who = char::from(letter.expect("a small cast")).to_string();
@@ -356,6 +355,15 @@ impl<'a> Stage<'a> {
         second.renewed(now());
         self.is_left(&second);
         self.ends_with_another(&a);
+    }
+
+    /// A process in the way of the fault takes the door and works; one that is not waits for it.
+    pub(super) fn begins(&mut self) -> (Actor, Actor, Claim, Claim) {
+        let (a, b) = (self.near(), self.far());
+        let first = a.takes(DOOR);
+        first.works(&self.register);
+        let second = b.asks(DOOR, terms());
+        (a, b, first, second)
     }
 
     /// The holder gives the door up and the one who waits gets it at once.

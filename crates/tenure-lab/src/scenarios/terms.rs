@@ -6,7 +6,7 @@ use tenure_testkit::history::{At, nanos};
 use tenure_testkit::worker::ByHand;
 
 use super::Rows;
-use super::rigs::{Played, Row, alone, on_both};
+use super::fixtures::{Played, Row, alone, on_both};
 use super::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 
@@ -15,6 +15,7 @@ pub(super) fn items() -> Vec<Item> {
 }
 
 /// The rows of every store.
+#[rustfmt::skip]
 fn every(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
         of.holds("39-given-twice", "two ask with one value that was given to both", on(given_twice)),
@@ -22,16 +23,10 @@ fn every(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
         of.holds("40-shortest-hold", "locks with a shortest hold are released and dropped early", on(given_up_early)),
         of.holds("40-late-renewal", "a renewal and a release come late, while the name lingers", on(late_renewal)),
         of.holds("41-longest-hold", "the work takes longer than the longest hold", on(held_too_long)),
-        of.holds(
-            "42-foreign-value",
-            "somebody renews and releases a lock by a value that is not its holder's",
-            on(foreign_value),
-        ),
-        of.holds(
-            "42-after-the-end",
-            "a renewal comes when the lease has ended, and nobody has taken the name",
-            on(after_the_end),
-        ),
+        of.holds("42-foreign-value", "somebody renews and releases a lock by a value that is not its holder's",
+            on(foreign_value)),
+        of.holds("42-after-the-end", "a renewal comes when the lease has ended, and nobody has taken the name",
+            on(after_the_end)),
         of.holds("43-shorter", "a lease is extended, renewed for a shorter time, and left", on(renewed_for_less)),
     ]
 }

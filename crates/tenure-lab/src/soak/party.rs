@@ -1,6 +1,6 @@
 //! The tasks of one process of a soak.
 
-use std::io::{self, BufRead, Write};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tenure::store::Store;
 use tenure::{BootTime, Error, Locker};
+use tenure_testkit::lines;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -90,9 +91,7 @@ pub(super) async fn carry(order: &Order, stores: &[Arc<dyn Store>]) -> Result<Ta
 
 /// Becomes a process of a soak, until it has told what came of it.
 pub(crate) fn serve() -> io::Result<()> {
-    let mut line = String::new();
-    io::stdin().lock().read_line(&mut line)?;
-    let order: Order = serde_json::from_str(&line)?;
+    let order: Order = lines::hear(&mut io::stdin().lock())?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let said = runtime.block_on(async {
         let address = order.address.clone().ok_or_else(|| Error::invalid("a process of a soak needs a store"))?;
@@ -113,7 +112,6 @@ pub(super) fn shared(store: &Arc<dyn Store>) -> Vec<Arc<dyn Store>> {
 }
 
 fn say(said: &Said) {
-    let line = serde_json::to_string(said).expect("plain data") + "\n";
     // When nobody listens the process is ended soon.
-    let _ = io::stdout().write_all(line.as_bytes());
+    let _ = lines::say(io::stdout(), said);
 }

@@ -1,12 +1,11 @@
 //! The processes of a soak.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use tenure::{BootTime, Error};
-use tenure_testkit::{Signal, Spawned};
+use tenure_testkit::Signal;
+use tenure_testkit::lines::Process;
 
 use super::party::{Order, Said};
 use super::report::Tally;
@@ -29,7 +28,7 @@ pub(super) struct Crew<'a> {
 
 struct Member {
     who: String,
-    process: Spawned,
+    process: Process,
     says: mpsc::Receiver<Said>,
 }
 
@@ -57,9 +56,9 @@ impl<'a> Crew<'a> {
     /// Stops one for a while.
     pub(super) fn stop(&mut self, index: usize, span: Duration) {
         // One that has ended is told of at the end.
-        if self.members[index].process.signal(Signal::Stop).is_ok() {
+        if self.members[index].process.child().signal(Signal::Stop).is_ok() {
             std::thread::sleep(span);
-            let _ = self.members[index].process.signal(Signal::Cont);
+            let _ = self.members[index].process.child().signal(Signal::Cont);
         }
     }
 
@@ -70,7 +69,7 @@ impl<'a> Crew<'a> {
         if ended || !matches!(process.child().try_wait(), Ok(None)) {
             self.findings.push(format!("{who} had ended before it was to be killed"));
         }
-        process.kill();
+        process.child().kill();
         self.dead.push(who);
         self.add()
     }
@@ -100,23 +99,10 @@ impl<'a> Crew<'a> {
         self.started += 1;
         let (who, seed) = (format!("P{}", self.started), self.order.seed.wrapping_add(self.started));
         let failed = |error| Error::unavailable("no process can be started").with_source(error);
-        let mut command = self.lab.worker();
-        command.arg("soak").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Spawned::spawn(&mut command).map_err(failed)?;
-        let pipes = process.child().stdin.take().zip(process.child().stdout.take());
-        let (mut to, from) = pipes.ok_or_else(|| Error::unavailable("a process of the soak has no pipes"))?;
-        let order = Order { who: who.clone(), seed, ..self.order.clone() };
-        let line = serde_json::to_string(&order).expect("plain data") + "\n";
-        to.write_all(line.as_bytes()).map_err(failed)?;
+        let mut process = Process::start(self.lab.worker(&["soak"])).map_err(failed)?;
+        process.tell(&Order { who: who.clone(), seed, ..self.order.clone() }).map_err(failed)?;
         let (heard, says) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(from).lines().map_while(Result::ok) {
-                let Ok(said) = serde_json::from_str(&line) else { return };
-                if heard.send(said).is_err() {
-                    return;
-                }
-            }
-        });
+        process.listen(move |said| said.ok().flatten().is_some_and(|said| heard.send(said).is_ok()));
         self.members.push(Member { who, process, says });
         Ok(())
     }

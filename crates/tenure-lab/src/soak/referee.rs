@@ -5,17 +5,14 @@
 //! reads a number, and as it leaves writes one more than it read, as in a program that trusts its lock.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 use tenure::{BootTime, Share};
 use tenure_testkit::history::{At, nanos};
+use tenure_testkit::lines::Service;
 
 use super::report::Findings;
 
@@ -58,66 +55,27 @@ pub(super) struct Told {
 /// The place, open until it is dropped.
 #[derive(Debug)]
 pub(super) struct Referee {
-    path: PathBuf,
+    service: Service,
     places: Arc<Mutex<Places>>,
-    closed: Arc<AtomicBool>,
-    listening: Option<JoinHandle<()>>,
-    _dir: TempDir,
 }
 
 impl Referee {
     /// Opens. With `keeps` the store keeps its data, and no two who exclude each other may be inside; else only fences are judged.
     pub(super) fn open(keeps: bool) -> io::Result<Self> {
-        let dir = TempDir::with_prefix("tenure-soak-")?;
-        let path = dir.path().join("place.sock");
-        let listener = UnixListener::bind(&path)?;
         let places = Arc::new(Mutex::new(Places { keeps, ..Places::default() }));
-        let closed = Arc::new(AtomicBool::new(false));
-        let (theirs, ends) = (Arc::clone(&places), Arc::clone(&closed));
-        let listening = std::thread::spawn(move || {
-            for (visitor, stream) in (1..).zip(listener.incoming().map_while(Result::ok)) {
-                if ends.load(Ordering::Relaxed) {
-                    return;
-                }
-                let places = Arc::clone(&theirs);
-                std::thread::spawn(move || serve(&stream, visitor, &places));
-            }
-        });
-        Ok(Self { path, places, closed, listening: Some(listening), _dir: dir })
+        let (hears, forgets) = (Arc::clone(&places), Arc::clone(&places));
+        let answer = move |visitor, says| lock(&hears).hear(visitor, says, nanos(BootTime::now().since_boot()));
+        Ok(Self { service: Service::open(answer, move |visitor| lock(&forgets).gone(visitor))?, places })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.service.path()
     }
 
     /// What went wrong so far.
     pub(super) fn findings(&self) -> Findings {
         lock(&self.places).findings.clone()
     }
-}
-
-impl Drop for Referee {
-    fn drop(&mut self) {
-        self.closed.store(true, Ordering::Relaxed);
-        // So that the listener looks.
-        if UnixStream::connect(&self.path).is_ok() {
-            let _ = self.listening.take().map(JoinHandle::join);
-        }
-    }
-}
-
-/// Serves one visitor until it has gone, or was killed.
-fn serve(stream: &UnixStream, visitor: u64, places: &Mutex<Places>) {
-    for line in BufReader::new(stream).lines() {
-        let Some(says) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { break };
-        let told = lock(places).hear(visitor, says, nanos(BootTime::now().since_boot()));
-        let line = serde_json::to_string(&told).expect("plain data") + "\n";
-        let mut out = stream;
-        if out.write_all(line.as_bytes()).is_err() {
-            break;
-        }
-    }
-    lock(places).gone(visitor);
 }
 
 fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {

@@ -4,7 +4,9 @@
 
 mod child;
 mod common;
+mod conformance;
 mod cost;
+mod crowds;
 mod damage;
 mod dropped;
 mod faults;
@@ -16,3 +18,9 @@ mod semantics;
 mod strangers;
 mod upgrade;
 mod waking;
+
+/// Not a case: the workers of these tests begin here.
+#[test]
+fn worker() {
+    tenure_testkit::worker::entry();
+}

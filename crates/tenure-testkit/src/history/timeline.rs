@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::check::{check, span};
 use super::{At, Event, History, What};
 
-const WIDTH: usize = 100;
+/// The columns of a terminal.
+const COLUMNS: usize = 80;
 
 /// Draws `history` with what the checker found. What a process did to the guarded resource stands below what it believed.
 ///
@@ -19,7 +20,6 @@ pub fn picture(history: &History) -> String {
     let (Some(first), Some(last)) = (history.events.first(), history.events.last()) else {
         return text + "nothing happened\n";
     };
-    let scale = Scale { first: first.at, per_column: (last.at - first.at) / (WIDTH as u64 - 1) + 1 };
     let mut people: Vec<&str> = Vec::new();
     for event in &history.events {
         if event.who != "lab" && !people.contains(&event.who.as_str()) {
@@ -27,7 +27,9 @@ pub fn picture(history: &History) -> String {
         }
     }
     let margin = people.iter().map(|who| who.len()).max().unwrap_or(0).max(3);
-    let _ = writeln!(text, "{:margin$}  0{:>width$}", "", span(last.at - first.at), width = WIDTH - 1);
+    let width = COLUMNS - margin - 2;
+    let scale = Scale { first: first.at, per_column: (last.at - first.at) / (width as u64 - 1) + 1, width };
+    let _ = writeln!(text, "{:margin$}  0{:>width$}", "", span(last.at - first.at), width = width - 1);
     for who in &people {
         let _ = writeln!(text, "{who:margin$}  {}", lane(history, who, &scale, mark).trim_end());
         let visits = lane(history, "", &scale, |event| visit(event).filter(|_| event.who == *who));
@@ -37,39 +39,59 @@ pub fn picture(history: &History) -> String {
     }
     for event in history.events.iter().filter(|event| event.who == "lab") {
         if let What::Fault { text: fault } = &event.what {
-            let _ = writeln!(
-                text,
-                "{:margin$}  {:column$}^ {fault} ({})",
-                "",
-                "",
-                span(event.at - first.at),
-                column = scale.column(event.at)
-            );
+            let (at, fault) = (margin + 2 + scale.column(event.at), format!("{fault} ({})", span(event.at - first.at)));
+            // On the side of the mark that has more room.
+            if 2 * at < COLUMNS || at < fault.len() + 1 {
+                text.push_str(&wrapped(&format!("{:at$}^ ", ""), &fault, (at + 2).min(COLUMNS / 2)));
+            } else {
+                let _ = writeln!(text, "{fault:>before$} ^", before = at - 1);
+            }
         }
     }
     for finding in check(history) {
-        let _ = writeln!(text, "!! at {}: {finding}", span(finding.at.saturating_sub(first.at)));
+        text.push_str(&wrapped("!! ", &format!("at {}: {finding}", span(finding.at.saturating_sub(first.at))), 3));
     }
     text.push_str(
-        "?  asks   q  queues   =  believes   x  is told of its loss   >  gives up   +  dies        w  writes   r  is refused\n",
+        "? asks   q queues   = holds, as it knows   x learns of its loss   > gives up\n\
+         + dies   w writes   r is refused\n",
     );
     text
+}
+
+/// Returns `text` behind `first`, in lines of 80 columns of which all but the first begin with so many blanks.
+pub fn wrapped(first: &str, text: &str, blanks: usize) -> String {
+    let (mut line, mut all, mut begun) = (first.to_owned(), String::new(), false);
+    for word in text.split(' ') {
+        let columns = line.chars().count() + usize::from(begun) + word.chars().count();
+        if columns > COLUMNS && (begun || line.len() > blanks) {
+            all.push_str(line.trim_end());
+            all.push('\n');
+            line = " ".repeat(blanks);
+        } else if begun {
+            line.push(' ');
+        }
+        line.push_str(word);
+        begun = true;
+    }
+    all + line.trim_end() + "\n"
 }
 
 struct Scale {
     first: At,
     per_column: u64,
+    width: usize,
 }
 
 impl Scale {
     fn column(&self, at: At) -> usize {
-        usize::try_from(at.saturating_sub(self.first) / self.per_column).map_or(WIDTH - 1, |column| column.min(WIDTH - 1))
+        usize::try_from(at.saturating_sub(self.first) / self.per_column)
+            .map_or(self.width - 1, |column| column.min(self.width - 1))
     }
 }
 
 /// The beliefs of `who`, and a mark for each event that has one.
 fn lane(history: &History, who: &str, scale: &Scale, mark: impl Fn(&Event) -> Option<u8>) -> String {
-    let mut lane = vec![b' '; WIDTH];
+    let mut lane = vec![b' '; scale.width];
     for claim in history.claims().iter().filter(|claim| claim.who == who) {
         for &(from, until) in claim.beliefs.iter().filter(|(from, until)| from < until) {
             lane[scale.column(from)..=scale.column(until)].fill(b'=');
@@ -100,4 +122,29 @@ fn visit(event: &Event) -> Option<u8> {
         What::Write { accepted: false, .. } | What::Read { value: None, .. } => b'r',
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_wider_than_a_terminal() {
+        let mut history = History::new("a/row", 7);
+        let word = "the server is stopped for longer than the lease and goes on when somebody else has taken the name";
+        for (at, who) in [(0, "A"), (40, "lab"), (500, "lab"), (990, "lab"), (1_000, "B")] {
+            let what = if who == "lab" { What::Fault { text: word.into() } } else { What::Died };
+            history.events.push(Event { at: at * 1_000_000, who: who.into(), what });
+        }
+        let picture = picture(&history);
+        assert!(picture.lines().all(|line| line.chars().count() <= COLUMNS), "{picture}");
+        assert_eq!(picture.split_whitespace().filter(|word| *word == "somebody").count(), 3, "{picture}");
+    }
+
+    #[test]
+    fn words_stay_whole() {
+        let long = "x".repeat(100);
+        assert_eq!(wrapped("- ", &format!("{long} y"), 2), format!("- {long}\n  y\n"));
+        assert_eq!(wrapped("", "", 2), "\n");
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::Error;
 use crate::store::Features;
+use crate::{Error, format_duration};
 
 /// How long a lease is asked for and believed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,9 +56,10 @@ impl Terms {
         let needed = if self.renews { ttl / 3 + timeout } else { timeout };
         let validity = self.validity(ttl);
         if validity <= needed {
+            let [ttl, validity, margin, timeout, needed] = [ttl, validity, margin, timeout, needed].map(format_duration);
             let what = format!(
-                "a ttl of {ttl:?} is too short: it is valid for {validity:?} (less clock drift and the safety margin of {margin:?}), \
-                 and a renewal with its timeout of {timeout:?} needs {needed:?}"
+                "a ttl of {ttl} is too short: it is valid for {validity} (less clock drift and the safety margin of {margin}), \
+                 and a renewal with its timeout of {timeout} needs {needed}"
             );
             return Err(
                 Error::invalid(what).with_hint("use a longer ttl, a shorter operation timeout or a smaller safety margin")
@@ -69,7 +70,8 @@ impl Terms {
                 Err(Error::invalid("a longest hold of zero allows no work").with_hint("leave max-hold out or raise it"))
             }
             Some(max) if max < min_hold => {
-                let what = format!("the longest hold of {max:?} is shorter than the shortest of {min_hold:?}");
+                let [max, min] = [max, min_hold].map(format_duration);
+                let what = format!("the longest hold of {max} is shorter than the shortest of {min}");
                 Err(Error::invalid(what).with_hint("raise max-hold or lower min-hold"))
             }
             _ => Ok(()),
@@ -84,8 +86,10 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub(crate) fn check_ttl(features: &Features, ttl: Duration) -> Result<(), Error> {
     let min = features.min_ttl;
     if ttl < min {
-        return Err(Error::invalid(format!("a ttl of {ttl:?} is shorter than the {min:?} this store can keep"))
-            .with_hint("use a longer ttl"));
+        let [ttl, min] = [ttl, min].map(format_duration);
+        return Err(
+            Error::invalid(format!("a ttl of {ttl} is shorter than the {min} this store can keep")).with_hint("use a longer ttl")
+        );
     }
     check_span("ttl", ttl)
 }

@@ -18,8 +18,6 @@ pub(crate) struct WaitState {
     pub(super) heartbeat: Option<Heartbeat>,
     pub(super) poll_at: BootTime,
     pub(super) holder: Option<Holder>,
-    /// Since when this holder has been seen.
-    pub(super) seen: BootTime,
 }
 
 /// The last answered heartbeat of a place.
@@ -34,7 +32,7 @@ pub(super) struct Heartbeat {
 
 impl WaitState {
     pub(super) fn new(attempt: Attempt, contended: bool, now: BootTime) -> Self {
-        Self { attempt, contended, notices: None, heartbeat: None, poll_at: now, holder: None, seen: now }
+        Self { attempt, contended, notices: None, heartbeat: None, poll_at: now, holder: None }
     }
 }
 

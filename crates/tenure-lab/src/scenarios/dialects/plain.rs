@@ -10,13 +10,14 @@ use super::beside::{OURS_IS_HELD, OURS_IS_LATE, THEIRS_IN_TWO_STEPS, THEIRS_IS_L
 use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs_in_two_steps, theirs_is_late};
 use crate::Item;
 use crate::scenarios::dialect::{SET_NX, SETNX_EXPIRE, SETNX_EXPIRE_LUA};
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, terms};
 
 pub(super) fn items() -> Vec<Item> {
     [setnx_expire(), setnx_expire_lua(), set_nx()].concat()
 }
 
+#[rustfmt::skip]
 fn setnx_expire() -> Vec<Item> {
     let (on, of) = (SETNX_EXPIRE, SETNX_EXPIRE.rows());
     let orphan = "the other side is killed between SETNX and EXPIRE: its lock never ends, and is told";
@@ -24,26 +25,22 @@ fn setnx_expire() -> Vec<Item> {
         of.holds("A1-crash", orphan, on.plain(orphaned)),
         of.holds("A1-rounded-ttl", "ttls that are no whole seconds", on.plain(rounded)),
         of.spared("A1-late-release", OURS_IS_LATE, on.plain(|stage, redis| ours_is_late(stage, redis, SETNX_THEN_EXPIRE))),
-        of.fenced(
-            "A1-their-late-release",
-            THEIRS_IS_LATE,
-            on.plain(|stage, redis| theirs_is_late(stage, redis, SETNX_THEN_EXPIRE, "DEL KEY")),
-        ),
+        of.fenced("A1-their-late-release", THEIRS_IS_LATE,
+            on.plain(|stage, redis| theirs_is_late(stage, redis, SETNX_THEN_EXPIRE, "DEL KEY"))),
     ]
 }
 
+#[rustfmt::skip]
 fn setnx_expire_lua() -> Vec<Item> {
     let (on, of) = (SETNX_EXPIRE_LUA, SETNX_EXPIRE_LUA.rows());
     vec![
         of.spared("A2-late-release", OURS_IS_LATE, on.plain(|stage, redis| ours_is_late(stage, redis, IN_A_SCRIPT))),
-        of.fenced(
-            "A2-their-late-release",
-            THEIRS_IS_LATE,
-            on.plain(|stage, redis| theirs_is_late(stage, redis, IN_A_SCRIPT, "DEL KEY")),
-        ),
+        of.fenced("A2-their-late-release", THEIRS_IS_LATE,
+            on.plain(|stage, redis| theirs_is_late(stage, redis, IN_A_SCRIPT, "DEL KEY"))),
     ]
 }
 
+#[rustfmt::skip]
 fn set_nx() -> Vec<Item> {
     let (on, of) = (SET_NX, SET_NX.rows());
     let late_renewal = "our holder is stopped for longer than its lease, and renews when the other side has taken the name";
@@ -51,29 +48,16 @@ fn set_nx() -> Vec<Item> {
     let set_xx = "the other side, which holds no more, writes ours over by SET XX";
     vec![
         of.spared("A5-late-release", OURS_IS_LATE, on.plain(|stage, redis| ours_is_late(stage, redis, FIXED))),
-        of.fenced(
-            "A5-their-late-release",
-            THEIRS_IS_LATE,
-            on.plain(|stage, redis| theirs_is_late(stage, redis, FIXED, "DEL KEY")),
-        ),
+        of.fenced("A5-their-late-release", THEIRS_IS_LATE,
+            on.plain(|stage, redis| theirs_is_late(stage, redis, FIXED, "DEL KEY"))),
         of.holds("A6-two-step-release", OURS_IS_HELD, on.plain(|stage, redis| our_release_is_held(stage, redis, TOKEN))),
-        of.fenced(
-            "A6-their-two-step-release",
-            THEIRS_IN_TWO_STEPS,
-            on.plain(|stage, redis| theirs_in_two_steps(stage, redis, TOKEN)),
-        ),
+        of.fenced("A6-their-two-step-release", THEIRS_IN_TWO_STEPS,
+            on.plain(|stage, redis| theirs_in_two_steps(stage, redis, TOKEN))),
         of.spared("A7-late-renewal", late_renewal, on.plain(|stage, redis| ours_is_late(stage, redis, TOKEN))),
-        of.broken(
-            "A7-their-blind-expire",
-            blind_expire,
-            Rule::Overlap,
-            on.plain(|stage, redis| theirs_cuts_short(stage, redis, TOKEN, "EXPIRE KEY 1")),
-        ),
-        of.fenced(
-            "A7-their-set-xx",
-            set_xx,
-            on.plain(|stage, redis| theirs_is_late(stage, redis, TOKEN, "SET KEY 10.0.0.1_17 PX 100 XX")),
-        ),
+        of.broken("A7-their-blind-expire", blind_expire, Rule::Overlap,
+            on.plain(|stage, redis| theirs_cuts_short(stage, redis, TOKEN, "EXPIRE KEY 1"))),
+        of.fenced("A7-their-set-xx", set_xx,
+            on.plain(|stage, redis| theirs_is_late(stage, redis, TOKEN, "SET KEY 10.0.0.1_17 PX 100 XX"))),
     ]
 }
 

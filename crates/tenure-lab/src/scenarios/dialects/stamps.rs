@@ -11,7 +11,7 @@ use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs
 use crate::Item;
 use crate::scenarios::actor::Claim;
 use crate::scenarios::dialect::{GETSET, PHP};
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, POLL, RENEWAL, SLACK, Stage, now, terms, wall_clock};
 
 pub(super) fn items() -> Vec<Item> {
@@ -20,6 +20,7 @@ pub(super) fn items() -> Vec<Item> {
 
 const OWNER_DELETED: &str = "what stands beside the key is deleted, and the key is not";
 
+#[rustfmt::skip]
 fn php() -> Vec<Item> {
     let (on, of) = (PHP, PHP.rows());
     let living = "the other side takes its time between SETNX and EXPIRE, and ours wait";
@@ -37,20 +38,14 @@ fn php() -> Vec<Item> {
         of.fenced("A3-their-equal-value", equal, on.plain(by_equal_value)),
         of.spared("A3-late-release", OURS_IS_LATE, on.plain(|stage, redis| ours_is_late(stage, redis, CLASS))),
         of.holds("A3-two-step-release", OURS_IS_HELD, on.plain(|stage, redis| our_release_is_held(stage, redis, CLASS))),
-        of.fenced(
-            "A3-their-two-step-release",
-            THEIRS_IN_TWO_STEPS,
-            on.plain(|stage, redis| theirs_in_two_steps(stage, redis, CLASS)),
-        ),
-        of.broken(
-            "A3-their-two-step-renewal",
-            prolongs,
-            Rule::Overlap,
-            on.plain(|stage, redis| theirs_cuts_short(stage, redis, CLASS, "EXPIRE KEY 1")),
-        ),
+        of.fenced("A3-their-two-step-release", THEIRS_IN_TWO_STEPS,
+            on.plain(|stage, redis| theirs_in_two_steps(stage, redis, CLASS))),
+        of.broken("A3-their-two-step-renewal", prolongs, Rule::Overlap,
+            on.plain(|stage, redis| theirs_cuts_short(stage, redis, CLASS, "EXPIRE KEY 1"))),
     ]
 }
 
+#[rustfmt::skip]
 fn getset() -> Vec<Item> {
     let (on, of) = (GETSET, GETSET.rows());
     let ours_off = "the clocks of our hosts are a minute ahead and a minute behind";
@@ -73,17 +68,11 @@ fn getset() -> Vec<Item> {
         of.holds("A4-their-forgetting", forgetful, on.plain(|stage, redis| left_behind(stage, redis, "SETNX"))),
         of.fenced("A4-their-equal-milliseconds", equal, on.plain(by_equal_value)),
         of.spared("A4-late-release", OURS_IS_LATE, on.plain(|stage, redis| ours_is_late(stage, redis, BY_GETSET))),
-        of.fenced(
-            "A4-their-late-release",
-            THEIRS_IS_LATE,
-            on.plain(|stage, redis| theirs_is_late(stage, redis, BY_GETSET, "DEL KEY")),
-        ),
+        of.fenced("A4-their-late-release", THEIRS_IS_LATE,
+            on.plain(|stage, redis| theirs_is_late(stage, redis, BY_GETSET, "DEL KEY"))),
         of.holds("A4-two-step-release", OURS_IS_HELD, on.plain(|stage, redis| our_release_is_held(stage, redis, BY_GETSET))),
-        of.fenced(
-            "A4-their-two-step-release",
-            THEIRS_IN_TWO_STEPS,
-            on.plain(|stage, redis| theirs_in_two_steps(stage, redis, BY_GETSET)),
-        ),
+        of.fenced("A4-their-two-step-release", THEIRS_IN_TWO_STEPS,
+            on.plain(|stage, redis| theirs_in_two_steps(stage, redis, BY_GETSET))),
         of.fenced("A4d-their-del-setnx", deletes, on.plain(deleted_and_taken)),
     ]
 }

@@ -8,9 +8,10 @@ use super::article::{Article, Takes};
 use super::beside::{OURS_IS_HELD, OURS_IS_LATE, lease_begins, our_release_is_held, ours_is_late, theirs_in_two_steps};
 use crate::Item;
 use crate::scenarios::dialect::WATCH;
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, now, terms};
 
+#[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
     let (on, of) = (WATCH, WATCH.rows());
     let one_connection = "the lease of the other side ends between its GET and its EXEC, on one connection";
@@ -24,11 +25,8 @@ pub(super) fn items() -> Vec<Item> {
         of.spared("A8-late-release", OURS_IS_LATE, on.plain(|stage, redis| ours_is_late(stage, redis, IN_A_TRANSACTION))),
         of.holds("A8-release", OURS_IS_HELD, on.plain(|stage, redis| our_release_is_held(stage, redis, IN_A_TRANSACTION))),
         of.holds("A8-their-release", one_connection, on.plain(theirs_on_one_connection)),
-        of.fenced(
-            "A8-their-pooled-release",
-            pooled_release,
-            on.plain(|stage, redis| theirs_in_two_steps(stage, redis, IN_A_TRANSACTION)),
-        ),
+        of.fenced("A8-their-pooled-release", pooled_release,
+            on.plain(|stage, redis| theirs_in_two_steps(stage, redis, IN_A_TRANSACTION))),
     ]
 }
 

@@ -8,32 +8,21 @@ use super::Row;
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::dialect::NATIVE;
+use crate::scenarios::fixtures::{Redis, on_redis};
 use crate::scenarios::holds;
-use crate::scenarios::rigs::{Redis, on_redis};
 use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPENING, PATIENCE, SLACK, Stage, TTL, now, terms};
 
+#[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
     vec![
-        holds(
-            "redis/32-name-forbidden",
-            "permission for one name is withdrawn while it is held",
-            NATIVE.unprivileged(name_forbidden),
-        ),
-        holds(
-            "redis/32-scripts-forbidden",
-            "permission to run scripts is withdrawn while connected",
-            NATIVE.unprivileged(scripts_forbidden),
-        ),
-        holds(
-            "redis/32-scripts-forbidden-at-once",
-            "permission to run scripts is withdrawn, a moment after a grant",
-            NATIVE.unprivileged(scripts_forbidden_at_once),
-        ),
-        holds(
-            "redis/32-transactions-forbidden",
-            "permission for MULTI is withdrawn while connected",
-            NATIVE.unprivileged(multi_forbidden),
-        ),
+        holds("redis/32-name-forbidden", "permission for one name is withdrawn while it is held",
+            NATIVE.unprivileged(name_forbidden)),
+        holds("redis/32-scripts-forbidden", "permission to run scripts is withdrawn while connected",
+            NATIVE.unprivileged(scripts_forbidden)),
+        holds("redis/32-scripts-forbidden-at-once", "permission to run scripts is withdrawn, a moment after a grant",
+            NATIVE.unprivileged(scripts_forbidden_at_once)),
+        holds("redis/32-transactions-forbidden", "permission for MULTI is withdrawn while connected",
+            NATIVE.unprivileged(multi_forbidden)),
         holds("redis/33-foreign-key", "the name is a key of another type, and one that never expires", NATIVE.plain(foreign_key)),
         holds("redis/33-corrupt-counter", "somebody has written into the grant counter", NATIVE.plain(corrupt_counter)),
         holds("redis/34-password-changed", "the password is changed while connected", locked(password_changed)),

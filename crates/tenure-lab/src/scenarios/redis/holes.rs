@@ -7,45 +7,25 @@ use tenure_testkit::history::Rule;
 
 use crate::Item;
 use crate::scenarios::dialect::NATIVE;
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, Heir, NEXT, RENEWAL, Stage, now, terms};
 use crate::scenarios::{broken, fenced};
 
+#[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
     vec![
-        broken(
-            "redis/12-data-lost-clock-back",
-            "data lost, and the clock that serves next is behind",
-            Rule::FenceOrder,
-            NATIVE.clocked(clock_behind),
-        ),
-        fenced(
-            "redis/12-data-lost-clock-back-seen",
-            "data lost and the clock behind, and the next has seen the fence of the first",
-            NATIVE.clocked(clock_behind_and_seen),
-        ),
-        fenced(
-            "redis/12-data-back-by-a-primary",
-            "data lost within 1 s by a failover that connections outlive, and that they were told of",
-            NATIVE.plain(back_after_doubt),
-        ),
-        broken(
-            "redis/12-data-back-in-a-moment",
-            "data lost and back within 1 s, while connections stay",
-            Rule::FenceOrder,
-            NATIVE.plain(back_at_once),
-        ),
-        fenced(
-            "redis/12-clocks-apart",
-            "the server's clock is faster by a fifth, and nobody renews",
-            NATIVE.clocked(clocks_apart),
-        ),
-        broken(
-            "redis/14-two-primaries",
-            "a replica is promoted while the old primary serves on",
-            Rule::FenceOrder,
-            NATIVE.plain(two_primaries),
-        ),
+        broken("redis/12-data-lost-clock-back", "data lost, and the clock that serves next is behind", Rule::FenceOrder,
+            NATIVE.clocked(clock_behind)),
+        fenced("redis/12-data-lost-clock-back-seen", "data lost and the clock behind, and the next has seen the fence of the first",
+            NATIVE.clocked(clock_behind_and_seen)),
+        fenced("redis/12-data-back-by-a-primary", "data lost within 1 s by a failover that connections outlive, and that they were told of",
+            NATIVE.plain(back_after_doubt)),
+        broken("redis/12-data-back-in-a-moment", "data lost and back within 1 s, while connections stay", Rule::FenceOrder,
+            NATIVE.plain(back_at_once)),
+        fenced("redis/12-clocks-apart", "the server's clock is faster by a fifth, and nobody renews",
+            NATIVE.clocked(clocks_apart)),
+        broken("redis/14-two-primaries", "a replica is promoted while the old primary serves on", Rule::FenceOrder,
+            NATIVE.plain(two_primaries)),
     ]
 }
 

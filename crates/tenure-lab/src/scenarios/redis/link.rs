@@ -7,7 +7,7 @@ use tenure_testkit::{Proxy, wait_until};
 use crate::Item;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::dialect::{Dialect, NATIVE};
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
@@ -15,23 +15,18 @@ pub(super) fn items() -> Vec<Item> {
 }
 
 /// The rows of every dialect.
+#[rustfmt::skip]
 pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
     let of = on.rows();
     vec![
         of.holds("05-request-lost", "a command of each kind of call never arrives", on.plain(request_lost)),
         of.holds("06-reply-lost", "a command of each kind of call is executed and its reply is lost", on.plain(reply_lost)),
         of.holds("07-late-acquire", "an acquire arrives when its clean-up was executed", on.plain(late_acquire)),
-        of.holds(
-            "07-late-acquire-unprivileged",
-            "an acquire arrives when its clean-up was executed, of a user who may not end connections",
-            on.unprivileged(unstoppable_acquire),
-        ),
+        of.holds("07-late-acquire-unprivileged", "an acquire arrives when its clean-up was executed, of a user who may not end connections",
+            on.unprivileged(unstoppable_acquire)),
         of.holds("08-late-renewal", "a renewal arrives after the release and the next grant", on.plain(late_renewal)),
-        of.holds(
-            "08-late-renewal-unprivileged",
-            "a renewal arrives after the release, of a user who may not end connections",
-            on.unprivileged(unstoppable_renewal),
-        ),
+        of.holds("08-late-renewal-unprivileged", "a renewal arrives after the release, of a user who may not end connections",
+            on.unprivileged(unstoppable_renewal)),
         of.holds("09-release-unheard", "a release has no answer on any connection", on.plain(release_unheard)),
         of.holds("15-partition", "nothing passes between the holder and the server", on.plain(partitioned)),
         of.holds("16-replies-stop", "the server hears the holder, which does not hear it", on.plain(replies_stop)),
@@ -39,14 +34,12 @@ pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
 }
 
 /// The rows that would show no more in another dialect.
+#[rustfmt::skip]
 fn ours() -> Vec<Item> {
     let (on, of) = (NATIVE, NATIVE.rows());
     vec![
-        of.holds(
-            "07-late-repetition",
-            "the repetition of an acquire arrives when the lease was extended",
-            on.unprivileged(late_repetition),
-        ),
+        of.holds("07-late-repetition", "the repetition of an acquire arrives when the lease was extended",
+            on.unprivileged(late_repetition)),
         of.holds("16-requests-stop", "the holder hears the server, which does not hear it", on.plain(requests_stop)),
         of.holds("17-slow-link", "messages come late, slowly and in pieces", on.plain(slow)),
         of.holds("18-churn", "every connection is reset every 50 ms", on.plain(churned)),
@@ -245,10 +238,7 @@ fn unstoppable_renewal(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// It is told as unknown, repeated in the background, and the name is free within its ttl.
 fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
+    let (a, _, first, second) = stage.begins();
     stage.some_time();
     redis.proxy.black_hole();
     stage.fault("nothing passes");
@@ -373,10 +363,7 @@ fn clients_killed(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// The holder keeps its connection and its lock; who comes now is told why it cannot be served.
 fn too_many_clients(stage: &mut Stage<'_>, redis: &Redis) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
+    let (.., first, second) = stage.begins();
     stage.keeps = true;
     let mut operator = redis.server.connect().expect("the server answers");
     let mut set = |most: &str| operator.command(&["CONFIG", "SET", "maxclients", most]).expect("the server answers");

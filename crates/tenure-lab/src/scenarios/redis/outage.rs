@@ -7,7 +7,7 @@ use tenure_testkit::wait_until;
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::dialect::{Dialect, NATIVE};
-use crate::scenarios::rigs::{Redis, on_redis};
+use crate::scenarios::fixtures::{Redis, on_redis};
 use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
@@ -15,19 +15,14 @@ pub(super) fn items() -> Vec<Item> {
 }
 
 /// The rows of every dialect.
+#[rustfmt::skip]
 pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
     let of = on.rows();
     vec![
-        of.holds(
-            "07-stopped-server",
-            "the server is stopped, the acquisition is dropped, the server goes on",
-            on.plain(stopped_before_acquire),
-        ),
-        of.holds(
-            "10-killed-and-back",
-            "kill -9 of a server that writes its log with every command, back before the deadline",
-            on.kept(killed_and_back),
-        ),
+        of.holds("07-stopped-server", "the server is stopped, the acquisition is dropped, the server goes on",
+            on.plain(stopped_before_acquire)),
+        of.holds("10-killed-and-back", "kill -9 of a server that writes its log with every command, back before the deadline",
+            on.kept(killed_and_back)),
         of.holds("19-stopped-for-long", "the server is stopped for longer than the lease", on.plain(stopped_for_long)),
     ]
 }
@@ -54,25 +49,17 @@ pub(super) fn without_scripts(on: Dialect) -> Vec<Item> {
 }
 
 /// The rows that would show no more in another dialect.
+#[rustfmt::skip]
 fn ours() -> Vec<Item> {
     let (on, of) = (NATIVE, NATIVE.rows());
     vec![
-        of.holds(
-            "10-killed-for-long",
-            "kill -9 of a server that writes its log with every command, back after the deadline",
-            on.kept(killed_for_long),
-        ),
-        of.holds(
-            "19-stopped-for-a-moment",
-            "the server is stopped, and goes on before the deadline",
-            on.plain(stopped_for_a_moment),
-        ),
+        of.holds("10-killed-for-long", "kill -9 of a server that writes its log with every command, back after the deadline",
+            on.kept(killed_for_long)),
+        of.holds("19-stopped-for-a-moment", "the server is stopped, and goes on before the deadline",
+            on.plain(stopped_for_a_moment)),
         of.holds("20-writes-paused", "CLIENT PAUSE WRITE for longer than the belief", on.plain(writes_paused)),
-        of.holds(
-            "20-busy-for-a-moment",
-            "a script that blocks the server is killed before the deadline",
-            on.plain(busy_for_a_moment),
-        ),
+        of.holds("20-busy-for-a-moment", "a script that blocks the server is killed before the deadline",
+            on.plain(busy_for_a_moment)),
         of.holds("30-scripts-flushed", "SCRIPT FLUSH, again and again", on.plain(scripts_flushed)),
         of.holds("31-takes-no-writes", "read-only, without its primary, and without replicas in turn", on.plain(takes_no_writes)),
         of.holds("31-cannot-save", "the server cannot save its data and takes no writes", on.plain(cannot_save)),
@@ -123,11 +110,9 @@ fn writes_paused(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// Whoever comes meanwhile is told that the server is busy.
 fn busy_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
-    let (a, b, c) = (stage.near(), stage.far(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
+    let (.., first, second) = stage.begins();
+    let c = stage.far();
     first.renewed(now());
-    let second = b.asks(DOOR, terms());
     stage.keeps = true;
     redis.server.cli("CONFIG SET lua-time-limit 20");
     let mut loops = redis.server.connect().expect("the server answers");
@@ -144,10 +129,7 @@ fn busy_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
 /// Leases last longer by as much as it jumped.
 fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
     let back = Duration::from_secs(2);
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
+    let (a, _, first, second) = stage.begins();
     stage.some_time();
     redis.server.shift_clock(-2_000);
     let since = stage.fault("the server's clock jumps back by 2 s");
@@ -168,10 +150,8 @@ fn clock_ahead(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// Nobody new is granted; renewal, release and hand-over work.
 fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
-    let (a, b, c) = (stage.near(), stage.far(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
+    let (.., first, second) = stage.begins();
+    let c = stage.far();
     stage.keeps = true;
     redis.server.cli("CONFIG SET maxmemory-policy noeviction");
     redis.server.cli("CONFIG SET maxmemory 1");
@@ -197,10 +177,7 @@ fn out_of_memory_for_long(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
+    let (.., first, second) = stage.begins();
     stage.keeps = true;
     for _ in 0..3 {
         stage.some_time();
@@ -252,10 +229,8 @@ fn takes_no_writes(stage: &mut Stage<'_>, redis: &Redis) {
         ("it has lost its primary", vec!["CONFIG SET replica-serve-stale-data no", "REPLICAOF 127.0.0.1 1"], "REPLICAOF NO ONE"),
         ("it has too few replicas", vec!["CONFIG SET min-replicas-to-write 1"], "CONFIG SET min-replicas-to-write 0"),
     ];
-    let (a, b, c) = (stage.near(), stage.far(), stage.far());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
+    let (.., first, second) = stage.begins();
+    let c = stage.far();
     stage.keeps = true;
     for (what, broken, mended) in faults {
         first.renewed(now());

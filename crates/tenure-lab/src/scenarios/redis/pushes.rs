@@ -6,36 +6,24 @@ use tenure_testkit::{Client, wait_until};
 use super::queue::{Line, TOLD, UNHEARD, lined_up, long};
 use crate::Item;
 use crate::scenarios::dialect::NATIVE;
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, PATIENCE, SLACK, Stage, TTL, now, terms};
 use crate::scenarios::{broken, holds};
 
+#[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
     vec![
-        holds(
-            "redis/50-pushes-late",
-            "what waiters are told comes late, behind replies that came after it",
-            NATIVE.plain(pushes_late),
-        ),
+        holds("redis/50-pushes-late", "what waiters are told comes late, behind replies that came after it",
+            NATIVE.plain(pushes_late)),
         holds("redis/50-pushes-lost", "what waiters are told is lost", NATIVE.plain(pushes_lost)),
-        holds(
-            "redis/50-cancelled-unheard",
-            "a waiter gives up that was served and has not heard of it",
-            NATIVE.plain(cancelled_unheard),
-        ),
+        holds("redis/50-cancelled-unheard", "a waiter gives up that was served and has not heard of it",
+            NATIVE.plain(cancelled_unheard)),
         holds("redis/51-pushes-repeated", "waiters are told again of grants that are over", NATIVE.plain(pushes_repeated)),
         holds("redis/51-pushes-forged", "somebody tells waiters of grants to others, and nonsense", NATIVE.plain(pushes_forged)),
-        holds(
-            "redis/51-published-from-afar",
-            "somebody who may read and publish tells a waiter of fences far ahead",
-            NATIVE.plain(published_from_afar),
-        ),
-        broken(
-            "redis/51-published-hand-over",
-            "somebody who may read and publish tells a waiter that it was served",
-            Rule::FenceOrder,
-            NATIVE.plain(published_hand_over),
-        ),
+        holds("redis/51-published-from-afar", "somebody who may read and publish tells a waiter of fences far ahead",
+            NATIVE.plain(published_from_afar)),
+        broken("redis/51-published-hand-over", "somebody who may read and publish tells a waiter that it was served", Rule::FenceOrder,
+            NATIVE.plain(published_hand_over)),
     ]
 }
 

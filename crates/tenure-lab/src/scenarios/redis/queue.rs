@@ -8,40 +8,26 @@ use crate::Item;
 use crate::item::Run;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::dialect::NATIVE;
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, HEARTBEAT, OPERATION, RENEWAL, SLACK, SOON, Stage, TTL, now, terms};
 use crate::scenarios::{fenced, holds};
 
+#[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
     vec![
         holds("redis/52-deaf-head", "the first in line cannot reach the server when it is its turn", NATIVE.plain(head_deaf)),
         holds("redis/52-channels-forbidden", "a waiter may neither listen nor tell", as_app("resetchannels", deaf_waiter)),
         holds("redis/52-publish-forbidden", "the holder may tell waiters nothing", as_app("-publish -pubsub", dumb_holder)),
-        holds(
-            "redis/52-publish-forbidden-alone",
-            "the holder may ask who listens, and tell nothing",
-            as_app("-publish", dumb_holder),
-        ),
-        fenced(
-            "redis/53-newcomer",
-            "the name is deleted while others wait, and a newcomer is the first to ask",
-            NATIVE.plain(newcomer),
-        ),
-        holds(
-            "redis/53-foreign-holder",
-            "a client of another library takes turns with those in line",
-            NATIVE.plain(foreign_holder),
-        ),
-        holds(
-            "redis/54-out-of-memory",
-            "the server runs out of memory while a line waits, not for long",
-            NATIVE.plain(out_of_memory),
-        ),
-        holds(
-            "redis/54-out-of-memory-for-long",
-            "the server is out of memory for longer than a place lives",
-            NATIVE.plain(out_of_memory_for_long),
-        ),
+        holds("redis/52-publish-forbidden-alone", "the holder may ask who listens, and tell nothing",
+            as_app("-publish", dumb_holder)),
+        fenced("redis/53-newcomer", "the name is deleted while others wait, and a newcomer is the first to ask",
+            NATIVE.plain(newcomer)),
+        holds("redis/53-foreign-holder", "a client of another library takes turns with those in line",
+            NATIVE.plain(foreign_holder)),
+        holds("redis/54-out-of-memory", "the server runs out of memory while a line waits, not for long",
+            NATIVE.plain(out_of_memory)),
+        holds("redis/54-out-of-memory-for-long", "the server is out of memory for longer than a place lives",
+            NATIVE.plain(out_of_memory_for_long)),
         holds("redis/54-scripts-flushed", "SCRIPT FLUSH before each hand-over, and no functions", NATIVE.plain(scripts_flushed)),
         holds("redis/54-functions-flushed", "FUNCTION FLUSH before each hand-over", NATIVE.plain(functions_flushed)),
         holds("redis/54-restarted", "the server is killed and comes back with the line", NATIVE.kept(restarted)),

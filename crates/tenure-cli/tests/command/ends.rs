@@ -1,0 +1,99 @@
+//! How the command ends: what it leaves running, and what it leaves at the store.
+
+use std::process::Stdio;
+
+use crate::common::{Place, Running, is_dead, wait_for};
+use nix::sys::signal::Signal;
+use tenure_testkit::{Proxy, RedisServer};
+
+/// It has left the group, and so heard of nothing.
+#[test]
+fn what_the_command_started_elsewhere_ends_with_a_lost_lock() {
+    let place = Place::new();
+    let work = "setsid sh -c 'echo $$ > stray; sleep 300' & wait";
+    let running = place.spawn(&["run", "--ttl", "1500ms", "--kill-after", "300ms", "x", "--", "sh", "-c", work]);
+    let stray = place.pid("stray");
+    assert_eq!(place.output(&["break", "x"]).code, 0);
+    assert_eq!(running.end().code, 79);
+    assert!(is_dead(stray));
+}
+
+/// The last step before the command, in a process whose tenure is another's, or dead.
+#[test]
+fn a_command_whose_tenure_is_gone_is_not_started() {
+    let place = Place::new();
+    let ended = place.output(&["__exec", "1", "back", "touch", "done"]);
+    assert_eq!((ended.code, place.path("done").exists()), (126, false), "{ended:?}");
+}
+
+/// The end of the process does not come before that of its clean-up.
+#[test]
+fn a_wait_that_a_signal_ended_leaves_no_place() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    server.cli("SET x another PX 60000");
+    for _ in 0..10 {
+        let waiting = place.spawn(&["run", "--store", &server.url(), "x", "--", "true"]);
+        wait_for("its place", || server.cli("KEYS *").lines().count() > 2);
+        waiting.signal(Signal::SIGTERM);
+        assert_eq!(waiting.end().code, 143);
+        let left = server.cli("KEYS *");
+        assert_eq!(left.lines().count(), 2, "{left}");
+    }
+}
+
+/// Takes `x` by a lease that then cannot be printed, after `fault` has begun: what is told of it, once it was checked whether the name
+/// `stays` taken.
+fn given_up(flags: &[&str], stays: bool, fault: impl Fn(&RedisServer, &Proxy)) -> String {
+    let (place, server) = (Place::new(), RedisServer::start());
+    // It has our functions, so that a release is one command.
+    assert_eq!(place.output(&["run", "--store", &server.url(), "x", "--", "true"]).code, 0);
+    let proxy = Proxy::start(server.addr());
+    let (reader, writer) = std::io::pipe().unwrap();
+    // No reader takes anything and the pipe is full, so that the print waits for us.
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    std::io::Write::write_all(&mut &writer, &[0; 4096]).unwrap();
+    let mut command = place.tenure(&[&["acquire", "--store", &proxy.url(), "--ttl", "10s"], flags, &["x"]].concat());
+    let mut taking = Running::of(command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap());
+    drop(command);
+    wait_for("the lease to be printed", || {
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", taking.pid())).unwrap();
+        call.split(' ').nth(1) == Some("0x1")
+    });
+    fault(&server, &proxy);
+    drop(reader);
+    let status = taking.status();
+    let told = std::io::read_to_string(taking.0.stderr.take().unwrap()).unwrap();
+    assert_eq!((crate::common::code(status), server.cli("EXISTS x") == "1"), (74, stays), "{flags:?}: {told}");
+    told
+}
+
+const GIVEN: [&str; 2] = ["--token", "t"];
+
+#[test]
+fn a_name_that_may_not_have_been_released_is_told() {
+    for flags in [&GIVEN[..], &[]] {
+        let told = given_up(flags, true, |_, proxy| proxy.black_hole());
+        assert!(told.contains("\"x\" may stay taken for up to"), "{flags:?}: {told}");
+    }
+    let lost = given_up(&GIVEN, true, |_, proxy| proxy.drop_request(1));
+    assert!(lost.contains("\"x\" may stay taken for up to"), "{lost}");
+    let unheard = given_up(&GIVEN, false, |_, proxy| proxy.swallow_reply(1));
+    assert!(unheard.contains("nothing is held any more"), "{unheard}");
+}
+
+/// The release is lost on both connections that it is sent on, and the clean-up after it refused.
+#[test]
+fn a_name_whose_clean_up_was_refused_is_told() {
+    let told = given_up(&[], true, |server, proxy| {
+        proxy.drop_request(1);
+        proxy.drop_request(2);
+        server.cli("ACL SETUSER default -@write -@scripting -@transaction");
+    });
+    assert!(told.contains("\"x\" may stay taken for up to") && !told.contains("NOPERM"), "{told}");
+}
+
+#[test]
+fn a_name_that_stays_taken_for_its_shortest_hold_is_told() {
+    let told = given_up(&["--min-hold", "20s"], true, |_, _| {});
+    assert!(told.contains("stays taken for up to 20s, as --min-hold says") && !told.contains("nothing is held"), "{told}");
+}

@@ -1,0 +1,19 @@
+//! The `tenure` command, run as its users run it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod attacker;
+mod codes;
+mod common;
+mod ends;
+mod kinds;
+mod lab;
+mod lease;
+mod pages;
+mod recipes;
+mod redis;
+mod resources;
+mod run;
+mod several;
+mod store;
+mod terminal;

@@ -1,0 +1,282 @@
+//! The command between machines: on a real Redis that is stopped, killed, flushed and cut off.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::common::{Ended, Place, Running, assert_one_line, is_dead, keepers, wait_for};
+use nix::sys::signal::Signal;
+use tenure_testkit::{Proxy, RedisServer, Reply, Spawned};
+
+/// An unprotected read-modify-write, and the fences in order of entry.
+const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
+
+/// 20 processes, 25 times each.
+fn count_to_500(store: Option<&str>) {
+    let place = Place::new();
+    let store: Vec<&str> = store.map(|url| vec!["--store", url]).unwrap_or_default();
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    let args = [&["run"][..], &store, &["x", "--", "sh", "-c", COUNT]].concat();
+                    let ended = place.output(&args);
+                    assert_eq!(ended.code, 0, "{ended:?}");
+                }
+            });
+        }
+    });
+    assert_eq!(place.read("n").trim(), "500");
+    let fences: Vec<u64> = place.read("fences").lines().map(|fence| fence.parse().unwrap()).collect();
+    assert!(fences.len() == 500 && fences.is_sorted_by(|a, b| a < b), "the fences do not rise: {fences:?}");
+}
+
+#[test]
+fn five_hundred_turns_on_the_embedded_file() {
+    count_to_500(None);
+}
+
+#[test]
+fn five_hundred_turns_on_redis() {
+    let server = RedisServer::start();
+    count_to_500(Some(&server.url()));
+}
+
+#[test]
+fn a_killed_holder_is_followed_within_its_ttl() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = server.url();
+    let holder = place.spawn(&["run", "--store", &url, "--ttl", "2s", "x", "--", "sh", "-c", "echo $$ > held; sleep 60"]);
+    place.pid("held");
+    let next = place.spawn(&["run", "--store", &url, "x", "--", "sh", "-c", "echo in > next"]);
+    holder.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    place.line("next");
+    assert!(killed.elapsed() < Duration::from_secs(3), "followed only after {:?}", killed.elapsed());
+    assert_eq!(next.end().code, 0);
+}
+
+#[test]
+fn a_killed_waiter_leaves_nothing() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = server.url();
+    let holder = place.spawn(&["run", "--store", &url, "x", "--", "sh", "-c", "echo $$ > held; read -r _ < wait"]);
+    nix::unistd::mkfifo(&place.path("wait"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    place.pid("held");
+    let waiter = place.spawn(&["run", "--store", &url, "x", "--", "true"]);
+    wait_for("the waiter to ask", || server.cli("INFO clients").contains("connected_clients:3"));
+    waiter.signal(Signal::SIGKILL);
+    std::fs::write(place.path("wait"), "\n").unwrap();
+    assert_eq!(holder.end().code, 0);
+    wait_for("the place of the dead waiter to lapse", || server.cli("KEYS *") == "tenure:fence");
+}
+
+/// A command whose grandchild ignores TERM, held through a proxy.
+struct Held {
+    place: Place,
+    server: RedisServer,
+    proxy: Proxy,
+    run: Running,
+}
+
+impl Held {
+    fn start(ttl: &str, keeps_data: bool) -> Self {
+        let place = Place::new();
+        let builder = RedisServer::builder();
+        let server = if keeps_data { builder.arg("appendonly", "yes").arg("appendfsync", "always") } else { builder }.start();
+        let proxy = Proxy::start(server.addr());
+        let stubborn = "sh -c 'trap \"\" TERM; echo $$ > grandchild; while :; do sleep 1; done' & echo $$ > child; wait";
+        let run = place.spawn(&["run", "--store", &proxy.url(), "--ttl", ttl, "x", "--", "sh", "-c", stubborn]);
+        place.pid("child");
+        place.pid("grandchild");
+        Self { place, server, proxy, run }
+    }
+
+    /// When the lease ends at the server, as of its last good renewal.
+    fn lease_ends(&self) -> Instant {
+        let left = self.server.command(&["PTTL", "x"]).int();
+        Instant::now() + Duration::from_millis(left.try_into().unwrap())
+    }
+
+    fn group_is_dead(&self) -> bool {
+        is_dead(self.place.pid("child")) && is_dead(self.place.pid("grandchild"))
+    }
+
+    fn ends_with_79_by(mut self, limit: Instant, fault: &str) {
+        wait_for("the group to be dead", || self.group_is_dead());
+        let late = Instant::now().saturating_duration_since(limit);
+        assert!(late.is_zero(), "{fault}: the group lived {late:?} longer than the lease");
+        assert_eq!(self.run.status().code(), Some(79), "{fault}");
+    }
+}
+
+type Fault = fn(&Held);
+
+#[test]
+fn the_group_is_dead_before_the_lease_ends() {
+    let faults: [(&str, Fault); 4] = [
+        ("stopped", |held| held.server.stop()),
+        ("killed", |held| held.server.kill()),
+        ("black-holed", |held| held.proxy.black_hole()),
+        ("replies held", |held| held.proxy.hold_replies()),
+    ];
+    for (fault, begin) in faults {
+        let held = Held::start("4s", false);
+        let ends = held.lease_ends();
+        begin(&held);
+        held.ends_with_79_by(ends, fault);
+    }
+}
+
+#[test]
+fn a_flush_is_noticed_at_the_next_renewal() {
+    let held = Held::start("6s", false);
+    held.server.cli("FLUSHALL");
+    let flushed = Instant::now();
+    wait_for("TERM to reach the child", || is_dead(held.place.pid("child")));
+    // ttl/3 + the operation timeout of ttl/6.
+    assert!(flushed.elapsed() < Duration::from_secs(3), "noticed after {:?}", flushed.elapsed());
+    held.ends_with_79_by(flushed + Duration::from_secs(6), "flushed");
+}
+
+#[test]
+fn a_server_that_comes_back_in_time_costs_nothing() {
+    for fault in ["stopped", "killed", "cut"] {
+        let mut held = Held::start("9s", true);
+        wait_for("a renewal to be near", || held.server.command(&["PTTL", "x"]).int() < 6_500);
+        let kill = match fault {
+            "stopped" => RedisServer::stop,
+            "killed" => RedisServer::kill,
+            _ => |_: &RedisServer| {},
+        };
+        kill(&held.server);
+        if fault == "cut" {
+            held.proxy.cut();
+        }
+        // Past the instant of the renewal, well before TERM is due.
+        std::thread::sleep(Duration::from_millis(1_200));
+        match fault {
+            "stopped" => held.server.cont(),
+            "killed" => held.server.restart(),
+            _ => {}
+        }
+        // A server that has just been restarted may answer that it is loading.
+        wait_for("a renewal to go through", || matches!(held.server.command(&["PTTL", "x"]), Reply::Int(left) if left > 8_000));
+        assert!(!held.group_is_dead() && held.run.0.try_wait().unwrap().is_none(), "{fault}: the job was killed");
+        held.run.signal(Signal::SIGTERM);
+        wait_for("the child to end", || is_dead(held.place.pid("child")));
+        nix::sys::signal::kill(held.place.pid("grandchild"), Signal::SIGKILL).unwrap();
+        assert_eq!(held.run.status().code(), Some(128 + 15));
+    }
+}
+
+#[test]
+fn each_refusal_has_its_code_and_one_line() {
+    let (place, server) = (Place::new(), RedisServer::builder().password("pw").start());
+    let port = server.port();
+    server.cli("HSET hash field 1");
+    server.cli("SET foreign 1");
+    let nowhere = format!("redis://127.0.0.1:{}", tenure_testkit::free_port());
+    let good = format!("redis://:pw@127.0.0.1:{port}");
+    for (store, name, code, word) in [
+        (&*nowhere, "x", 69, "127.0.0.1"),
+        (&*format!("redis://127.0.0.1:{port}"), "x", 77, "password"),
+        (&*format!("redis://:hunter2@127.0.0.1:{port}"), "x", 77, "password"),
+        (&*good, "hash", 77, "kind"),
+        (&*good, "foreign", 75, "never ends"),
+        (&*format!("{good}?nonsense=1"), "x", 64, "nonsense"),
+        (&*format!("{good}?scheme=redisson"), "x", 64, "redisson"),
+        ("redis+sentinel://h:1/m", "x", 64, "sentinel"),
+    ] {
+        let mut run = place.tenure(&["run", "-n", name, "--", "touch", "ran"]);
+        let ended = Ended::from(Spawned::output(run.env("TENURE_STORE", store)).unwrap());
+        assert_eq!(ended.code, code, "{store} {name}: {ended:?}");
+        assert_one_line(&ended);
+        assert!(ended.err.contains(word) && !ended.err.contains("hunter2") && !ended.err.contains(":pw@"), "{}", ended.err);
+    }
+    assert!(!Path::new(&place.path("ran")).exists(), "a command ran without its lock");
+    assert_eq!(server.cli("KEYS x"), "");
+}
+
+#[test]
+fn a_password_need_not_be_in_the_arguments() {
+    let (place, server) = (Place::new(), RedisServer::builder().password("pw").start());
+    std::fs::write(place.path("secret"), "pw\n").unwrap();
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let run = |variable: &str, value: &str| {
+        let mut command = place.tenure(&["run", "--store", &url, "x", "--", "true"]);
+        command.env(variable, value).output().unwrap().status.code()
+    };
+    assert_eq!(run("TENURE_PASSWORD", "pw"), Some(0));
+    assert_eq!(run("TENURE_PASSWORD_FILE", "secret"), Some(0));
+    assert_eq!(run("UNRELATED", "pw"), Some(77));
+    place.write_config(&format!("store = \"{url}\"\npassword = \"pw\"\n"));
+    assert_eq!(place.output(&["run", "x", "--", "true"]).code, 0);
+}
+
+#[test]
+fn show_and_break_across_machines() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = server.url();
+    let run = place.spawn(&[
+        "run",
+        "--store",
+        &url,
+        "--label",
+        "web-1",
+        "--ttl",
+        "3s",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ > held; sleep 60",
+    ]);
+    place.pid("held");
+    let shown: serde_json::Value = serde_json::from_str(&place.output(&["show", "--store", &url, "-o", "json"]).out).unwrap();
+    let holder = &shown[0]["holders"][0];
+    assert_eq!(
+        (&shown[0]["name"], &shown[0]["kind"], &shown[0]["waiters"]),
+        (&"x".into(), &"mutex".into(), &0.into()),
+        "{shown}"
+    );
+    assert!(holder["owner"].as_str().unwrap().starts_with("web-1.") && holder["fence"].is_null(), "{shown}");
+    assert!(holder["ttl_ms"].as_u64().unwrap() <= 3_000 && holder["permits"].is_null() && holder["shared"] == false, "{shown}");
+    assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
+    assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 1);
+    assert_eq!(run.end().code, 79);
+}
+
+#[test]
+fn waiting_rides_out_an_outage_and_tells_it_once() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = server.url();
+    server.cli("SET x 1");
+    let waiter = place.spawn(&["run", "--store", &url, "x", "--", "true"]);
+    // Connected is too early: a server that cannot be reached at first is no outage.
+    wait_for("the waiter to ask", || server.cli("INFO commandstats").contains("cmdstat_eval"));
+    server.kill();
+    std::thread::sleep(Duration::from_secs(2));
+    server.restart_empty();
+    let ended = waiter.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(ended.err.lines().filter(|line| line.contains("tenure:")).count(), 2, "one line down, one line up: {}", ended.err);
+}
+
+/// The store has released the lease for the keeper, and nobody has heard of it.
+#[test]
+fn a_release_whose_answer_the_keeper_has_not_heard_is_no_loss() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let proxy = Proxy::start(server.addr());
+    let mut script = Running::start(std::process::Command::new("sleep").arg("600"));
+    // The server has our functions, so that a release is one command.
+    assert_eq!(place.output(&["run", "--store", &server.url(), "x", "--", "true"]).code, 0);
+    let (url, pid) = (proxy.url(), script.pid().to_string());
+    let printed = place.output(&["acquire", "--store", &url, "--ttl", "20s", "--watch-pid", &pid, "x"]);
+    let token = printed.out.lines().find_map(|line| line.strip_prefix("TENURE_TOKEN=")).unwrap().to_owned();
+    proxy.swallow_reply(1);
+    let ended = place.output(&["release", "--store", &url, "x", "--token", &token]);
+    assert_eq!((ended.code, server.cli("EXISTS x").as_str()), (0, "0"), "{ended:?}");
+    assert!(ended.err.contains("unknown") && !ended.err.contains("has not released it"), "{ended:?}");
+    wait_for("the end of the keeper", || keepers(&place).is_empty());
+    assert!(script.0.try_wait().unwrap().is_none(), "the script was told of a loss");
+}

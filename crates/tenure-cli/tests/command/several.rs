@@ -1,0 +1,154 @@
+//! Several names, all or nothing.
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Ended, Place, Running, is_dead, keepers, wait_for};
+use serde_json::Value;
+use tenure_testkit::RedisServer;
+
+fn lines<'a>(printed: &'a str, key: &str) -> Vec<&'a str> {
+    let value = printed.split_once(&format!("{key}='")).unwrap_or_else(|| panic!("no {key} in {printed}")).1;
+    value.split('\'').next().unwrap().lines().collect()
+}
+
+#[test]
+fn the_command_is_told_of_every_name() {
+    let place = Place::new();
+    let show = "echo \"$TENURE_NAME\"; echo \"$TENURE_TOKEN\"; echo \"$TENURE_FENCE\"; echo $TENURE_EXPIRES_AT; date +%s%3N";
+    let ended = place.output(&["run", "--ttl", "20s", "-a", "c", "-a", "a", "-a", "c", "b", "--", "sh", "-c", show]);
+    let told: Vec<&str> = ended.out.lines().collect();
+    assert_eq!((ended.code, told.len(), &told[..3]), (0, 3 * 3 + 2, &["a", "b", "c"][..]), "{ended:?}");
+    assert!(told[3] != told[4] && told[4] != told[5], "each name has a token of its own");
+    assert!(told[6..9].iter().all(|fence| fence.parse::<u64>().is_ok()));
+    let left = told[9].parse::<i64>().unwrap() - told[10].parse::<i64>().unwrap();
+    assert!((15_000..=20_000).contains(&left), "{left} ms left of 20 s");
+    assert_eq!(place.output(&["show"]).out, "");
+}
+
+#[test]
+fn one_that_is_held_keeps_all_from_being_taken() {
+    let place = Place::new();
+    assert_eq!(place.output(&["acquire", "b"]).code, 0);
+    for wait in ["0", "100ms"] {
+        let ended = place.output(&["run", "-w", wait, "-a", "b", "-a", "c", "a", "--", "echo", "ran"]);
+        assert_eq!((ended.code, ended.out.as_str()), (75, ""));
+        assert!(ended.err.contains("\"b\""), "{}", ended.err);
+        assert!(place.is_free("a") && place.is_free("c"));
+    }
+}
+
+#[test]
+fn a_loss_of_one_ends_the_command() {
+    let place = Place::new();
+    let run = place.spawn(&["run", "--ttl", "1s", "-a", "a", "b", "--", "sh", "-c", "echo $$ > child; sleep 60"]);
+    let child = place.pid("child");
+    assert_eq!(place.output(&["break", "a"]).code, 0);
+    let ended = run.end();
+    assert_eq!(ended.code, 79, "{ended:?}");
+    assert!(ended.err.contains("the lock \"a\" is lost"), "{}", ended.err);
+    assert!(is_dead(child));
+    assert!(place.is_free("a") && place.is_free("b"));
+}
+
+/// Many processes that say the names in opposite orders and all have their turn.
+fn cross(store: &[&str]) {
+    const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n";
+    let place = Place::new();
+    let orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]];
+    thread::scope(|scope| {
+        for order in orders.into_iter().cycle().take(9) {
+            let place = &place;
+            scope.spawn(move || {
+                for _ in 0..8 {
+                    let names = ["-w", "60s", "-a", order[1], "-a", order[2], order[0], "--", "sh", "-c", COUNT];
+                    let ended = place.output(&[&["run"][..], store, &names].concat());
+                    assert_eq!(ended.code, 0, "{ended:?}");
+                }
+            });
+        }
+    });
+    assert_eq!(place.read("n").trim(), "72");
+}
+
+#[test]
+fn opposite_orders_have_their_turns_on_a_file() {
+    cross(&[]);
+}
+
+#[test]
+fn opposite_orders_have_their_turns_on_redis() {
+    let server = RedisServer::start();
+    cross(&["--store", &server.url()]);
+}
+
+/// The job of a night runs once, on however many machines it starts in the same moment.
+#[test]
+fn of_those_who_do_not_wait_one_gets_all() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    for round in 0..5 {
+        let (x, y, go) = (format!("x{round}"), format!("y{round}"), format!("go{round}"));
+        let job = format!("until [ -e {go} ]; do sleep 0.01; done");
+        let run = |first: &str, second: &str| {
+            place.spawn(&["run", "-n", "--store", &server.url(), "-a", first, second, "--", "sh", "-c", &job])
+        };
+        let mut jobs = [run(&x, &y), run(&y, &x), run(&x, &y)];
+        wait_for("two to give up", || jobs.iter_mut().filter_map(|job| job.0.try_wait().unwrap()).count() >= 2);
+        std::fs::write(place.path(&go), "").unwrap();
+        let codes = jobs.map(|job| job.end().code);
+        assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1, "{codes:?}");
+    }
+}
+
+#[test]
+fn what_acquire_prints_has_a_line_for_each() {
+    let place = Place::new();
+    let printed = place.output(&["acquire", "-a", "b", "a"]);
+    assert_eq!((printed.code, lines(&printed.out, "TENURE_NAME")), (0, vec!["a", "b"]), "{printed:?}");
+    for (name, token) in ["a", "b"].iter().zip(lines(&printed.out, "TENURE_TOKEN")) {
+        assert_eq!(place.output(&["renew", name, "--token", token, "--ttl", "60s"]).code, 0);
+        assert_eq!(place.output(&["release", name, "--token", token]).code, 0);
+        assert!(place.is_free(name));
+    }
+    let json = place.output(&["acquire", "-o", "json", "-a", "b", "a"]).out;
+    let leases: Value = serde_json::from_str(&json).unwrap();
+    let names: Vec<&str> = leases.as_array().unwrap().iter().map(|lease| lease["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b"]);
+    let mut shell = std::process::Command::new("sh");
+    place.settle(&mut shell);
+    let script = "lease=$($TENURE acquire -a d c) || exit; eval \"$lease\"; printf '%s ' $TENURE_NAME";
+    let ended = Ended::from(shell.args(["-c", script]).stdin(Stdio::null()).output().unwrap());
+    assert_eq!((ended.code, ended.out.as_str()), (0, "c d "), "{ended:?}");
+}
+
+#[test]
+fn a_keeper_keeps_what_was_not_released() {
+    let place = Place::new();
+    let script = Running::start(std::process::Command::new("sleep").arg("600").stdin(Stdio::null()));
+    let pid = script.pid().to_string();
+    let printed = place.output(&["acquire", "--watch-pid", &pid, "--ttl", "1s", "-a", "b", "-a", "c", "a"]);
+    assert_eq!(printed.code, 0, "{printed:?}");
+    let tokens = lines(&printed.out, "TENURE_TOKEN");
+    assert_eq!(place.output(&["release", "b", "--token", tokens[1]]).code, 0);
+    assert!(place.is_free("b"));
+    thread::sleep(Duration::from_millis(1_500));
+    assert!(!place.is_free("a") && !place.is_free("c"), "nobody renews the others");
+    assert_eq!(keepers(&place).len(), 1);
+    for (name, token) in [("c", tokens[2]), ("a", tokens[0])] {
+        assert_eq!(place.output(&["release", name, "--token", token]).code, 0);
+    }
+    wait_for("the end of the keeper", || keepers(&place).is_empty());
+    assert!(!is_dead(script.pid()), "releasing was taken for a loss");
+}
+
+#[test]
+fn a_keeper_that_loses_one_ends_the_work() {
+    let place = Place::new();
+    let mut script = Running::start(std::process::Command::new("sleep").arg("600").stdin(Stdio::null()));
+    let pid = script.pid().to_string();
+    assert_eq!(place.output(&["acquire", "--watch-pid", &pid, "--ttl", "1s", "-a", "b", "a"]).code, 0);
+    assert_eq!(place.output(&["break", "b"]).code, 0);
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&script.status()), Some(15));
+    wait_for("the end of the keeper", || keepers(&place).is_empty());
+    assert!(place.is_free("a") && place.is_free("b"));
+}

@@ -1,0 +1,188 @@
+//! Every command in every dialect, with nothing but the URL to say which.
+
+use crate::common::{Ended, Place, assert_one_line};
+use serde_json::Value;
+use tenure_testkit::RedisServer;
+
+/// The parameters of the URL, where the lock of x is, and whether there are fences, shares and queues.
+const DIALECTS: [(&str, &str, bool); 9] = [
+    ("scheme=set-nx", "x", false),
+    ("scheme=set-nx&profile=pottery&prefix=app:", "app:redlock:x", false),
+    ("scheme=setnx-expire", "x", false),
+    ("scheme=setnx-expire-lua&prefix=app:", "app:x", false),
+    ("scheme=php", "Lock:x", false),
+    ("scheme=getset", "x", false),
+    ("scheme=getset&win=past&unit=s&prefix=app:", "app:x", false),
+    ("scheme=watch", "x", true),
+    ("scheme=native&prefix=app:", "app:x", true),
+];
+
+/// A server of its own, and a command that is told of it.
+struct Store {
+    place: Place,
+    server: RedisServer,
+    url: String,
+}
+
+impl Store {
+    fn start(parameters: &str) -> Self {
+        let server = RedisServer::start();
+        let url = format!("{}?{parameters}&poll_interval=20ms", server.url());
+        Self { place: Place::new(), server, url }
+    }
+
+    fn tenure(&self, args: &[&str]) -> Ended {
+        self.place.output(&[&args[..1], &["--store", &self.url], &args[1..]].concat())
+    }
+
+    /// What `show` says of x, or of all.
+    fn shown(&self, name: &[&str]) -> Vec<Value> {
+        let ended = self.tenure(&[&["show", "-o", "json"], name].concat());
+        assert_eq!(ended.code, 0, "{}: {ended:?}", self.url);
+        serde_json::from_str(&ended.out).unwrap()
+    }
+}
+
+fn value(printed: &str, key: &str) -> Option<String> {
+    let value = printed.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+    Some(value.trim_matches('\'').to_owned())
+}
+
+/// Taken here, seen, refused to others, renewed there and released elsewhere.
+#[test]
+fn a_lease_goes_through_every_command() {
+    for (parameters, key, fences) in DIALECTS {
+        let store = Store::start(parameters);
+        let grant = store.tenure(&["acquire", "--ttl", "6s", "--label", "web", "x"]);
+        assert_eq!(grant.code, 0, "{parameters}: {grant:?}");
+        let (token, fence) =
+            (value(&grant.out, "TENURE_TOKEN").unwrap(), value(&grant.out, "TENURE_FENCE").filter(|fence| !fence.is_empty()));
+        assert_eq!(fence.is_some(), fences, "{parameters}: {grant:?}");
+        assert_eq!(store.server.command(&["EXISTS", key]), 1, "{parameters}");
+
+        for entries in [store.shown(&["x"]), store.shown(&[])] {
+            let [entry] = &entries[..] else { panic!("{parameters}: {entries:?}") };
+            let holder = &entry["holders"][0];
+            assert_eq!((entry["name"].as_str(), entry["kind"].as_str()), (Some("x"), Some("mutex")), "{parameters}");
+            assert_eq!(entry["waiters"], 0, "{parameters}");
+            assert_eq!((holder["owner"].as_str(), holder["permits"].as_str()), (Some(&*token), None), "{parameters}");
+            assert!(holder["fence"].is_null() || fences, "{parameters}: {holder}");
+            assert!((4_000..=7_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
+        }
+
+        let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+        assert_eq!(refused.code, 75, "{parameters}: {refused:?}");
+        assert!(refused.err.contains("web"), "{parameters}: {}", refused.err);
+
+        let renewed = store.tenure(&["renew", "x", "--token", &token, "--ttl", "60s"]);
+        assert_eq!(renewed.code, 0, "{parameters}: {renewed:?}");
+        let left = store.shown(&["x"])[0]["holders"][0]["ttl_ms"].as_u64().unwrap();
+        assert!((50_000..=61_000).contains(&left), "{parameters}: {left}");
+
+        for verb in [&["renew", "x", "--token", "web.0"][..], &["release", "x", "--token", "web.0"]] {
+            assert_eq!(store.tenure(verb).code, 79, "{parameters}: {verb:?} by another's token");
+        }
+        assert_eq!(store.tenure(&["release", "x", "--token", &token]).code, 0, "{parameters}");
+        assert_eq!(store.shown(&["x"]), Vec::<Value>::new(), "{parameters}");
+        assert_eq!(store.shown(&[]), Vec::<Value>::new(), "{parameters}");
+        for verb in [&["renew", "x", "--token", &token][..], &["release", "x", "--token", &token]] {
+            assert_eq!(store.tenure(verb).code, 79, "{parameters}: {verb:?} of what was released");
+        }
+        assert_eq!(store.server.command(&["EXISTS", key]), 0, "{parameters}");
+    }
+}
+
+/// What is broken is free at once, its holder is told, and nothing is left of it.
+#[test]
+fn what_is_held_can_be_broken() {
+    for (parameters, key, fences) in DIALECTS {
+        let store = Store::start(parameters);
+        assert_eq!(store.tenure(&["break", "x"]).code, 1, "{parameters}: nothing is held");
+        let args = ["run", "--store", &store.url, "--ttl", "3s", "x", "--", "sh", "-c", "echo in > held; sleep 60"];
+        let ours = store.place.spawn(&args);
+        store.place.line("held");
+        let broken = store.tenure(&["break", "x"]);
+        assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
+        assert_one_line(&broken);
+        assert_eq!(store.server.command(&["EXISTS", key]), 0, "{parameters}");
+        let next = store.tenure(&["run", "-n", "x", "--", "true"]);
+        assert_eq!(next.code, 0, "{parameters}: {next:?}");
+        let ended = ours.end();
+        assert_eq!(ended.code, 79, "{parameters}: {ended:?}");
+        let left = store.server.command(&["KEYS", "*"]);
+        assert_eq!(store.server.command(&["DBSIZE"]), i64::from(fences), "{parameters}: {left:?}");
+    }
+}
+
+/// A value that is not ours is shown as it is by name, broken by name, and left out of the list.
+#[test]
+fn what_others_hold_is_shown_and_broken_by_name() {
+    for (parameters, key, _) in DIALECTS {
+        let store = Store::start(parameters);
+        let in_seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 40;
+        let value = match parameters {
+            "scheme=getset" => format!("{in_seconds}000"),
+            _ => in_seconds.to_string(),
+        };
+        store.server.command(&["SET", key, &value, "EX", "40"]);
+        let entries = store.shown(&["x"]);
+        let holder = &entries[0]["holders"][0];
+        assert_eq!((holder["owner"].as_str(), holder["fence"].as_str()), (Some(&*value), None), "{parameters}");
+        assert!((30_000..=41_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
+        assert_eq!(store.shown(&[]), Vec::<Value>::new(), "{parameters}: a value of others may be anything");
+        assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 75, "{parameters}");
+        let broken = store.tenure(&["break", "x"]);
+        assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
+        assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 0, "{parameters}");
+    }
+}
+
+/// What is said of a lock that is another's, and never ends, helps with that one.
+#[test]
+fn what_is_said_of_others_locks_fits_them() {
+    let store = Store::start("scheme=set-nx");
+    let nothing = store.tenure(&["show"]);
+    assert!(nothing.code == 0 && nothing.err.contains("nothing of ours is held"), "{nothing:?}");
+    store.server.command(&["SET", "x", "theirs", "PX", "60000"]);
+    let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+    assert!(refused.err.contains("try again later") && !refused.err.contains(", for "), "{refused:?}");
+    store.server.command(&["PERSIST", "x"]);
+    let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+    assert_one_line(&refused);
+    assert!(refused.err.contains("tenure break NAME") && !refused.err.contains("later"), "{refused:?}");
+    let broken = store.tenure(&["break", "x"]);
+    assert_one_line(&broken);
+    assert!(broken.err.contains("another client's lock") && !broken.err.contains("renewal"), "{broken:?}");
+    assert_eq!(store.tenure(&["run", "--min-hold", "60s", "x", "--", "true"]).code, 0);
+    let broken = store.tenure(&["break", "x"]);
+    assert_one_line(&broken);
+    assert!(broken.err.contains("held by nobody") && !broken.err.contains("renewal"), "{broken:?}");
+}
+
+/// A dialect without shares is named as the reason, for the server is not.
+#[test]
+fn shares_are_refused_by_the_name_of_the_dialect() {
+    for scheme in ["set-nx", "php", "getset"] {
+        let store = Store::start(&format!("scheme={scheme}"));
+        for kind in [&["--shared"][..], &["--permits", "1/3"]] {
+            let refused = store.tenure(&[&["run"], kind, &["x", "--", "true"]].concat());
+            assert_one_line(&refused);
+            assert!(refused.code == 64 && refused.err.contains(&format!("scheme={scheme}")), "{refused:?}");
+        }
+    }
+}
+
+/// What the URL can say of others' locks is found where one looks first.
+#[test]
+fn the_dialects_are_in_the_help_and_the_manual() {
+    let place = Place::new();
+    for args in [&["run", "--help"][..], &["acquire", "--help"], &["show", "--help"], &["break", "--help"], &["--help"], &["man"]]
+    {
+        let told = place.output(args).out.replace("\\-", "-");
+        assert!(told.split_whitespace().collect::<Vec<_>>().join(" ").contains("tenure help store"), "{args:?}: {told}");
+    }
+    let page = place.output(&["help", "store"]).out;
+    for word in ["set-nx", "setnx-expire", "setnx-expire-lua", "php", "getset", "watch", "profile=", "prefix=", "choosing.md"] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
+}

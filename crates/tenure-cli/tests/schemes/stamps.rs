@@ -1,0 +1,227 @@
+//! The command in the dialects whose values are points in time, beside others who are late, fast, slow or dead.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::common::{Place, assert_one_line, wait_for};
+use tenure_testkit::RedisServer;
+
+const MINUTE: i64 = 60_000;
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
+}
+
+fn url(server: &RedisServer, parameters: &str) -> String {
+    format!("{}?{parameters}&poll_interval=20ms", server.url())
+}
+
+/// What others see of a lock of ours is what they would have written.
+#[test]
+fn others_see_what_they_know() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let held = |parameters: &str, key: &str| {
+        let url = url(&server, parameters);
+        let grant = place.output(&["acquire", "--store", &url, "--ttl", "20s", "x"]);
+        assert_eq!(grant.code, 0, "{grant:?}");
+        let (value, ttl) = (server.command(&["GET", key]).text(), server.command(&["TTL", key]).int());
+        let token = grant.out.lines().find_map(|line| line.strip_prefix("TENURE_TOKEN=")).unwrap().trim_matches('\'').to_owned();
+        let released = place.output(&["release", "--store", &url, "x", "--token", &token]);
+        assert_eq!(released.code, 0, "{released:?}");
+        assert_eq!(server.command(&["DBSIZE"]), 0);
+        (value, ttl)
+    };
+    let close = |ms: i64| (ms - now_ms() - 20_000).abs() < 5_000;
+    let (value, ttl) = held("scheme=php", "Lock:x");
+    let decimals = value.split_once('.').map_or("", |(_, decimals)| decimals);
+    assert!(decimals.len() <= 4 && !decimals.ends_with('0') && !value.ends_with('.'), "{value}");
+    #[allow(clippy::cast_possible_truncation, reason = "a time in ms is far below 2^53")]
+    let ms = (value.parse::<f64>().unwrap() * 1_000.0) as i64;
+    assert!(close(ms) && (15..=20).contains(&ttl), "{value} {ttl}");
+    let (value, ttl) = held("scheme=getset", "x");
+    assert!(close(value.parse().unwrap()) && ttl == -1, "{value} {ttl}");
+    let (value, ttl) = held("scheme=getset&unit=s", "x");
+    assert!(close(value.parse::<i64>().unwrap() * 1_000) && ttl == -1, "{value} {ttl}");
+}
+
+/// The value moves with every renewal, and whose it is with it.
+#[test]
+fn a_lease_is_renewed_past_its_first_end() {
+    for parameters in ["scheme=getset", "scheme=getset&unit=s"] {
+        let (place, server) = (Place::new(), RedisServer::start());
+        let url = url(&server, parameters);
+        let ours = place.spawn(&["run", "--store", &url, "--ttl", "2s", "x", "--", "sh", "-c", "echo in > held; cat < go > out"]);
+        nix::unistd::mkfifo(&place.path("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        place.line("held");
+        let first = server.command(&["GET", "x"]).text();
+        wait_for("two renewals", || {
+            let now: i64 = server.command(&["GET", "x"]).text().parse().unwrap();
+            let factor = if parameters.contains("unit=s") { 1_000 } else { 1 };
+            (now - first.parse::<i64>().unwrap()) * factor > 2_000
+        });
+        assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
+        std::fs::write(place.path("go"), "").unwrap();
+        let ended = ours.end();
+        assert_eq!(ended.code, 0, "{parameters}: {ended:?}");
+        assert_eq!(server.command(&["DBSIZE"]), 0);
+    }
+}
+
+/// Something else at the key is refused by name and stays as it is.
+#[test]
+fn a_value_that_is_no_point_in_time_is_left_alone() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let in_ms = now_ms() - MINUTE;
+    let in_seconds = in_ms / 1_000;
+    for (parameters, value) in [
+        ("scheme=getset", "abc".to_owned()),
+        ("scheme=getset", String::new()),
+        ("scheme=getset", in_seconds.to_string()),
+        ("scheme=getset&unit=s", in_ms.to_string()),
+    ] {
+        server.command(&["SET", "x", &value]);
+        for verb in [&["run", "-n", "x", "--", "true"][..], &["show", "x"], &["break", "x"]] {
+            let url = url(&server, parameters);
+            let ended = place.output(&[&verb[..1], &["--store", &url], &verb[1..]].concat());
+            assert_eq!(ended.code, 77, "{parameters} {value:?} {verb:?}: {ended:?}");
+            assert_one_line(&ended);
+            assert!(ended.err.contains("no timestamp value") && ended.err.contains("unit="), "{}", ended.err);
+        }
+        assert_eq!(server.command(&["GET", "x"]).text(), value);
+    }
+}
+
+/// A PHP lock whose holder died before it set the ttl is taken over, but not from a holder that is only slow.
+#[test]
+fn an_orphan_is_taken_over_when_it_was_to_end() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = url(&server, "scheme=php");
+    let try_it = || place.output(&["run", "-n", "--store", &url, "x", "--", "true"]);
+    // It was to end in the past, but nobody has seen it before: its holder may be about to set the ttl.
+    server.command(&["SET", "Lock:x", &format!("{}.25", now_ms() / 1_000 - 60)]);
+    let seen = Instant::now();
+    let ended = try_it();
+    assert_eq!(ended.code, 75, "{ended:?}");
+    assert!(ended.err.contains("ending in"), "{}", ended.err);
+    wait_for("the orphan to be taken", || try_it().code == 0);
+    let took = seen.elapsed();
+    assert!((Duration::from_millis(4_900)..Duration::from_secs(9)).contains(&took), "taken after {took:?}");
+    assert_eq!(server.command(&["DBSIZE"]), 0);
+    // It is to end later than that.
+    let ends = now_ms() / 1_000 + 8;
+    server.command(&["SET", "Lock:x", &ends.to_string()]);
+    let ended = place.output(&["run", "-w", "15s", "--store", &url, "x", "--", "true"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(now_ms() >= ends * 1_000, "taken {} ms early", ends * 1_000 - now_ms());
+    // Its holder lives, and comes to set the ttl.
+    server.command(&["SET", "Lock:x", &(now_ms() / 1_000 - 60).to_string()]);
+    assert_eq!(try_it().code, 75);
+    server.command(&["EXPIRE", "Lock:x", "30"]);
+    let ended = place.output(&["run", "-w", "7s", "--store", &url, "x", "--", "true"]);
+    assert_eq!(ended.code, 75, "{ended:?}");
+}
+
+/// Nothing says when it was to end: it is told as endless, and only an operator ends it.
+#[test]
+fn an_orphan_without_a_time_is_told() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = url(&server, "scheme=php");
+    server.command(&["SET", "Lock:x", "busy"]);
+    let ended = place.output(&["run", "-w", "6s", "--store", &url, "x", "--", "true"]);
+    assert_eq!(ended.code, 75, "{ended:?}");
+    assert!(ended.err.contains("\"busy\"") && ended.err.contains("never"), "{}", ended.err);
+    assert_eq!(server.command(&["GET", "Lock:x"]).text(), "busy");
+    assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
+}
+
+/// Another who came too late for a lock that had ended has changed the value of who did not: that one is told, and frees nothing.
+#[test]
+fn a_value_that_a_loser_moved_is_told_as_lost() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = url(&server, "scheme=getset");
+    server.command(&["SET", "x", &(now_ms() - 1_000).to_string()]);
+    let ours = place.spawn(&["run", "--store", &url, "--ttl", "3s", "x", "--", "sh", "-c", "echo in > held; sleep 60"]);
+    place.line("held");
+    let theirs = (now_ms() + 20_000).to_string();
+    server.command(&["GETSET", "x", &theirs]);
+    let ended = ours.end();
+    assert_eq!(ended.code, 79, "{ended:?}");
+    assert_eq!(server.command(&["GET", "x"]).text(), theirs);
+}
+
+/// A host whose clock is a minute fast takes what is ours: we are told, and leave its lock alone.
+#[test]
+fn whoever_loses_the_lock_to_a_fast_clock_is_told() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = url(&server, "scheme=getset");
+    let ours = place.spawn(&["run", "--store", &url, "--ttl", "3s", "x", "--", "sh", "-c", "echo in > held; sleep 60"]);
+    place.line("held");
+    // What it does when its clock says that ours has ended.
+    let ours_is: i64 = server.command(&["GET", "x"]).text().parse().unwrap();
+    assert!(ours_is < now_ms() + MINUTE);
+    let theirs = (now_ms() + MINUTE + 10_000).to_string();
+    assert_eq!(server.command(&["GETSET", "x", &theirs]).text().parse::<i64>().unwrap(), ours_is);
+    let ended = ours.end();
+    assert_eq!(ended.code, 79, "{ended:?}");
+    assert_eq!(server.command(&["GET", "x"]).text(), theirs);
+}
+
+/// Where every host judges by its own clock, a lease made by a clock that is a minute off is worth nothing: none is made. Where the server
+/// alone judges, it does not matter.
+#[test]
+fn clocks_a_minute_apart_are_told() {
+    let (place, server) = (Place::new(), RedisServer::builder().shifted_clock().start());
+    for shift in [MINUTE, -MINUTE] {
+        server.shift_clock(shift);
+        for parameters in ["scheme=getset", "scheme=getset&unit=s"] {
+            let ended = place.output(&["run", "--store", &url(&server, parameters), "x", "--", "true"]);
+            assert_eq!(ended.code, 77, "{parameters} {shift}: {ended:?}");
+            assert_one_line(&ended);
+            assert!(ended.err.contains("clock"), "{}", ended.err);
+        }
+        for parameters in ["scheme=php", "scheme=set-nx"] {
+            let ended = place.output(&["run", "--store", &url(&server, parameters), "x", "--", "true"]);
+            assert_eq!(ended.code, 0, "{parameters} {shift}: {ended:?}");
+        }
+        assert_eq!(server.command(&["DBSIZE"]), 0);
+    }
+}
+
+/// A value that two processes share does not let the second in.
+#[test]
+fn a_given_value_is_one_holder() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    for parameters in ["scheme=php", "scheme=getset", "scheme=set-nx", "scheme=setnx-expire"] {
+        let url = url(&server, parameters);
+        let run = |args: &[&str]| place.output(&[&["run", "--store", &url, "--token", "1"], args].concat());
+        let ended = run(&[
+            "x",
+            "--",
+            "sh",
+            "-c",
+            "echo in > held; unset TENURE_NAME; exec \"$TENURE\" run -n --store \"$0\" --token 1 x -- true",
+            &url,
+        ]);
+        assert_eq!(ended.code, 75, "{parameters}: {ended:?}");
+        assert_eq!(run(&["x", "--", "true"]).code, 0, "{parameters}");
+        assert_eq!(server.command(&["DBSIZE"]), 0, "{parameters}");
+    }
+}
+
+/// What only one dialect knows is refused elsewhere, before anything is sent.
+#[test]
+fn parameters_of_another_dialect_are_refused() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    for (parameters, word) in [
+        ("scheme=set-nx&unit=s", "unit="),
+        ("scheme=php&win=past", "win="),
+        ("scheme=getset&unit=us", "unit=ms"),
+        ("scheme=getset&win=maybe", "win=equal"),
+        ("scheme=getset&profile=pottery", "profile="),
+    ] {
+        let ended = place.output(&["run", "--store", &url(&server, parameters), "x", "--", "true"]);
+        assert_eq!(ended.code, 64, "{parameters}: {ended:?}");
+        assert!(ended.err.contains(word), "{parameters}: {}", ended.err);
+    }
+    assert_eq!(server.command(&["DBSIZE"]), 0);
+}

@@ -1,0 +1,109 @@
+//! The cases, and what they share.
+
+pub mod basics;
+mod calls;
+pub mod cancelled;
+pub mod dead;
+pub mod expiry;
+pub mod fences;
+pub mod foreign;
+pub mod guards;
+pub mod processes;
+pub mod queues;
+pub mod repeats;
+pub mod several;
+pub mod shares;
+pub mod waiting;
+
+use std::time::Duration;
+
+use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, Request, Store};
+use tenure::{Fence, Lease, Locker, Name, Owner, Share};
+
+pub(crate) use crate::{NotApplicable, Outcome, Plant, Subject};
+
+/// Long enough that a busy machine keeps it alive, short enough to wait for.
+pub(crate) const TTL: Duration = Duration::from_millis(1_500);
+/// For leases that must not end during the test.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// For the claims of waiters that come: only a hang lasts as long.
+pub(crate) const CLAIM: Duration = Duration::from_secs(10);
+/// For waits whose end is an event: only a hang lasts as long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub(crate) fn owner() -> Owner {
+    Owner::generate("conformance").unwrap()
+}
+
+pub(crate) fn request(text: &str, ttl: Duration) -> Request {
+    Request::new(name(text), owner(), Share::MUTEX, ttl)
+}
+
+/// The same with a place in the queue, for as long as the test may last.
+pub(crate) fn joining(request: &Request) -> Request {
+    request.clone().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: CLAIM })
+}
+
+/// The heartbeat of a place.
+pub(crate) fn keeping(request: &Request) -> Request {
+    request.clone().with_enqueue(Enqueue::Heartbeat)
+}
+
+pub(crate) fn lease(request: &Request) -> Lease {
+    request.lease()
+}
+
+/// The grant of a request that must be granted.
+pub(crate) async fn granted(store: &dyn Store, request: &Request) -> Grant {
+    match store.acquire(request).await {
+        Ok(AcquireReply::Granted(grant)) => grant,
+        other => panic!("{:?} was to be granted: {other:?}", request.name),
+    }
+}
+
+/// Whether a later grant has the larger number; where the store does not count, it has none.
+pub(crate) fn rises(store: &dyn Store, later: Option<Fence>, earlier: Option<Fence>) -> bool {
+    if store.features().fence { later > earlier } else { later.is_none() }
+}
+
+/// For how long the store keeps a lease of [`TTL`]: some know no shorter ones than they have.
+pub(crate) async fn kept(store: &dyn Store) -> Duration {
+    let probe = request("probe", TTL);
+    let kept = granted(store, &probe).await.ttl;
+    assert_eq!(store.release(&lease(&probe), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    kept
+}
+
+pub(crate) async fn is_busy(store: &dyn Store, request: &Request) -> bool {
+    match store.acquire(request).await.unwrap() {
+        AcquireReply::Granted(_) => false,
+        AcquireReply::Busy(_) => true,
+        AcquireReply::Refused { why, .. } => panic!("refused: {why}"),
+    }
+}
+
+/// Asks again until the request is granted; the time from `since` to the send of the request that was.
+pub(crate) async fn granted_after(store: &dyn Store, request: &Request, since: tenure::BootTime) -> Duration {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if !is_busy(store, request).await {
+            return tenure::BootTime::now().since(since);
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{:?} is not free after {PATIENCE:?}", request.name);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub(crate) async fn locker(subject: &dyn Subject) -> Locker {
+    Locker::builder(subject.store().await).label("conformance").ttl(TTL).build().unwrap()
+}
+
+/// The name is free and nothing of ours is left at it.
+pub(crate) async fn assert_free(subject: &dyn Subject, text: &str) {
+    let left = subject.store().await.inspect(Some(&name(text))).await.unwrap();
+    assert!(left.is_empty(), "something was left behind: {left:?}");
+}

@@ -1,0 +1,69 @@
+//! `tenure lab soak`: random holders and waiters on a real store, while it is broken.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use tenure::parse_duration;
+use tenure_lab::soak::{self, Plan, Where};
+
+use super::exit::Failure;
+use super::lab::UNEXPECTED;
+use super::{block_on, find_server, print, processes, target};
+
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct Soak {
+    /// Where: memory, sqlite (a file of its own), redis (a server of its own), or the URL of a store that is there
+    #[arg(long, value_name = "STORE", default_value = "memory")]
+    store: OsString,
+    /// For how long
+    #[arg(long = "for", value_name = "DUR", value_parser = parse_duration, default_value = "10m")]
+    time: Duration,
+    /// By which tasks and faults make their choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How many processes; memory has one
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    processes: u32,
+    /// The server of its own loses its data again and again: two may hold then, and only the order of the fences is judged
+    #[arg(long)]
+    flush: bool,
+}
+
+const HELP: &str = "\
+Every kind of lock, several names, hand-overs, take-overs, downgrades; every call
+is dropped half-way now and then. Processes are stopped and killed; a server of
+its own loses scripts, connections and memory, and stands still. At each step
+what a guard claims is compared with what the store says of it. At the end there
+is one line of figures, after a line for each finding.
+
+A store that you name is not broken: only our own processes are. The names there
+begin with tenure-soak and random bits, and are free when the soak has ended.
+
+  tenure lab soak --store redis --for 10m
+  tenure lab soak --store sqlite --for 1h --seed 7
+  tenure lab soak --store redis --flush --for 1m
+
+For redis it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
+
+pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
+    // Before the server is started: whatever is to be ended with us is started after it.
+    let lab = processes()?;
+    let place = match args.store.to_str() {
+        Some("memory") => Where::Memory,
+        Some("sqlite") => Where::Sqlite,
+        Some("redis") => {
+            find_server("the soak breaks one of its own")?;
+            Where::Redis
+        }
+        _ => Where::At(block_on(target::address(&args.store))?),
+    };
+    if args.flush && !matches!(place, Where::Redis) {
+        return Err(Failure::usage("--flush is for --store redis: no other store is flushed"));
+    }
+    let Soak { time, seed, processes, flush: flushes, .. } = *args;
+    let report = soak::run(&lab, &Plan { place, time, seed, processes, flushes })?;
+    print(&format!("{report}\n"))?;
+    Ok(if report.tally.findings.count() == 0 { 0 } else { UNEXPECTED })
+}

@@ -1,0 +1,52 @@
+//! The store that `--store` names.
+
+use std::ffi::OsStr;
+
+use tenure_lab::bench::Address;
+
+use super::exit::{CONFIG, Failure, say};
+
+/// Returns how to reach a store, once it has answered.
+pub(crate) async fn address(store: &OsStr) -> Result<Address, Failure> {
+    let address = Address { url: text(store)?.to_owned(), username: None, password: password()? };
+    address.open().await?;
+    Ok(address)
+}
+
+/// Returns the beginning of the ids of rows that break a store like the one at `url`.
+pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
+    let url = text(url)?;
+    let address = Address { url: url.to_owned(), username: None, password: None };
+    if address.file().is_some() {
+        return Ok("sqlite/".to_owned());
+    }
+    tenure_redis::Options::parse(url)?;
+    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
+    let keys = parameters.split('&').filter_map(|parameter| parameter.split('=').next());
+    let others: Vec<String> = keys.filter(|key| !["", "scheme"].contains(key)).map(|key| format!("{key}=")).collect();
+    if !others.is_empty() {
+        say(format_args!("the lab looks at the scheme= of the store URL only, not at {}", others.join(", ")));
+    }
+    match parameters.split('&').find_map(|parameter| parameter.strip_prefix("scheme=")) {
+        None | Some("native") => Ok("redis/".to_owned()),
+        Some(scheme) => Ok(format!("{scheme}/")),
+    }
+}
+
+fn text(url: &OsStr) -> Result<&str, Failure> {
+    url.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; the lab takes no such path"))
+}
+
+/// The password of the environment, as the other commands take it.
+fn password() -> Result<Option<String>, Failure> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(password) = variable("TENURE_PASSWORD") {
+        let bad = |_| Failure::new(CONFIG, "TENURE_PASSWORD is not UTF-8; set it again");
+        return password.into_string().map(Some).map_err(bad);
+    }
+    let Some(path) = variable("TENURE_PASSWORD_FILE") else { return Ok(None) };
+    let unread =
+        |error| Failure::new(CONFIG, format!("the file of TENURE_PASSWORD_FILE cannot be read, {error}; check the path"));
+    let text = std::fs::read_to_string(path).map_err(unread)?;
+    Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()).filter(|password| !password.is_empty()))
+}

@@ -1,0 +1,23 @@
+//! Conformance of the Redis store, in its native layout, on a real server behind a proxy that can fall silent; with functions and,
+//! where the user may not load any, with scripts alone.
+
+use crate::subject::Redis;
+
+fn subject() -> Redis {
+    Redis::start("", "", &[])
+}
+
+tenure_conformance::conformance!(subject);
+
+mod by_script {
+    use super::*;
+
+    fn subject() -> Redis {
+        let subject = super::subject();
+        // A server that knows no such command has no functions either.
+        let _ = subject.server.command(&["ACL", "SETUSER", "default", "-function"]);
+        subject
+    }
+
+    tenure_conformance::conformance!(subject);
+}

@@ -1,0 +1,45 @@
+//! Conformance of the schemes of other clients, on a real server behind a proxy that can fall silent.
+
+/// A point in time at a key is all that is a lock.
+const NO_OTHER_VALUE: &[&str] = &["a_foreign_lock_and_ours_exclude_each_other", "a_lock_without_expiry_is_told"];
+
+/// The parameters of a URL, what its keys have in front of a name, and what it cannot do.
+macro_rules! schemes {
+    ($($scheme:ident: $parameters:literal, $before:literal, $exceptions:expr;)*) => {
+        $(mod $scheme {
+            use tenure_conformance::exceptions::MUTEXES_ONLY;
+
+            #[allow(unused_imports, reason = "some know other values")]
+            use super::NO_OTHER_VALUE;
+            use crate::subject::Redis;
+
+            fn subject() -> Redis {
+                const EXCEPTIONS: &[&[&str]] = $exceptions;
+                Redis::start($parameters, $before, EXCEPTIONS)
+            }
+
+            tenure_conformance::conformance!(subject);
+        })*
+    };
+}
+
+schemes! {
+    set_nx: "?scheme=set-nx", "", &[MUTEXES_ONLY];
+    // The same keys for another library: a name is what it puts behind its own prefix.
+    pottery: "?scheme=set-nx&profile=pottery", "redlock:", &[MUTEXES_ONLY];
+    php: "?scheme=php", "Lock:", &[MUTEXES_ONLY];
+    getset: "?scheme=getset", "", &[MUTEXES_ONLY, NO_OTHER_VALUE];
+    getset_in_seconds: "?scheme=getset&unit=s&win=past", "", &[MUTEXES_ONLY, NO_OTHER_VALUE];
+    setnx_expire: "?scheme=setnx-expire&prefix=app:", "app:", &[MUTEXES_ONLY];
+    setnx_expire_lua: "?scheme=setnx-expire-lua", "", &[MUTEXES_ONLY];
+}
+
+mod watch {
+    use crate::subject::Redis;
+
+    fn subject() -> Redis {
+        Redis::start("?scheme=watch", "", &[])
+    }
+
+    tenure_conformance::conformance!(subject);
+}

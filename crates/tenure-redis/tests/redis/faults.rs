@@ -1,0 +1,611 @@
+//! The Redis store under the faults of the links and the server: what was sent is settled, beliefs end in time, fences rise.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{BootTime, ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share, State};
+use tenure_redis::{Options, RedisStore};
+use tenure_testkit::{Proxy, RedisServer, Reply, wait_until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The operation timeout of the URLs below.
+const OPERATION: Duration = Duration::from_millis(400);
+
+async fn store(url: &str) -> RedisStore {
+    Options::parse(url).unwrap().connect().await.unwrap()
+}
+
+/// A server behind a proxy, and a store that reaches it through the proxy.
+async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
+    (server, proxy, store)
+}
+
+fn request(name: &str, ttl: Duration) -> Request {
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("faults").unwrap());
+    Request::new(name, owner, Share::MUTEX, ttl)
+}
+
+fn lease(request: &Request) -> Lease {
+    request.lease()
+}
+
+async fn fence(store: &RedisStore, request: &Request) -> Fence {
+    match store.acquire(request).await.unwrap() {
+        AcquireReply::Granted(grant) => grant.fence.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a given-up connection still had under way runs before everything on its successor, or never. An acquire that ran after
+/// the release of its token would orphan the name for the ttl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_held_on_an_old_connection_never_runs() {
+    for cancelled in [false, true].into_iter().cycle().take(10) {
+        let (server, proxy, store) = behind_proxy().await;
+        let locks = Locker::new(store);
+        let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+        // The acquire's bytes are on their way for a long time; a second connection overtakes them.
+        proxy.hold_present_requests();
+        let acquire = locks.mutex("door").ttl(LONG).acquire();
+        if cancelled {
+            assert!(timeout(OPERATION / 4, acquire).await.is_err());
+            timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
+        } else {
+            assert!(matches!(acquire.await.unwrap().release().await.unwrap(), ReleaseOutcome::Released));
+        }
+        proxy.heal();
+        // They arrive now, at a server that has ended their connection.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(server.cli("EXISTS door"), "0", "cancelled {cancelled}: the name was orphaned");
+    }
+}
+
+/// The reply to an acquire is swallowed: the same token finds itself, on a second connection, and it is one tenure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swallowed_reply_costs_no_lock() {
+    let (server, proxy, store) = behind_proxy().await;
+    // So that the server knows the scripts.
+    assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+    // Each command of the transaction in turn.
+    for k in 1..=4 {
+        proxy.swallow_reply(k);
+        let name = format!("door {k}");
+        let held = request(&name, LONG);
+        let got = fence(&store, &held).await;
+        assert!(got > Fence::from_counter(1).unwrap());
+        assert_eq!(server.command(&["GET", &name]).text().as_bytes(), held.owner.as_bytes());
+        // So that the new connection knows whether there are functions.
+        assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+        proxy.swallow_reply(1);
+        // The first release ran unheard, the second finds nothing: no one can say more than that.
+        let error = store.release(&lease(&held), Duration::ZERO).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
+        assert!(server.command(&["GET", &name]).is_nil());
+        proxy.heal();
+    }
+    assert!(!store.features().late_commands);
+}
+
+/// A given value that is in place after an unheard try may be ours or another's, and is told as neither held nor busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_given_token_after_a_swallowed_reply_is_unknown() {
+    let (server, proxy, store) = behind_proxy().await;
+    let given = request("door", LONG).with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
+    fence(&store, &request("first", LONG)).await;
+    proxy.swallow_reply(1);
+    let error = store.acquire(&given).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
+    proxy.heal();
+    fence(&store, &request("second", LONG)).await;
+    proxy.swallow_reply(1);
+    let locks = Locker::new(store);
+    let error = locks.mutex("gate").token(given.owner).ttl(LONG).acquire().await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error}");
+    proxy.heal();
+    locks.flush_releases().await;
+    assert_eq!(server.cli("GET gate"), "fixed", "nothing may be cleared up that could be another's");
+}
+
+/// One half-dead connection does not cost the job, though the ttl is small: the renewal goes out again on a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_dead_connection_costs_no_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let locks = Locker::new(store(&proxy.url()).await);
+    let guard = locks.mutex("door").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    for _ in 0..3 {
+        // The next command is executed, and this connection says nothing ever after.
+        proxy.swallow_reply(1);
+        let ends = || BootTime::now() + guard.lease_remaining();
+        let before = ends() + Duration::from_millis(100);
+        let renewed = async {
+            while ends() <= before {
+                assert_ne!(guard.state(), State::Lost);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_millis(2_500), renewed).await.expect("the renewal never got through");
+    }
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+}
+
+/// Row 10, 19: a server that is stopped for less than the belief, then goes on with its data, loses nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_back_in_time_loses_nothing() {
+    let server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let locks = Locker::new(store(&server.url()).await);
+    let guard = locks.mutex("door").ttl(Duration::from_secs(6)).acquire().await.unwrap();
+    server.stop();
+    // Past the first renewal, so that it is one that fails.
+    let jeopardy = async {
+        while guard.state() == State::Held {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, jeopardy).await.unwrap();
+    assert_eq!(guard.state(), State::Jeopardy);
+    server.cont();
+    held_again(&guard).await;
+    server.kill();
+    server.restart();
+    held_again(&guard).await;
+    guard.verify().await.unwrap();
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+}
+
+async fn held_again(guard: &tenure::Guard) {
+    let ends = || BootTime::now() + guard.lease_remaining();
+    let before = ends() + Duration::from_millis(100);
+    let again = async {
+        while guard.state() != State::Held || ends() <= before {
+            assert_ne!(guard.state(), State::Lost, "{:?}", guard.end_reason());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), again).await.expect("it is not renewed again");
+}
+
+/// Row 15, 19: no answer at all. The holder is told by its own clock, before the lease ends at the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loss_needs_no_answer() {
+    for fault in ["stop", "kill", "black hole", "hold replies"] {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.addr());
+        let locks = Locker::new(store(&proxy.url()).await);
+        let ttl = Duration::from_secs(2);
+        let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
+        let begun = BootTime::now();
+        match fault {
+            "stop" => server.stop(),
+            "kill" => server.kill(),
+            "black hole" => proxy.black_hole(),
+            _ => proxy.hold_replies(),
+        }
+        let loss = timeout(PATIENCE, guard.lost()).await.expect("never told");
+        let told = BootTime::now().since(begun);
+        assert_eq!(loss, tenure::EndReason::Expired, "{fault}");
+        assert!(told < ttl, "{fault}: told after {told:?}, when another may hold");
+    }
+}
+
+/// Row 29: a flush is noticed at the next renewal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_is_noticed_at_the_next_renewal() {
+    let server = RedisServer::start();
+    let locks = Locker::new(store(&server.url()).await);
+    let ttl = Duration::from_secs(6);
+    let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
+    server.cli("FLUSHALL");
+    let flushed = BootTime::now();
+    assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), tenure::EndReason::Gone);
+    let took = BootTime::now().since(flushed);
+    assert!(took < ttl / 3 + ttl / 6, "noticed after {took:?}");
+}
+
+/// Whatever happens to the counter on a connection that stays, fences rise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fences_survive_lost_data() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let mut last = fence(&store, &request("0", LONG)).await;
+    let losses: [&dyn Fn(); 5] = [
+        &|| drop(server.cli("FLUSHALL")),
+        &|| drop(server.cli("SET tenure:fence 5")),
+        &|| drop(server.cli("DEL tenure:fence")),
+        &|| drop(server.cli("SCRIPT FLUSH")),
+        &|| server.restart_empty(),
+    ];
+    for (i, lose) in losses.iter().cycle().take(15).enumerate() {
+        lose();
+        let next = fence(&store, &request(&format!("{}", i + 1), LONG)).await;
+        assert!(next > last, "after loss {i}: {next} is not above {last}");
+        last = next;
+        // What no one has seen yet is lifted to the server's time, so that another process cannot be below it either.
+        let other = fence(&self::store(&server.url()).await, &request(&format!("other {i}"), LONG)).await;
+        assert!(other > last, "another process got {other}, not above {last}");
+        last = other;
+    }
+}
+
+/// A server that was a replica for a while, on the same connection, grants above what was seen before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fences_survive_a_demotion() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let store = store(&old.url()).await;
+    let before = fence(&store, &request("a", LONG)).await;
+    old.cli(&format!("REPLICAOF 127.0.0.1 {}", new.port()));
+    let error = store.acquire(&request("b", LONG)).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
+    wait_until(PATIENCE, "the replica to be empty like its master", || old.cli("DBSIZE") == "0");
+    old.cli("REPLICAOF NO ONE");
+    let after = fence(&store, &request("c", LONG)).await;
+    assert!(after > before, "{after} is not above {before}");
+}
+
+/// The digits survive at the end of the counter's range, and a counter beyond it is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_counters_keep_their_digits() {
+    let server = RedisServer::start();
+    let near_the_end = (1_u64 << 53) - (1 << 20);
+    server.cli(&format!("SET tenure:fence {near_the_end}"));
+    let store = store(&server.url()).await;
+    let held = request("a", LONG);
+    assert_eq!(fence(&store, &held).await.counter(), near_the_end + 1);
+    assert_eq!(fence(&store, &held).await.counter(), near_the_end + 3, "a failed SET NX counts, the claim counts");
+    assert_eq!(fence(&store, &request("b", LONG)).await.counter(), near_the_end + 4);
+    for absurd in ["-1", "9007199254740992", "9223372036854775807", "soon", "1.5"] {
+        server.cli(&format!("SET tenure:fence {absurd}"));
+        let fresh = self::store(&server.url()).await;
+        let locks = Locker::new(fresh);
+        let error = locks.mutex("c").ttl(LONG).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{absurd}: {error}");
+        assert!(error.to_string().contains("counter") || error.to_string().contains("integer"), "{error}");
+        locks.flush_releases().await;
+        assert_eq!(server.cli("EXISTS c"), "0", "{absurd}: the name was left taken");
+    }
+}
+
+/// One lease that the server refuses does not cost the others theirs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_forbidden_lease_does_not_fail_its_batch() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* +@all");
+    let store = store(&format!("redis://app:pw@127.0.0.1:{}", server.port())).await;
+    let held: Vec<Request> =
+        (0..250).map(|i| request(&format!("{}{i}", if i == 77 { "secret:" } else { "open:" }), LONG)).collect();
+    for request in &held {
+        fence(&store, request).await;
+    }
+    server.cli("ACL SETUSER app resetkeys ~open:* ~tenure:*");
+    let leases: Vec<Lease> = held.iter().map(lease).collect();
+    for (i, answer) in store.renew(&leases).await.into_iter().enumerate() {
+        match answer {
+            Ok(renewal) => assert!(i != 77 && renewal == RenewReply::Renewed, "lease {i}: {renewal:?}"),
+            Err(error) => assert!(i == 77 && error.kind() == ErrorKind::Refused, "lease {i}: {error}"),
+        }
+    }
+}
+
+/// The same on a slow link: all that happens for the guilty lease fits into the time there is for the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_forbidden_lease_on_a_slow_link_costs_no_other() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* +@all");
+    let proxy = Proxy::start(server.addr());
+    let locks = Locker::new(store(&format!("redis://app:pw@{}", proxy.addr())).await);
+    proxy.delay(Duration::from_millis(60));
+    let name = |i| format!("{}{i}", if i == 77 { "secret:" } else { "open:" });
+    let ttl = Duration::from_secs(4);
+    let guards = futures_util::future::join_all((0..100).map(|i| locks.mutex(name(i)).ttl(ttl).acquire())).await;
+    server.cli("ACL SETUSER app resetkeys ~open:* ~tenure:*");
+    tokio::time::sleep(ttl + Duration::from_secs(1)).await;
+    let lost: Vec<usize> = (0..100).filter(|i| guards[*i].as_ref().unwrap().state() == State::Lost).collect();
+    assert_eq!(lost, [77]);
+}
+
+/// A lock with a short ttl, and so with a short timeout, costs its neighbours neither their leases nor their connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_in_a_hurry_costs_no_other() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let locks = Locker::new(store(&proxy.url()).await);
+    // From the first answer on a machine that stands still for a while is waited for.
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    let acquiring = (0..2_000).map(|i| locks.mutex(format!("door {i}")).ttl(Duration::from_secs(9)).acquire());
+    let guards: Vec<_> = stream::iter(acquiring).buffer_unordered(64).map(Result::unwrap).collect().await;
+    let bystander = Bystander::start(&proxy).await;
+    let connections = server.cli("INFO stats");
+    proxy.delay(Duration::from_millis(15));
+    let started = BootTime::now();
+    while BootTime::now().since(started) < Duration::from_secs(10) {
+        if let Ok(hurried) = locks.mutex("short").ttl(Duration::from_millis(300)).wait(Duration::from_secs(1)).acquire().await {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            drop(hurried);
+        }
+    }
+    let lost: Vec<_> = guards.iter().filter_map(|guard| guard.end_reason().map(|loss| (guard.name(), loss))).collect();
+    assert!(lost.is_empty(), "{} were lost, {:?} first", lost.len(), lost[0]);
+    let made = |stats: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.trim().strip_prefix("total_connections_received:"));
+        line.unwrap().parse().unwrap()
+    };
+    let more = made(&server.cli("INFO stats")) - made(&connections);
+    let silences = bystander.silences();
+    assert!(more < 10 + silences, "the connection was replaced {more} times, though it was only slow ({silences} silences)");
+}
+
+/// Asks the same server by the same way, and tells for how many times the shortest silence the machine kept it waiting.
+struct Bystander {
+    silences: Arc<AtomicU64>,
+    asking: JoinHandle<()>,
+}
+
+impl Bystander {
+    /// For so long a connection has to be silent before it may be replaced.
+    const SILENCE: Duration = Duration::from_millis(100);
+
+    async fn start(proxy: &Proxy) -> Self {
+        let (mut stream, silences) = (TcpStream::connect(proxy.addr()).await.unwrap(), Arc::<AtomicU64>::default());
+        let heard = Arc::clone(&silences);
+        let asking = async move {
+            loop {
+                let asked = BootTime::now();
+                stream.write_all(b"*1\r\n$4\r\nPING\r\n").await.unwrap();
+                stream.read_exact(&mut [0; b"+PONG\r\n".len()]).await.unwrap();
+                let silent = BootTime::now().since(asked).as_millis() / Self::SILENCE.as_millis();
+                heard.fetch_add(u64::try_from(silent).unwrap(), Ordering::Relaxed);
+            }
+        };
+        Self { silences, asking: tokio::spawn(asking) }
+    }
+
+    fn silences(self) -> u64 {
+        assert!(!self.asking.is_finished(), "the bystander was cut off");
+        self.asking.abort();
+        self.silences.load(Ordering::Relaxed)
+    }
+}
+
+/// Commands that the server forbids to this user, one at a time: nothing is granted, and nothing is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_forbidden_leaves_nothing() {
+    for forbidden in ["-multi", "-exec", "-set", "-incr", "-eval", "-evalsha -eval", "-time"] {
+        let server = RedisServer::start();
+        server.cli(&format!("ACL SETUSER app on >pw ~* +@all {forbidden}"));
+        let locks = Locker::new(store(&format!("redis://app:pw@{}", server.addr())).await);
+        let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{forbidden}: {error}");
+        timeout(PATIENCE, locks.flush_releases()).await.unwrap();
+        assert_eq!(
+            server.cli("EXISTS door"),
+            "0",
+            "{forbidden}: the name was left taken, applied {}",
+            error.may_have_been_applied()
+        );
+    }
+}
+
+/// The counter stands among the names and is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_counter_is_no_lock() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    fence(&store, &request("door", LONG)).await;
+    let counter = request("tenure:fence", LONG);
+    assert_eq!(store.acquire(&counter).await.unwrap_err().kind(), ErrorKind::Invalid);
+    let as_shown = lease(&counter).with_owner(Owner::from_bytes(server.cli("GET tenure:fence").into_bytes()));
+    assert_eq!(store.release(&as_shown, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(server.cli("EXISTS tenure:fence"), "1");
+    assert_eq!(store.inspect(None).await.unwrap().len(), 1);
+}
+
+/// A look goes out on a second connection like everything else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_survives_a_half_dead_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let locks = Locker::new(store(&proxy.url()).await);
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    proxy.swallow_reply(1);
+    assert!(locks.inspect("door").await.unwrap().is_some());
+    proxy.swallow_reply(1);
+    guard.verify().await.unwrap();
+}
+
+/// Out of memory nothing is granted, and everything held can be renewed and given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn out_of_memory_holders_go_on() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let (held, lingering) = (request("a", LONG), request("b", LONG));
+    fence(&store, &held).await;
+    fence(&store, &lingering).await;
+    server.cli("CONFIG SET maxmemory 1");
+    let error = store.acquire(&request("c", LONG)).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
+    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
+    assert_eq!(store.inspect(None).await.unwrap().len(), 2, "an operator can see and break what is held");
+    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease(&lingering), LONG).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(server.cli("GET b"), format!("linger:{}", lingering.owner));
+}
+
+/// The same for shares.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn out_of_memory_shares_go_on() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let of = |name: &str, share| request(name, LONG).with_share(share);
+    let permits = |weight| of("pool", Share::permits(weight, 4).unwrap());
+    let held = [of("page", Share::READ), of("page", Share::READ), permits(1), permits(2)];
+    for request in &held {
+        fence(&store, request).await;
+    }
+    server.cli("CONFIG SET maxmemory 1");
+    assert_eq!(store.acquire(&permits(1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let longer: Vec<Lease> = held.iter().map(|request| lease(request).with_ttl(2 * LONG)).collect();
+    for answer in store.renew(&longer).await {
+        assert!(matches!(answer, Ok(RenewReply::Renewed)), "{answer:?}");
+    }
+    for entry in store.inspect(None).await.unwrap() {
+        let left: Vec<_> = entry.holders.iter().map(|holder| holder.ttl.unwrap()).collect();
+        assert!(left.len() == 2 && left.iter().all(|left| *left > LONG), "{entry:?}");
+    }
+    for (request, linger) in held.iter().zip([Duration::ZERO, LONG].into_iter().cycle()) {
+        assert_eq!(store.release(&lease(request), linger).await.unwrap(), ReleaseReply::Released);
+    }
+}
+
+/// A transaction of which one half failed grants nothing and leaves nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_transaction_is_cleared_up() {
+    let server = RedisServer::start();
+    let locks = Locker::new(store(&server.url()).await);
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    server.cli("SET tenure:fence 9223372036854775807");
+    let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, true), "{error}");
+    timeout(PATIENCE, locks.flush_releases()).await.unwrap();
+    assert_eq!(server.cli("EXISTS door"), "0");
+}
+
+/// Where CLIENT is forbidden, the clean-up is repeated until the ttl has passed, and says that late commands may come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_client_kill_the_clean_up_is_repeated() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* +@all -client");
+    let proxy = Proxy::start(server.addr());
+    let ttl = Duration::from_secs(3);
+    let locks = Locker::new(store(&format!("redis://app:pw@{}?timeout=400ms", proxy.addr())).await);
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    proxy.swallow_reply(1);
+    let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
+    assert!(locks.store().features().late_commands, "the connection was left behind alive");
+    drop(guard);
+    // A late command of the lost connection takes the name again; the clean-up is still there to free it.
+    wait_until(PATIENCE, "the first clean-up", || server.cli("EXISTS door") == "0");
+    let (seen_before, started) = (proxy.commands(), BootTime::now());
+    timeout(PATIENCE, locks.flush_releases()).await.unwrap();
+    let took = BootTime::now().since(started);
+    assert!(took > ttl / 2, "settled after {took:?}, before the token's ttl has passed");
+    assert!(proxy.commands() > seen_before, "the clean-up was not repeated");
+}
+
+/// A restarted server gives connection numbers anew: the kill of a predecessor must not hit whoever has its number now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_does_not_make_us_kill_strangers() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    fence(&store, &request("a", LONG)).await;
+    let id = server
+        .command(&["CLIENT", "LIST", "TYPE", "normal"])
+        .text()
+        .lines()
+        .next()
+        .and_then(|line| line.split_whitespace().next().map(str::to_owned));
+    server.restart_empty();
+    // Strangers take the low numbers, ours among them.
+    let mut strangers: Vec<_> = (0..16).map(|_| server.connect().unwrap()).collect();
+    for stranger in &mut strangers {
+        assert_eq!(stranger.command(&["PING"]).unwrap(), "PONG");
+    }
+    fence(&store, &request("b", LONG)).await;
+    for stranger in &mut strangers {
+        assert_eq!(stranger.command(&["PING"]).unwrap(), "PONG", "a stranger was killed in place of {id:?}");
+    }
+}
+
+/// Row 30: a server that forgot the scripts is sent them again, in every call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_scripts_are_sent_again() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    for i in 0..3 {
+        let held = request(&format!("{i}"), LONG);
+        server.cli("SCRIPT FLUSH");
+        let first = fence(&store, &held).await;
+        server.cli("SCRIPT FLUSH");
+        assert!(fence(&store, &held).await > first, "busy, then claimed");
+        server.cli("SCRIPT FLUSH");
+        assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
+        server.cli("SCRIPT FLUSH");
+        assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    }
+}
+
+/// Row 18: connections that are killed all the time lose no lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_churn_loses_no_lock() {
+    let server = Arc::new(RedisServer::start());
+    let locks = Locker::new(store(&server.url()).await);
+    let held = locks.mutex("held").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let churn = {
+        let (server, done) = (server.clone(), done.clone());
+        std::thread::spawn(move || {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+                std::thread::sleep(Duration::from_millis(40));
+            }
+        })
+    };
+    let mut tasks = JoinSet::new();
+    for task in 0..8 {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            for i in 0..20 {
+                let guard = locks.mutex(format!("{task}-{i}")).ttl(LONG).acquire().await.unwrap();
+                // A release that was cut off may say that it does not know; it may not say that the lock was lost.
+                let release = guard.release().await.unwrap();
+                assert!(!matches!(release, ReleaseOutcome::WasLost), "{release:?}");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    done.store(true, std::sync::atomic::Ordering::Relaxed);
+    churn.join().unwrap();
+    assert_ne!(held.state(), State::Lost);
+    timeout(PATIENCE, locks.flush_releases()).await.unwrap();
+    let left = server.command(&["KEYS", "*-*"]);
+    assert_eq!(left, Reply::Array(vec![]), "something was left behind");
+}
+
+/// No answer within the operation timeout, whatever the link does, and the store goes on after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_outlasts_its_timeout() {
+    let (_server, proxy, store) = behind_proxy().await;
+    let held = request("a", LONG);
+    fence(&store, &held).await;
+    proxy.black_hole();
+    let leases = [lease(&held)];
+    for call in 0..4 {
+        let started = BootTime::now();
+        let error = match call {
+            0 => store.acquire(&request("b", LONG)).await.unwrap_err(),
+            1 => store.renew(&leases).await.pop().unwrap().unwrap_err(),
+            2 => store.release(&leases[0], Duration::ZERO).await.unwrap_err(),
+            _ => store.inspect(Some(&held.name)).await.unwrap_err(),
+        };
+        let (took, limit) = (BootTime::now().since(started), if call == 3 { Duration::from_secs(2) } else { OPERATION });
+        assert!(took < limit + Duration::from_millis(300), "call {call} took {took:?}");
+        // The first finds the link dead; the others have none to send anything on.
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, call == 0), "call {call}: {error}");
+    }
+    proxy.heal();
+    assert!(fence(&store, &request("c", LONG)).await > Fence::from_counter(1).unwrap());
+}

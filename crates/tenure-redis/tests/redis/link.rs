@@ -1,0 +1,305 @@
+//! What carries the Redis store's commands: it outlives runtimes, holds no more than it can send, and knows slow from dead.
+
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Share};
+use tenure_redis::{Options, RedisStore};
+use tenure_testkit::{Proxy, RedisServer};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn store(url: &str) -> RedisStore {
+    Options::parse(url).unwrap().connect().await.unwrap()
+}
+
+fn request(name: &str) -> Request {
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("link").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
+}
+
+async fn acquire(store: &RedisStore, name: &str) -> Result<(), Error> {
+    match store.acquire(&request(name)).await? {
+        AcquireReply::Granted(_) => Ok(()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// The runtime that connected has ended: everybody learns at once, and the next one connects.
+#[test]
+fn a_link_whose_runtime_has_ended_is_replaced() {
+    let server = RedisServer::start();
+    let first = runtime();
+    let store = first.block_on(store(&format!("{}?timeout=10s", server.url())));
+    first.block_on(acquire(&store, "a")).unwrap();
+    drop(first);
+    let started = Instant::now();
+    runtime().block_on(acquire(&store, "b")).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(4), "the end of the runtime was only noticed by the silence");
+    runtime().block_on(acquire(&store, "c")).unwrap();
+}
+
+/// Whoever waits while the runtime of the link ends is told, and does not have to find out.
+#[test]
+fn who_waits_is_told_that_the_runtime_has_ended() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let first = runtime();
+    let store = first.block_on(store(&format!("{}?timeout=10s", proxy.url())));
+    first.block_on(acquire(&store, "a")).unwrap();
+    proxy.hold_present_requests();
+    let second = runtime();
+    let commands = proxy.commands();
+    let waiting = second.spawn({
+        let store = store.clone();
+        async move { acquire(&store, "b").await }
+    });
+    proxy.wait_for_commands(commands + 1, PATIENCE);
+    let started = Instant::now();
+    drop(first);
+    second.block_on(waiting).unwrap().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(4), "the end of the runtime was only noticed by the silence");
+}
+
+/// The runtime that connected is there, and nobody drives it.
+#[test]
+fn a_link_that_nobody_drives_is_replaced() {
+    for cancelled in [false, true] {
+        let server = RedisServer::start();
+        let first = Builder::new_current_thread().enable_all().build().unwrap();
+        let store = first.block_on(store(&format!("{}?timeout=400ms", server.url())));
+        first.block_on(acquire(&store, "a")).unwrap();
+        runtime().block_on(async {
+            if cancelled {
+                // Nobody waits for half the timeout; together they do.
+                let started = Instant::now();
+                while started.elapsed() < Duration::from_millis(400) {
+                    let _ = timeout(Duration::from_millis(50), store.acquire(&request("b"))).await;
+                }
+                let outcome = timeout(Duration::from_millis(150), acquire(&store, "c")).await;
+                outcome.expect("the dead link is still in use").unwrap();
+            } else {
+                acquire(&store, "c").await.unwrap();
+            }
+            // By now without a delay.
+            let started = Instant::now();
+            acquire(&store, "d").await.unwrap();
+            assert!(started.elapsed() < Duration::from_millis(150), "{:?}", started.elapsed());
+        });
+    }
+}
+
+/// A locker gives up when the store may still be waiting; that must not keep the store from finding out.
+#[test]
+fn a_locker_gets_over_a_link_that_nobody_drives() {
+    let server = RedisServer::start();
+    let first = Builder::new_current_thread().enable_all().build().unwrap();
+    let locks = Locker::new(first.block_on(store(&server.url())));
+    let _ = first.block_on(async { locks.mutex("a").acquire().await.unwrap().release().await.unwrap() });
+    runtime().block_on(async {
+        let _ = locks.mutex("b").try_acquire().await;
+        assert!(locks.mutex("c").try_acquire().await.unwrap().is_some());
+    });
+}
+
+/// One thread is blocked, and the task of the link was to run there next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_thread_stalls_nobody_else() {
+    let server = RedisServer::start();
+    let store = store(&format!("{}?timeout=400ms", server.url())).await;
+    acquire(&store, "a").await.unwrap();
+    let (blocking, blocked) = tokio::sync::oneshot::channel();
+    let hog = tokio::spawn({
+        let store = store.clone();
+        async move {
+            let request = request("b");
+            let mut handed_in = Box::pin(store.acquire(&request));
+            std::future::poll_fn(|cx| {
+                assert!(handed_in.as_mut().poll(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            blocking.send(()).unwrap();
+            std::thread::sleep(Duration::from_secs(4));
+        }
+    });
+    // The test itself runs beside the worker threads.
+    let others = tokio::task::spawn_blocking(move || {
+        blocked.blocking_recv().unwrap();
+        runtime().block_on(async {
+            for name in ["c", "d", "e"] {
+                let outcome = timeout(Duration::from_millis(800), acquire(&store, name)).await;
+                outcome.expect("stalled with the thread").unwrap();
+            }
+        });
+    });
+    others.await.unwrap();
+    assert!(!hog.is_finished(), "the thread was blocked for all of this");
+    hog.await.unwrap();
+}
+
+/// Kilobytes of this process in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok()).unwrap()
+}
+
+/// What nobody waits for any more does not pile up while a server is stopped.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_server_costs_no_memory() {
+    let server = RedisServer::start();
+    let store = store(&format!("{}?timeout=50ms", server.url())).await;
+    acquire(&store, "warm").await.unwrap();
+    server.stop();
+    let end = Instant::now() + Duration::from_secs(5);
+    let mut tasks = JoinSet::new();
+    let before = resident();
+    for i in 0..500 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            let request = request(&format!("{}{i}", "n".repeat(500)));
+            while Instant::now() < end {
+                store.acquire(&request).await.unwrap_err();
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let grown = resident().saturating_sub(before) >> 10;
+    assert!(grown < 24, "{grown} MB more");
+    server.cont();
+    let recovered = async { while acquire(&store, "after").await.is_err() {} };
+    timeout(PATIENCE, recovered).await.expect("the store stays broken");
+}
+
+/// More than a link can get rid of is refused, and was not sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_link_cannot_send_has_bounds() {
+    let server = RedisServer::start();
+    let store = store(&format!("{}?timeout=60s", server.url())).await;
+    server.stop();
+    let lease = |i: usize| {
+        let Request { owner, share, ttl, .. } = request("n");
+        Lease::new(Name::new(format!("{i}{}", "n".repeat(500))).unwrap(), owner, share, ttl)
+    };
+    // Half a megabyte each.
+    let leases: Vec<Lease> = (0..1_000).map(lease).collect();
+    let mut tasks = JoinSet::new();
+    for _ in 0..150 {
+        let (store, leases) = (store.clone(), leases.clone());
+        tasks.spawn(async move { store.renew(&leases).await });
+    }
+    let first = timeout(PATIENCE, tasks.join_next()).await.expect("all of it was taken in").unwrap().unwrap();
+    let error = first[0].as_ref().unwrap_err();
+    assert_eq!(
+        (error.kind(), error.is_transient(), error.may_have_been_applied()),
+        (ErrorKind::Unavailable, true, false),
+        "{error}"
+    );
+    server.cont();
+    let mut renewed = 0;
+    while let Some(answers) = tasks.join_next().await {
+        renewed += usize::from(matches!(answers.unwrap()[0], Ok(RenewReply::Gone)));
+    }
+    assert!(renewed > 10, "{renewed} were answered");
+}
+
+/// Leases of one owner that are there at the server.
+fn leases(server: &RedisServer, count: usize) -> Vec<Lease> {
+    let Request { owner, share, ttl, .. } = request("n");
+    let text = "for i = 0, ARGV[2] - 1 do redis.call('SET', 'lease-' .. i, ARGV[1], 'PX', 60000) end";
+    let count_word = count.to_string();
+    server.command(&[b"EVAL", text.as_bytes(), b"0", owner.as_bytes(), count_word.as_bytes()]);
+    let lease = |i| Lease::new(Name::new(format!("lease-{i}")).unwrap(), owner.clone(), share, ttl);
+    (0..count).map(lease).collect()
+}
+
+fn all_renewed(answers: &[Result<RenewReply, Error>]) {
+    let failed = answers.iter().filter(|answer| !matches!(answer, Ok(RenewReply::Renewed))).collect::<Vec<_>>();
+    assert!(failed.is_empty(), "{} of {} failed: {:?}", failed.len(), answers.len(), failed[0]);
+}
+
+/// One exchange takes longer than a silent link is given, and all the time something comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_link_is_not_a_dead_one() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&format!("{}?timeout=4s", proxy.url())).await;
+    let leases = leases(&server, 1_000);
+    all_renewed(&store.renew(&leases).await);
+    proxy.throttle(28_000);
+    let started = Instant::now();
+    all_renewed(&store.renew(&leases).await);
+    let took = started.elapsed();
+    assert!(took > Duration::from_secs(2), "slow it was not: {took:?}");
+    assert_eq!(proxy.accepted(), 1, "the link was replaced");
+}
+
+/// Many renewals are many exchanges: no link is taken for dead, and others get in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_renewals_leave_room_for_others() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&format!("{}?timeout=8s", proxy.url())).await;
+    let leases = leases(&server, 20_000);
+    acquire(&store, "warm").await.unwrap();
+    proxy.throttle(290_000);
+    let started = Instant::now();
+    let renewal = tokio::spawn({
+        let (store, leases) = (store.clone(), leases.clone());
+        async move { (store.renew(&leases).await, Instant::now()) }
+    });
+    proxy.reached(proxy.commands() + 20).await;
+    acquire(&store, "beside").await.unwrap();
+    let beside = Instant::now();
+    let (answers, renewed) = renewal.await.unwrap();
+    all_renewed(&answers);
+    assert!(renewed - started > Duration::from_secs(4), "slow it was not: {:?}", renewed - started);
+    assert!(beside < renewed && renewed - beside > beside - started, "{:?}, {:?}", beside - started, renewed - started);
+    assert_eq!(proxy.accepted(), 1, "the link was replaced");
+}
+
+/// What was renewed before the link failed counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finished_renewals_count() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&format!("{}?timeout=1s", proxy.url())).await;
+    let leases = leases(&server, 10_000);
+    all_renewed(&store.renew(&leases[..100]).await);
+    let answered = proxy.replies() + 40;
+    let renewal = tokio::spawn(async move { store.renew(&leases).await });
+    proxy.answered(answered).await;
+    proxy.black_hole();
+    let answers = timeout(PATIENCE, renewal).await.unwrap().unwrap();
+    let renewed = answers.iter().filter(|answer| matches!(answer, Ok(RenewReply::Renewed))).count();
+    assert!((1_000..10_000).contains(&renewed) && renewed % 1_000 == 0, "{renewed} renewed");
+}
+
+/// What was never sent may be sent: a link that ended while nobody used it costs nothing, also where nothing may be sent twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_ended_unused_is_not_asked() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&proxy.url()).await;
+    let given = request("a").with_owner(Owner::from_bytes(&b"given"[..])).with_generated(false);
+    assert!(matches!(store.acquire(&given).await.unwrap(), AcquireReply::Granted(_)));
+    let mut notices = store.watch(&request("b")).await.unwrap();
+    proxy.cut();
+    timeout(PATIENCE, notices.next()).await.expect("nobody was told that the link has ended");
+    let Request { name, owner, share, ttl, .. } = given;
+    let lease = Lease::new(name, owner, share, ttl);
+    assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}

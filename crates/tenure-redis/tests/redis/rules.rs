@@ -1,0 +1,236 @@
+//! Rules of the Redis store that nothing else would miss: without one of them a name is orphaned, freed for another, or asked for too often.
+
+use std::time::Duration;
+
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Lease, Locker, MemoryStore, Name, Owner, ReleaseOutcome, Share};
+use tenure_redis::{Options, RedisStore};
+use tenure_testkit::{Proxy, RedisServer, wait_until};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For how long a connection trusts the counter that it has lifted, and a little more.
+const TRUST: Duration = Duration::from_millis(1_050);
+
+async fn store(url: &str) -> RedisStore {
+    Options::parse(url).unwrap().connect().await.unwrap()
+}
+
+async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
+    (server, proxy, store)
+}
+
+fn request(name: &str) -> Request {
+    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("rules").unwrap());
+    Request::new(name, owner, Share::MUTEX, LONG)
+}
+
+fn lease(request: &Request) -> Lease {
+    let Request { name, owner, share, ttl, .. } = request.clone();
+    Lease::new(name, owner, share, ttl)
+}
+
+/// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.
+async fn is_refused_and_cleared_up(server: &RedisServer, locks: &Locker) {
+    tokio::time::sleep(TRUST).await;
+    let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error}");
+    timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
+    assert_eq!(server.cli("EXISTS door"), "0", "the name was orphaned: {error}");
+}
+
+async fn takes(store: &RedisStore, request: &Request) {
+    let answer = store.acquire(request).await.unwrap();
+    assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
+}
+
+async fn warms_up(locks: &Locker) {
+    assert!(matches!(locks.mutex("warm").acquire().await.unwrap().release().await.unwrap(), ReleaseOutcome::Released));
+}
+
+/// The server is told to end the connection that was given up, though the first that was to replace it never came about: what is on its
+/// way there would take the name when nobody clears it up any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_predecessor_is_ended_after_a_replacement_that_failed() {
+    let (server, proxy, store) = behind_proxy().await;
+    let locks = Locker::new(store);
+    warms_up(&locks).await;
+    proxy.hold_present_requests();
+    proxy.refuse();
+    let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error}");
+    proxy.accept();
+    timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
+    proxy.heal();
+    // What was held arrives now, before this command of another client.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(server.cli("EXISTS door"), "0", "the name was orphaned");
+    assert!(!locks.store().features().late_commands);
+}
+
+/// A given value is given up once: between two runs of its release another may have taken the name by the same value.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_given_value_is_given_up_once() {
+    for scheme in ["native", "set-nx", "php", "getset"] {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.addr());
+        let store = Options::parse(&format!("{}?timeout=400ms&scheme={scheme}", proxy.url())).unwrap().open().await.unwrap();
+        let others = Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
+        let given = || request("door").with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
+        assert!(matches!(store.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}");
+        // So that the connection knows which commands and scripts the server has.
+        let _ = store.release(&lease(&request("warm")), Duration::ZERO).await.unwrap();
+        proxy.swallow_reply(1);
+        let releasing = tokio::spawn({
+            let store = store.clone();
+            async move { store.release(&lease(&given()), Duration::ZERO).await }
+        });
+        let is_free = async || others.inspect(Some(&given().name)).await.unwrap().is_empty();
+        while !is_free().await {
+            assert!(!releasing.is_finished(), "{scheme}: {releasing:?}");
+        }
+        assert!(matches!(others.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}");
+        let error = releasing.await.unwrap().unwrap_err();
+        assert!(error.may_have_been_applied(), "{scheme}: {error}");
+        assert!(!is_free().await, "{scheme}: the lease of another was given up");
+    }
+}
+
+/// What was taken is cleared up where the number for it could not be made: the script that lifts the counter is refused, and the
+/// transaction behind it has run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_taken_behind_a_refused_lift_is_cleared_up() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* &* +@all");
+    let locks = Locker::new(store(&format!("redis://app:pw@{}", server.addr())).await);
+    warms_up(&locks).await;
+    server.cli("ACL SETUSER app -time");
+    is_refused_and_cleared_up(&server, &locks).await;
+}
+
+/// The same where the server has forgotten the script, and the one that settles it instead finds no number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_taken_without_a_number_is_cleared_up() {
+    let server = RedisServer::start();
+    let locks = Locker::new(store(&server.url()).await);
+    warms_up(&locks).await;
+    server.cli("SCRIPT FLUSH");
+    server.cli(&format!("SET tenure:fence {}", (1_u64 << 53) + 1));
+    is_refused_and_cleared_up(&server, &locks).await;
+}
+
+/// A holder that is not ours tells nobody when it is done: who waits for it looks often, though it has a place and hears.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_holder_is_looked_at_often() {
+    for (value, often) in [("foreign", true), (".0123456789abcdef0123456789abcdef", false)] {
+        let server = RedisServer::start();
+        let store = store(&server.url()).await;
+        server.cli(&format!("SET door {value} PX 60000"));
+        let enqueue = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
+        let waiting = request("door").with_enqueue(enqueue);
+        let _notices = store.watch(&waiting).await.unwrap();
+        let AcquireReply::Busy(busy) = store.acquire(&waiting).await.unwrap() else { panic!("it is not free") };
+        assert!(busy.position.is_some() && (busy.poll_interval <= Duration::from_millis(100)) == often, "{value}: {busy:?}");
+    }
+}
+
+/// Tasks that take different names at once do not fail each other's numbers: no grant costs a script.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tasks_of_one_process_take_names_without_a_script() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    takes(&store, &request("warm")).await;
+    server.cli("CONFIG RESETSTAT");
+    let mut tasks = JoinSet::new();
+    for task in 0..64 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            for round in 0..16 {
+                takes(&store, &request(&format!("{task} {round}"))).await;
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    let stats = server.cli("INFO commandstats");
+    let is_script = |line: &&str| ["cmdstat_eval", "cmdstat_fcall"].iter().any(|name| line.starts_with(name));
+    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+    // Those that lift the counter, where a slow machine takes more than a second.
+    let scripts: u64 = stats.lines().filter(is_script).filter_map(calls).sum();
+    assert!(scripts < 10, "{scripts} scripts for 1,024 grants");
+}
+
+/// Each lease has its own answer, in the caller's order, whatever kinds there are among them and whichever is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_are_answered_in_the_order_of_the_leases() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >pw ~* &* +@all");
+    let store = store(&format!("redis://app:pw@{}", server.addr())).await;
+    let kinds = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
+    let all: Vec<Request> =
+        (0..12).map(|i| request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })).with_share(kinds[i % 3])).collect();
+    for (i, request) in all.iter().enumerate() {
+        if i % 4 != 3 {
+            takes(&store, request).await;
+        }
+    }
+    server.cli("ACL SETUSER app resetkeys ~open:* ~*:open:* ~tenure:*");
+    let leases: Vec<Lease> = all.iter().map(lease).collect();
+    for (i, answer) in store.renew(&leases).await.into_iter().enumerate() {
+        match (i, answer) {
+            (4, Err(_)) => {}
+            (i, Ok(answer)) => assert_eq!(answer == RenewReply::Gone, i % 4 == 3, "lease {i}: {answer:?}"),
+            (i, answer) => panic!("lease {i}: {answer:?}"),
+        }
+    }
+    assert_eq!(store.release(&leases[0], Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    wait_until(PATIENCE, "the release", || server.cli("EXISTS open:0") == "0");
+}
+
+/// A refusal says the same as in a store that keeps records, and that names both kinds.
+#[tokio::test]
+async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
+    let server = RedisServer::start();
+    let (redis, memory) = (store(&format!("{}?prefix=app:", server.url())).await, MemoryStore::new());
+    let shares = [Share::MUTEX, Share::permits(1, 3).unwrap(), Share::permits(2, 5).unwrap(), Share::READ];
+    for (at, held) in shares.into_iter().enumerate() {
+        let holder = request(&format!("door {at}")).with_share(held);
+        takes(&redis, &holder).await;
+        memory.acquire(&holder).await.unwrap();
+        for share in shares.into_iter().filter(|share| *share != held) {
+            let asks = request(holder.name.as_str()).with_share(share);
+            let free = request("free").with_share(share);
+            let expected = memory.acquire(&asks).await.unwrap_err().to_string();
+            assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
+            assert_eq!(redis.acquire_all(&[free, asks]).await.unwrap_err().to_string(), expected);
+        }
+    }
+    server.cli("LPUSH app:list x");
+    let error = redis.acquire(&request("list").with_share(Share::READ)).await.unwrap_err();
+    assert!(error.to_string().contains("another kind of value"), "{error}");
+}
+
+/// So it is with a name that is free, and waited for.
+#[tokio::test]
+async fn another_kind_than_is_waited_for_is_refused_in_the_words_of_every_store() {
+    let server = RedisServer::start();
+    let (redis, memory) = (store(&server.url()).await, MemoryStore::new());
+    let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
+    let (holder, waiter) = (request("door"), request("door").with_enqueue(join));
+    for store in [&redis as &dyn Store, &memory] {
+        store.acquire(&holder).await.unwrap();
+        store.acquire(&waiter).await.unwrap();
+    }
+    // The waiter stays, the holder goes without a release.
+    server.cli("DEL door");
+    let asks = request("door").with_share(Share::permits(1, 3).unwrap());
+    let expected = memory.acquire(&asks).await.unwrap_err().to_string();
+    assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
+    assert_eq!(redis.acquire_all(&[asks]).await.unwrap_err().to_string(), expected);
+}

@@ -1,0 +1,65 @@
+//! A Redis behind a proxy, as a subject of conformance.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tenure::Name;
+use tenure::store::Store;
+use tenure_conformance::{NotApplicable, Plant, Process, Subject};
+use tenure_redis::Options;
+use tenure_testkit::{Program, Proxy, RedisServer, Worker};
+
+pub(crate) struct Redis {
+    pub(crate) server: RedisServer,
+    proxy: Proxy,
+    parameters: &'static str,
+    /// What the dialect puts in front of a name.
+    before: &'static str,
+    exceptions: Vec<&'static str>,
+}
+
+impl Redis {
+    pub(crate) fn start(parameters: &'static str, before: &'static str, exceptions: &[&[&'static str]]) -> Self {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.addr());
+        Self { server, proxy, parameters, before, exceptions: exceptions.concat() }
+    }
+}
+
+#[async_trait]
+impl Subject for Redis {
+    async fn store(&self) -> Arc<dyn Store> {
+        Options::parse(&format!("{}{}", self.proxy.url(), self.parameters)).unwrap().open().await.unwrap()
+    }
+
+    fn process(&self) -> Result<Box<dyn Process>, NotApplicable> {
+        Ok(Box::new(Worker::start(Program::this_test().on(&format!("{}{}", self.server.url(), self.parameters)))))
+    }
+
+    fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
+        if self.parameters.contains("getset") && matches!(what, Plant::Value(..)) {
+            return Err(NotApplicable("a value that is no point in time is no lock here"));
+        }
+        let name = format!("{}{name}", self.before).into_bytes();
+        let reply = match what {
+            Plant::Value(value, None) => self.server.command(&[&b"SET"[..], &name, value]),
+            Plant::Value(value, Some(ttl)) => {
+                self.server.command(&[&b"SET"[..], &name, value, b"PX", ttl.as_millis().to_string().as_bytes()])
+            }
+            Plant::OtherType => self.server.command(&[&b"HSET"[..], &name, b"field", b"1"]),
+            Plant::Nothing => self.server.command(&[&b"DEL"[..], &name]),
+        };
+        assert!(reply == "OK" || reply == 1, "{reply:?}");
+        Ok(())
+    }
+
+    fn silence(&self, silent: bool) -> Result<(), NotApplicable> {
+        let control = if silent { Proxy::black_hole } else { Proxy::heal };
+        control(&self.proxy);
+        Ok(())
+    }
+
+    fn exceptions(&self) -> Vec<&'static str> {
+        self.exceptions.clone()
+    }
+}

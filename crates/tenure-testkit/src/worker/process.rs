@@ -1,0 +1,129 @@
+//! The worker's own process: takes orders, keeps the claims, and says what they see.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use tenure::{BootTime, Error, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
+use tokio::io::AsyncBufReadExt;
+use tokio::sync::mpsc::error::SendError;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::claim::{Asks, Claim};
+use super::clock::SkewedClock;
+use super::probe::Probes;
+use super::{ByHand, ClaimOrder, Order, Said, load};
+use crate::history::{What, nanos};
+use crate::{Counter, lines};
+
+pub(super) struct Process {
+    pub(super) locks: Locker,
+    pub(super) probes: Probes,
+    clock: SkewedClock,
+    claims: HashMap<u32, UnboundedSender<ClaimOrder>>,
+}
+
+impl Process {
+    pub(super) fn new(locks: Locker, probes: Probes, clock: SkewedClock) -> Self {
+        Self { locks, probes, clock, claims: HashMap::new() }
+    }
+
+    pub(super) async fn serve(mut self) {
+        say(&Said::Ready);
+        let mut lines = tokio::io::BufReader::new(tokio::io::stdin()).lines();
+        while let Some(line) = lines.next_line().await.expect("standard input can be read") {
+            self.obey(serde_json::from_str(&line).expect("an order")).await;
+        }
+    }
+
+    async fn obey(&mut self, order: Order) {
+        match order {
+            Order::Acquire { claim, name, terms } => self.begin(claim, Asks::For(name, terms)),
+            Order::Adopt { claim, lease } => self.begin(claim, Asks::Over(lease)),
+            Order::To { claim, order } => {
+                // A claim that has ended takes no more orders; whoever drops it waits for a word.
+                let unheard = self.claims.get(&claim).and_then(|claim| claim.send(order).err());
+                if matches!(unheard, Some(SendError(ClaimOrder::Drop))) {
+                    say(&Said::Done);
+                }
+            }
+            Order::ByHand { what, name, token } => say(&Said::Answer(by_hand(&self.locks, what, &name, token).await)),
+            Order::Visits { name, dir, times } => {
+                visits(&self.locks, &name, &dir, times).await;
+                say(&Said::Done);
+            }
+            Order::Load(load) => say(&Said::Tally(load::carry(&self.locks, &load).await)),
+            Order::Arm(probe) => self.probes.arm(probe),
+            // On purpose: whoever writes such a program blocks everybody in its thread.
+            Order::Block { ms } => std::thread::sleep(Duration::from_millis(ms)),
+            Order::Jump { ms } => self.clock.jump(Duration::from_millis(ms)),
+            Order::WallClock => say(&Said::Answer(wall_clock_ms().to_string())),
+            Order::Settle => {
+                self.locks.flush_releases().await;
+                say(&Said::Done);
+            }
+        }
+    }
+
+    fn begin(&mut self, number: u32, asks: Asks) {
+        let (to, orders) = unbounded_channel();
+        self.claims.insert(number, to);
+        tokio::spawn(Claim::new(number, &self.locks, &self.probes).live(asks, orders));
+    }
+}
+
+async fn by_hand(locks: &Locker, what: ByHand, name: &str, token: String) -> String {
+    let (name, owner) = (Name::new(name).expect("a name"), Owner::from_bytes(token.into_bytes()));
+    let lease = Lease::new(name, owner, Share::MUTEX, Duration::from_secs(10));
+    match what {
+        ByHand::Renew => locks.renew(&lease).await.map_or_else(|error| format!("{:?}", error.kind()), |()| "Renewed".to_owned()),
+        ByHand::Release => {
+            locks.release(&lease).await.map_or_else(|error| format!("{:?}", error.kind()), |how| format!("{how:?}"))
+        }
+    }
+}
+
+fn wall_clock_ms() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970").as_millis()
+}
+
+async fn visits(locks: &Locker, name: &str, dir: &Path, times: u64) {
+    let counter = Counter::open(dir);
+    for _ in 0..times {
+        let acquire = locks.mutex(name).ttl(Duration::from_secs(30)).poll_interval(Duration::from_millis(3)).acquire();
+        let guard = acquire.await.expect("a visit begins");
+        let visit = counter.enter(guard.fence().map(Fence::get));
+        tokio::time::sleep(Duration::from_micros(200)).await;
+        visit.leave();
+        match guard.release().await.expect("a visit ends") {
+            ReleaseOutcome::Released => {}
+            other => panic!("the release was {other:?}"),
+        }
+    }
+}
+
+/// Tells the lab what happened, now.
+pub(super) fn tell(what: What) {
+    say(&Said::Event { at: nanos(BootTime::now().since_boot()), what });
+}
+
+/// Tells the lab that a claim came to nothing.
+pub(super) fn failed(claim: u32, error: &Error) {
+    tell(What::Failed { claim, kind: Some(format!("{:?}", error.kind())), text: error.to_string() });
+}
+
+/// Has every panic told, and be the end of the process.
+pub(super) fn dies_of_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        tell(What::Failed { claim: 0, kind: None, text: panic.to_string().replace('\n', " ") });
+        std::process::abort();
+    }));
+}
+
+/// Says one line at once: the next thing that happens may be a kill.
+pub(super) fn say(said: &Said) {
+    // Nobody listens any more when the lab has ended.
+    let _ = lines::say(std::io::stdout().lock(), said);
+}

@@ -1,0 +1,102 @@
+//! Conformance of the store in memory: as it is, and with a fault wrapper around it that is asked for silence alone.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tenure::MemoryStore;
+use tenure::store::Store;
+use tenure_conformance::exceptions::{NEVER_SILENT, NO_FOREIGN_LOCKS, ONE_PROCESS};
+use tenure_conformance::{Fate, Faulty, NotApplicable, Subject};
+
+mod memory {
+    use super::*;
+
+    struct Memory(MemoryStore);
+
+    #[async_trait]
+    impl Subject for Memory {
+        async fn store(&self) -> Arc<dyn Store> {
+            Arc::new(self.0.clone())
+        }
+
+        fn exceptions(&self) -> Vec<&'static str> {
+            [ONE_PROCESS, NO_FOREIGN_LOCKS, NEVER_SILENT].concat()
+        }
+    }
+
+    fn subject() -> Memory {
+        Memory(MemoryStore::new())
+    }
+
+    tenure_conformance::conformance!(subject);
+}
+
+mod faulty {
+    use super::*;
+
+    struct Silent(Faulty<MemoryStore>);
+
+    #[async_trait]
+    impl Subject for Silent {
+        async fn store(&self) -> Arc<dyn Store> {
+            Arc::new(self.0.clone())
+        }
+
+        fn silence(&self, silent: bool) -> Result<(), NotApplicable> {
+            if silent {
+                self.0.plan(|_, _| Fate::HangsBefore);
+            } else {
+                self.0.heal();
+            }
+            Ok(())
+        }
+
+        fn exceptions(&self) -> Vec<&'static str> {
+            [ONE_PROCESS, NO_FOREIGN_LOCKS].concat()
+        }
+    }
+
+    fn subject() -> Silent {
+        Silent(Faulty::new(MemoryStore::new()))
+    }
+
+    tenure_conformance::conformance!(subject);
+}
+
+/// The files of the crate, wherever they are.
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let inside = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    inside.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+}
+
+/// Every call that can be dropped says what that leaves, and is dropped in the conformance cases.
+#[test]
+fn every_call_says_what_dropping_it_leaves() {
+    const OF: [&str; 5] = ["Acquire", "AcquireAll", "Guard", "Guards", "Locker"];
+    let tried = tenure_conformance::cancelled_functions();
+    let mut seen = 0;
+    for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+        let source = fs::read_to_string(file).unwrap();
+        let (mut of, mut docs) = (String::new(), String::new());
+        for line in source.lines() {
+            let code = line.trim_start();
+            if let Some(name) = line.strip_prefix("impl ") {
+                of = name.trim_end_matches(" {").to_owned();
+            } else if let Some(text) = code.strip_prefix("///") {
+                docs.push_str(text);
+            } else if let Some(name) = code.strip_prefix("pub async fn ").filter(|_| OF.contains(&of.as_str())) {
+                let call = format!("{of}::{}", name.split(['(', '<']).next().unwrap());
+                assert!(docs.contains("# Cancel safety"), "{call} does not say what dropping it leaves");
+                assert!(tried.contains(&call.as_str()), "{call} is in no conformance case that drops it");
+                seen += 1;
+            } else if !code.starts_with("#[") {
+                docs.clear();
+            }
+        }
+    }
+    assert!(seen >= 18, "only {seen} calls were found");
+}
