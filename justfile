@@ -35,7 +35,7 @@ advisories:
 ci:
     .ci/run
 
-# Every scenario and specimen once, as `tenure lab run`
+# Every scenario and broken lock once, as `tenure lab run`
 lab *args:
     cargo run --release --locked -p tenure-lab -- lab run {{args}}
 

@@ -1,4 +1,4 @@
-//! What can be written on the command line.
+//! The command line: commands, flags and their help.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,10 +9,13 @@ use tenure::{Share, parse_duration};
 
 /// Let one process at a time do a thing, across processes and machines.
 ///
-/// A lock is a name in a store: a file on this machine unless --store names a Redis. It is held as a lease that renews itself
-/// while the holder lives, and every holder gets a larger number (a fence) by which the guarded resource can refuse a stale one.
+/// A lock is a name in a store: a file of this user on this machine, unless --store names another
+/// file or a Redis. It is held as a lease: it ends after its ttl unless it is renewed, which `run`
+/// does. Every holder gets a larger number (a fence, also called fencing token) by which the
+/// guarded resource can refuse a stale one.
 #[derive(Debug, Parser)]
-#[command(name = "tenure", version, propagate_version = true, subcommand_required = true, after_help = CODES)]
+#[command(name = "tenure", version, propagate_version = true, subcommand_required = true, after_help = AFTER)]
+#[command(disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -30,7 +33,7 @@ pub(crate) enum Command {
     Release(Release),
     /// Show who holds what
     Show(Show),
-    /// Take a name from whoever holds it; a holder that renews learns it then
+    /// Take a name from its holder, who learns it at its next renewal
     Break(Break),
     /// Measure what locks cost: on a redis-server of its own, or on the store you name
     #[command(disable_help_flag = true, disable_version_flag = true)]
@@ -43,10 +46,13 @@ pub(crate) enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, or write all pages into a directory
-    Man {
-        /// Where to write tenure.1, tenure-run.1 and so on
-        dir: Option<PathBuf>,
+    /// Print the manual page of a command, or write all pages into a directory
+    Man(Man),
+    /// Print the help of a command, or a page: store, config, codes, words
+    Help {
+        /// Which command or page
+        #[arg(value_name = "WORD")]
+        words: Vec<String>,
     },
 }
 
@@ -58,7 +64,7 @@ pub(crate) struct PassedOn {
     _args: Vec<OsString>,
 }
 
-/// What every command that talks to a store takes.
+/// Flags of every command that talks to a store.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     #[arg(long, value_name = "URL", help = STORE_HELP)]
@@ -71,7 +77,7 @@ pub(crate) struct Common {
     pub(crate) verbose: bool,
 }
 
-/// What kind of lock it is. All who use a name say the same.
+/// Kind of the lock. All clients of a name say the same.
 #[derive(Args, Clone, Copy, Debug)]
 #[group(multiple = false)]
 pub(crate) struct Kind {
@@ -87,7 +93,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// What is asked for: a mutex where nothing else was said.
+    /// Share that is asked for: a mutex if nothing else was said.
     pub(crate) fn share(self) -> Share {
         match self {
             Self { shared: true, .. } => Share::READ,
@@ -111,7 +117,8 @@ pub(crate) struct Taking {
     /// Take this name as well, all or nothing; may be said several times
     #[arg(short, long, value_name = "NAME")]
     pub(crate) also: Vec<OsString>,
-    /// Give up after this long (during an outage of the store, one operation later at most); without it, wait for ever
+    /// Give up after this long: the lock timeout, first contact with the store included; without
+    /// it, wait for ever
     #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: the same as --wait 0
@@ -123,22 +130,25 @@ pub(crate) struct Taking {
     /// The command (or the watched process) gets TERM after this long, however well renewals go
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) max_hold: Option<Duration>,
-    /// Keep the name taken for at least this long, though the work is done before
+    /// Keep the name taken for at least this long, though the work is done or released before
     #[arg(long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) min_hold: Option<Duration>,
-    /// How long before the lease ends the work is told to stop; at most a third of the ttl [default: 5s or ttl/3]
-    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    /// If the lock is lost, send KILL this long after TERM; TERM comes as much before the lease
+    /// ends. At most ttl/3
+    /// [default: 5s or ttl/3]
+    #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) kill_after: Option<Duration>,
     /// The exit code when another holds the name
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
-    /// What others see of this holder [default: host.pid]
+    /// Label of this holder for others to see [default: host.pid]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// Show nothing to others but random bits
     #[arg(long, conflicts_with = "label")]
     pub(crate) no_label: bool,
-    /// Use this value as the owner, for a peer that expects it, instead of a random one. Less is safe then
+    /// Use this value as the owner, for a peer that expects it, instead of a random one. Less is
+    /// safe then
     #[arg(long, value_name = "T", conflicts_with_all = ["label", "no_label"])]
     pub(crate) token: Option<String>,
 }
@@ -151,6 +161,9 @@ pub(crate) struct Run {
     /// Take a fixed lease of one ttl and do not renew it
     #[arg(long)]
     pub(crate) no_renew: bool,
+    /// If the lock is lost, wait for it and start the command again
+    #[arg(long, conflicts_with_all = ["max_hold", "no_renew"])]
+    pub(crate) restart: bool,
     #[command(flatten)]
     pub(crate) common: Common,
     /// The thing that must not be done twice at once, e.g. invoice/42
@@ -166,11 +179,12 @@ pub(crate) struct Run {
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) taking: Taking,
-    /// Renew in the background until this process ends, then release; tell it with TERM if the lock is lost
+    /// Renew in the background until this process ends, then release; tell it with TERM if the lock
+    /// is lost
     #[arg(long, value_name = "PID")]
     pub(crate) watch_pid: Option<i32>,
-    /// What the watched process gets when the lock is lost: a TERM signal, or none and a line on
-    /// stderr, which is kept open for that
+    /// Sent to the watched process when the lock is lost: a TERM signal, or none and a line on
+    /// stderr
     #[arg(long, value_enum, default_value_t = OnLost::Term, requires = "watch_pid")]
     pub(crate) on_lost: OnLost,
     /// How to print the lease
@@ -191,10 +205,9 @@ pub(crate) enum OnLost {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// For people and shells
+    // Without help of their own, the help of a command keeps its short form.
     #[default]
     Text,
-    /// For programs
     Json,
 }
 
@@ -208,7 +221,7 @@ pub(crate) struct Renew {
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What is held
+    /// The name that is held
     #[arg(value_name = "NAME")]
     pub(crate) name: OsString,
 }
@@ -220,13 +233,28 @@ pub(crate) struct Release {
     pub(crate) token: String,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What is held
+    /// The name that is held
     #[arg(value_name = "NAME")]
     pub(crate) name: OsString,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Show {
+    /// Print nothing; exit 0 if NAME is held or waited for, 1 if it is free
+    #[arg(short, long, requires = "name", conflicts_with_all = ["until_free", "wait"])]
+    pub(crate) check: bool,
+    /// Wait until NAME is free, without taking it
+    #[arg(short = 'f', long, requires = "name")]
+    pub(crate) until_free: bool,
+    /// Wait until NAME is free for this long at most; exit 75 if it is still held then
+    #[arg(short, long, value_name = "DUR", value_parser = parse_duration, requires = "name")]
+    pub(crate) wait: Option<Duration>,
+    /// Only names like this: * is any text, ? any character
+    #[arg(short, long = "match", value_name = "PATTERN", conflicts_with = "name")]
+    pub(crate) matching: Option<String>,
+    /// At most so many names
+    #[arg(short, long, value_name = "N", conflicts_with = "name")]
+    pub(crate) limit: Option<usize>,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Output,
@@ -235,6 +263,24 @@ pub(crate) struct Show {
     /// Which name; without it, every name the store can tell to be a lock
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<OsString>,
+}
+
+impl Show {
+    /// Whether it waits until the name is free.
+    pub(crate) fn waits(&self) -> bool {
+        self.until_free || self.wait.is_some()
+    }
+}
+
+/// Which manual page.
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Write all pages into this directory: tenure.1, tenure-run.1 and so on
+    #[arg(short, long, value_name = "DIR", conflicts_with = "command")]
+    pub(crate) dir: Option<PathBuf>,
+    /// The page of this command; without it, the one of tenure
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -247,27 +293,24 @@ pub(crate) struct Break {
 }
 
 const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey). Otherwise \
-TENURE_STORE, the config file, or a file under $XDG_STATE_HOME. A Redis URL takes ?prefix=, timeout=, recheck= and, to share names with \
-other lock clients, scheme=set-nx|setnx-expire|setnx-expire-lua|php|getset|watch, with profile= for a library; docs/choosing.md has the \
-rest";
+TENURE_STORE, the config file, or a file of this user alone. See `tenure help store`";
 
-const CODES: &str = "\
-A Redis URL takes ?prefix=, timeout=, recheck= and the dialects of other lock
-clients: scheme=set-nx|setnx-expire|setnx-expire-lua|php|getset|watch, with
-profile= for a library. docs/choosing.md has the rest.
-
+const AFTER: &str = "\
 Exit codes: the command's own, or 128+n if signal n ended it
   75  another holds the name               79  the lock was lost meanwhile
   69  the store gives no answer            77  the store refuses
   74  the embedded file cannot be used     64  usage      78  configuration
   126, 127  the command cannot be run, or was not found
+   1  break: nothing was held; show --check: the name is free
 
-`tenure run --help` shows the common uses.";
+More: `tenure run --help` shows the common uses. `tenure help store` has the URLs,
+their parameters, passwords and rights; `tenure help config` the config file;
+`tenure help codes` all exit codes; `tenure help words` what the words mean.";
 
 const RUN_HELP: &str = "\
 Common uses:
-  A cron job that must not run twice, on however many machines. Whoever comes
-  second gives up at once (exit 75):
+  A cron job that must not run twice, on however many machines. The second
+  gives up at once (exit 75):
     tenure run -n --store redis://cache nightly-report -- ./report.sh
 
   One after the other: wait for the name, here at most five minutes:
@@ -284,9 +327,14 @@ Common uses:
     tenure run --permits 1/5 downloads -- ./fetch.sh
     tenure run -a account/2 account/1 -- ./transfer.sh
 
-The command gets TENURE_NAME, TENURE_TOKEN, TENURE_FENCE and TENURE_EXPIRES_AT
-(Unix milliseconds; renewals move it). With -a the first three have a line for
-each name, sorted by name, and the last is the earliest. It runs in a process group of its own.
+  Start it again whenever it ended because the lock was lost, e.g. a leader:
+    tenure run --restart leader -- ./serve.sh
+
+The command gets TENURE_NAME, TENURE_TOKEN, TENURE_FENCE (the fencing token) and
+TENURE_EXPIRES_AT (Unix milliseconds; renewals move it). With -a the first three
+have a line for each name, sorted by name, and the last is the earliest.
+TENURE_STORE is the store in use, without its password: a tenure in the command
+asks the same one. It runs in a process group of its own.
 If the lock is lost, that group gets TERM and, after --kill-after, KILL, and is
 gone before anyone else can hold the name. What the command leaves in the
 background when it ends is no longer protected. A command that becomes another
@@ -299,9 +347,9 @@ Exit codes: the command's own, or 128+n if signal n ended it
   74  the embedded file cannot be used     64  usage      78  configuration
   126, 127  the command cannot be run, or was not found
 
-Durations (DUR): 500ms, 30s, 5m, 1h, 1d; a bare number is seconds.
+Durations (DUR): 500ms, 30s, 5m, 1m30s, 1h, 1d; a bare number is seconds.
 The password of a store: TENURE_PASSWORD, TENURE_PASSWORD_FILE, or the config
-file $XDG_CONFIG_HOME/tenure/config.toml; never needed in the arguments.";
+file; never needed in the arguments. See `tenure help store`.";
 
 const ACQUIRE_HELP: &str = "\
 For scripts that cannot wrap a command:

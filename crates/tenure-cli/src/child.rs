@@ -1,16 +1,15 @@
 //! The command and its process group.
 
-use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
 
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, test_kill_process_group, wait};
 
 use crate::exit::{CANNOT_RUN, Failure, by_signal};
-use crate::{config, exec, terminal};
+use crate::variables::Variables;
+use crate::{config, exec, myself, terminal};
 
 /// A running command: the leader of a process group of its own.
 #[derive(Debug)]
@@ -18,11 +17,12 @@ pub(crate) struct Child {
     group: Pid,
     ended: Option<u8>,
     died_of: Option<i32>,
-    /// Children that we had before, from whoever became us by `exec`: they are not the command's.
+    /// Children that we had before, of a program that became us by `exec`: they are not the
+    /// command's.
     strangers: Vec<Pid>,
 }
 
-/// What became of the leader.
+/// Change of the leader's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It is gone; this is the exit code that says how.
@@ -32,15 +32,19 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Starts the command. Must be called from the main thread: the child dies with the thread that started it.
-    pub(crate) fn spawn(command: &[OsString], variables: &Variables, front: bool) -> Result<Self, Failure> {
-        // Whoever the command leaves behind becomes our child, so that we can tell when the last of its group is gone.
+    /// Starts the command. Must be called from the main thread: the child dies with the thread that
+    /// started it.
+    pub(crate) fn spawn(command: &[OsString], variables: &Variables, store: &OsStr, front: bool) -> Result<Self, Failure> {
+        // A process that the command leaves behind becomes our child. So we can tell when the last
+        // of its group is gone.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let strangers = children();
-        let mut child = self::command();
+        let mut child = myself::command();
         child.args(exec::arguments(front, command)).process_group(0);
-        variables.set(&mut child);
+        set(&mut child, variables);
+        // So that a tenure in it asks the same store.
+        child.env(config::STORE, store);
         let child = child.spawn().map_err(|error| {
             let command = command.first().map(|c| c.to_string_lossy()).unwrap_or_default();
             Failure::new(CANNOT_RUN, format!("cannot start {command:?}, {error}"))
@@ -97,7 +101,8 @@ impl Child {
         test_kill_process_group(self.group) != Err(rustix::io::Errno::SRCH)
     }
 
-    /// What the command started outside its group and left to us. What those have started comes to us when they end.
+    /// Processes that the command started outside its group and left to us. Their own children come
+    /// to us when they end.
     pub(crate) fn strays(&mut self) -> Vec<Pid> {
         self.look();
         let mut strays = children();
@@ -106,45 +111,16 @@ impl Child {
     }
 }
 
-/// What is told about one lease.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    pub(crate) name: String,
-    pub(crate) token: String,
-    pub(crate) fence: Option<String>,
-    pub(crate) expires_at: u64,
-}
-
-/// What the command is told about what it holds, sorted by name.
-#[derive(Debug)]
-pub(crate) struct Variables(pub(crate) Vec<Lease>);
-
-impl Variables {
-    /// The variables with their values: a line for each name, and the earliest end. No fences where one has none.
-    pub(crate) fn values(&self) -> [(&'static str, Option<String>); 4] {
-        let lines = |of: fn(&Lease) -> Option<&str>| Some(self.0.iter().map(of).collect::<Option<Vec<_>>>()?.join("\n"));
-        let ends = self.0.iter().map(|lease| lease.expires_at).min();
-        [
-            ("TENURE_NAME", lines(|lease| Some(&lease.name))),
-            ("TENURE_TOKEN", lines(|lease| Some(&lease.token))),
-            ("TENURE_FENCE", lines(|lease| lease.fence.as_deref())),
-            ("TENURE_EXPIRES_AT", ends.map(|ends| ends.to_string())),
-        ]
+/// Tells the command what it holds, and none of our secrets.
+fn set(command: &mut Command, variables: &Variables) {
+    for (variable, value) in variables.values() {
+        match value {
+            Some(value) => command.env(variable, value),
+            None => command.env_remove(variable),
+        };
     }
-
-    fn set(&self, command: &mut Command) {
-        for (variable, value) in self.values() {
-            match value {
-                Some(value) => command.env(variable, value),
-                None => command.env_remove(variable),
-            };
-        }
-        for secret in config::SECRETS {
-            command.env_remove(secret);
-        }
-        if env::var_os(config::STORE).is_some_and(|url| config::has_password(&url)) {
-            command.env_remove(config::STORE);
-        }
+    for secret in config::SECRETS {
+        command.env_remove(secret);
     }
 }
 
@@ -167,27 +143,4 @@ fn search_children() -> Vec<Pid> {
 
 fn to_pid(text: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
-}
-
-/// This program once more, under its own name.
-pub(crate) fn command() -> Command {
-    let mut command = Command::new(myself());
-    command.arg0("tenure");
-    command
-}
-
-/// The file of this program, also after it was replaced by a newer one.
-fn myself() -> PathBuf {
-    let link = Path::new("/proc/self/exe");
-    let path = env::current_exe();
-    if !cfg!(target_os = "linux") || !link.exists() {
-        return path.unwrap_or_else(|_| "tenure".into());
-    }
-    // By its path, so that `ps` shows its name; unless another file is there by now.
-    path.ok().filter(|path| is_same_file(path, link)).unwrap_or_else(|| link.into())
-}
-
-fn is_same_file(a: &Path, b: &Path) -> bool {
-    let id = |path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    id(a).is_some_and(|a| Some(a) == id(b))
 }

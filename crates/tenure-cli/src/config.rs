@@ -1,32 +1,40 @@
-//! Where settings come from: flags, then the environment, then the config file, then defaults.
+//! Where settings come from: flags, then the environment, then the user's config file, then the
+//! machine's, then defaults.
+
+mod file;
+mod url;
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tenure::{Owner, parse_duration};
-use toml::{Table, Value};
-
+use self::file::{File, Password};
+pub(crate) use self::url::{has_password, without_password};
 use crate::args::Common;
 use crate::exit::{CONFIG, Failure, USAGE, Voice};
 
 /// The variables that carry secrets; children do not get them.
 pub(crate) const SECRETS: [&str; 2] = ["TENURE_PASSWORD", "TENURE_PASSWORD_FILE"];
+/// The ttl where nothing else was said.
+pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// The variable that names the store.
 pub(crate) const STORE: &str = "TENURE_STORE";
 
-/// What was set, before any default of a single command.
+/// The config file of the machine. A user's own comes first, key by key.
+const MACHINE: &str = "/etc/tenure/config.toml";
+
+/// Settings before any default of a single command.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) store: OsString,
     pub(crate) store_from: Source,
-    /// The config file, whether it is there or not.
-    file: Option<PathBuf>,
+    /// The config files that name the store and the ttl.
+    store_file: Option<PathBuf>,
+    ttl_file: Option<PathBuf>,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Secret>,
     pub(crate) ttl: Option<Duration>,
@@ -98,30 +106,56 @@ impl Settings {
 
     /// The same, where a part of the environment was handed to us in another way.
     pub(crate) fn handed(common: &Common, handed: &Handed) -> Result<Self, Failure> {
-        let path = base("XDG_CONFIG_HOME", ".config").map(|base| base.join("tenure/config.toml"));
-        let file = path.as_deref().map(File::read).transpose()?.unwrap_or_default();
+        let user = base("XDG_CONFIG_HOME", ".config").map(|base| base.join("tenure/config.toml"));
+        let files = user.into_iter().chain([MACHINE.into()]).map(|path| File::read(&path));
+        let settings = Self::of(common, handed, files.collect::<Result<_, _>>()?)?;
+        if common.store.as_deref().is_some_and(has_password) {
+            let what = "the password in --store can be read by every user of this machine, with `ps`";
+            settings.voice.say(format_args!("{what}; put it into TENURE_PASSWORD, TENURE_STORE or the config file"));
+        }
+        Ok(settings)
+    }
+
+    /// The settings by files, of which an earlier one comes first.
+    fn of(common: &Common, handed: &Handed, files: Vec<File>) -> Result<Self, Failure> {
         let flag = common.store.clone().map(|store| (store, Source::Flag));
         let explicit = flag.or_else(|| Some((handed.variable(STORE)?, Source::Variable)));
-        // Credentials of the file belong to the store of the file: another store must not be sent them.
-        let (username, kept) = if explicit.is_some() { (None, None) } else { (file.username, file.password) };
-        let (store, store_from) = match (explicit, file.store) {
-            (Some(explicit), _) => explicit,
-            (None, Some(store)) => (store.into(), Source::File),
+        let (store_file, ttl_file) = (store_file(&files, explicit.as_ref()), files.iter().position(|file| file.ttl.is_some()));
+        let path = |index: usize| files.get(index).map(|file| file.path.clone());
+        let (store_path, ttl_path) = (store_file.and_then(path), ttl_file.and_then(path));
+        let mut all = File::default();
+        for (index, file) in files.into_iter().enumerate() {
+            if Some(index) == store_file {
+                // Credentials of a file belong to the store of that file: another store must not be
+                // sent them.
+                (all.store, all.username, all.password) = (file.store, file.username, file.password);
+            }
+            all.ttl = all.ttl.or(file.ttl);
+            all.wait = all.wait.or(file.wait);
+            all.kill_after = all.kill_after.or(file.kill_after);
+            all.label = all.label.or(file.label);
+        }
+        let File { username, ttl, wait, kill_after, label, .. } = all;
+        let (store, store_from) = match (all.store, explicit) {
+            // What was named may lack the password that stands in the file.
+            (Some(store), Some((_, from))) => (store.into(), from),
+            (Some(store), None) => (store.into(), Source::File),
+            (None, Some(explicit)) => explicit,
             (None, None) => (default_store()?, Source::Default),
         };
         let password = match password(handed)? {
             Some(password) => Some(password),
-            None => kept.map(Password::get).transpose()?,
+            None => all.password.map(Password::get).transpose()?,
         };
-        let File { ttl, wait, kill_after, label, .. } = file;
         let voice = Voice::new(common.quiet, common.verbose);
-        Ok(Self { store, store_from, file: path, username, password, ttl, wait, kill_after, label, voice })
+        let (store_file, ttl_file) = (store_path, ttl_path);
+        Ok(Self { store, store_from, store_file, ttl_file, username, password, ttl, wait, kill_after, label, voice })
     }
 
     /// A failure that may be due to the store's URL, told with where that was written.
     pub(crate) fn bad_store(&self, failure: Failure) -> Failure {
         match (self.store_from, failure.text) {
-            (Source::File, text) => self.in_file("store", Failure { text, ..failure }),
+            (Source::File, text) => in_file(self.store_file.as_deref(), "store", Failure { text, ..failure }),
             (Source::Variable, Some(text)) if failure.code == USAGE => Failure::usage(format!("{STORE}: {text}")),
             (_, text) => Failure { text, ..failure },
         }
@@ -129,18 +163,30 @@ impl Settings {
 
     /// A failure that may be due to the usual ttl, told with where that was written.
     pub(crate) fn bad_ttl(&self, failure: Failure) -> Failure {
-        if self.ttl.is_some() { self.in_file("ttl", failure) } else { failure }
+        in_file(self.ttl_file.as_deref(), "ttl", failure)
     }
+}
 
-    /// What would be wrong usage on the command line is a wrong configuration here.
-    fn in_file(&self, key: &str, failure: Failure) -> Failure {
-        match (&self.file, &failure.text) {
-            (Some(file), Some(text)) if failure.code == USAGE => {
-                Failure::new(CONFIG, format!("the config file {}: {key}: {text}", file.display()))
-            }
-            _ => failure,
+/// Makes wrong usage a wrong configuration if it stands in a file.
+fn in_file(file: Option<&Path>, key: &str, failure: Failure) -> Failure {
+    match (file, &failure.text) {
+        (Some(file), Some(text)) if failure.code == USAGE => {
+            Failure::new(CONFIG, format!("the config file {}: {key}: {text}", file.display()))
         }
+        _ => failure,
     }
+}
+
+/// The file that has the store that is to be used: the first that names one, or names the explicit
+/// one.
+fn store_file(files: &[File], explicit: Option<&(OsString, Source)>) -> Option<usize> {
+    files.iter().position(|file| match (&file.store, explicit) {
+        (Some(store), Some((explicit, _))) => {
+            store.as_str() == explicit.as_os_str() || without_password(store.as_ref()) == *explicit
+        }
+        (store, None) => store.is_some(),
+        (None, _) => false,
+    })
 }
 
 /// A base directory of the XDG specification, which ignores relative ones.
@@ -183,152 +229,44 @@ fn password_file(path: &Path, named_by: &str) -> Result<Secret, Failure> {
     }
 }
 
-/// What the config file says.
-#[derive(Debug, Default)]
-struct File {
-    store: Option<String>,
-    username: Option<String>,
-    password: Option<Password>,
-    ttl: Option<Duration>,
-    wait: Option<Duration>,
-    kill_after: Option<Duration>,
-    label: Option<String>,
-}
-
-/// A password, read from its file only if it is used.
-#[derive(Debug)]
-enum Password {
-    Here(Secret),
-    File(PathBuf),
-}
-
-impl Password {
-    fn get(self) -> Result<Secret, Failure> {
-        match self {
-            Self::Here(secret) => Ok(secret),
-            Self::File(path) => password_file(&path, "password_file in the config file"),
-        }
-    }
-}
-
-impl File {
-    /// Reads the file; one that does not exist says nothing.
-    fn read(path: &Path) -> Result<Self, Failure> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Self::default()),
-            Err(error) => {
-                let what = format!("the config file {} cannot be read, {error}; mend or remove it", path.display());
-                return Err(Failure::new(CONFIG, what));
-            }
-        };
-        Self::parse(&text).map_err(|why| Failure::new(CONFIG, format!("the config file {}: {why}", path.display())))
-    }
-
-    fn parse(text: &str) -> Result<Self, String> {
-        let table: Table = text.parse().map_err(|error| not_toml(text, &error))?;
-        let mut file = Self::default();
-        for (key, value) in table {
-            match key.as_str() {
-                "store" => file.store = Some(string(&key, value)?),
-                "username" => file.username = Some(string(&key, value)?),
-                "password" => file.password = Some(Password::Here(Secret(string(&key, value)?))),
-                "password_file" => file.password = Some(Password::File(string(&key, value)?.into())),
-                "ttl" => file.ttl = Some(span(&key, &value)?),
-                "wait" => file.wait = Some(span(&key, &value)?),
-                "kill_after" => file.kill_after = Some(span(&key, &value)?),
-                "label" => file.label = Some(label(string(&key, value)?)?),
-                _ => {
-                    const KEYS: &str = "store, username, password, password_file, ttl, wait, kill_after, label";
-                    return Err(format!("unknown key {key}; it may have {KEYS}"));
-                }
-            }
-        }
-        Ok(file)
-    }
-}
-
-fn not_toml(text: &str, error: &toml::de::Error) -> String {
-    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-    // The line itself is not shown: it may be the one with the password.
-    format!("line {} is not TOML, {}; write key = \"value\"", before.matches('\n').count() + 1, error.message())
-}
-
-fn string(key: &str, value: Value) -> Result<String, String> {
-    match value {
-        Value::String(text) if !text.is_empty() => Ok(text),
-        Value::String(_) => Err(format!("{key} is empty; remove it or give it a value")),
-        other => Err(format!("{key} is of type {}, not a string; put it in quotes", other.type_str())),
-    }
-}
-
-/// A label that can be part of an owner.
-fn label(label: String) -> Result<String, String> {
-    Owner::generate(&label).map_err(|error| error.to_string())?;
-    Ok(label)
-}
-
-fn span(key: &str, value: &Value) -> Result<Duration, String> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        Value::Integer(seconds) => seconds.to_string(),
-        Value::Float(seconds) => seconds.to_string(),
-        other => return Err(format!("{key} is of type {}, not a duration; write e.g. \"30s\"", other.type_str())),
-    };
-    parse_duration(&text).map_err(|why| format!("{key}: {why}"))
-}
-
-/// Whether a store URL carries a password, so that children must not get it.
-pub(crate) fn has_password(url: &OsStr) -> bool {
-    let url = url.to_string_lossy();
-    let Some((_, rest)) = url.split_once("://") else { return false };
-    let before_parameters = rest.split('?').next().unwrap_or_default();
-    before_parameters.rsplit_once('@').is_some_and(|(login, _)| login.contains(':'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_file_is_read() {
-        let file = File::parse("store = \"redis://h\"\nttl = \"1m\"\nwait = 2\nkill_after = 0.5\nlabel = \"web\"").unwrap();
-        assert_eq!(file.store.as_deref(), Some("redis://h"));
-        assert_eq!(file.ttl, Some(Duration::from_secs(60)));
-        assert_eq!(file.wait, Some(Duration::from_secs(2)));
-        assert_eq!(file.kill_after, Some(Duration::from_millis(500)));
-        assert_eq!(file.label.as_deref(), Some("web"));
+    fn settings(store: Option<&str>, files: [&str; 2]) -> Settings {
+        let common = Common { store: store.map(OsString::from), quiet: false, verbose: false };
+        let files = files.iter().zip(["/u", "/m"]).map(|(text, path)| File { path: path.into(), ..File::parse(text).unwrap() });
+        Settings::of(&common, &Handed::default(), files.collect()).unwrap()
+    }
+
+    fn password(settings: &Settings) -> Option<&str> {
+        settings.password.as_ref().map(|secret| secret.0.as_str())
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        let table = [
-            ("stor = 1", "unknown key stor"),
-            ("store = 1", "store is of type integer"),
-            ("ttl = \"soon\"", "ttl: \"soon\""),
-            ("ttl = -1", "ttl: \"-1\""),
-            ("label = \"\"", "label is empty"),
-            ("a = 1\nb = [", "line 2 is not TOML"),
-        ];
-        for (text, why) in table {
-            let error = File::parse(text).unwrap_err();
-            assert!(error.contains(why), "{error}");
-        }
+    fn the_users_file_comes_before_that_of_the_machine() {
+        let machine = "store = \"redis://m\"\npassword = \"pw\"\nttl = 60\nlabel = \"machine\"";
+        let both = settings(None, ["ttl = 10", machine]);
+        assert_eq!(
+            (both.store.to_str(), both.ttl, both.label.as_deref()),
+            (Some("redis://m"), Some(Duration::from_secs(10)), Some("machine"))
+        );
+        assert_eq!((password(&both), &both.ttl_file, &both.store_file), (Some("pw"), &Some("/u".into()), &Some("/m".into())));
+        let own = settings(None, ["store = \"redis://u\"", machine]);
+        assert_eq!((own.store.to_str(), password(&own)), (Some("redis://u"), None), "the password of another store");
     }
 
+    /// So it is for a command within a command, which gets the store without its password.
     #[test]
-    fn a_broken_line_with_a_password_is_not_shown() {
-        let error = File::parse("password = \"s3cret\nx").unwrap_err();
-        assert!(!error.contains("s3cret"), "{error}");
-    }
-
-    #[test]
-    fn passwords_in_urls_are_seen() {
-        for url in ["redis://:pw@h", "rediss://u:pw@h:1/0?x=y", "redis+unix://:pw@/run/r.sock", "redis://u:p/w@h"] {
-            assert!(has_password(OsStr::new(url)), "{url}");
+    fn a_store_that_is_named_as_in_the_file_has_its_password() {
+        for (file, named) in [
+            ("store = \"redis://m\"\npassword = \"pw\"", "redis://m"),
+            ("store = \"redis://u@m/2\"\npassword = \"pw\"", "redis://u@m/2"),
+        ] {
+            assert_eq!(password(&settings(Some(named), ["", file])), Some("pw"));
+            assert_eq!(password(&settings(Some("redis://other"), ["", file])), None);
         }
-        for url in ["redis://h:6379", "redis://u@h", "sqlite:/tmp/a@b:c", "redis://h:1/0?ca=/x@y"] {
-            assert!(!has_password(OsStr::new(url)), "{url}");
-        }
+        let inside = settings(Some("redis://u@m"), ["store = \"redis://u:pw@m\"", ""]);
+        assert_eq!(inside.store, OsString::from("redis://u:pw@m"));
     }
 }

@@ -1,6 +1,8 @@
-//! `tenure __exec PARENT FRONT CMD...`: the last step before the command itself runs, in its own process.
+//! `tenure __exec PARENT FRONT CMD...`: the last step before the command itself runs, in its own
+//! process.
 //!
-//! Only a process can ask for its own parent-death signal, so the child starts as this, asks, and becomes the command.
+//! Only a process can ask for its own parent-death signal, so the child starts as this, asks, and
+//! becomes the command.
 
 use std::env::ArgsOs;
 use std::ffi::{OsStr, OsString};
@@ -11,9 +13,9 @@ use std::process::Command;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::exit::{CANNOT_RUN, NOT_FOUND, USAGE, by_signal, say};
-use crate::{child, terminal};
+use crate::{myself, terminal};
 
-/// What stands in front of the command's arguments.
+/// First argument of this program when it is to become the command.
 pub(crate) const WORD: &str = "__exec";
 /// Asks for the death of a process that only its own handler keeps alive.
 pub(crate) const DIE: &str = "__die";
@@ -44,13 +46,14 @@ pub(crate) fn main(mut args: ArgsOs) -> u8 {
 
 /// Dies of the interrupt key: a shell ends a script only if what it ran did not survive the key.
 ///
-/// Away from a terminal there is no key and no such shell: returns, and whoever started us gets the exit code that is promised.
-/// Only an `exec` takes back, without `unsafe`, that we listen to the signal. Returns if that fails.
+/// Away from a terminal there is no key and no such shell: returns, and our parent gets the exit
+/// code that is promised. Only an `exec` takes back, without `unsafe`, that we listen to the
+/// signal. Returns if that fails.
 pub(crate) fn die_of_interrupt() {
     if !terminal::are_in_front() {
         return;
     }
-    let _ = child::command().arg(DIE).exec();
+    let _ = myself::command().arg(DIE).exec();
 }
 
 /// The rest of [`die_of_interrupt`].

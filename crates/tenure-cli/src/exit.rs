@@ -37,16 +37,16 @@ pub(crate) fn by_signal(n: i32) -> u8 {
 /// The end of a command that did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What the process exits with.
+    /// Exit code of the process.
     pub(crate) code: u8,
-    /// What, why and what to do; `None` where that was said before.
+    /// Message: what, why and what to do. `None` if it was printed before.
     pub(crate) text: Option<String>,
     /// The signal that ended us, if one did.
     pub(crate) signal: Option<i32>,
 }
 
 impl Failure {
-    /// A failure that is told as "what, why; fix".
+    /// A failure with a message of the form "what, why; fix".
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
         Self { code, text: Some(text.into()), signal: None }
     }
@@ -56,7 +56,7 @@ impl Failure {
         Self::new(USAGE, text)
     }
 
-    /// A failure that has been told already.
+    /// A failure whose message was printed before.
     pub(crate) fn told(code: u8) -> Self {
         Self { code, text: None, signal: None }
     }
@@ -67,7 +67,7 @@ impl Failure {
         Self { text: Some(text), ..self }
     }
 
-    /// The end by a signal, which whoever sent it knows of.
+    /// The end by a signal. Its sender knows of it.
     pub(crate) fn signalled(signal: i32) -> Self {
         Self { code: by_signal(signal), text: None, signal: Some(signal) }
     }
@@ -129,6 +129,11 @@ impl Voice {
         }
     }
 
+    /// Says it without waiting for a reader who may have stopped.
+    pub(crate) fn say_aside(self, text: impl fmt::Display) -> Aside {
+        if self >= Self::Normal { say_aside(text.to_string()) } else { Aside(None) }
+    }
+
     /// Says what a user wants to know only when asked to be verbose.
     pub(crate) fn detail(self, text: impl fmt::Display) {
         if self >= Self::Verbose {
@@ -136,7 +141,7 @@ impl Voice {
         }
     }
 
-    /// The same while the lease runs: whoever should read it may have stopped, and must not stop us.
+    /// The same while the lease runs: a reader that has stopped must not stop us.
     pub(crate) fn detail_aside(self, text: impl fmt::Display) -> Aside {
         if self >= Self::Verbose { say_aside(text.to_string()) } else { Aside(None) }
     }
@@ -145,7 +150,7 @@ impl Voice {
 /// Writes one line to stderr, in one piece.
 pub(crate) fn say(text: impl fmt::Display) {
     let line = format!("tenure: {}\n", one_line(&text.to_string()));
-    // Whoever closed our stderr does not want to know.
+    // A caller that closed our stderr does not want to know.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -153,7 +158,7 @@ pub(crate) fn say(text: impl fmt::Display) {
 #[derive(Debug)]
 pub(crate) struct Aside(Option<JoinHandle<()>>);
 
-/// Writes one line to stderr from a thread of its own: whoever should read it may have stopped.
+/// Writes one line to stderr from a thread of its own: the reader may have stopped.
 pub(crate) fn say_aside(text: String) -> Aside {
     let line = Arc::new(text);
     let theirs = Arc::clone(&line);
@@ -184,7 +189,8 @@ impl Aside {
     }
 }
 
-/// The text without anything that could break the line or drive the terminal: labels and values come from others.
+/// The text without anything that could break the line or drive the terminal: labels and values
+/// come from others.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.trim_end().chars() {

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure::{Guards, Locker, Name, Owner, ReleaseOutcome};
+use tenure::{Guards, Locker, Name, Owner, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
 
 use crate::exit::Failure;
-use crate::show::span;
 use crate::take::CLEAN_UP;
 
-/// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the background.
+/// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the
+/// background.
 pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Duration>, failure: Failure) -> Failure {
     match (left_taken(locker, guards).await, min_hold) {
         (Some(left), _) => failure.and(&left),
-        // The failure has been told already: add nothing.
+        // Its message was printed before: add nothing.
         (None, _) if failure.text.is_none() => failure,
         (None, Some(min)) if !min.is_zero() => {
-            failure.and(&format!("what was released stays taken for up to {}, as --min-hold says", span(min)))
+            failure.and(&format!("what was released stays taken for up to {}, as --min-hold says", format_duration(min)))
         }
         (None, _) => failure.and("nothing is held any more"),
     }
@@ -25,7 +25,7 @@ pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Du
 
 /// Releases, and says which names may stay taken for how long; `None` where none does.
 pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String> {
-    let lease = span(guards.lease_remaining());
+    let lease = format_duration(guards.lease_remaining());
     let tokens: Vec<_> = guards.iter().map(|guard| (guard.name().clone(), guard.token().clone())).collect();
     let (mut left, mut unheard) = (Vec::new(), Vec::new());
     for (name, release) in guards.release().await {
@@ -35,7 +35,8 @@ pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String
             Err(error) => left.push(format!("{name:?} may stay taken for up to {lease}, as it could not be released: {error}")),
         }
     }
-    // A release without an answer is repeated in the background for as long as we are there, but for a token that was given.
+    // A release without an answer is repeated in the background for as long as we are there, but
+    // for a token that was given.
     let settled = timeout(CLEAN_UP, locker.flush_releases()).await.is_ok();
     // A release in the background also ends when the store refuses it, so look at the store.
     let looks = unheard.into_iter().map(|(name, until)| {
@@ -43,7 +44,7 @@ pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String
         async move { (!settled || may_hold(locker, &name, token).await).then_some((name, until)) }
     });
     let unheard = join_all(looks).await.into_iter().flatten();
-    left.extend(unheard.map(|(name, until)| format!("{name:?} may stay taken for up to {}", span(until))));
+    left.extend(unheard.map(|(name, until)| format!("{name:?} may stay taken for up to {}", format_duration(until))));
     if left.is_empty() { None } else { Some(left.join("; ")) }
 }
 

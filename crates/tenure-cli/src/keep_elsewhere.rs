@@ -1,4 +1,4 @@
-//! What stands for the keeper where the system cannot tell that a process has ended.
+//! The keeper on a system that does not report the end of a process: there is none.
 
 use tenure::{Name, Owner, ReleaseOutcome};
 
@@ -6,7 +6,7 @@ use crate::args::Acquire;
 use crate::config::Settings;
 use crate::exit::Failure;
 
-/// What stands in front of a keeper's arguments.
+/// First argument of a keeper.
 pub(crate) const WORD: &str = "__keep";
 
 /// Says that there is none.
@@ -19,7 +19,7 @@ pub(crate) fn main(_args: std::env::ArgsOs) -> Result<u8, Failure> {
     Err(Failure::usage("__keep needs Linux"))
 }
 
-/// What came of looking for a keeper.
+/// Result of asking the keeper of a lease.
 #[derive(Debug)]
 #[allow(dead_code, reason = "there is never one here")]
 pub(crate) enum Asked {
@@ -27,7 +27,7 @@ pub(crate) enum Asked {
     Nobody,
     /// It has released the lease, or found it gone.
     Answered(ReleaseOutcome),
-    /// What is there was not asked, or gave no answer, for this reason.
+    /// The keeper was not asked; the text says why.
     Unheard(String),
 }
 

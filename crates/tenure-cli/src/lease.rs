@@ -3,35 +3,23 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
+use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, ReleaseOutcome, Share, format_duration};
 
 use crate::args::{Break, Release, Renew};
-use crate::config::Settings;
+use crate::config::{Settings, TTL};
 use crate::exit::{Failure, LOST, about, say};
 use crate::keep::{self, Asked};
-use crate::store;
-use crate::take::{TTL, lock_name};
-
-/// A locker for single steps; `None` where the store is a file that nobody has made yet.
-pub(crate) async fn open(settings: &Settings, ttl: Option<Duration>) -> Result<Option<Locker>, Failure> {
-    if store::is_missing(settings)? {
-        return Ok(None);
-    }
-    let builder = store::open(settings).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).safety_margin(Duration::ZERO);
-    let locker = builder.build().map_err(|error| match ttl {
-        None => settings.bad_ttl(error.into()),
-        Some(_) => error.into(),
-    });
-    locker.map(Some)
-}
+use crate::names::lock_name;
+use crate::store::open_existing;
+use crate::{min_hold, store};
 
 /// Renews the lease of a token.
 pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
     let (name, owner) = claim(&args.name, &args.token)?;
     let settings = Settings::load(&args.common)?;
-    let Some(locker) = open(&settings, args.ttl).await? else { return Err(not_held(&name)) };
+    let Some(locker) = open_existing(&settings, args.ttl).await? else { return Err(not_held(&name)) };
     let ttl = args.ttl.or(settings.ttl).unwrap_or(TTL);
-    let lease = lease(&locker, name.clone(), owner, ttl).await?;
+    let (lease, _) = lease(&locker, name.clone(), owner, ttl).await?;
     locker.renew(&lease).await.map_err(named(&name))?;
     settings.voice.detail(format_args!("{name:?} is renewed"));
     Ok(0)
@@ -68,9 +56,15 @@ pub(crate) async fn release(args: &Release) -> Result<u8, Failure> {
 }
 
 async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Result<ReleaseOutcome, Failure> {
-    let Some(locker) = open(settings, None).await? else { return Ok(ReleaseOutcome::WasLost) };
-    let lease = lease(&locker, name.clone(), owner, TTL).await?;
-    locker.release(&lease).await.map_err(named(name))
+    let Some(locker) = open_existing(settings, None).await? else { return Ok(ReleaseOutcome::WasLost) };
+    let (lease, age) = lease(&locker, name.clone(), owner, TTL).await?;
+    // A store that does not tell the age keeps the name taken for too long rather than too short a
+    // time.
+    let linger = min_hold::of(&lease.owner).map_or(Duration::ZERO, |min| min.saturating_sub(age.unwrap_or_default()));
+    if !linger.is_zero() {
+        settings.voice.detail(format_args!("{name:?} stays taken for {}, as --min-hold says", format_duration(linger)));
+    }
+    locker.release_lingering(&lease, linger).await.map_err(named(name))
 }
 
 /// Makes an error one that names the lock.
@@ -83,17 +77,17 @@ fn not_held(name: &Name) -> Failure {
     Failure::new(LOST, format!("{what}; what was done since may have overlapped with another holder"))
 }
 
-/// Takes the name from whoever is shown to hold it.
+/// Takes the name from its holders.
 pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
     const NOTHING_HELD: u8 = 1;
     let name = lock_name(&args.name)?;
     let settings = Settings::load(&args.common)?;
-    let broken = match open(&settings, None).await? {
+    let broken = match open_existing(&settings, None).await? {
         Some(locker) => break_all(&locker, &name, &settings).await?,
         None => false,
     };
     if !broken {
-        settings.voice.say(format_args!("nothing is broken: {name:?} is not held"));
+        settings.voice.say(format_args!("nothing is broken: {name:?} is not held in {}", store::shown(&settings)));
     }
     Ok(if broken { 0 } else { NOTHING_HELD })
 }
@@ -110,13 +104,13 @@ async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<
                 let told = match holder.owner.label() {
                     _ if holder.owner.lingers_after().is_some() => "",
                     Some(_) => "; that holder learns it at its next renewal",
-                    None => "; it looks like another client's lock, which is not told",
+                    None => "; it looks like another client's lock, and that client is not notified",
                 };
                 say(format_args!("{name:?} is broken; it was held by {holder}{told}"));
                 broken = true;
             }
             _ => {
-                settings.voice.say(format_args!("{name:?} changed hands meanwhile; look again with `tenure show`"));
+                settings.voice.say(format_args!("{name:?} changed hands meanwhile; see `tenure show`"));
             }
         }
     }
@@ -131,11 +125,13 @@ fn claim(name: &OsStr, token: &str) -> Result<(Name, Owner), Failure> {
     Ok((lock_name(name)?, owner))
 }
 
-/// The lease of a token. Its kind is what is found at the name, so that it need not be said again.
-async fn lease(locker: &Locker, name: Name, owner: Owner, ttl: Duration) -> Result<Lease, Failure> {
+/// The lease of a token, and how long it is held, if the store tells. Its kind is what is found at
+/// the name, so that it need not be said again.
+async fn lease(locker: &Locker, name: Name, owner: Owner, ttl: Duration) -> Result<(Lease, Option<Duration>), Failure> {
     let entry = locker.inspect(&name).await.map_err(named(&name))?;
     let holders = entry.map(|entry| entry.holders).unwrap_or_default();
-    let holder = holders.iter().find(|holder| holder.owner == owner).or(holders.first());
-    let share = holder.map_or(Share::MUTEX, |holder| holder.share);
-    Ok(Lease::new(name, owner, share, ttl))
+    let found = holders.iter().find(|holder| holder.owner == owner);
+    let share = found.or(holders.first()).map_or(Share::MUTEX, |holder| holder.share);
+    let age = found.and_then(|holder| holder.age);
+    Ok((Lease::new(name, owner, share, ttl), age))
 }

@@ -1,43 +1,109 @@
 //! `tenure show`: who holds what.
 
-use std::io::{Write, stdout};
+use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::{Entry, Holder, Kind, Share};
+use tenure::{BootTime, Entry, Holder, Kind, Locker, Name, Share, format_duration};
+use tokio::time::sleep;
 
 use crate::args::{Output, Show};
 use crate::config::Settings;
-use crate::exit::{DAMAGED, Failure};
-use crate::lease::open;
-use crate::take::lock_name;
+use crate::exit::{Failure, NOT_ACQUIRED, Voice};
+use crate::names::lock_name;
+pub(crate) use crate::output::print;
+use crate::{min_hold, store};
+
+/// Exit code of `--check` for a name that is free.
+const FREE: u8 = 1;
+/// How often a name is looked at whose end is waited for. No store tells one who only looks.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a search of the whole store is silent.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Prints the holders of one name, or of all.
 pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
     let name = args.name.as_deref().map(lock_name).transpose()?;
     let settings = Settings::load(&args.common)?;
-    let mut entries = match (open(&settings, None).await?, &name) {
+    let locker = store::open_existing(&settings, None).await?;
+    let mut entries = match (&locker, &name) {
         (None, _) => Vec::new(),
-        (Some(locker), Some(name)) => locker.inspect(name).await?.into_iter().collect(),
-        (Some(locker), None) => locker.list().await?,
+        (Some(locker), Some(name)) => look(locker, name, args).await?.into_iter().collect(),
+        (Some(locker), None) => everything(locker, settings.voice).await?,
     };
+    if args.check {
+        return Ok(if entries.is_empty() { FREE } else { 0 });
+    }
+    entries.retain(|entry| args.matching.as_deref().is_none_or(|pattern| matches(pattern, entry.name.as_str())));
     entries.sort_by(|a, b| a.name.cmp(&b.name));
+    let all = entries.len();
+    entries.truncate(args.limit.unwrap_or(all));
     match args.output {
         Output::Json => print(&format!("{}\n", entries.iter().map(to_json).collect::<Value>()))?,
-        Output::Text if entries.is_empty() => match name {
-            Some(name) => settings.voice.say(format_args!("{name:?} is free")),
-            None => settings.voice.say("nothing of ours is held"),
-        },
-        Output::Text => print(&table(&entries))?,
+        Output::Text => {
+            say_which(&settings, name.as_ref(), entries.len(), all);
+            if !entries.is_empty() {
+                print(&text(&entries, columns()))?;
+            }
+        }
     }
-    Ok(0)
+    Ok(if args.waits() && !entries.is_empty() { NOT_ACQUIRED } else { 0 })
 }
 
-/// Writes the result of a command to stdout.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut out = stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| Failure::new(DAMAGED, format!("the result cannot be written to stdout, {e}; give it a place to go")))
+/// Names the store, and says what is left out.
+fn say_which(settings: &Settings, name: Option<&Name>, shown: usize, all: usize) {
+    let (voice, store) = (settings.voice, store::shown(settings));
+    match name {
+        Some(name) if shown == 0 => voice.say(format_args!("{name:?} is free in {store}")),
+        None if shown == 0 => voice.say(format_args!("nothing of ours is held in {store}")),
+        _ if shown < all => voice.say(format_args!("{shown} of {all} names in {store}")),
+        _ => voice.detail(format_args!("the locks in {store}")),
+    }
+}
+
+/// Returns the entry of a name: at once, or when it is free or the wait is over.
+async fn look(locker: &Locker, name: &Name, args: &Show) -> Result<Option<Entry>, Failure> {
+    let started = BootTime::now();
+    loop {
+        let entry = locker.inspect(name).await?.filter(|entry| !args.waits() || !entry.holders.is_empty());
+        let left = args.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(BootTime::now().since(started)));
+        let Some(held) = entry.as_ref().filter(|_| args.waits() && !left.is_zero()) else { return Ok(entry) };
+        let ends = held.holders.iter().filter_map(|holder| holder.ttl).min().unwrap_or(LOOK);
+        sleep(LOOK.min(left).min(ends + Duration::from_millis(1))).await;
+    }
+}
+
+/// Every name of the store. It takes as long as the store is large.
+async fn everything(locker: &Locker, voice: Voice) -> Result<Vec<Entry>, Failure> {
+    let mut list = std::pin::pin!(locker.list());
+    let told = tokio::select! {
+        entries = &mut list => return Ok(entries?),
+        () = sleep(SILENCE) => voice.say_aside("every key of the store is looked at; a NAME, or a prefix= of the store, is faster"),
+    };
+    drop(told);
+    Ok(list.await?)
+}
+
+/// Whether a name is like a pattern: `*` is any text, `?` any character.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut pattern = pattern.chars();
+    match pattern.next() {
+        None => name.is_empty(),
+        Some('*') => {
+            let rest = pattern.as_str();
+            name.char_indices().any(|(at, _)| matches(rest, &name[at..])) || matches(rest, "")
+        }
+        Some(c) => {
+            let mut name = name.chars();
+            name.next().is_some_and(|n| c == '?' || c == n) && matches(pattern.as_str(), name.as_str())
+        }
+    }
+}
+
+/// Width of the terminal that is written to.
+fn columns() -> Option<usize> {
+    let size = stdout().is_terminal().then(|| rustix::termios::tcgetwinsize(stdout()).ok()).flatten();
+    size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 fn to_json(entry: &Entry) -> Value {
@@ -45,13 +111,18 @@ fn to_json(entry: &Entry) -> Value {
         json!({
             "owner": holder.owner.to_string(),
             "fence": holder.fence.map(|fence| fence.to_string()),
-            "ttl_ms": holder.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+            "ttl_ms": holder.ttl.map(millis),
+            "held_for_ms": holder.age.map(millis),
             "shared": !holder.share.is_exclusive(),
             "permits": permits(holder.share),
         })
     });
     let kind = kind(entry.holders.first().map_or(Share::MUTEX, |holder| holder.share));
     json!({ "name": entry.name, "kind": kind, "holders": holders.collect::<Value>(), "waiters": entry.waiters })
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn kind(share: Share) -> &'static str {
@@ -75,10 +146,18 @@ fn held_as(share: Share) -> String {
     }
 }
 
-fn table(entries: &[Entry]) -> String {
-    let head = ["NAME", "HOLDER", "KIND", "FENCE", "AGE", "TTL", "WAITERS"].map(String::from);
-    let rows = entries.iter().flat_map(|entry| entry.holders.iter().map(|holder| row(entry, holder)));
-    let rows: Vec<[String; 7]> = std::iter::once(head).chain(rows).collect();
+const HEAD: [&str; 7] = ["NAME", "HOLDER", "KIND", "FENCE", "AGE", "TTL", "WAITERS"];
+
+/// The entries as a table, or one below the other if that is too wide.
+fn text(entries: &[Entry], columns: Option<usize>) -> String {
+    let rows: Vec<_> = entries.iter().flat_map(|entry| entry.holders.iter().map(|holder| row(entry, holder))).collect();
+    let table = table(&rows);
+    let widest = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    if columns.is_some_and(|columns| widest > columns) { stacked(&rows) } else { table }
+}
+
+fn table(rows: &[[String; 7]]) -> String {
+    let rows: Vec<_> = std::iter::once(HEAD.map(String::from)).chain(rows.iter().cloned()).collect();
     let mut text = String::new();
     for row in &rows {
         for (column, cell) in row.iter().enumerate() {
@@ -92,16 +171,26 @@ fn table(entries: &[Entry]) -> String {
     text
 }
 
+fn stacked(rows: &[[String; 7]]) -> String {
+    let one = |[name, holder, kind, fence, age, ttl, waiters]: &[String; 7]| {
+        format!("{name}\n  holder {holder}\n  {kind}, fence {fence}, age {age}, ttl {ttl}, waiters {waiters}\n")
+    };
+    rows.iter().map(one).collect()
+}
+
 fn row(entry: &Entry, holder: &Holder) -> [String; 7] {
-    let owner = match holder.owner.label() {
+    let gone = holder.owner.lingers_after();
+    let owner = match gone.as_ref().unwrap_or(&holder.owner).label().map(min_hold::without) {
         Some("") => "(no label)".to_owned(),
         Some(label) => label.to_owned(),
         None => holder.owner.to_string(),
     };
+    // Nobody holds it: it is kept taken for the rest of a shortest hold, or for a linger.
+    let owner = if gone.is_some() { format!("nobody (after {owner})") } else { owner };
     let shown = |cell: &str| cell.chars().flat_map(printable).collect();
     let dash = || "-".to_owned();
-    let age = holder.age.map_or_else(dash, span);
-    let ttl = holder.ttl.map_or_else(|| "none".to_owned(), span);
+    let age = holder.age.map_or_else(dash, format_duration);
+    let ttl = holder.ttl.map_or_else(|| "none".to_owned(), format_duration);
     let fence = holder.fence.map_or_else(dash, |fence| fence.to_string());
     [shown(entry.name.as_str()), shown(&owner), held_as(holder.share), fence, age, ttl, entry.waiters.to_string()]
 }
@@ -109,18 +198,6 @@ fn row(entry: &Entry, holder: &Holder) -> [String; 7] {
 /// Values come from others and must not drive the terminal.
 fn printable(c: char) -> Vec<char> {
     if c.is_control() { c.escape_default().collect() } else { vec![c] }
-}
-
-/// A duration for people, rounded to what matters.
-pub(crate) fn span(span: Duration) -> String {
-    let seconds = span.as_secs();
-    match seconds {
-        0 => format!("{}ms", span.as_millis()),
-        1..60 => format!("{:.1}s", span.as_secs_f64()),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
-    }
 }
 
 #[cfg(test)]
@@ -141,7 +218,7 @@ mod tests {
             "name": "invoice/42", "kind": "mutex", "waiters": 2,
             "holders": [{
                 "owner": "web.42.0123456789abcdef0123456789abcdef",
-                "fence": "3072", "ttl_ms": 29_500, "shared": false, "permits": null,
+                "fence": "3072", "ttl_ms": 29_500, "held_for_ms": 90_000, "shared": false, "permits": null,
             }],
         });
         assert_eq!(to_json(&entry()), expected);
@@ -156,7 +233,41 @@ mod tests {
     fn the_table_is_aligned() {
         let head = "NAME        HOLDER  KIND   FENCE  AGE    TTL    WAITERS\n";
         let expected = "invoice/42  web.42  mutex  3072   1m30s  29.5s  2\n";
-        assert_eq!(table(&[entry()]), format!("{head}{expected}"));
+        assert_eq!(text(&[entry()], None), format!("{head}{expected}"));
+        assert_eq!(text(&[entry()], Some(57)), format!("{head}{expected}"));
+    }
+
+    #[test]
+    fn what_is_too_wide_for_the_terminal_stands_below_one_another() {
+        let mut entry = entry();
+        entry.name = Name::new("n".repeat(70)).unwrap();
+        let shown = text(&[entry], Some(80));
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        assert_eq!(shown.lines().nth(2), Some("  mutex, fence 3072, age 1m30s, ttl 29.5s, waiters 2"));
+    }
+
+    #[test]
+    fn a_pattern_is_matched_as_a_whole() {
+        for (pattern, name, fits) in [
+            ("deploy/*", "deploy/web", true),
+            ("deploy/*", "x/deploy/web", false),
+            ("*", "", true),
+            ("*/web", "deploy/web", true),
+            ("d?ploy/*b", "deploy/web", true),
+            ("deploy", "deploy/web", false),
+            ("?", "é", true),
+            ("a*b*c", "aXbYbc", true),
+            ("a*b*c", "aXcb", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn nobody_holds_what_lingers() {
+        let mut entry = entry();
+        entry.holders[0].owner = Owner::generate("web.42+hold10000ms").unwrap().lingering();
+        assert!(text(&[entry], None).contains("  nobody (after web.42)  "));
     }
 
     #[test]
@@ -180,14 +291,6 @@ mod tests {
     fn a_foreign_value_does_not_drive_the_terminal() {
         let mut entry = entry();
         entry.holders[0].owner = Owner::from_bytes(*b"\x1b[2J.0123456789abcdef0123456789abcdef");
-        assert!(!table(&[entry]).contains('\x1b'));
-    }
-
-    #[test]
-    fn spans_are_short() {
-        let table = [(0, "0ms"), (999, "999ms"), (1500, "1.5s"), (61_000, "1m01s"), (3_700_000, "1h01m"), (90_000_000, "1d01h")];
-        for (millis, text) in table {
-            assert_eq!(span(Duration::from_millis(millis)), text);
-        }
+        assert!(!text(&[entry], None).contains('\x1b'));
     }
 }

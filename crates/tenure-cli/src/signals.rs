@@ -9,14 +9,17 @@ use nix::sys::signal::{self, SigSet};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// What is forwarded to the child, and obeyed while there is none.
+use crate::exit::{Failure, UNREACHABLE};
+
+/// Signals that are forwarded to the child, and obeyed while there is none.
 const PASSED_ON: [Signal; 6] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
 /// Signals as they arrive, instead of what they would do by themselves.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
-    /// What whoever started us had us ignore, as a mask; it stays ignored, by us and by the command.
+    /// Signals that our parent had us ignore, as a mask. They stay ignored, by us and by the
+    /// command.
     ignored: u64,
 }
 
@@ -54,17 +57,28 @@ impl Signals {
     }
 }
 
-/// Whoever started us may have blocked them, which `exec` keeps: a child that ends would never be heard of.
+/// Unblocks them. Our parent may have blocked them, which `exec` keeps: the end of a child would go
+/// unnoticed.
 fn unblock(signals: &[Signal]) {
     let signals = signals.iter().filter_map(|signal| signal::Signal::try_from(signal.as_raw()).ok());
     let _ = signals.collect::<SigSet>().thread_unblock();
 }
 
-/// The signals that whoever started us had us ignore, as a mask.
+/// Returns the signals that our parent had us ignore, as a mask.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Failure of a command that cannot receive signals, before anything was taken.
+pub(crate) fn unheard_before(error: &io::Error) -> Failure {
+    unheard(error).and("nothing was taken")
+}
+
+/// Failure of a command that cannot receive signals.
+pub(crate) fn unheard(error: &io::Error) -> Failure {
+    Failure::new(UNREACHABLE, format!("signals cannot be received, {error}"))
 }
 
 fn bit(signal: Signal) -> u64 {

@@ -3,12 +3,15 @@
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{PathBuf, absolute};
+use std::path::{Path, PathBuf, absolute};
+use std::time::Duration;
 
+use nix::unistd::Group;
 use tenure::{Locker, LockerBuilder};
+use tenure_sql::{SqliteStore, sqlite};
 
-use crate::config::{Settings, Source};
-use crate::exit::Failure;
+use crate::config::{Settings, Source, TTL, without_password};
+use crate::exit::{DAMAGED, Failure};
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss:// and redis+unix:// (or valkey for redis)";
 const PLANNED: [&str; 13] = [
@@ -29,9 +32,30 @@ const PLANNED: [&str; 13] = [
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
-    Sqlite(PathBuf),
+enum Location {
+    Sqlite(LockFile),
     Redis(String),
+}
+
+/// A lock file, and for whom it is made.
+#[derive(Debug, PartialEq, Eq)]
+struct LockFile {
+    path: PathBuf,
+    mode: Option<u32>,
+    group: Option<String>,
+}
+
+impl LockFile {
+    fn open(self) -> Result<SqliteStore, Failure> {
+        let mut options = sqlite::Options::new(self.path);
+        if let Some(mode) = self.mode {
+            options = options.mode(mode);
+        }
+        if let Some(group) = &self.group {
+            options = options.group(group_number(group)?);
+        }
+        Ok(options.open()?)
+    }
 }
 
 /// Opens the store; its first contact is made here.
@@ -39,38 +63,82 @@ pub(crate) async fn open(settings: &Settings) -> Result<LockerBuilder, Failure> 
     contact(settings).await.map_err(|failure| settings.bad_store(failure))
 }
 
-/// Whether the store is a file that does not exist: nothing is held there, and looking must not create it.
-pub(crate) fn is_missing(settings: &Settings) -> Result<bool, Failure> {
-    let place = place(&settings.store).and_then(|place| checked(place, settings.store_from));
-    match place.map_err(|failure| settings.bad_store(failure))? {
-        Place::Sqlite(path) => Ok(path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
-        Place::Redis(_) => Ok(false),
+/// A locker for single steps; `None` if the store is a file that nobody has made yet.
+pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) -> Result<Option<Locker>, Failure> {
+    if is_missing(settings)? {
+        return Ok(None);
+    }
+    let builder = open(settings).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).safety_margin(Duration::ZERO);
+    let locker = builder.build().map_err(|error| match ttl {
+        None => settings.bad_ttl(error.into()),
+        Some(_) => error.into(),
+    });
+    locker.map(Some)
+}
+
+/// Whether the store is a file that does not exist: nothing is held there, and looking must not
+/// create it.
+fn is_missing(settings: &Settings) -> Result<bool, Failure> {
+    let location = location(&settings.store).and_then(|place| checked(place, settings.store_from));
+    match location.map_err(|failure| settings.bad_store(failure))? {
+        Location::Sqlite(file) => Ok(file.path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
+        Location::Redis(_) => Ok(false),
     }
 }
 
-/// What tells this store from others on this machine.
+/// Identity of this store among others of this machine.
 pub(crate) fn identity(settings: &Settings) -> OsString {
-    match place(&settings.store) {
-        Ok(Place::Sqlite(path)) => absolute(&path).unwrap_or(path).into(),
+    match location(&settings.store) {
+        Ok(Location::Sqlite(LockFile { path, .. })) => absolute(&path).unwrap_or(path).into(),
         _ => settings.store.clone(),
     }
 }
 
-/// A relative path that is not written for the moment means another file wherever it is used, and two files exclude nobody.
-fn checked(place: Place, from: Source) -> Result<Place, Failure> {
-    match &place {
-        Place::Sqlite(path) if path.is_relative() && from != Source::Flag => Err(Failure::usage(format!(
-            "the path {:?} is relative, so it would be another file in every directory; write an absolute path, sqlite:/...",
-            path.display()
-        ))),
+/// The store for a command that runs under the lock: the same from any directory, and without a
+/// password.
+pub(crate) fn for_child(settings: &Settings) -> OsString {
+    let Ok(Location::Sqlite(LockFile { path, .. })) = location(&settings.store) else { return without_password(&settings.store) };
+    let parameters = settings.store.as_bytes().iter().position(|b| *b == b'?').map(|at| &settings.store.as_bytes()[at..]);
+    let path = absolute(&path).unwrap_or(path);
+    OsString::from_vec([b"sqlite:", path.as_os_str().as_bytes(), parameters.unwrap_or_default()].concat())
+}
+
+/// The store in words, for messages.
+pub(crate) fn shown(settings: &Settings) -> String {
+    let store = for_child(settings);
+    match settings.store_from {
+        Source::Default => format!("{}, the file of this user alone", store.display()),
+        _ => store.display().to_string(),
+    }
+}
+
+/// Refuses a lock file that is hardly the one that was meant.
+fn checked(place: Location, from: Source) -> Result<Location, Failure> {
+    let Location::Sqlite(LockFile { path, .. }) = &place else { return Ok(place) };
+    if path.is_relative() && from != Source::Flag {
+        // It would be another file in every directory, and two files exclude nobody.
+        let what = format!("the path {:?} is relative, so it would be another file in every directory", path.display());
+        return Err(Failure::usage(format!("{what}; write an absolute path, sqlite:/...")));
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match parent {
+        // Only that of the default is made: a mistyped one would exclude nobody.
+        Some(parent) if from != Source::Default && is_not_there(parent) => {
+            let what = format!("the lock file {} cannot be used: there is no directory {}", path.display(), parent.display());
+            Err(Failure::new(DAMAGED, format!("{what}; correct the path, or make it: mkdir -p {}", parent.display())))
+        }
         _ => Ok(place),
     }
 }
 
+fn is_not_there(path: &Path) -> bool {
+    path.metadata().is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+}
+
 async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
-    match checked(place(&settings.store)?, settings.store_from)? {
-        Place::Sqlite(path) => Ok(Locker::builder(tenure_sql::sqlite::open(&path)?)),
-        Place::Redis(url) => {
+    match checked(location(&settings.store)?, settings.store_from)? {
+        Location::Sqlite(file) => Ok(Locker::builder(file.open()?)),
+        Location::Redis(url) => {
             let mut options = tenure_redis::Options::parse(&url)?;
             if let Some(username) = &settings.username {
                 options = options.username(username);
@@ -84,13 +152,13 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
 }
 
 /// Reads the part of the URL that says which store it is.
-fn place(url: &OsStr) -> Result<Place, Failure> {
+fn location(url: &OsStr) -> Result<Location, Failure> {
     let (scheme, rest) = split(url)?;
     match &*scheme {
-        "sqlite" => sqlite(rest),
+        "sqlite" => lock_file(rest),
         "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
             let text = url.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; escape other bytes as %XX"))?;
-            Ok(Place::Redis(text.to_owned()))
+            Ok(Location::Redis(text.to_owned()))
         }
         "memory" => Err(Failure::usage(format!("memory: keeps locks inside one process, which excludes nobody; {SPOKEN}"))),
         planned if PLANNED.contains(&planned) => {
@@ -114,41 +182,70 @@ fn split(url: &OsStr) -> Result<(String, &OsStr), Failure> {
     }
 }
 
-fn sqlite(rest: &OsStr) -> Result<Place, Failure> {
+fn lock_file(rest: &OsStr) -> Result<Location, Failure> {
     let bytes = rest.as_bytes();
     let bytes = bytes.strip_prefix(b"//").unwrap_or(bytes);
     let mut parts = bytes.splitn(2, |b| *b == b'?');
     let path = parts.next().unwrap_or_default();
     let parameters = String::from_utf8_lossy(parts.next().unwrap_or_default());
-    for parameter in parameters.split('&').filter(|p| !p.is_empty()) {
+    let path = match path {
+        b"" => return Err(Failure::usage("sqlite: names no file; write e.g. sqlite:/var/lib/tenure/locks.db")),
+        b":memory:" => {
+            return Err(Failure::usage("sqlite::memory: would exclude nobody; name a file that all processes share"));
+        }
+        path => PathBuf::from(OsString::from_vec(path.to_vec())),
+    };
+    let mut file = LockFile { path, mode: None, group: None };
+    for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
         let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        if (key, value) != ("scheme", "native") {
-            return Err(Failure::usage(format!("{key}= is no parameter of a sqlite: store; it takes none, leave it out")));
+        match (key, value) {
+            ("scheme", "native") => {}
+            ("mode", mode) => file.mode = Some(octal(mode)?),
+            ("group", group) => file.group = Some(group.to_owned()),
+            _ => {
+                return Err(Failure::usage(format!("{key}= is no parameter of a sqlite: store; it takes mode= and group=")));
+            }
         }
     }
-    match path {
-        b"" => Err(Failure::usage("sqlite: names no file; write e.g. sqlite:/var/lib/tenure/locks.db")),
-        b":memory:" => Err(Failure::usage("sqlite::memory: would exclude nobody; name a file that all processes share")),
-        path => Ok(Place::Sqlite(PathBuf::from(OsString::from_vec(path.to_vec())))),
-    }
+    Ok(Location::Sqlite(file))
+}
+
+fn octal(mode: &str) -> Result<u32, Failure> {
+    let bad = |_| Failure::usage(format!("mode={mode} is no mode of a file; write e.g. mode=0660"));
+    u32::from_str_radix(mode, 8).map_err(bad)
+}
+
+/// The number of a group that is given by that or by its name.
+fn group_number(group: &str) -> Result<u32, Failure> {
+    let named = || Group::from_name(group).ok().flatten().map(|group| group.gid.as_raw());
+    group.parse().ok().or_else(named).ok_or_else(|| {
+        Failure::usage(format!(
+            "group={group} of the store is no group of this machine; see `getent group`, or make it with groupadd"
+        ))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<Place, String> {
-        place(OsStr::new(url)).map_err(|failure| failure.text.unwrap())
+    fn parse(url: &str) -> Result<Location, String> {
+        location(OsStr::new(url)).map_err(|failure| failure.text.unwrap())
+    }
+
+    fn file(path: &str, mode: Option<u32>, group: Option<&str>) -> Location {
+        Location::Sqlite(LockFile { path: path.into(), mode, group: group.map(String::from) })
     }
 
     #[test]
     fn files_and_servers() {
         for url in ["sqlite:/a/b.db", "sqlite:///a/b.db", "sqlite:/a/b.db?scheme=native", "SQLITE:/a/b.db"] {
-            assert_eq!(parse(url), Ok(Place::Sqlite("/a/b.db".into())), "{url}");
+            assert_eq!(parse(url), Ok(file("/a/b.db", None, None)), "{url}");
         }
-        assert_eq!(parse("sqlite:b.db"), Ok(Place::Sqlite("b.db".into())));
+        assert_eq!(parse("sqlite:b.db"), Ok(file("b.db", None, None)));
+        assert_eq!(parse("sqlite:/b.db?mode=0660&group=www"), Ok(file("/b.db", Some(0o660), Some("www"))));
         for url in ["redis://h", "rediss://h", "valkey://h", "redis+unix:///run/r"] {
-            assert_eq!(parse(url), Ok(Place::Redis(url.into())));
+            assert_eq!(parse(url), Ok(Location::Redis(url.into())));
         }
     }
 
@@ -163,6 +260,7 @@ mod tests {
             ("sqlite:", "names no file"),
             ("sqlite::memory:", "exclude nobody"),
             ("sqlite:x?cache=shared", "cache= is no parameter"),
+            ("sqlite:x?mode=rw", "mode=rw is no mode"),
             ("sqlite:x?scheme=getset", "scheme= is no parameter"),
         ];
         for (url, why) in table {

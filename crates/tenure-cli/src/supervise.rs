@@ -4,13 +4,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process};
-use tenure::{BootClock, BootTime, Clock, EndReason, Guards, Name};
+use tenure::{BootClock, BootTime, Clock, EndReason, Guards, Name, format_duration};
 use tokio::time::sleep;
 
 use crate::child::{Change, Child};
 use crate::exec;
 use crate::exit::{Voice, say_aside};
-use crate::show::span;
 use crate::signals::Signals;
 use crate::terminal::{self, Terminal};
 
@@ -20,7 +19,8 @@ const STOPPING: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(5);
 /// Left between the KILL and the end of the lease when we are late.
 const MARGIN: Duration = Duration::from_millis(50);
-/// How long after the KILL we go on looking: what the kernel cannot end by then, nothing we do will.
+/// How long after the KILL we go on looking: what the kernel cannot end by then, nothing we do
+/// will.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// How a watch ended.
@@ -37,9 +37,10 @@ pub(crate) enum End {
 pub(crate) enum Interrupt {
     /// It died of something else, or not at all.
     Nobody,
-    /// We alone: whoever else ought to hear of it has.
+    /// We alone: the others have had it.
     Us,
-    /// The larger job that we are a part of: the terminal sent the key to the command's group alone.
+    /// The larger job that we are a part of: the terminal sent the key to the command's group
+    /// alone.
     Job,
 }
 
@@ -63,6 +64,8 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) terminal: Terminal,
     kill_after: Duration,
     voice: Voice,
+    /// Why a lease runs out that nobody renews.
+    pub(crate) unrenewed: Option<&'static str>,
     /// When to stop a group that was asked to stop itself.
     stop_at: Option<BootTime>,
     /// A TSTP that we sent to our own group, and that arrives here as well.
@@ -75,7 +78,18 @@ pub(crate) struct Supervisor<'a> {
 
 impl<'a> Supervisor<'a> {
     pub(crate) fn new(guards: &'a Guards, child: Child, terminal: Terminal, kill_after: Duration, voice: Voice) -> Self {
-        Self { guards, child, terminal, kill_after, voice, stop_at: None, echo: false, woken: false, interrupted: false }
+        Self {
+            guards,
+            child,
+            terminal,
+            kill_after,
+            voice,
+            unrenewed: None,
+            stop_at: None,
+            echo: false,
+            woken: false,
+            interrupted: false,
+        }
     }
 
     /// Watches until the command has ended, or has been ended because the lock was lost.
@@ -123,7 +137,8 @@ impl<'a> Supervisor<'a> {
                 self.stop_at = Some(BootTime::now() + STOPPING);
                 self.child.signal(Signal::TSTP);
             }
-            // What woke us from a stop of our own was obeyed at once; obeyed again it would undo the next stop.
+            // What woke us from a stop of our own was obeyed at once; obeyed again it would undo
+            // the next stop.
             Signal::CONT if std::mem::take(&mut self.woken) => {}
             Signal::CONT => self.resume(false),
             _ => {
@@ -134,7 +149,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The command was stopped, by a key, by the terminal it wanted to use, or by somebody's signal.
+    /// The command was stopped, by a key, by the terminal it wanted to use, or by somebody's
+    /// signal.
     fn stopped(&mut self, signal: i32) {
         let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
         if wants_terminal && self.terminal.give(self.child.group()) {
@@ -145,7 +161,8 @@ impl<'a> Supervisor<'a> {
         // Any other stop is between the command and who sent it: the lease goes on.
     }
 
-    /// Stops what is left of the group, then ourselves with everything in our own group, as a shell expects it of a job.
+    /// Stops what is left of the group, then ourselves with everything in our own group, as a shell
+    /// expects it of a job.
     fn suspend(&mut self, wants_terminal: bool) {
         // A member that ignored the stop would run on with nobody to renew the lease.
         self.child.signal(Signal::STOP);
@@ -179,13 +196,16 @@ impl<'a> Supervisor<'a> {
         self.child.signal(Signal::CONT);
     }
 
-    /// TERM, then KILL, until nothing of the group is left, nor of what it started outside: the group of another tenure, say.
+    /// TERM, then KILL, until nothing of the group is left, nor of what it started outside: the
+    /// group of another tenure, say.
     async fn end_group(&mut self, name: &Name, loss: EndReason) {
         let grace = self.kill_after.min(self.guards.lease_remaining().saturating_sub(MARGIN));
         let kill_at = BootTime::now() + grace;
         self.child.signal(Signal::TERM);
-        let grace = span(grace);
-        let told = say_aside(format!("the lock {name:?} is lost: {loss}; the command gets TERM, and KILL {grace} later"));
+        let grace = format_duration(grace);
+        let unrenewed = self.unrenewed.filter(|_| loss == EndReason::Expired);
+        let why = unrenewed.map_or_else(|| loss.to_string(), String::from);
+        let told = say_aside(format!("the lock {name:?} is lost: {why}; the command gets TERM, and KILL {grace} later"));
         let obeyed = self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await;
         if !obeyed {
             self.child.signal(Signal::KILL);

@@ -1,33 +1,38 @@
 //! Taking a lock as the flags say, obeying signals meanwhile.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::ffi::OsStr;
+use std::pin::pin;
+use std::time::Duration;
 
-use tenure::{AcquireAll, Error, ErrorKind, Guard, Guards, Locker, Name, Owner, Waiting};
-use tokio::time::timeout;
+use rustix::process::Signal;
+use tenure::{AcquireAll, BootTime, Error, ErrorKind, Guards, Locker, LockerBuilder, Owner, default_label, format_duration};
+use tokio::time::{sleep, timeout};
 
 use crate::args::Taking;
-use crate::child::{Lease, Variables};
-use crate::config::Settings;
-use crate::exit::{Failure, Voice, about};
-use crate::show::span;
+use crate::config::{Settings, TTL};
+use crate::exit::{Failure, REFUSED, UNREACHABLE, about};
+use crate::names::Names;
+use crate::observer::Observer;
 use crate::signals::Signals;
-use crate::store;
+use crate::{min_hold, nested, store};
 
-/// The ttl where nothing else was said.
-pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// How long a clean-up may hold up our end.
 pub(crate) const CLEAN_UP: Duration = Duration::from_secs(1);
-/// What the end of a killed process group may take on a busy machine.
+/// Time that the end of a killed process group may take on a busy machine.
 const REAPING: Duration = Duration::from_millis(100);
+/// For how long a store that gives no answer is asked again where no `--wait` says so.
+const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// The pause before a store that gave no answer is asked again, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// How long a wait goes on before a line says for whom.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// How a lock is to be taken.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) names: Names,
     pub(crate) ttl: Duration,
-    /// Time for work to stop, of the end of the lease; `None` where nobody works on it here.
+    /// Time for work to stop, of the end of the lease; `None` if nobody works on it here.
     pub(crate) kill_after: Option<Duration>,
     pub(crate) renews: bool,
     pub(crate) taking: &'a Taking,
@@ -51,42 +56,95 @@ impl<'a> Plan<'a> {
 
     /// Opens the store and takes the lock, unless a signal ends the wait.
     pub(crate) async fn take(&self, signals: &mut Signals) -> Result<(Locker, Guards), Failure> {
+        let started = BootTime::now();
         let locker = tokio::select! {
             biased;
             signal = signals.next() => return Err(self.interrupted(signal)),
-            builder = store::open(self.settings) => {
-                let builder = builder?.ttl(self.ttl).safety_margin(self.guard());
-                let builder = match self.label() {
-                    Some(label) => builder.label(valid(label)?),
-                    None => builder,
-                };
-                builder.build().map_err(|error| self.bad_ttl(error.into()))?
+            locker = self.locker(started) => locker?,
+        };
+        let guards = self.take_on(&locker, started, signals).await?;
+        Ok((locker, guards))
+    }
+
+    /// Opens the store and waits for its first answer.
+    pub(crate) async fn locker(&self, started: BootTime) -> Result<Locker, Failure> {
+        let builder = self.contact(started).await?.ttl(self.ttl).safety_margin(self.safety_margin());
+        let builder = match self.label() {
+            Some(label) => builder.label(valid(&label)?),
+            None => builder,
+        };
+        let locker = builder.build().map_err(|error| self.bad_ttl(error.into()))?;
+        nested::check(&locker, &self.names, self.taking.kind.share()).await?;
+        Ok(locker)
+    }
+
+    /// Opens the store. One that gives no answer is asked again: at boot, a command may come before
+    /// its server.
+    async fn contact(&self, started: BootTime) -> Result<LockerBuilder, Failure> {
+        let limit = self.wait().unwrap_or(FIRST_CONTACT);
+        let mut pause = PAUSE.0;
+        loop {
+            let left = limit.saturating_sub(BootTime::now().since(started));
+            // One operation longer than the wait, and without one as long as an answer may take.
+            let patience = if limit.is_zero() { FIRST_CONTACT } else { left + PAUSE.1 };
+            let opened = match timeout(patience, store::open(self.settings)).await {
+                Ok(Err(failure)) if failure.code == UNREACHABLE => failure,
+                Ok(opened) => return opened,
+                Err(_) => Failure::new(UNREACHABLE, format!("the store gave no answer within {}", format_duration(limit))),
+            };
+            let left = limit.saturating_sub(BootTime::now().since(started));
+            if left.is_zero() {
+                return Err(opened);
             }
-        };
-        let acquire = self.acquire(&locker)?;
-        let ended = tokio::select! {
-            biased;
-            signal = signals.next() => Err(self.interrupted(signal)),
-            guards = acquire.acquire() => guards.map_err(|error| self.not_acquired(error)),
-        };
-        match ended {
-            Ok(guards) => Ok((locker, guards)),
-            // What the dropped wait may have taken is given up before we are gone.
-            Err(failure) => match timeout(CLEAN_UP, locker.flush_releases()).await {
-                Ok(()) => Err(failure),
-                Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, span(self.ttl)))),
-            },
+            if pause == PAUSE.0 {
+                let why = opened.text.unwrap_or_default();
+                drop(self.settings.voice.say_aside(format_args!("{why}; trying again for {}", format_duration(left))));
+            }
+            sleep(pause.min(left)).await;
+            pause = (pause * 2).min(PAUSE.1);
         }
     }
 
-    fn acquire(&self, locker: &Locker) -> Result<AcquireAll, Failure> {
-        let Taking { kind, wait, no_wait, max_hold, min_hold, token, .. } = self.taking;
-        let voice = self.settings.voice;
+    /// Takes the lock in a store that is open, unless a signal ends the wait that began at
+    /// `started`.
+    pub(crate) async fn take_on(&self, locker: &Locker, started: BootTime, signals: &mut Signals) -> Result<Guards, Failure> {
+        let observer = Observer::new(&self.names, self.wait(), self.settings.voice);
+        let acquire = self.acquire(locker, started, &observer)?;
+        let ended = {
+            let (mut acquiring, mut silence) = (pin!(acquire.acquire()), pin!(sleep(SILENCE)));
+            loop {
+                tokio::select! {
+                    biased;
+                    signal = signals.next() => break Err(self.interrupted(signal)),
+                    guards = &mut acquiring => match guards {
+                        Ok(guards) => break Ok(guards),
+                        Err(error) => break Err(self.not_acquired(locker, error).await),
+                    },
+                    () = &mut silence, if !silence.is_elapsed() => observer.say_who_holds(),
+                }
+            }
+        };
+        let Err(failure) = ended else { return ended };
+        // What the dropped wait may have taken is given up before we are gone.
+        match timeout(CLEAN_UP, locker.flush_releases()).await {
+            Ok(()) => Err(failure),
+            Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, format_duration(self.ttl)))),
+        }
+    }
+
+    /// How long to wait; `None` is for ever.
+    fn wait(&self) -> Option<Duration> {
+        if self.taking.no_wait { Some(Duration::ZERO) } else { self.taking.wait.or(self.settings.wait) }
+    }
+
+    fn acquire(&self, locker: &Locker, started: BootTime, observer: &Observer) -> Result<AcquireAll, Failure> {
+        let Taking { kind, max_hold, min_hold, token, .. } = self.taking;
         let Names(first, others) = &self.names;
-        let mut acquire = locker.lock(first, kind.share()).on_wait(move |waiting| tell(voice, &waiting));
-        let wait = if *no_wait { Some(Duration::ZERO) } else { wait.or(self.settings.wait) };
-        if let Some(wait) = wait {
-            acquire = acquire.wait(wait);
+        let mut acquire = locker.lock(first, kind.share()).on_wait(observer.callback());
+        if let Some(wait) = self.wait() {
+            // What is left of it, if the store had to be asked more than once.
+            let spent = BootTime::now().since(started);
+            acquire = acquire.wait(if spent < PAUSE.0 { wait } else { wait.saturating_sub(spent) });
         }
         if !self.renews {
             acquire = acquire.fixed_lease();
@@ -103,15 +161,21 @@ impl<'a> Plan<'a> {
         Ok(others.iter().fold(acquire.into(), AcquireAll::and))
     }
 
-    fn guard(&self) -> Duration {
+    fn safety_margin(&self) -> Duration {
         self.kill_after.map_or(Duration::ZERO, |kill_after| kill_after + REAPING)
     }
 
-    fn label(&self) -> Option<&str> {
-        if self.taking.no_label { Some("") } else { self.taking.label.as_deref().or(self.settings.label.as_deref()) }
+    fn label(&self) -> Option<String> {
+        let asked = self.taking.label.as_ref().or(self.settings.label.as_ref());
+        let label = if self.taking.no_label { Some(String::new()) } else { asked.cloned() };
+        match self.taking.min_hold {
+            // A lease that is left to others is released by its token alone.
+            Some(min) if self.kill_after.is_none() => Some(min_hold::note(&label.unwrap_or_else(default_label), min)),
+            _ => label,
+        }
     }
 
-    fn interrupted(&self, signal: rustix::process::Signal) -> Failure {
+    fn interrupted(&self, signal: Signal) -> Failure {
         let n = signal.as_raw();
         self.settings.voice.detail(format_args!("signal {n} ended the wait for {}", self.names));
         Failure::signalled(n)
@@ -122,7 +186,12 @@ impl<'a> Plan<'a> {
         if self.taking.ttl.is_none() { self.settings.bad_ttl(failure) } else { failure }
     }
 
-    fn not_acquired(&self, error: Error) -> Failure {
+    async fn not_acquired(&self, locker: &Locker, error: Error) -> Failure {
+        if error.kind() == ErrorKind::Mismatch
+            && let Some(failure) = self.of_another_kind(locker).await
+        {
+            return failure;
+        }
         if error.kind() != ErrorKind::TimedOut {
             return about(&self.names, error);
         }
@@ -134,6 +203,21 @@ impl<'a> Plan<'a> {
         };
         self.settings.voice.say(format_args!("{error}; {fix}"));
         Failure::told(self.taking.conflict_exit_code)
+    }
+
+    /// Says as which kind of lock a name is in use, if the store tells.
+    async fn of_another_kind(&self, locker: &Locker) -> Option<Failure> {
+        let ours = self.taking.kind.share();
+        for name in self.names.iter() {
+            let entry = locker.inspect(name).await.ok().flatten();
+            let holder = entry.and_then(|entry| entry.holders.into_iter().next());
+            if let Some(holder) = holder.filter(|holder| holder.share.capacity() != ours.capacity()) {
+                let (theirs, ours) = (holder.share.kind(), ours.kind());
+                let what = format!("{name:?} is in use as {theirs} by {holder}, and cannot be {ours} as well");
+                return Some(Failure::new(REFUSED, format!("{what}; use one kind of lock for a name")));
+            }
+        }
+        None
     }
 }
 
@@ -151,62 +235,12 @@ fn kill_after(ttl: Duration, asked: Option<Duration>, usual: Option<Duration>) -
         None => Ok(most.min(usual.unwrap_or(Duration::from_secs(5)))),
         Some(asked) if asked <= most => Ok(asked),
         Some(asked) => {
-            let (asked, most, ttl) = (span(asked), span(most), span(ttl));
+            let [asked, most, ttl] = [asked, most, ttl].map(format_duration);
             Err(Failure::usage(format!(
                 "--kill-after {asked} is more than {most}, a third of the ttl of {ttl}; raise --ttl or lower it"
             )))
         }
     }
-}
-
-/// What is to be taken: a name, and those that go with it.
-#[derive(Debug)]
-pub(crate) struct Names(Name, Vec<Name>);
-
-impl Names {
-    fn new(name: &OsStr, also: &[OsString]) -> Result<Self, Failure> {
-        Ok(Self(lock_name(name)?, also.iter().map(|name| lock_name(name)).collect::<Result<_, _>>()?))
-    }
-}
-
-impl fmt::Display for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0)?;
-        self.1.iter().try_for_each(|name| write!(f, ", {name:?}"))
-    }
-}
-
-/// A lock name from the command line.
-pub(crate) fn lock_name(name: &OsStr) -> Result<Name, Failure> {
-    let text = name
-        .to_str()
-        .ok_or_else(|| Failure::usage(format!("the lock name {} is not UTF-8; use another name", name.display())))?;
-    Ok(Name::new(text)?)
-}
-
-fn tell(voice: Voice, waiting: &Waiting<'_>) {
-    match waiting {
-        Waiting::Busy(Some(holder)) => drop(voice.detail_aside(format_args!("waiting: held by {holder}"))),
-        Waiting::Busy(None) => drop(voice.detail_aside("waiting: another holds it")),
-        Waiting::Outage(error) => voice.say(format_args!("the store does not serve us, {error}; waiting goes on")),
-        Waiting::Recovered => voice.say("the store serves us again"),
-        _ => {}
-    }
-}
-
-/// What a holder is told about each of its leases.
-pub(crate) fn variables(guards: &Guards) -> Variables {
-    let now = SystemTime::now();
-    let lease = |guard: &Guard| {
-        let since_epoch = (now + guard.lease_remaining()).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Lease {
-            name: guard.name().to_string(),
-            token: guard.token().to_string(),
-            fence: guard.fence().map(|fence| fence.to_string()),
-            expires_at: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
-        }
-    };
-    Variables(guards.iter().map(lease).collect())
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Whether a child should have the terminal from its start.
     ///
-    /// Not at the head of a pipeline: the pager behind us reads the keyboard. A child that wants the terminal all the same is
-    /// stopped by it, and gets it then.
+    /// Not at the head of a pipeline: the pager behind us reads the keyboard. A child that wants
+    /// the terminal all the same is stopped by it, and gets it then.
     pub(crate) fn is_wanted() -> bool {
         stdin().is_terminal() && !is_pipe() && is_ours(stdin())
     }
@@ -68,7 +68,8 @@ impl Terminal {
     }
 }
 
-/// From now on we may write to the terminal while the command has it, even under `stty tostop`: a stopped tenure renews nothing.
+/// From now on we may write to the terminal while the command has it, even under `stty tostop`: a
+/// stopped tenure renews nothing.
 pub(crate) fn write_from_background() {
     let mut blocked = SigSet::empty();
     blocked.add(nix::sys::signal::SIGTTOU);
@@ -101,7 +102,8 @@ fn is_continued(pid: i32, kin: impl Fn(i32) -> Option<Kin>) -> bool {
     let Some(own) = kin(pid) else { return false };
     let mut pid = own.parent;
     while let Some(ancestor) = kin(pid) {
-        // The first process of the machine is in no session of its own either, and continues nobody.
+        // The first process of the machine is in no session of its own either, and continues
+        // nobody.
         if ancestor.session != own.session || (pid, ancestor.group) == (1, 0) {
             return false;
         }
@@ -113,7 +115,8 @@ fn is_continued(pid: i32, kin: impl Fn(i32) -> Option<Kin>) -> bool {
     false
 }
 
-/// What the kernel tells of a process, as numbers: a group or a session that began outside our PID namespace is 0.
+/// Parent, group and session of a process as the kernel numbers them: a group or a session that
+/// began outside our PID namespace is 0.
 #[derive(Debug, Clone, Copy)]
 struct Kin {
     parent: i32,
@@ -137,7 +140,8 @@ pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(Kin::of(pid.as_raw_nonzero().get())?.parent)
 }
 
-/// Our own process group, if it began in our PID namespace: rustix's `getpgrp` takes that for granted.
+/// Our own process group, if it began in our PID namespace: rustix's `getpgrp` takes that for
+/// granted.
 pub(crate) fn own_group() -> Option<Pid> {
     Pid::from_raw(nix::unistd::getpgrp().as_raw())
 }

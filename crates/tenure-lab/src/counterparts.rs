@@ -1,9 +1,9 @@
-//! What becomes of tenure's own client where a specimen breaks: which rows put it into the specimen's place, in its dialect.
+//! The rows that put tenure's own client in the place of a broken lock, in its scheme.
 
-/// The rows that stand against a specimen. In those with `their` in their name it is the other side that breaks the lock as the article
-/// does, and the row shows what that costs ours.
-pub fn of(specimen: &str) -> &'static [&'static str] {
-    COUNTERPARTS.iter().find(|(id, _)| *id == specimen).map_or(&[], |(_, rows)| rows)
+/// The rows that stand against a broken lock. In those with `their` in their name it is the other
+/// side that breaks the lock as the article does, and the row shows what that costs ours.
+pub fn of(broken_lock: &str) -> &'static [&'static str] {
+    COUNTERPARTS.iter().find(|(id, _)| *id == broken_lock).map_or(&[], |(_, rows)| rows)
 }
 
 const COUNTERPARTS: &[(&str, &[&str])] = &[
@@ -48,17 +48,17 @@ mod tests {
     use crate::Kind;
 
     #[test]
-    fn each_specimen_of_an_article_on_one_redis_has_some_that_are_played() {
+    fn each_broken_lock_of_an_article_on_one_redis_has_some_that_are_played() {
         let items = crate::items();
         let scenarios: BTreeSet<&str> =
             items.iter().filter(|item| item.kind == Kind::Scenario).map(|item| item.id.as_str()).collect();
-        for specimen in items.iter().filter(|item| item.kind == Kind::Specimen && item.id.starts_with('A')) {
-            assert!(!of(&specimen.id).is_empty(), "{} has none", specimen.id);
+        for lock in items.iter().filter(|item| item.kind == Kind::BrokenLock && item.id.starts_with('A')) {
+            assert!(!of(&lock.id).is_empty(), "{} has none", lock.id);
         }
-        for (specimen, rows) in COUNTERPARTS {
-            assert!(items.iter().any(|item| item.id == *specimen), "{specimen} is no specimen");
+        for (lock, rows) in COUNTERPARTS {
+            assert!(items.iter().any(|item| item.id == *lock), "{lock} is no broken lock");
             for row in *rows {
-                assert!(scenarios.contains(row), "{row} of {specimen} is no row");
+                assert!(scenarios.contains(row), "{row} of {lock} is no row");
             }
         }
     }

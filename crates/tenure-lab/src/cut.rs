@@ -4,7 +4,8 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-/// Does `work`, and drops it when `end` comes, or at its `polls`th poll where that did not finish it.
+/// Does `work`, and drops it when `end` comes, or at its `polls`th poll where that did not finish
+/// it.
 pub(crate) async fn cut_off<T>(polls: u32, end: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut end, mut left) = (pin!(work), pin!(end), polls);
     poll_fn(|context| {

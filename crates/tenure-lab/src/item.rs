@@ -25,19 +25,19 @@ impl Lab {
 
 /// Of what kind an [`Item`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// One of tenure's stores under a fault.
     Scenario,
     /// A lock as others write it, under a fault that breaks it.
-    Specimen,
+    BrokenLock,
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Scenario => "scenario",
-            Self::Specimen => "specimen",
+            Self::BrokenLock => "broken lock",
         })
     }
 }
@@ -56,7 +56,7 @@ pub struct Item {
     pub subject: String,
     /// What is done to it, in words.
     pub fault: String,
-    /// What must survive: see GUARANTEES.md. Specimens have none.
+    /// What must survive: see GUARANTEES.md. Broken locks have none.
     pub tier: Option<u8>,
     /// What must come of it.
     pub expected: Verdict,

@@ -2,10 +2,10 @@
 //! cannot.
 //!
 //! - A **scenario** is a fault done to one of tenure's stores while real processes hold and wait; its tier says what must survive.
-//! - A **specimen** is a lock as it is written in articles and libraries, under a fault that breaks it. Its shortest
+//! - A **broken lock** is a lock as it is written in articles and libraries, under a fault that breaks it. Its shortest
 //!   counterexample is searched in a model and then played on a real server.
 //!
-//! Both write a [`History`](tenure_testkit::History) and are judged by the same checker: a specimen that is not caught says that
+//! Both write a [`History`](tenure_testkit::History) and are judged by the same checker: a broken lock that is not caught says that
 //! the checker has no teeth.
 
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
@@ -18,6 +18,7 @@
 )]
 
 pub mod bench;
+pub mod broken;
 pub mod counterparts;
 mod cut;
 pub mod explore;
@@ -27,12 +28,12 @@ pub mod report;
 pub mod run;
 pub mod scenarios;
 pub mod soak;
-pub mod specimens;
+mod tables;
 pub mod worker;
 
 pub use item::{Item, Kind, Lab, Outcome, Shown};
 
-/// Everything the lab can run: the scenarios, then the specimens.
+/// Everything the lab can run: the scenarios, then the broken locks.
 pub fn items() -> Vec<Item> {
-    scenarios::items().into_iter().chain(specimens::items()).collect()
+    scenarios::items().into_iter().chain(broken::items()).collect()
 }

@@ -1,29 +1,34 @@
 //! Models of tenure's own protocols, searched exhaustively within stated bounds.
 //!
-//! A model is every order in which clients, a server and what carries commands between them can act, under tenure's rules. A search
-//! visits each state once. What holds says how many there were; and to show that each rule is needed, and that the search would see
-//! it missing, there is a model without it, whose shortest counterexample is told as a story.
+//! A model is every order in which clients, a server and what carries commands between them can
+//! act, under tenure's rules. A search visits each state once. What holds says how many there were;
+//! and to show that each rule is needed, and that the search would see it missing, there is a model
+//! without it, whose shortest counterexample is written as a story.
 //!
-//! A client may do nothing for as long as it likes, which is its pause; what is never delivered is lost. All clocks run alike; drift
-//! and the guard are arithmetic on top.
+//! A client may do nothing for as long as it likes, which is its pause; what is never delivered is
+//! lost. All clocks run alike; drift and the safety margin are arithmetic on top.
 
-mod dialects;
 mod lease;
+mod list;
 mod promise;
+mod protocol;
 mod queue;
-mod search;
+mod rules;
+pub(crate) mod search;
+mod state;
 mod story;
 mod traffic;
 
 use std::fmt;
+use std::time::Duration;
 
 pub use promise::{Promise, Sight};
-pub use search::Searched;
 pub use story::Story;
 
-use promise::Subject;
+use protocol::Protocol;
+use search::{Found, Subject};
 
-/// Of what kind a [`Model`] is.
+/// The kind of a [`Model`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// The protocol as it stands: nothing breaks.
@@ -36,13 +41,44 @@ pub enum Expected {
 pub struct Model {
     /// Short.
     pub id: String,
-    /// What it is of, in words.
+    /// Its subject, in words.
     pub of: String,
     /// How far it goes, in words.
     pub bounds: String,
-    /// What a search must find.
+    /// The result that a search must have.
     pub expected: Expected,
     search: Box<dyn Fn() -> Searched + Send + Sync>,
+}
+
+/// The result of a search.
+#[derive(Clone, Debug)]
+pub struct Searched {
+    /// Different states that were reached.
+    pub states: usize,
+    /// Steps to the farthest of them.
+    pub depth: usize,
+    /// No state was left out: a search ends early only at a counterexample.
+    pub complete: bool,
+    /// The sights that never occurred, though they should.
+    pub missed: Vec<Sight>,
+    /// The promise that does not hold.
+    pub broken: Option<Promise>,
+    /// The shortest way to break it.
+    pub counterexample: Option<Story>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Searched {
+    /// `told` says how a promise is broken, and which it is.
+    pub(crate) fn of<S: Subject>(
+        found: Found<S>,
+        told: impl FnOnce(S::Promise, search::Path<S>, S::State) -> (Promise, Story),
+    ) -> Self {
+        let Found { states, depth, complete, missed, broken, took } = found;
+        let (broken, counterexample) = broken.map(|(promise, path, last)| told(promise, path, last)).unzip();
+        Self { states, depth, complete, missed, broken, counterexample, took }
+    }
 }
 
 impl Model {
@@ -59,9 +95,21 @@ impl Model {
         }
     }
 
-    fn new(id: &str, of: &str, bounds: String, expected: Expected, subject: impl Subject) -> Self {
-        let (id, of) = (id.to_owned(), of.to_owned());
-        Self { id, of, bounds, expected, search: Box::new(move || search::search(&subject)) }
+    /// A model whose search is this.
+    pub(crate) fn new(
+        (id, of): (&str, &str),
+        bounds: String,
+        expected: Expected,
+        search: impl Fn() -> Searched + Send + Sync + 'static,
+    ) -> Self {
+        Self { id: id.to_owned(), of: of.to_owned(), bounds, expected, search: Box::new(search) }
+    }
+
+    fn of_protocol(id: &str, of: &str, expected: Expected, protocol: Protocol) -> Self {
+        Self::new((id, of), protocol.bounds.words(), expected, move || {
+            let told = |promise, path, last| (promise, story::told(&protocol, &path, &last, promise));
+            Searched::of(search::search(&protocol), told)
+        })
     }
 }
 
@@ -71,21 +119,14 @@ impl fmt::Debug for Model {
     }
 }
 
-/// Every model, within bounds for each build: the protocols as they stand, then without each of their rules, then where they promise
-/// nothing.
+/// Every model, within bounds for each build: the protocols as they stand, then without each of
+/// their rules, then where they promise nothing.
 pub fn all() -> Vec<Model> {
-    let standing = [lease::standing(), queue::standing(), dialects::standing()];
-    let broken = [lease::without(), queue::without(), lease::holes(), queue::holes(), dialects::broken()];
-    let all = standing.into_iter().chain(broken);
-    all.flatten().collect()
+    let (standing, broken) = crate::broken::models().into_iter().partition(|model| model.expected == Expected::Holds);
+    [list::standing(), standing, list::broken(), broken].into_iter().flatten().collect()
 }
 
 /// The protocols as they stand, within bounds that take minutes and some gigabytes.
 pub fn larger() -> Vec<Model> {
-    [lease::larger(), queue::larger()].into_iter().flatten().collect()
-}
-
-/// `1 claim`, `2 claims`.
-fn counted(count: u8, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+    list::larger()
 }

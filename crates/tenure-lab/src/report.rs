@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tenure_testkit::history::timeline::{picture, wrapped};
 use tenure_testkit::history::{Finding, Verdict};
 
+use crate::broken::{Cell, controls, faults, matrix};
 use crate::models::{Expected, Model, Searched};
-use crate::specimens::{Cell, RULES, controls, faults, matrix, search};
 use crate::{Item, Kind, Outcome, counterparts};
 
 /// An outcome in words: the verdict and whether that was expected, what was done, and how to have it again.
@@ -88,7 +88,7 @@ pub fn page(outcomes: &[Outcome], models: &[(Model, Searched)]) -> String {
     let mut text = INTRODUCTION.to_owned();
     overview(&mut text, outcomes);
     scenarios(&mut text, outcomes);
-    specimens(&mut text, outcomes);
+    broken_locks(&mut text, outcomes);
     protocol(&mut text, models);
     text
 }
@@ -206,10 +206,10 @@ fn rows<'a>(text: &mut String, outcomes: impl Iterator<Item = &'a Outcome>) {
     }
 }
 
-fn specimens(text: &mut String, outcomes: &[Outcome]) {
+fn broken_locks(text: &mut String, outcomes: &[Outcome]) {
     text.push_str(BROKEN_LOCKS);
     text.push_str("| id | the lock | what happens | verdict | seed | ours in its place |\n|---|---|---|---|---|---|\n");
-    for outcome in of(outcomes, Kind::Specimen) {
+    for outcome in of(outcomes, Kind::BrokenLock) {
         let Item { id, subject, fault, because, .. } = &outcome.item;
         let because = because.map_or_else(String::new, |rule| format!(": {rule}"));
         let _ = writeln!(
@@ -223,13 +223,13 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
     }
     text.push_str("\nIn these locks, no order of steps within the bounds breaks anything:\n\n");
     for control in controls() {
-        let searched = search(&control.setting, &RULES);
-        let verdict = if searched.path.is_none() { "holds" } else { "BROKEN" };
-        let about = control.setting.scheme.about;
-        let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.fault, searched.states);
+        let searched = control.search();
+        let verdict = if searched.complete { "holds" } else { "BROKEN" };
+        let about = control.lock();
+        let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.what, searched.states);
     }
     text.push_str("\n### Their stories\n");
-    for outcome in of(outcomes, Kind::Specimen) {
+    for outcome in of(outcomes, Kind::BrokenLock) {
         let Item { id, subject, fault, .. } = &outcome.item;
         let story = outcome.shown.iter().flat_map(|shown| &shown.story).fold(String::new(), |all, line| all + line + "\n");
         let found = outcome.findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("; ");
@@ -237,10 +237,10 @@ fn specimens(text: &mut String, outcomes: &[Outcome]) {
     }
 }
 
-/// What came of the rows that put our own client in a specimen's place.
-fn ours(specimen: &str, outcomes: &[Outcome]) -> String {
+/// What came of the rows that put our own client in the place of a broken lock.
+fn ours(lock: &str, outcomes: &[Outcome]) -> String {
     let verdict = |id: &str| outcomes.iter().find(|outcome| outcome.item.id == id).map(|outcome| outcome.verdict.to_string());
-    let rows = counterparts::of(specimen).iter().map(|id| format!("`{id}` {}", verdict(id).unwrap_or_default()));
+    let rows = counterparts::of(lock).iter().map(|id| format!("`{id}` {}", verdict(id).unwrap_or_default()));
     rows.collect::<Vec<_>>().join(", ")
 }
 

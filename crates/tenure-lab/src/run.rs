@@ -77,8 +77,8 @@ fn attempt(lab: &Lab, item: &Item, seed: u64) -> Outcome {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
             let shown = RECORDER.take().map(|recorder| Shown::new(recorder.take_down()));
-            // A specimen that could not be shown has not been shown to be broken.
-            let unsure = starved.is_some() || item.kind == Kind::Specimen;
+            // A broken lock that could not be shown has not been shown to be broken.
+            let unsure = starved.is_some() || item.kind == Kind::BrokenLock;
             let verdict = if unsure { Verdict::Inconclusive } else { Verdict::Broken };
             let trouble = Some(starved.map_or_else(|| text.clone(), |starved| format!("{text} ({starved})")));
             Outcome { item: item.clone(), seed, verdict, ok: false, findings: Vec::new(), shown, trouble, took: began.elapsed() }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{bench, soak, specimens};
+use crate::{bench, broken, soak};
 
 /// Becomes the process of this role, until standard input ends.
 ///
@@ -12,9 +12,9 @@ pub fn serve(role: &[String]) -> io::Result<()> {
     match role.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["bench"] => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(bench::serve()),
         ["soak"] => soak::serve(),
-        ["specimen", id, who, scale] => {
+        ["broken-lock", id, who, scale] => {
             let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
-            specimens::play(id, who, scale)
+            broken::play(id, who, scale)
         }
         _ => tenure_testkit::worker::serve(role),
     }

@@ -42,8 +42,8 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     (r#""1" instead of "0""#, "not first and patience > 0", "the last of a thousand dead is met by the next call"),
     (r#"instead of "0""#, "till - now) or 0", "a ttl is longer than that"),
     (r#"">=" instead of ">""#, "first + #args > MOST", "numbers are kept back there that are never needed"),
-    (r#"instead of "5000""#, "local ORPHANED", "nobody notices a thousandth of a second of it"),
-    (r#"instead of "1000""#, "since + ORPHANED", "nobody notices a thousandth of a second of it"),
+    (r#"instead of "5000""#, "local WITHOUT_TTL", "nobody notices a thousandth of a second of it"),
+    (r#"instead of "1000""#, "since + WITHOUT_TTL", "nobody notices a thousandth of a second of it"),
     (r#""2" instead of "1""#, "return -1", "any number below zero is no end"),
     (r#""GETDEL""#, "local noted = redis.call('GET', beside)", "what was noted is noted again, or is of no use any more"),
     (r#""x" instead of """#, "local noted", "it begins with no value that is followed by what parts the two"),
@@ -58,11 +58,11 @@ const TESTS: &[Sight] = &[
     Sight { scripts: "", program: "redis", tests: &["conformance::"] },
     Sight { scripts: "", program: "redis", tests: &["store::"] },
     Sight { scripts: "", program: "redis", tests: &["faults::"] },
-    Sight { scripts: "plain-", program: "redis", tests: &["plain::"] },
-    Sight { scripts: "plain-", program: "redis", tests: &["store::"] },
-    Sight { scripts: "plain-", program: "redis", tests: &["dialects::set_nx::"] },
-    Sight { scripts: "stamp", program: "schemes", tests: &["stamps::"] },
-    Sight { scripts: "stamp", program: "redis", tests: &["dialects::php::", "dialects::getset::"] },
+    Sight { scripts: "set-nx-", program: "redis", tests: &["plain::"] },
+    Sight { scripts: "set-nx-", program: "redis", tests: &["store::"] },
+    Sight { scripts: "set-nx-", program: "redis", tests: &["dialects::set_nx::"] },
+    Sight { scripts: "timestamp", program: "schemes", tests: &["stamps::"] },
+    Sight { scripts: "timestamp", program: "redis", tests: &["dialects::php::", "dialects::getset::"] },
 ];
 /// A test program, or those of its tests whose names have one of these in them, and the beginning of the names of the scripts that
 /// it sees; without one, those that no other names.
@@ -152,8 +152,8 @@ fn read_scripts_at_run_time(root: &Path) {
     const BUILT_IN: &str = r#"concat!($(include_str!(concat!("scripts/", $file)), "\n"),+)"#;
     const READ: &str = r#"&*Box::leak([$(std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts/", $file))
             .expect("the script is there"), "\n".to_owned()),+].concat().into_boxed_str())"#;
-    let path = root.join("crates/tenure-redis/src/script.rs");
-    let source = fs::read_to_string(&path).expect("script.rs is where it was");
+    let path = root.join("crates/tenure-redis/src/scripts.rs");
+    let source = fs::read_to_string(&path).expect("scripts.rs is where it was");
     if source.contains(READ) {
         return;
     }

@@ -25,7 +25,7 @@ pub type At = u64;
 /// All that was seen of one run, with what was promised for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// Of the scenario or specimen.
+    /// Of the scenario or broken lock.
     pub id: String,
     /// By which the run can be made again.
     pub seed: u64,

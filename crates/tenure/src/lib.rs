@@ -49,11 +49,11 @@ mod watchdog;
 
 pub use crate::acquire::Acquire;
 pub use crate::clock::{BootClock, BootTime, Clock};
-pub use crate::duration::parse_duration;
+pub use crate::duration::{format_duration, parse_duration};
 pub use crate::error::{Error, ErrorKind};
 pub use crate::fence::Fence;
 pub use crate::guard::{Guard, ReleaseOutcome};
-pub use crate::locker::{Locker, LockerBuilder};
+pub use crate::locker::{Locker, LockerBuilder, default_label};
 pub use crate::multi::{AcquireAll, Guards};
 pub use crate::name::Name;
 pub use crate::owner::Owner;

@@ -154,7 +154,18 @@ impl Locker {
     /// # Cancel safety
     /// After a dropped future the lease may have been given up or not; it may be called again. Nothing is done in the background.
     pub async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome, Error> {
-        match self.core.limited(lease.ttl, self.core.store.release(lease, Duration::ZERO)).await? {
+        self.release_lingering(lease, Duration::ZERO).await
+    }
+
+    /// Gives up a lease as [`release`](Locker::release) does, and keeps the name taken by nobody for `linger`.
+    ///
+    /// # Errors
+    /// As [`release`](Locker::release).
+    ///
+    /// # Cancel safety
+    /// As [`release`](Locker::release).
+    pub async fn release_lingering(&self, lease: &Lease, linger: Duration) -> Result<ReleaseOutcome, Error> {
+        match self.core.limited(lease.ttl, self.core.store.release(lease, linger)).await? {
             ReleaseReply::Released => Ok(ReleaseOutcome::Released),
             ReleaseReply::NotHeld => Ok(ReleaseOutcome::WasLost),
         }
@@ -375,7 +386,8 @@ impl LockerBuilder {
     }
 }
 
-fn default_label() -> String {
+/// Label of a [`Locker`] that sets none: the host's name and the process id.
+pub fn default_label() -> String {
     let system = rustix::system::uname();
     let host = system.nodename().to_string_lossy();
     let host: String = host.chars().filter(|c| !c.is_control()).take(64).collect();

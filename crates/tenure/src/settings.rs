@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::locker::Core;
 use crate::room::Shape;
 use crate::tenure::Terms;
-use crate::{Error, ErrorKind, Holder, Name, Owner, Share};
+use crate::{Error, ErrorKind, Holder, Name, Owner, Share, format_duration};
 
 /// What a waiting acquisition meets; see [`Acquire::on_wait`].
 #[derive(Debug)]
@@ -200,8 +200,10 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub(crate) fn check_ttl(core: &Core, ttl: Duration) -> Result<(), Error> {
     let min = core.store.features().min_ttl;
     if ttl < min {
-        return Err(Error::invalid(format!("a ttl of {ttl:?} is shorter than the {min:?} this store can keep"))
-            .with_hint("use a longer ttl"));
+        let [ttl, min] = [ttl, min].map(format_duration);
+        return Err(
+            Error::invalid(format!("a ttl of {ttl} is shorter than the {min} this store can keep")).with_hint("use a longer ttl")
+        );
     }
     check_span("ttl", ttl)
 }
@@ -225,9 +227,10 @@ pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
     let needed = if terms.renews { ttl / 3 + timeout } else { timeout };
     let belief = terms.belief(ttl);
     if belief <= needed {
+        let [ttl, belief, guard, timeout, needed] = [ttl, belief, guard, timeout, needed].map(format_duration);
         let what = format!(
-            "a ttl of {ttl:?} is too short: of it {belief:?} can be believed (less clock drift and {guard:?} to stop work), \
-             and a renewal with its timeout of {timeout:?} needs {needed:?}"
+            "a ttl of {ttl} is too short: it is valid for {belief} (less clock drift and {guard} to stop work), \
+             and a renewal with its timeout of {timeout} needs {needed}"
         );
         return Err(Error::invalid(what).with_hint("use a longer ttl, a shorter operation timeout or less time to stop work"));
     }
@@ -236,7 +239,8 @@ pub(crate) fn check_terms(core: &Core, terms: &Terms) -> Result<(), Error> {
             Err(Error::invalid("a longest hold of zero allows no work").with_hint("leave max-hold out or raise it"))
         }
         Some(max) if max < terms.min_hold => {
-            let what = format!("the longest hold of {max:?} is shorter than the shortest of {:?}", terms.min_hold);
+            let [max, min] = [max, terms.min_hold].map(format_duration);
+            let what = format!("the longest hold of {max} is shorter than the shortest of {min}");
             Err(Error::invalid(what).with_hint("raise max-hold or lower min-hold"))
         }
         _ => Ok(()),

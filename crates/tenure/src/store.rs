@@ -12,7 +12,7 @@ use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
 use crate::setters::setters;
-use crate::{Error, Fence, Name, Owner, Share};
+use crate::{Error, Fence, Name, Owner, Share, format_duration};
 
 /// A place where names are held: a Redis, a file, a table.
 ///
@@ -336,13 +336,12 @@ impl fmt::Display for Holder {
             Some(label) => f.write_str(label)?,
             None => write!(f, "another client (value {:?})", self.owner.to_string())?,
         }
-        // A shorter one may be no more than how long we have looked.
-        if let Some(age) = self.age.filter(|age| *age >= Duration::from_millis(100)) {
-            write!(f, ", for {:.1}s", age.as_secs_f64())?;
+        if let Some(age) = self.age {
+            write!(f, ", for {}", format_duration(age))?;
         }
         match self.ttl {
-            Some(ttl) if gone.is_some() => write!(f, ", free in {:.1}s", ttl.as_secs_f64()),
-            Some(ttl) => write!(f, ", ending in {:.1}s unless renewed", ttl.as_secs_f64()),
+            Some(ttl) if gone.is_some() => write!(f, ", free in {}", format_duration(ttl)),
+            Some(ttl) => write!(f, ", ending in {} unless renewed", format_duration(ttl)),
             None => f.write_str(", without an expiry: it never ends by itself"),
         }
     }
@@ -463,8 +462,8 @@ mod tests {
     fn a_holder_is_told_in_words() {
         let (ours, nameless) = (Owner::generate("web-1").unwrap(), Owner::generate("").unwrap());
         for (holder, words) in [
-            (holder(&ours, Some(2_500), Some(1_000)), "web-1, for 1.0s, ending in 2.5s unless renewed"),
-            (holder(&ours, Some(2_500), Some(99)), "web-1, ending in 2.5s unless renewed"),
+            (holder(&ours, Some(2_500), Some(1_000)), "web-1, for 1s, ending in 2.5s unless renewed"),
+            (holder(&ours, Some(2_500), Some(99)), "web-1, for 99ms, ending in 2.5s unless renewed"),
             (holder(&nameless, Some(2_500), None), "an owner without a label, ending in 2.5s unless renewed"),
             (
                 holder(&Owner::from_bytes(&b"1"[..]), None, None),
@@ -472,7 +471,7 @@ mod tests {
             ),
             (
                 holder(&ours.lingering(), Some(2_500), Some(1_000)),
-                "nobody, kept taken for its shortest hold after web-1, for 1.0s, free in 2.5s",
+                "nobody, kept taken for its shortest hold after web-1, for 1s, free in 2.5s",
             ),
         ] {
             assert_eq!(holder.to_string(), words);

@@ -17,7 +17,7 @@ use crate::room::{News, Seat, Shape, Turn};
 use crate::settings::{Settings, Waiting};
 use crate::store::{AcquireReply, Busy, Enqueue, Notice, Request};
 use crate::watchdog::backoff;
-use crate::{BootTime, Error, ErrorKind, Guard, Holder, Name, Owner};
+use crate::{BootTime, Error, ErrorKind, Guard, Holder, Name, Owner, Share, format_duration};
 
 /// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
 const RECHECK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
@@ -37,8 +37,6 @@ pub(crate) struct Standing {
     heard: Option<Heard>,
     look_at: BootTime,
     holder: Option<Holder>,
-    /// Since when this holder has been seen.
-    seen: BootTime,
 }
 
 /// The last answered heartbeat of a place.
@@ -53,7 +51,7 @@ struct Heard {
 
 impl Standing {
     fn new(attempt: Attempt, contended: bool, now: BootTime) -> Self {
-        Self { attempt, contended, notices: None, heard: None, look_at: now, holder: None, seen: now }
+        Self { attempt, contended, notices: None, heard: None, look_at: now, holder: None }
     }
 }
 
@@ -273,11 +271,7 @@ impl<'a> Wait<'a> {
             (self.told, self.told_of) = (true, owner.clone());
         }
         let standing = self.standing()?;
-        if standing.holder.as_ref().map(|holder| &holder.owner) != owner.as_ref() {
-            standing.seen = now;
-        }
-        let seen = now.since(standing.seen);
-        standing.holder = busy.holder.map(|holder| Holder { age: holder.age.or(Some(seen)), ..holder });
+        standing.holder = busy.holder;
         standing.heard = busy.position.map(|_| Heard { mark: busy.grant_seq, ..heard });
         let first = !std::mem::replace(&mut standing.contended, true);
         self.tell_room(None);
@@ -418,12 +412,17 @@ impl<'a> Wait<'a> {
             return outage;
         }
         let holder = self.holder().cloned().or(news.holder);
-        let by = holder.as_ref().map_or_else(String::new, |holder| format!(" by {holder}"));
-        let waited = self.patience.unwrap_or_default();
-        let what = if waited.is_zero() {
-            format!("{:?} is held{by}", self.name)
-        } else {
-            format!("{:?} was still held{by} after {waited:?}", self.name)
+        let why = match &holder {
+            // A reader does not keep another out.
+            Some(holder) if (holder.share, self.shape.share) == (Share::READ, Share::READ) => {
+                format!("{:?} has readers, and a writer waits in front", self.name)
+            }
+            Some(holder) => format!("{:?} is held by {holder}", self.name),
+            None => format!("{:?} is held", self.name),
+        };
+        let what = match self.patience.unwrap_or_default() {
+            Duration::ZERO => why,
+            waited => format!("gave up after {}: {why}", format_duration(waited)),
         };
         Error::new(ErrorKind::TimedOut, what).held_by(holder)
     }

@@ -1,6 +1,10 @@
 //! Exit codes, and what is said with them.
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+
+use tenure_testkit::Spawned;
 
 use crate::common::{Ended, Place, assert_one_line};
 
@@ -124,8 +128,6 @@ fn a_held_name_is_75_with_label_and_age() {
     let place = Place::new();
     let held = place.output(&["acquire", "--label", "night shift", "x"]);
     assert_eq!(held.code, 0);
-    // From a tenth of a second on the age is told.
-    assert_eq!(place.output(&["run", "-w", "100ms", "x", "--", "true"]).code, 75);
     for (args, code) in [(&["-n"][..], 75), (&["-w", "0"], 75), (&["-w", "50ms"], 75), (&["-n", "-E", "0"], 0), (&["-nE9"], 9)] {
         let mut line = vec!["run"];
         line.extend(args);
@@ -133,7 +135,7 @@ fn a_held_name_is_75_with_label_and_age() {
         let ended = place.output(&line);
         assert_eq!((ended.code, ended.out.as_str()), (code, ""), "{ended:?}");
         assert_one_line(&ended);
-        assert!(ended.err.contains("night shift, for 0."), "{}", ended.err);
+        assert!(ended.err.contains("held by night shift, for "), "{}", ended.err);
     }
     assert_eq!(place.output(&["run", "-nq", "x", "--", "true"]).err, "");
 }
@@ -206,7 +208,11 @@ fn documents_are_printed() {
         assert!(place.output(&["completions", shell]).out.contains("tenure"));
     }
     assert!(place.output(&["man"]).out.contains(".TH"));
-    assert_eq!(place.output(&["man", "pages"]).code, 0);
+    assert_eq!(place.output(&["man", "--dir", "pages"]).code, 0);
+    let run = place.output(&["man", "run"]);
+    assert!(run.out.contains(".TH tenure-run") && run.out.contains("TENURE_FENCE"), "{run:?}");
+    assert!(!place.path("run").exists(), "the page of a command is no directory");
+    assert_eq!(place.output(&["man", "nothing"]).code, 64);
     assert!(place.read("pages/tenure-run.1").contains("TENURE_FENCE"));
     assert!(!place.read("pages/tenure.1").contains("__exec"));
 }
@@ -261,7 +267,121 @@ fn looking_creates_nothing() {
 #[test]
 fn help_warns_of_other_users() {
     let help = Place::new().output(&["run", "--help"]).out;
-    for taught in ["sudo tenure run", "gets TERM after this long", "during an outage"] {
+    for taught in
+        ["sudo tenure run", "gets TERM after this long", "send KILL this long after TERM", "fencing token", "lock timeout"]
+    {
         assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(taught), "{taught} is not taught");
     }
+}
+
+/// What somebody writes who knows flock(1), timeout(1) or another command is answered with ours.
+#[test]
+fn what_others_call_it_is_told_as_ours() {
+    let place = Place::new();
+    let table: &[(&[&str], &str)] = &[
+        (&["run", "--timeout", "5", "x", "--", "true"], "--wait DUR"),
+        (&["run", "--nonblock", "x", "--", "true"], "-n"),
+        (&["run", "x", "-c", "true"], "sh -c"),
+        (&["run", "x", "true"], "behind --"),
+        (&["ls"], "`tenure show`"),
+        (&["status"], "`tenure show`"),
+        (&["lock", "x"], "`tenure run`"),
+        (&["exec", "x"], "`tenure run`"),
+        (&["rnu", "x"], "`tenure run`"),
+        (&["help", "frobnicate"], "store, config, codes, words"),
+    ];
+    for (args, fix) in table {
+        let ended = place.output(args);
+        assert_eq!(ended.code, 64, "{args:?}: {ended:?}");
+        assert_one_line(&ended);
+        assert!(ended.err.contains(fix) && !ended.err.contains("'-- --timeout'"), "{args:?}: {}", ended.err);
+    }
+}
+
+#[test]
+fn durations_are_read_and_told_alike() {
+    let place = Place::new();
+    assert_eq!(place.output(&["acquire", "--ttl", "1m30s", "x"]).code, 0);
+    let held = place.output(&["run", "-w", "1s500ms", "x", "--", "true"]);
+    assert!(held.err.contains("gave up after 1.5s: \"x\" is held by ") && held.err.contains(", for "), "{}", held.err);
+    let short = place.output(&["run", "--ttl", "0.5", "--kill-after", "166ms", "y", "--", "true"]);
+    assert_eq!(short.code, 64, "{short:?}");
+    assert!(short.err.contains("a ttl of 500ms is too short") && !short.err.contains('.'), "{}", short.err);
+}
+
+/// Every command's help has its short form, and says where the rest is.
+#[test]
+fn help_is_short_and_leads_to_the_rest() {
+    let place = Place::new();
+    for command in ["run", "acquire", "renew", "release", "show", "break", "man", "completions"] {
+        let help = place.output(&[command, "--help"]).out;
+        let options: Vec<_> = help.lines().filter(|line| line.starts_with("  -h, --help")).collect();
+        assert_eq!(options.len(), 1, "{command}: {help}");
+        assert!(options[0].contains("Print help"), "the long form: {command}: {help}");
+        assert_eq!(place.output(&["help", command]).out, help, "{command}");
+    }
+    assert!(place.output(&["--help"]).out.contains("tenure help store"));
+    for (topic, words) in [
+        ("store", &["mode=", "group=", "ACL SETUSER", "TENURE_STORE"][..]),
+        ("config", &["/etc/tenure/config.toml", "password_file"]),
+        ("codes", &["75", "79", "141"]),
+        ("words", &["fencing token", "watchdog", "TTL", "lock timeout"]),
+    ] {
+        let page = place.output(&["help", topic]);
+        assert!(page.code == 0 && words.iter().all(|word| page.out.contains(word)), "{topic}: {page:?}");
+        assert!(page.out.lines().all(|line| line.chars().count() <= 81), "{topic}");
+    }
+}
+
+/// The page of the stores has every parameter that a URL takes, and none that it does not.
+#[test]
+fn the_page_of_the_stores_has_every_parameter() {
+    let page = Place::new().output(&["help", "store"]).out;
+    let before = page.match_indices('=').map(|(at, _)| page[..at].rsplit(|c: char| !c.is_ascii_lowercase() && c != '_'));
+    let told: BTreeSet<_> = before.map(|mut words| words.next().unwrap()).collect();
+    let error = tenure_redis::Options::parse("redis://h?nothing=1").unwrap_err().to_string();
+    let known = error.rsplit("known are ").next().unwrap().replace(" and ", ", ");
+    let known: BTreeSet<_> = known.split(", ").chain(["mode", "group"]).collect();
+    assert_eq!(told, known);
+}
+
+/// `head` has seen enough.
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let place = Place::new();
+    assert_eq!(place.output(&["acquire", "x"]).code, 0);
+    for command in ["help store", "man", "man run", "completions bash", "show -q", "show -o json"] {
+        // The reader is gone before anything is written.
+        let line = format!(
+            "{{ read -r _ <go; \"$TENURE\" {command} 2>said; echo $? >code; }} | {{ exec <&-; echo >go; }}; cat said code"
+        );
+        let mut shell = Command::new("bash");
+        place.settle(shell.args(["-c", &format!("rm -f go said code; mkfifo go; {line}")]));
+        let ended = Ended::from(Spawned::output(&mut shell).unwrap());
+        assert_eq!(ended.out, "141\n", "{command}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_fixed_lease_that_ends_is_not_blamed_on_the_store() {
+    let place = Place::new();
+    let ended = place.output(&["run", "--no-renew", "--ttl", "1s", "x", "--", "sleep", "60"]);
+    assert_eq!(ended.code, 79);
+    assert!(ended.err.contains("--no-renew") && !ended.err.contains("answer to its renewals"), "{}", ended.err);
+}
+
+#[test]
+fn the_log_is_what_rust_log_asks_for() {
+    let place = Place::new();
+    let mut command = place.tenure(&["run", "--store", "redis://127.0.0.1:1", "-w", "300ms", "x", "--", "true"]);
+    let quiet = Ended::from(Spawned::output(&mut command).unwrap());
+    assert!(!quiet.err.contains(" DEBUG "), "{}", quiet.err);
+    // Beside a link that leads to no directory no socket can be made, which is told to those who ask.
+    std::fs::write(place.path("x.db-wake"), "").unwrap();
+    let store = format!("sqlite:{}", place.path("x.db").display());
+    assert_eq!(place.output(&["acquire", "--store", &store, "x"]).code, 0);
+    let mut command = place.tenure(&["run", "--store", &store, "-w", "300ms", "x", "--", "true"]);
+    let loud = Ended::from(Spawned::output(command.env("RUST_LOG", "info,tenure=debug")).unwrap());
+    assert_eq!(loud.code, 75, "{loud:?}");
+    assert!(loud.err.contains("Z DEBUG tenure_sql::sqlite::wake: no socket for hand-overs"), "{}", loud.err);
 }

@@ -6,11 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tenure_testkit::{Spawned, guardian};
+use tokio::signal::unix::SignalKind;
 
 /// The longest any event is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,6 +23,7 @@ pub(crate) struct Place(tempfile::TempDir);
 impl Place {
     pub(crate) fn new() -> Self {
         guardian::watch_over_us().unwrap();
+        hear_signals();
         Self(tempfile::tempdir().unwrap())
     }
 
@@ -38,9 +41,10 @@ impl Place {
 
     /// Has `command` find its locks and its configuration here.
     pub(crate) fn settle(&self, command: &mut Command) {
-        for name in ["TENURE_STORE", "TENURE_PASSWORD", "TENURE_PASSWORD_FILE", "TENURE_FENCE"] {
-            command.env_remove(name);
+        for name in ["STORE", "PASSWORD", "PASSWORD_FILE", "NAME", "TOKEN", "FENCE", "EXPIRES_AT"] {
+            command.env_remove(format!("TENURE_{name}"));
         }
+        command.env_remove("RUST_LOG");
         command.env("XDG_STATE_HOME", self.path("state")).env("XDG_CONFIG_HOME", self.path("config"));
         command.env("XDG_RUNTIME_DIR", self.0.path());
         command.env("TENURE", env!("CARGO_BIN_EXE_tenure"));
@@ -77,6 +81,30 @@ impl Place {
 
     pub(crate) fn is_free(&self, name: &str) -> bool {
         self.output(&["show", "-o", "json", name]).out.trim() == "[]"
+    }
+}
+
+/// Has the commands that we start heed the signals that we were told to ignore.
+///
+/// A shell has what it starts in the background ignore the keys, nohup has it ignore HUP, and what is ignored is inherited. What is
+/// heard is not: it does again what it does by itself.
+fn hear_signals() {
+    static ONCE: Once = Once::new();
+    // On a thread of its own: the test may run in a runtime.
+    ONCE.call_once(|| std::thread::spawn(hear_ignored_signals).join().unwrap());
+}
+
+fn hear_ignored_signals() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _in_it = runtime.enter();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+        if ignored >> (signal as i32 - 1) & 1 == 1 {
+            // It stays heard when nobody listens any more.
+            drop(tokio::signal::unix::signal(SignalKind::from_raw(signal as i32)).unwrap());
+        }
     }
 }
 

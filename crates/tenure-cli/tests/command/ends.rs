@@ -95,5 +95,5 @@ fn a_name_whose_clean_up_was_refused_is_told() {
 #[test]
 fn a_name_that_stays_taken_for_its_shortest_hold_is_told() {
     let told = given_up(&["--min-hold", "20s"], true, |_, _| {});
-    assert!(told.contains("stays taken for up to 20.0s, as --min-hold says") && !told.contains("nothing is held"), "{told}");
+    assert!(told.contains("stays taken for up to 20s, as --min-hold says") && !told.contains("nothing is held"), "{told}");
 }

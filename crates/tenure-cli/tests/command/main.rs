@@ -10,8 +10,13 @@ mod kinds;
 mod lab;
 mod lease;
 mod pages;
+mod recipes;
 mod redis;
 mod resources;
 mod run;
 mod several;
+mod store;
 mod terminal;
+
+// A program on the page of recipes finds it at its root.
+use recipes::lead;

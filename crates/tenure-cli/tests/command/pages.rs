@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "README.md",
     "CHANGELOG.md",
     "COMPARE.md",
@@ -13,6 +13,7 @@ const PAGES: [&str; 9] = [
     "docs/calls.md",
     "docs/choosing.md",
     "docs/lab.md",
+    "docs/recipes.md",
 ];
 
 fn read(page: &Path) -> String {

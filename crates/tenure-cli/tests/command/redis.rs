@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, Running, assert_one_line, is_dead, keepers, wait_for};
+use crate::common::{Ended, Place, Running, assert_one_line, is_dead, keepers, wait_for};
 use nix::sys::signal::Signal;
-use tenure_testkit::{Proxy, RedisServer, Reply};
+use tenure_testkit::{Proxy, RedisServer, Reply, Spawned};
 
 /// An unprotected read-modify-write, and the fences in order of entry.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
@@ -187,7 +187,8 @@ fn each_refusal_has_its_code_and_one_line() {
         (&*format!("{good}?scheme=redisson"), "x", 64, "redisson"),
         ("redis+sentinel://h:1/m", "x", 64, "sentinel"),
     ] {
-        let ended = place.output(&["run", "-n", "--store", store, name, "--", "touch", "ran"]);
+        let mut run = place.tenure(&["run", "-n", name, "--", "touch", "ran"]);
+        let ended = Ended::from(Spawned::output(run.env("TENURE_STORE", store)).unwrap());
         assert_eq!(ended.code, code, "{store} {name}: {ended:?}");
         assert_one_line(&ended);
         assert!(ended.err.contains(word) && !ended.err.contains("hunter2") && !ended.err.contains(":pw@"), "{}", ended.err);

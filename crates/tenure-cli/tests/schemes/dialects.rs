@@ -157,7 +157,7 @@ const ARTICLES: [Article; 9] = [
 fn every_side_has_its_turns_and_no_two_at_once() {
     for (at, article) in ARTICLES.iter().enumerate() {
         let (place, server) = (Place::new(), RedisServer::start());
-        let url = format!("{}?{}&recheck=5ms", server.url(), article.scheme);
+        let url = format!("{}?{}&poll_interval=5ms", server.url(), article.scheme);
         let breaks = std::thread::scope(|scope| {
             for _ in 0..10 {
                 scope.spawn(|| {
@@ -230,7 +230,7 @@ fn take_turn(article: &Article, redis: &mut Client, side: u32, turn: u32) -> u32
 #[test]
 fn whoever_loses_the_lock_to_the_other_side_is_told() {
     let (place, server) = (Place::new(), RedisServer::start());
-    let url = format!("{}?scheme=set-nx&recheck=5ms", server.url());
+    let url = format!("{}?scheme=set-nx&poll_interval=5ms", server.url());
     assert_eq!(server.command(&["SET", "x", "true", "PX", "200", "NX"]), "OK");
     let ours = place.spawn(&["run", "--store", &url, "--ttl", "2s", "x", "--", "sh", "-c", "echo in > held; sleep 60"]);
     place.line("held");

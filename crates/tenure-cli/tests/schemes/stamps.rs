@@ -12,7 +12,7 @@ fn now_ms() -> i64 {
 }
 
 fn url(server: &RedisServer, parameters: &str) -> String {
-    format!("{}?{parameters}&recheck=20ms", server.url())
+    format!("{}?{parameters}&poll_interval=20ms", server.url())
 }
 
 /// What others see of a lock of ours is what they would have written.
@@ -84,7 +84,7 @@ fn a_value_that_is_no_point_in_time_is_left_alone() {
             let ended = place.output(&[&verb[..1], &["--store", &url], &verb[1..]].concat());
             assert_eq!(ended.code, 77, "{parameters} {value:?} {verb:?}: {ended:?}");
             assert_one_line(&ended);
-            assert!(ended.err.contains("point in time") && ended.err.contains("unit="), "{}", ended.err);
+            assert!(ended.err.contains("no timestamp value") && ended.err.contains("unit="), "{}", ended.err);
         }
         assert_eq!(server.command(&["GET", "x"]).text(), value);
     }
@@ -194,8 +194,14 @@ fn a_given_value_is_one_holder() {
     for parameters in ["scheme=php", "scheme=getset", "scheme=set-nx", "scheme=setnx-expire"] {
         let url = url(&server, parameters);
         let run = |args: &[&str]| place.output(&[&["run", "--store", &url, "--token", "1"], args].concat());
-        let ended =
-            run(&["x", "--", "sh", "-c", "echo in > held; exec \"$TENURE\" run -n --store \"$0\" --token 1 x -- true", &url]);
+        let ended = run(&[
+            "x",
+            "--",
+            "sh",
+            "-c",
+            "echo in > held; unset TENURE_NAME; exec \"$TENURE\" run -n --store \"$0\" --token 1 x -- true",
+            &url,
+        ]);
         assert_eq!(ended.code, 75, "{parameters}: {ended:?}");
         assert_eq!(run(&["x", "--", "true"]).code, 0, "{parameters}");
         assert_eq!(server.command(&["DBSIZE"]), 0, "{parameters}");

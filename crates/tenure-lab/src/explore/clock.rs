@@ -1,4 +1,5 @@
-//! The clock of a simulated process: virtual time at a rate of its own, and the times at which the process is stopped or dead.
+//! The clock of a simulated process: virtual time at a rate of its own, and the times at which the
+//! process is stopped or dead.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -30,15 +31,19 @@ const EVEN: u64 = 1_000_000;
 pub(super) struct Life {
     /// Parts per million by which its clock runs, 1,000,000 being that of the store.
     pub(super) speed: u64,
-    /// What its clock shows at first.
+    /// The time on its clock at first.
     pub(super) offset: u64,
-    /// When it is killed.
     pub(super) crash_at: Option<At>,
     /// From when to when it is stopped. Its clock goes on.
     pub(super) naps: Vec<(At, At)>,
 }
 
 impl Life {
+    /// Until when it is stopped, if it is.
+    fn stopped_until(&self, now: At) -> Option<At> {
+        self.naps.iter().find(|(from, until)| *from <= now && now < *until).map(|(_, until)| *until)
+    }
+
     pub(super) fn dead_at(&self, now: At) -> bool {
         self.crash_at.is_some_and(|crash| crash <= now)
     }
@@ -88,7 +93,7 @@ impl SimClock {
             if self.0.life.dead_at(now) {
                 return pending().await;
             }
-            let Some(&(_, until)) = self.0.life.naps.iter().find(|(from, until)| *from <= now && now < *until) else { return };
+            let Some(until) = self.0.life.stopped_until(now) else { return };
             sleep_until(self.0.began + Duration::from_nanos(until)).await;
         }
     }
@@ -99,8 +104,7 @@ impl SimClock {
         loop {
             self.pass().await;
             let step = poll_fn(|context| {
-                let now = self.virtual_now();
-                if self.0.life.naps.iter().any(|(from, until)| *from <= now && now < *until) {
+                if self.0.life.stopped_until(self.virtual_now()).is_some() {
                     return Poll::Ready(None);
                 }
                 work.as_mut().poll(context).map(Some)

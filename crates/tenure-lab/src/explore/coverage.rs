@@ -1,137 +1,77 @@
-//! How often each fault and each path of the core occurred: an exploration that never met a path says nothing of it.
+//! How often each fault and each path of the core occurred: an exploration that never met a path
+//! says nothing of it.
 
 use std::fmt;
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What is counted.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Met { $($(#[$doc])* $name,)* }
+use crate::tables::worded;
 
-        const TEXTS: &[&str] = &[$($text,)*];
-    };
-}
-
-counters! {
-    /// A tenure began.
-    Grant = "grants",
-    /// A place was made, or looked after.
-    Queued = "heartbeats of places",
-    /// A waiter was handed the name.
-    Served = "waiters served",
-    /// A push was believed.
-    Believed = "pushes believed",
-    /// A lease passed from task to task.
-    Passed = "leases passed on without the store",
-    /// A lease was taken over.
-    Adoption = "adoptions",
-    /// A wait ended while another held.
-    TimedOut = "waits that timed out",
-    /// A wait ended without an answer.
-    NoAnswer = "waits that ended in an outage",
-    /// The store refused.
-    Refusal = "refusals",
-    /// An acquisition was dropped.
-    CancelledWait = "cancelled waits",
-    /// A release was dropped.
-    CancelledRelease = "cancelled releases",
-    /// A renewal moved a deadline.
-    Renewal = "renewals believed",
-    /// A renewal was overdue.
-    Jeopardy = "jeopardies",
-    /// Lost by the clock.
-    LostExpired = "losses: expired",
-    /// Lost by the store's word.
-    LostGone = "losses: gone",
-    /// Lost by its longest hold.
-    LostMaxHold = "losses: longest hold",
-    /// Ended by a release of all.
-    LostGivenUp = "losses: given up",
-    /// A release said so.
-    Released = "releases: released",
-    /// A release found nothing.
-    WasLost = "releases: was lost",
-    /// A release had no answer.
-    UnknownRelease = "releases: unknown",
-    /// A guard was dropped.
-    Dropped = "guards dropped",
-    /// A lease was handed on.
-    HandedOn = "leases handed on",
-    /// An extension was granted.
-    Extended = "extensions",
-    /// An extension was not.
-    NotExtended = "extensions without effect",
-    /// A part of a share was kept.
-    Downgraded = "downgrades",
-    /// A downgrade had an error or no answer.
-    NotDowngraded = "downgrades without effect",
-    /// A downgrade was dropped.
-    CancelledDowngrade = "cancelled downgrades",
-    /// A second guard stood for a tenure.
-    Reentered = "tenures entered again",
-    /// Two names were taken, all or nothing.
-    Together = "names taken together",
-    /// A claim was compared with what the store keeps.
-    Compared = "claims compared with the store",
-    /// The store was asked whether a tenure stands.
-    Verified = "verifications",
-    /// The resource took a write.
-    Written = "writes taken",
-    /// The resource refused a stale holder.
-    RefusedWrite = "stale writes refused",
-    /// A token was released that nobody was granted.
-    CleanUp = "clean-ups",
-    /// A command ran after its caller had given it up.
-    LateCommand = "commands that ran late",
-    /// A command never ran because its connection was ended.
-    Killed = "commands ended with their connection",
-    /// A command took long on its way.
-    Slow = "fault: slow",
-    /// A request was lost.
-    LostRequest = "fault: request lost",
-    /// A reply was lost.
-    LostReply = "fault: reply lost",
-    /// A command ran twice.
-    Twice = "fault: ran twice",
-    /// An error before anything was done.
-    FailedBefore = "fault: error before it ran",
-    /// An error after it was done.
-    FailedAfter = "fault: error after it ran",
-    /// An error while it was under way.
-    Reset = "fault: connection reset",
-    /// The store said that it cannot serve.
-    Unavailable = "fault: unavailable",
-    /// The store took no part.
-    Abstained = "fault: abstained",
-    /// The store withdrew a permission.
-    Forbidden = "fault: forbidden",
-    /// Some leases of a batch had an error or no answer.
-    Partial = "fault: batch answered in part",
-    /// The store's code panicked.
-    Panicked = "fault: panic in the store",
-    /// A push was lost.
-    LostPush = "fault: push lost",
-    /// A push came twice.
-    PushedTwice = "fault: pushed twice",
-    /// A process was cut off.
-    Cut = "fault: commands cut off",
-    /// The server stood still.
-    Stalled = "fault: commands at a stopped server",
-    /// A process was killed.
-    Crash = "fault: process killed",
-    /// A process was stopped for a while.
-    Nap = "fault: process stopped",
-    /// The store's data was lost, or a name in it.
-    Flush = "fault: data lost",
-    /// The server's clock jumped forward.
-    JumpForward = "fault: clock forward",
-    /// The server's clock jumped back.
-    JumpBack = "fault: clock back",
+worded! {
+    /// A fault or a path that is counted. The faults that may meet a command or a push stand
+    /// together, from `Slow` to `PushedTwice`.
+    Met {
+        Grant = "grants",
+        Queued = "heartbeats of places",
+        Served = "waiters served",
+        Pushed = "pushes accepted",
+        Passed = "leases passed on without the store",
+        Adoption = "adoptions",
+        TimedOut = "waits that timed out",
+        NoAnswer = "waits that ended in an outage",
+        Refusal = "refusals",
+        CancelledWait = "cancelled waits",
+        CancelledRelease = "cancelled releases",
+        Renewal = "renewals that prolong a lease",
+        Jeopardy = "jeopardies",
+        LostExpired = "losses: expired",
+        LostGone = "losses: gone",
+        LostMaxHold = "losses: longest hold",
+        LostReleased = "losses: given up",
+        Released = "releases: released",
+        WasLost = "releases: was lost",
+        UnknownRelease = "releases: unknown",
+        Dropped = "guards dropped",
+        HandedOn = "leases handed on",
+        Extended = "extensions",
+        NotExtended = "extensions without effect",
+        Downgraded = "downgrades",
+        NotDowngraded = "downgrades without effect",
+        CancelledDowngrade = "cancelled downgrades",
+        Reentered = "tenures entered again",
+        Together = "names taken together",
+        Compared = "claims compared with the store",
+        Verified = "verifications",
+        Written = "writes taken",
+        RefusedWrite = "stale writes refused",
+        CleanUp = "clean-ups",
+        LateCommand = "commands that ran late",
+        Killed = "commands ended with their connection",
+        Slow = "fault: slow",
+        LostRequest = "fault: request lost",
+        LostReply = "fault: reply lost",
+        Twice = "fault: ran twice",
+        FailedBefore = "fault: error before it ran",
+        FailedAfter = "fault: error after it ran",
+        Reset = "fault: connection reset",
+        Unavailable = "fault: unavailable",
+        Abstained = "fault: abstained",
+        Forbidden = "fault: forbidden",
+        Partial = "fault: batch answered in part",
+        Panicked = "fault: panic in the store",
+        LostPush = "fault: push lost",
+        PushedTwice = "fault: pushed twice",
+        Cut = "fault: commands cut off",
+        Stalled = "fault: commands at a stopped server",
+        Crash = "fault: process killed",
+        Nap = "fault: process stopped",
+        Flush = "fault: data lost",
+        JumpForward = "fault: clock forward",
+        JumpBack = "fault: clock back",
+    }
 }
 
 /// The counts of one run or of many.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Coverage([u64; TEXTS.len()]);
+pub struct Coverage([u64; Met::ALL.len()]);
 
 impl Coverage {
     pub(super) fn met(&mut self, what: Met) {
@@ -151,13 +91,13 @@ impl Coverage {
 
     /// Everything that is counted, in words.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        TEXTS.iter().copied().zip(self.0)
+        Met::ALL.iter().map(|met| met.words()).zip(self.0)
     }
 }
 
 impl Default for Coverage {
     fn default() -> Self {
-        Self([0; TEXTS.len()])
+        Self([0; Met::ALL.len()])
     }
 }
 

@@ -1,5 +1,5 @@
-//! What one run is made of, chosen by its seed: how many processes and names, and which faults how often (a swarm: each run has
-//! some faults only, so that no fault hides another).
+//! The parts of one run, chosen by its seed: how many processes and names, and which faults how
+//! often (a swarm: each run has some faults only, so that no fault hides another).
 
 use std::fmt;
 
@@ -8,55 +8,23 @@ use tenure::Kind;
 
 use super::Flaw;
 use super::clock::{At, Life, ms};
+use super::coverage::Met;
 
-/// What may become of a command on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Slow,
-    LoseRequest,
-    LoseReply,
-    Twice,
-    FailBefore,
-    FailAfter,
-    Reset,
-    Unavailable,
-    Abstain,
-    Forbid,
-    Partial,
-    Panic,
-    LosePush,
-    PushTwice,
-}
+/// Faults of a command on its way, or of a push.
+pub(super) const FATES: &[Met] =
+    Met::ALL.split_at(Met::Slow as usize).1.split_at(Met::PushedTwice as usize + 1 - Met::Slow as usize).0;
 
-pub(super) const FATES: [Fate; 14] = [
-    Fate::Slow,
-    Fate::LoseRequest,
-    Fate::LoseReply,
-    Fate::Twice,
-    Fate::FailBefore,
-    Fate::FailAfter,
-    Fate::Reset,
-    Fate::Unavailable,
-    Fate::Abstain,
-    Fate::Forbid,
-    Fate::Partial,
-    Fate::Panic,
-    Fate::LosePush,
-    Fate::PushTwice,
-];
+/// Faults that a supplied token must not meet: another may hold by it when such a command runs.
+const LATE: [Met; 3] = [Met::Slow, Met::Twice, Met::Reset];
 
-/// Of what a given value must not meet: another may hold by it when such a command runs.
-const LATE: [Fate; 3] = [Fate::Slow, Fate::Twice, Fate::Reset];
-
-/// How many permits a semaphore has: a divisor of the capacity of a history, in which all weights are told.
+/// How many permits a semaphore has: a divisor of the capacity of a history, in which all weights
+/// are given.
 const PERMITS: u32 = 3;
 
-/// What is done to the server.
+/// A fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blow {
-    /// All names are gone.
     Flush,
-    /// One name is gone.
     Delete(usize),
     Forward(u64),
     Back(u64),
@@ -75,11 +43,10 @@ pub(super) struct Cut {
 #[allow(clippy::struct_excessive_bools, reason = "a list of independent choices")]
 #[derive(Clone, Debug)]
 pub(super) struct Mix {
-    /// What must survive: 1 if the store keeps its data and its clock.
+    /// 1 if the store keeps its data and its clock.
     pub(super) tier: u8,
     /// Commands that were given up may run after later ones.
     pub(super) late: bool,
-    /// The store pushes.
     pub(super) push: bool,
     /// Those who wait have places at the store.
     pub(super) queue: bool,
@@ -87,14 +54,13 @@ pub(super) struct Mix {
     pub(super) cohort: bool,
     /// Most claims are alike, and short.
     pub(super) alike: bool,
-    /// What kind of lock each name is.
+    /// The kind of lock of each name.
     pub(super) names: Vec<Kind>,
     pub(super) lives: Vec<Life>,
-    /// The resource compares fences, and processes work without a look at their guards.
+    /// The resource compares fences, and processes work without reading their guards.
     pub(super) fenced: bool,
     /// Some claims are made by a value that others use too.
-    pub(super) given: bool,
-    /// When the last fault heals.
+    pub(super) supplied: bool,
     pub(super) heal: At,
     /// The longest way of a command in milliseconds when all is well, and when it is slow.
     pub(super) way: u64,
@@ -107,11 +73,11 @@ pub(super) struct Mix {
 }
 
 impl Mix {
-    pub(super) fn choose(rng: &mut Rng, flaw: Flaw) -> Self {
+    pub(super) fn choose(rng: &mut Rng, flaw: Option<Flaw>) -> Self {
         let heal = ms(rng.u64(800..3_000));
         let names = (0..rng.usize(1..=3)).map(|_| kind(rng)).collect();
         let processes = rng.usize(2..=4);
-        let speed = |rng: &mut Rng| if flaw == Flaw::SlowClock { 950_000 } else { rng.u64(990_000..=1_010_000) };
+        let speed = |rng: &mut Rng| if flaw == Some(Flaw::SlowClock) { 950_000 } else { rng.u64(990_000..=1_010_000) };
         let life =
             |rng: &mut Rng| Life { speed: speed(rng), offset: ms(rng.u64(0..1_000_000)), crash_at: None, naps: Vec::new() };
         let mut mix = Self {
@@ -124,7 +90,7 @@ impl Mix {
             names,
             lives: (0..processes).map(|_| life(rng)).collect(),
             fenced: false,
-            given: rng.u8(0..10) == 0,
+            supplied: rng.u8(0..10) == 0,
             heal,
             way: rng.choice([1, 3, 8]).unwrap_or(1),
             slow: rng.choice([40, 300, 1_200]).unwrap_or(40),
@@ -147,31 +113,35 @@ impl Mix {
 
     /// Few errors and nothing else: renewals get through at a second try, or a third.
     pub(super) fn mild(&self) -> bool {
-        let mild = [Fate::FailBefore, Fate::FailAfter, Fate::Unavailable, Fate::Panic, Fate::LosePush, Fate::PushTwice];
-        let odds = FATES.into_iter().all(|fate| self.odds(fate) == 0 || mild.contains(&fate));
+        let mild = [Met::FailedBefore, Met::FailedAfter, Met::Unavailable, Met::Panicked, Met::LostPush, Met::PushedTwice];
+        let odds = FATES.iter().copied().all(|fate| self.odds(fate) == 0 || mild.contains(&fate));
         let few = mild[..4].iter().map(|fate| self.odds(*fate)).sum::<u32>() <= 60;
         let whole = self.lives.iter().all(|life| life.naps.is_empty()) && self.cuts.is_empty();
         odds && few && whole && self.stalls.is_empty() && self.tier == 1
     }
 
-    pub(super) fn odds(&self, fate: Fate) -> u32 {
-        self.odds[fate as usize]
+    pub(super) fn odds(&self, fate: Met) -> u32 {
+        self.odds[fate as usize - Met::Slow as usize]
+    }
+
+    fn set_odds(&mut self, fate: Met, odds: u32) {
+        self.odds[fate as usize - Met::Slow as usize] = odds;
     }
 
     fn break_things(&mut self, rng: &mut Rng) {
         if rng.u8(0..6) == 0 {
             let fate =
-                rng.choice([Fate::FailBefore, Fate::FailAfter, Fate::Unavailable, Fate::Panic]).unwrap_or(Fate::FailBefore);
-            self.odds[fate as usize] = 50;
+                rng.choice([Met::FailedBefore, Met::FailedAfter, Met::Unavailable, Met::Panicked]).unwrap_or(Met::FailedBefore);
+            self.set_odds(fate, 50);
             return;
         }
-        for fate in FATES {
-            let may = !(self.given && LATE.contains(&fate));
+        for &fate in FATES {
+            let may = !(self.supplied && LATE.contains(&fate));
             if rng.u8(0..4) == 0 && may {
-                self.odds[fate as usize] = rng.choice([15, 60, 200, 400]).unwrap_or(15);
+                self.set_odds(fate, rng.choice([15, 60, 200, 400]).unwrap_or(15));
             }
         }
-        self.odds[Fate::Panic as usize] /= 4;
+        self.set_odds(Met::Panicked, self.odds(Met::Panicked) / 4);
         for index in 0..self.lives.len() {
             if rng.u8(0..6) == 0 {
                 self.lives[index].crash_at = Some(rng.u64(ms(1)..self.heal));
@@ -183,7 +153,7 @@ impl Mix {
                 self.cuts.push(Cut { process: rng.usize(0..self.lives.len()), from, until, deaf: rng.bool() });
             }
         }
-        if self.given {
+        if self.supplied {
             return;
         }
         if rng.u8(0..4) == 0 {
@@ -238,7 +208,7 @@ impl fmt::Display for Mix {
             ("pushes", self.push),
             ("a queue", self.queue),
             ("cohorts", self.cohort),
-            ("given values", self.given),
+            ("supplied values", self.supplied),
         ] {
             if is {
                 write!(f, ", {what}")?;
@@ -256,7 +226,7 @@ impl fmt::Display for Mix {
             }
         }
         write!(f, ", ways of {} ms ({} ms when slow)", self.way, self.slow)?;
-        for fate in FATES.into_iter().filter(|fate| self.odds(*fate) > 0) {
+        for fate in FATES.iter().copied().filter(|fate| self.odds(*fate) > 0) {
             write!(f, ", {fate:?} {}", self.odds(fate))?;
         }
         Ok(())

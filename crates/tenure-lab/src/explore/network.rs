@@ -1,7 +1,7 @@
-//! The way between processes and server: every command and every reply has a fate, and what was sent lives on without its sender.
+//! The way between processes and server: every command and every reply has a fate, and what was
+//! sent lives on without its sender.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use tokio::time::sleep_until;
 use super::Flaw;
 use super::clock::{At, ms};
 use super::coverage::Met;
-use super::mix::{Blow, Fate, Mix};
+use super::mix::{Blow, Mix};
 use super::notice::Watcher;
 use super::world::{Inner, World};
 
-/// What a process asks of the server.
+/// A command of a process.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Acquire(Request),
@@ -46,7 +46,7 @@ pub(super) struct Command {
     sent_at: At,
     op: Op,
     /// How the answer is spoilt.
-    spoilt: Option<Fate>,
+    spoilt: Option<Met>,
     copy: bool,
     reply: Option<oneshot::Sender<Answer>>,
 }
@@ -54,42 +54,14 @@ pub(super) struct Command {
 #[derive(Debug)]
 pub(super) enum Job {
     Run(Command),
-    /// The answer, and the owners who are told in it that they hold no more.
+    /// The answer, and the owners that learn from it that they hold no more.
     Tell(oneshot::Sender<Answer>, Answer, Vec<Owner>),
     Notify(mpsc::UnboundedSender<Notice>, Notice),
     Blow(Blow),
 }
 
-#[derive(Debug)]
-struct Due {
-    at: At,
-    number: u64,
-    job: Job,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    /// The heap has the largest on top, and that is the first to be done.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
-
-/// One process's connection: commands run in order, and a new one ends what the old one had under way. Only where the store has
-/// no late commands.
+/// One process's connection: commands run in order, and a new one ends what the old one had under
+/// way. Only where the store has no late commands.
 #[derive(Clone, Debug, Default)]
 struct Connection {
     epoch: u32,
@@ -103,7 +75,8 @@ struct Connection {
 
 #[derive(Debug)]
 pub(super) struct Network {
-    queue: BinaryHeap<Due>,
+    /// By when it is to be done, and in the order in which it was sent.
+    queue: BTreeMap<(At, u64), Job>,
     number: u64,
     connections: Vec<Connection>,
     pub(super) watchers: Vec<Watcher>,
@@ -116,7 +89,7 @@ pub(super) struct Network {
 impl Network {
     pub(super) fn new(mix: &Mix) -> Self {
         let connections = vec![Connection::default(); mix.lives.len() + 1];
-        let (queue, watchers, lost) = (BinaryHeap::new(), Vec::new(), Vec::new());
+        let (queue, watchers, lost) = (BTreeMap::new(), Vec::new(), Vec::new());
         let mut network = Self { queue, number: 0, connections, watchers, lost, asleep_until: At::MAX };
         for &(at, blow) in &mix.blows {
             network.push(at, Job::Blow(blow));
@@ -126,7 +99,12 @@ impl Network {
 
     pub(super) fn push(&mut self, at: At, job: Job) {
         self.number += 1;
-        self.queue.push(Due { at, number: self.number, job });
+        self.queue.insert((at, self.number), job);
+    }
+
+    /// When there is something to do next.
+    fn next(&self) -> At {
+        self.queue.first_key_value().map_or(At::MAX, |((at, _), _)| *at)
     }
 }
 
@@ -167,7 +145,7 @@ impl World {
         let epoch = if self.mix.late { 0 } else { state.connect(process) };
         let command = Command { process, epoch, sent_at: now, op, spoilt: None, copy: false, reply: Some(reply) };
         let panics = state.dispatch(&self.mix, now, command);
-        let earlier = state.network.queue.peek().is_some_and(|due| due.at < state.network.asleep_until);
+        let earlier = state.network.next() < state.network.asleep_until;
         drop(state);
         if earlier {
             self.wake.notify_one();
@@ -187,13 +165,12 @@ impl World {
             let now = self.now();
             let next = {
                 let mut state = self.state();
-                while state.network.queue.peek().is_some_and(|due| due.at <= now) {
-                    let due = state.network.queue.pop().expect("it was looked at");
-                    state.carry(self.as_ref(), now, due);
+                while state.network.next() <= now {
+                    let Some((_, job)) = state.network.queue.pop_first() else { break };
+                    state.carry(self.as_ref(), now, job);
                 }
-                let next = state.network.queue.peek().map_or(At::MAX, |due| due.at);
-                state.network.asleep_until = next;
-                next
+                state.network.asleep_until = state.network.next();
+                state.network.asleep_until
             };
             if next == At::MAX {
                 self.wake.notified().await;
@@ -218,19 +195,19 @@ impl Inner {
         connection.epoch
     }
 
-    pub(super) fn happens(&mut self, mix: &Mix, now: At, fate: Fate, met: Met) -> bool {
+    pub(super) fn happens(&mut self, mix: &Mix, now: At, fate: Met) -> bool {
         // Commands may be slow for a while yet: no network promises otherwise.
-        let until = if fate == Fate::Slow { mix.heal + ms(500) } else { mix.heal };
+        let until = if fate == Met::Slow { mix.heal + ms(500) } else { mix.heal };
         let happens = now < until && mix.odds(fate) > 0 && self.rng.u32(0..1_000) < mix.odds(fate);
         if happens {
-            self.coverage.met(met);
+            self.coverage.met(fate);
         }
         happens
     }
 
     /// How long one way takes.
     pub(super) fn way(&mut self, mix: &Mix, now: At) -> u64 {
-        let slow = self.happens(mix, now, Fate::Slow, Met::Slow);
+        let slow = self.happens(mix, now, Met::Slow);
         // Nothing arrives at the very moment it was sent: what its sender did before comes first.
         ms(self.rng.u64(1..=if slow { mix.slow } else { mix.way }))
     }
@@ -244,44 +221,41 @@ impl Inner {
                 if cut.deaf { reply_lost = true } else { request_lost = true }
             }
         }
-        if matches!(command.op, Op::Renew(_)) && self.happens(mix, now, Fate::Panic, Met::Panicked) {
+        if matches!(command.op, Op::Renew(_)) && self.happens(mix, now, Met::Panicked) {
             return true;
         }
-        request_lost |= self.happens(mix, now, Fate::LoseRequest, Met::LostRequest);
+        request_lost |= self.happens(mix, now, Met::LostRequest);
         let before = [
-            (Fate::FailBefore, Met::FailedBefore, Error::unreachable("the connection was refused")),
-            (Fate::Unavailable, Met::Unavailable, Error::unavailable("the server is loading")),
-            (Fate::Forbid, Met::Forbidden, Error::refused("no permission")),
+            (Met::FailedBefore, Error::unreachable("the connection was refused")),
+            (Met::Unavailable, Error::unavailable("the server is loading")),
+            (Met::Forbidden, Error::refused("no permission")),
         ];
-        for (fate, met, error) in before {
-            if !request_lost && self.happens(mix, now, fate, met) {
+        for (fate, error) in before {
+            if !request_lost && self.happens(mix, now, fate) {
                 let at = now + self.way(mix, now);
                 self.tell(at, &mut command, Err(error));
                 return false;
             }
         }
-        reply_lost |= self.happens(mix, now, Fate::LoseReply, Met::LostReply);
+        reply_lost |= self.happens(mix, now, Met::LostReply);
         if reply_lost || request_lost {
-            // Whoever asks waits in vain.
+            // Its client waits in vain.
             self.network.lost.extend(command.reply.take());
         }
         if request_lost {
             return false;
         }
-        if self.happens(mix, now, Fate::Reset, Met::Reset) {
+        if self.happens(mix, now, Met::Reset) {
             let at = now + self.way(mix, now);
             let connection = &mut self.network.connections[command.process];
             connection.suspect |= connection.epoch == command.epoch;
             self.tell(at, &mut command, Err(Error::unreachable("the connection was reset").maybe_applied()));
         }
-        let spoils = [(Fate::FailAfter, Met::FailedAfter), (Fate::Abstain, Met::Abstained), (Fate::Partial, Met::Partial)];
-        command.spoilt = spoils
-            .into_iter()
-            .find(|&(fate, met)| spoils_it(fate, &command.op) && self.happens(mix, now, fate, met))
-            .map(|(fate, _)| fate);
+        let spoils = [Met::FailedAfter, Met::Abstained, Met::Partial];
+        command.spoilt = spoils.into_iter().find(|&fate| spoils_it(fate, &command.op) && self.happens(mix, now, fate));
         let at = now + self.way(mix, now);
         let at = self.in_order(mix, &command, at);
-        if self.happens(mix, now, Fate::Twice, Met::Twice) {
+        if self.happens(mix, now, Met::Twice) {
             let later = at + self.way(mix, now);
             let copy = Command { op: command.op.clone(), spoilt: None, copy: true, reply: None, ..command };
             self.network.push(at, Job::Run(command));
@@ -293,7 +267,8 @@ impl Inner {
         false
     }
 
-    /// When a command runs that would arrive at `at`: not before those sent earlier on its connection.
+    /// When a command runs that would arrive at `at`: not before those sent earlier on its
+    /// connection.
     fn in_order(&mut self, mix: &Mix, command: &Command, at: At) -> At {
         let connection = &mut self.network.connections[command.process];
         if mix.late || connection.epoch != command.epoch {
@@ -316,10 +291,10 @@ impl Inner {
         }
     }
 
-    fn carry(&mut self, world: &World, now: At, due: Due) {
-        match due.job {
+    fn carry(&mut self, world: &World, now: At, job: Job) {
+        match job {
             Job::Tell(reply, answer, gone) => {
-                // Whoever asked may have gone.
+                // Its client may have gone.
                 if reply.send(answer).is_ok() {
                     self.gone.extend(gone);
                 }
@@ -341,7 +316,7 @@ impl Inner {
 
     fn run(&mut self, world: &World, now: At, mut command: Command) {
         let connection = &mut self.network.connections[command.process];
-        if command.epoch < connection.ran && world.flaw != Flaw::EndsNoConnection {
+        if command.epoch < connection.ran && world.flaw != Some(Flaw::EndsNoConnection) {
             self.coverage.met(Met::Killed);
             let at = now + self.way(&world.mix, now);
             return self.tell(at, &mut command, Err(Error::unreachable("the connection was ended").maybe_applied()));
@@ -351,8 +326,8 @@ impl Inner {
             self.coverage.met(Met::LateCommand);
         }
         let answer = match (self.execute(world, now, &command), command.spoilt) {
-            (Ok(_), Some(Fate::FailAfter)) => Err(Error::unreachable("the connection broke").maybe_applied()),
-            (Ok(Reply::Renewed(answers)), Some(Fate::Partial)) => Ok(Reply::Renewed(self.in_part(answers))),
+            (Ok(_), Some(Met::FailedAfter)) => Err(Error::unreachable("the connection broke").maybe_applied()),
+            (Ok(Reply::Renewed(answers)), Some(Met::Partial)) => Ok(Reply::Renewed(self.in_part(answers))),
             (answer, _) => answer,
         };
         let at = now + self.way(&world.mix, now);
@@ -361,7 +336,7 @@ impl Inner {
 
     fn execute(&mut self, world: &World, now: At, command: &Command) -> Answer {
         Ok(match &command.op {
-            Op::Acquire(_) if command.spoilt == Some(Fate::Abstain) => {
+            Op::Acquire(_) if command.spoilt == Some(Met::Abstained) => {
                 let until = Duration::from_millis(self.rng.u64(1..200));
                 Reply::Acquired(AcquireReply::Refused { until, why: "it may have forgotten leases".to_owned() })
             }
@@ -400,32 +375,20 @@ impl Inner {
 
     fn blow(&mut self, now: At, blow: Blow) {
         let met = match blow {
-            Blow::Flush => {
-                self.server.forget(None);
-                Met::Flush
-            }
-            Blow::Delete(name) => {
-                self.server.forget(Some(name));
-                Met::Flush
-            }
-            Blow::Forward(by) => {
-                self.server.jump_forward(by);
-                Met::JumpForward
-            }
-            Blow::Back(by) => {
-                self.server.jump_back(by);
-                Met::JumpBack
-            }
+            Blow::Flush | Blow::Delete(_) => Met::Flush,
+            Blow::Forward(_) => Met::JumpForward,
+            Blow::Back(_) => Met::JumpBack,
         };
+        self.server.suffer(blow);
         self.coverage.met(met);
         self.record(now, "lab", tenure_testkit::history::What::Fault { text: format!("{blow:?}") });
     }
 }
 
-fn spoils_it(fate: Fate, op: &Op) -> bool {
+fn spoils_it(fate: Met, op: &Op) -> bool {
     match fate {
-        Fate::Abstain => matches!(op, Op::Acquire(_)),
-        Fate::Partial => matches!(op, Op::Renew(_)),
+        Met::Abstained => matches!(op, Op::Acquire(_)),
+        Met::Partial => matches!(op, Op::Renew(_)),
         _ => true,
     }
 }

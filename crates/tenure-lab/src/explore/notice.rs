@@ -1,4 +1,5 @@
-//! What the server tells by itself: to whom it has handed a name, and that one is free. Each notice has a way and a fate of its own.
+//! Notices of the server: whom it has handed a name, and that one is free. Each has a way and a
+//! fate of its own.
 
 use tenure::store::Notice;
 use tenure::store::record::Served;
@@ -7,12 +8,12 @@ use tokio::sync::mpsc;
 
 use super::clock::At;
 use super::coverage::Met;
-use super::mix::{Fate, Mix};
+use super::mix::Mix;
 use super::network::Job;
 use super::server::Done;
 use super::world::Inner;
 
-/// One that is told of a name, and of what its owner is handed.
+/// One that is notified of a name, and of a lease that its owner is handed.
 #[derive(Clone, Debug)]
 pub(super) struct Watcher {
     pub(super) name: Name,
@@ -44,10 +45,10 @@ impl Inner {
         };
         let watchers: Vec<_> = self.network.watchers.iter().filter(is_for).map(|watcher| watcher.notices.clone()).collect();
         for watcher in watchers {
-            if self.happens(mix, now, Fate::LosePush, Met::LostPush) {
+            if self.happens(mix, now, Met::LostPush) {
                 continue;
             }
-            let times = if self.happens(mix, now, Fate::PushTwice, Met::PushedTwice) { 2 } else { 1 };
+            let times = if self.happens(mix, now, Met::PushedTwice) { 2 } else { 1 };
             for _ in 0..times {
                 let at = now + self.way(mix, now);
                 self.network.push(at, Job::Notify(watcher.clone(), notice.clone()));

@@ -1,4 +1,4 @@
-//! What one claim is to be, chosen at random.
+//! The plan of one attempt, chosen at random.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::mix::Mix;
 /// How the work of a holder looks at its guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looks {
-    /// It is told by `Guard::lost`.
+    /// It is notified by `Guard::lost`.
     Lost,
-    /// It is told by the token that is cancelled.
+    /// It is notified by the token that is cancelled.
     Cancellation,
     /// It is run by the guard.
     Run,
@@ -33,14 +33,13 @@ pub(super) enum Cut {
     Poll(u32),
 }
 
-/// How a tenure ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Release,
     /// The release is dropped on its way.
     CancelledRelease(Cut),
     Drop,
-    /// The lease is given to whoever takes it over.
+    /// The lease is left to a client that takes it over.
     HandOn,
 }
 
@@ -59,7 +58,7 @@ pub(super) struct Plan {
     pub(super) shortest: Duration,
     pub(super) longest: Option<Duration>,
     linger: Duration,
-    recheck: Option<Duration>,
+    poll_interval: Option<Duration>,
     guard: Option<Duration>,
     pub(super) token: Option<Owner>,
     /// Where the acquisition is dropped.
@@ -72,7 +71,6 @@ pub(super) struct Plan {
     pub(super) end: End,
 }
 
-/// What is done between two parts of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Between {
     Nothing,
@@ -98,8 +96,8 @@ impl Plan {
             1 => Some(Duration::ZERO),
             _ => Some(Duration::from_millis(rng.u64(10..if nested { 300 } else { 2_500 }))),
         };
-        // A value that is always the same for a name, whoever uses it.
-        let token = (mix.given && rng.bool()).then(|| Owner::from_bytes(format!("fixed-{name}").into_bytes()));
+        // A value that is always the same for a name, for all clients.
+        let token = (mix.supplied && rng.bool()).then(|| Owner::from_bytes(format!("fixed-{name}").into_bytes()));
         let end = match rng.u8(0..10) {
             0..=4 => End::Release,
             5 | 6 => End::Drop,
@@ -118,7 +116,7 @@ impl Plan {
             shortest,
             longest,
             linger: if once(rng, 12) { Duration::from_millis(rng.u64(1..200)) } else { Duration::ZERO },
-            recheck: once(rng, 4).then(|| Duration::from_millis(rng.u64(1..500))),
+            poll_interval: once(rng, 4).then(|| Duration::from_millis(rng.u64(1..500))),
             guard: once(rng, 4).then(|| ttl / rng.choice([3, 5, 30]).unwrap_or(5)),
             token,
             cut: if once(rng, 4) { cut(rng, 400) } else { Cut::Never },
@@ -154,7 +152,7 @@ impl Plan {
         }
     }
 
-    /// What becomes of a lease that is taken over.
+    /// The plan for a lease that is taken over.
     pub(super) fn adopt(mut self, lease: &Lease) -> Self {
         (self.name, self.share, self.also) = (lease.name.clone(), lease.share, None);
         (self.ttl, self.renews, self.shortest, self.longest, self.guard) = (lease.ttl, true, Duration::ZERO, None, None);
@@ -184,7 +182,7 @@ impl Plan {
         if let Some(longest) = self.longest {
             acquire = acquire.max_hold(longest);
         }
-        if let Some(every) = self.recheck {
+        if let Some(every) = self.poll_interval {
             acquire = acquire.poll_interval(every);
         }
         if let Some(guard) = self.guard {

@@ -1,4 +1,5 @@
-//! A simulated process and what its tasks do: take names, work on the resource, and let go in every way there is.
+//! A simulated process and what its tasks do: take names, work on the resource, and let go in every
+//! way there is.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,12 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Clock, EndReason, Error, ErrorKind, Guard, Lease, Locker, ReleaseOutcome};
+use tenure::{Clock, EndReason, Error, ErrorKind, Guard, Lease, Locker, Name, ReleaseOutcome};
 use tenure_testkit::history::{Rule, What};
 
 use super::clock::{SimClock, ms};
 use super::coverage::Met;
-use super::mix::Fate;
 use super::plan::{Between, Cut, End, Looks, Plan, share, smaller};
 use super::store::SimStore;
 use super::world::{GRAIN, Held, World};
@@ -41,7 +41,14 @@ impl Process {
         self.claims.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn failed(&self, claim: u32, error: &Error) {
+    /// A new claim that asks for a name.
+    pub(super) fn asks(&self, name: &Name) -> u32 {
+        let claim = self.claim();
+        self.record(What::Ask { claim, name: name.as_str().to_owned() });
+        claim
+    }
+
+    fn failed(&self, claim: u32, error: &Error) {
         self.world.met(match error.kind() {
             ErrorKind::TimedOut => Met::TimedOut,
             ErrorKind::Unreachable | ErrorKind::Unavailable => Met::NoAnswer,
@@ -54,7 +61,7 @@ impl Process {
         self.record(What::Failed { claim, kind, text: error.to_string() });
     }
 
-    /// Everything that is held is given up at once, whoever works under it.
+    /// Releases all that is held at once, though tasks work under it.
     async fn release_all(&self) {
         for claim in self.world.all_over(&self.who) {
             self.record(What::Release { claim });
@@ -76,7 +83,7 @@ impl Task {
 
     pub(super) async fn run(self) {
         let clock = self.process.clock.clone();
-        clock.live(self.work_on()).await;
+        clock.live(Box::pin(self.work_on())).await;
     }
 
     async fn work_on(mut self) {
@@ -96,7 +103,8 @@ impl Task {
         }
     }
 
-    /// When all is well, something is cancelled half-way: what it leaves behind would be seen when all has come to rest.
+    /// When all is well, something is cancelled half-way: what it leaves behind would be seen when
+    /// all has come to rest.
     async fn part(&mut self) {
         let index = self.rng.usize(0..self.process.world.names.len());
         let (name, kind) = (self.process.world.names[index].clone(), self.process.world.mix.names[index]);
@@ -142,7 +150,7 @@ impl Task {
         let locker = &self.process.locker;
         if self.rng.bool() {
             let _ = locker.release(&lease).await;
-        } else if self.process.world.mix.odds(Fate::Panic) == 0 {
+        } else if self.process.world.mix.odds(Met::Panicked) == 0 {
             let _ = locker.renew(&lease).await;
             self.process.world.state().handed.push(lease);
         }
@@ -152,15 +160,10 @@ impl Task {
         let Some(lease) = self.handed() else { return };
         let process = Arc::clone(&self.process);
         let plan = self.plan(true).adopt(&lease);
-        let claim = process.claim();
-        process.record(What::Ask { claim, name: lease.name.as_str().to_owned() });
-        match self.unless_cut(plan.cut, process.locker.adopt(&lease)).await {
-            None => self.cancelled(claim),
-            Some(Err(error)) => process.failed(claim, &error),
-            Some(Ok(guard)) => {
-                process.world.met(Met::Adoption);
-                self.hold(claim, plan, guard).await;
-            }
+        let claim = process.asks(&lease.name);
+        if let Some(guard) = self.taken(&[claim], plan.cut, process.locker.adopt(&lease)).await {
+            process.world.met(Met::Adoption);
+            self.hold(claim, plan, guard).await;
         }
     }
 
@@ -175,13 +178,23 @@ impl Task {
         if let Some(also) = plan.also.clone() {
             return self.lock_both(plan, &also).await;
         }
-        let claim = process.claim();
-        process.record(What::Ask { claim, name: plan.name.as_str().to_owned() });
-        match self.unless_cut(plan.cut, plan.of(&process.locker).acquire()).await {
-            None => self.cancelled(claim),
-            Some(Err(error)) => process.failed(claim, &error),
-            Some(Ok(guard)) => self.hold(claim, plan, guard).await,
+        let claim = process.asks(&plan.name);
+        if let Some(guard) = self.taken(&[claim], plan.cut, plan.of(&process.locker).acquire()).await {
+            self.hold(claim, plan, guard).await;
         }
+    }
+
+    /// Returns the result of a call for `claims`, unless it failed or was cut.
+    pub(super) async fn taken<T>(&self, claims: &[u32], cut: Cut, work: impl Future<Output = Result<T, Error>>) -> Option<T> {
+        let taken = self.unless_cut(cut, work).await;
+        for &claim in claims {
+            match &taken {
+                None => self.cancelled(claim),
+                Some(Err(error)) => self.process.failed(claim, error),
+                Some(Ok(_)) => {}
+            }
+        }
+        taken.and_then(Result::ok)
     }
 
     pub(super) async fn unless_cut<T>(&self, cut: Cut, work: impl Future<Output = T>) -> Option<T> {
@@ -192,7 +205,7 @@ impl Task {
         }
     }
 
-    pub(super) fn cancelled(&self, claim: u32) {
+    fn cancelled(&self, claim: u32) {
         self.process.world.met(Met::CancelledWait);
         self.process.record(What::Failed { claim, kind: Some("Cancelled".to_owned()), text: String::new() });
     }
@@ -228,7 +241,7 @@ impl Task {
         }
     }
 
-    /// Works for `span`; true when it was told of a loss.
+    /// Works for `span`; true if it was notified of a loss.
     async fn work(&self, plan: &Plan, held: &Held, span: u64) -> bool {
         let (guard, looks) = (&held.guard, plan.looks);
         let work = self.labour(plan, held, span, looks == Looks::State);
@@ -281,7 +294,7 @@ impl Task {
             EndReason::Expired => Met::LostExpired,
             EndReason::Gone => Met::LostGone,
             EndReason::MaxHold => Met::LostMaxHold,
-            _ => Met::LostGivenUp,
+            _ => Met::LostReleased,
         });
         self.judge(plan, &held, loss);
         let until = world.believed_until(&process.who, claim);
@@ -326,7 +339,7 @@ impl Task {
         let told = matches!(plan.looks, Looks::Lost | Looks::Cancellation | Looks::Run) && !world.mix.fenced;
         if told && now > until + GRAIN && plan.parts.iter().all(|(_, between, _)| *between == Between::Nothing) {
             let late = Duration::from_nanos(now - until);
-            world.find(Rule::LateLoss, format!("{who}#{claim} was told {late:?} after its belief had ended"));
+            world.find(Rule::LateLoss, format!("{who}#{claim} was notified {late:?} after its validity had ended"));
         }
     }
 
@@ -334,7 +347,7 @@ impl Task {
         let process = Arc::clone(&self.process);
         let world = &process.world;
         let claim = held.claim;
-        // A value that was given is not released when others might hold by it before the release has run.
+        // A supplied token is not released when others might hold by it before the release has run.
         let sure = held.guard.remaining() > Duration::from_millis(60) && plan.token.is_none();
         world.over(&process.who, claim);
         process.record(What::Release { claim });
@@ -367,7 +380,7 @@ impl Task {
         };
         process.world.met(met);
         if met == Met::WasLost && sure && process.world.mix.calm() {
-            process.world.find(Rule::FalseLoss, format!("{}#{claim} was told lost at its release", process.who));
+            process.world.find(Rule::FalseLoss, format!("{}#{claim} was reported lost at its release", process.who));
         }
         process.record(What::Released { claim, how });
     }

@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::{Coverage, Explored, Flaw, flawed};
+use super::{Coverage, Explored, Flaw, flawed, one};
 
 /// How far to explore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many seeds.
+    /// A number of seeds.
     Runs(u64),
     /// For so long.
     Time(Duration),
 }
 
-/// What many runs came to.
+/// The results of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// How many there were.
@@ -25,7 +25,7 @@ pub struct Report {
     pub tier_2: u64,
     /// How long they took.
     pub took: Duration,
-    /// What they met.
+    /// The faults and paths that they met.
     pub coverage: Coverage,
     /// The seeds of those in which something went wrong.
     pub failed: Vec<u64>,
@@ -79,7 +79,8 @@ impl fmt::Display for Report {
 /// How many runs a thread makes before it tells of them.
 const CHUNK: u64 = 64;
 
-/// Explores from `first_seed` on, with `jobs` threads, telling `on_progress` from time to time what there is so far.
+/// Explores from `first_seed` on, with `jobs` threads, telling `on_progress` from time to time what
+/// there is so far.
 pub fn many(first_seed: u64, extent: Extent, jobs: usize, mut on_progress: impl FnMut(&Report)) -> Report {
     let began = Instant::now();
     let end = match extent {
@@ -100,7 +101,7 @@ pub fn many(first_seed: u64, extent: Extent, jobs: usize, mut on_progress: impl 
                         return;
                     }
                     let mut part = Report::default();
-                    (from..end.min(from + CHUNK)).for_each(|seed| part.count(flawed(seed, Flaw::None)));
+                    (from..end.min(from + CHUNK)).for_each(|seed| part.count(one(seed)));
                     if sender.send(part).is_err() {
                         return;
                     }

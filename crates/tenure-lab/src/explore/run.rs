@@ -22,14 +22,15 @@ use super::server::Origin;
 use super::world::{Held, World};
 use super::{Explored, Flaw};
 
-/// The longest that anything may keep a name after the last fault: an extended lease, or a shortest hold, from a command that was
-/// under way for as long as they can be, at a server whose clock went back; and a wait for the next look.
+/// The longest that anything may keep a name after the last fault: an extended lease, or a shortest
+/// hold, from a command that was under way for as long as they can be, at a server whose clock went
+/// back; and a wait for the next poll.
 const FREE: Duration = Duration::from_secs(12);
 /// The longest that every task may need to come to its end, one after another.
 const REST: Duration = Duration::from_secs(120);
 
 /// Makes the run of `seed`.
-pub(super) fn one(seed: u64, flaw: Flaw) -> Explored {
+pub(super) fn one(seed: u64, flaw: Option<Flaw>) -> Explored {
     fastrand::seed(seed);
     let mut rng = Rng::with_seed(seed);
     let mix = Mix::choose(&mut rng, flaw);
@@ -137,8 +138,7 @@ async fn heal(world: &Arc<World>, members: Vec<Member>) {
 
 /// Takes a name once, when everything is well again.
 async fn probe(prober: &Process, name: &Name, share: Share) {
-    let claim = prober.claim();
-    prober.record(What::Ask { claim, name: name.as_str().to_owned() });
+    let claim = prober.asks(name);
     match prober.locker.lock(name.as_str(), share).ttl(Duration::from_secs(2)).acquire().await {
         Err(error) => prober.world.find(Rule::NotGranted, format!("{name:?} after the last fault: {error}")),
         Ok(guard) => {
@@ -156,7 +156,8 @@ async fn probe(prober: &Process, name: &Name, share: Share) {
     }
 }
 
-/// When all has come to rest, a name is taken only for one who died, or by what nobody could clear up.
+/// When all has come to rest, a name is taken only for one who died, or by what nobody could clear
+/// up.
 fn leaks(world: &World) {
     let now = world.now();
     let mut state = world.state();
@@ -167,9 +168,10 @@ fn leaks(world: &World) {
         for (owner, what) in left {
             let Some(token) = state.tokens.get(&owner) else { continue };
             let dead = world.mix.lives.get(token.process).is_some_and(|life| life.crash_at.is_some());
-            // A refusal ends a clean-up, and a value that was given is never cleared up.
-            let refused = world.mix.odds(super::mix::Fate::Forbid) > 0;
-            // Where commands run late, one may come when the clean-up has ended: after its ttl, or for a second copy.
+            // A refusal ends a clean-up, and a supplied token is never cleared up.
+            let refused = world.mix.odds(Met::Forbidden) > 0;
+            // Where commands run late, one may come when the clean-up has ended: after its ttl, or
+            // for a second copy.
             let too_late = |from: Origin| from.copy || from.ran_at - from.sent_at > from.ttl / 100 * 95;
             let late = world.mix.late && state.server.origin(&owner).is_some_and(too_late);
             if !(dead || refused || late || token.handed || !owner.is_generated()) {

@@ -1,4 +1,5 @@
-//! The far end of the simulated network: names, owners, queues and a grant counter, by the server's own clock.
+//! The far end of the simulated network: names, owners, queues and a grant counter, by the server's
+//! own clock.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -9,21 +10,22 @@ use tenure::{Entry, Error, Fence, Lease, Name, Owner, Share};
 
 use super::Flaw;
 use super::clock::{At, ms, nanos};
+use super::mix::Blow;
 
 const MS: u64 = ms(1);
-const RECHECK: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 pub(super) struct Server {
-    flaw: Flaw,
+    flaw: Option<Flaw>,
     counter: u64,
     names: Vec<(Name, Record)>,
-    /// What the last acquisition of each owner was.
+    /// The last acquisition of each owner.
     origins: HashMap<Owner, Origin>,
     /// Every number that was given, and to whom.
     given: HashSet<(Owner, u64)>,
-    /// What its clock shows more than the virtual time, and less.
-    ahead: u64,
+    /// How far its clock is before the virtual time, and behind.
+    fast_by: u64,
     behind: u64,
 }
 
@@ -38,10 +40,10 @@ pub(super) struct Origin {
     pub(super) ttl: u64,
 }
 
-/// What a command made of a name.
+/// The effect of a command on a name.
 pub(super) struct Done<T> {
     pub(super) answer: T,
-    /// To be told that they hold.
+    /// Owners to be notified that they hold.
     pub(super) served: Vec<Served>,
     /// Those who wait without a place should look.
     pub(super) freed: bool,
@@ -54,33 +56,27 @@ impl<T> Done<T> {
 }
 
 impl Server {
-    pub(super) fn new(names: &[Name], grain: u64, flaw: Flaw) -> Self {
-        // The counter begins high, so that a flaw may let it fall; the clock starts ahead, so that it can go back.
-        let (counter, ahead) = (1_000, (1 << 40) + grain);
+    pub(super) fn new(names: &[Name], grain: u64, flaw: Option<Flaw>) -> Self {
+        // The counter begins high, so that a flaw may let it fall; the clock starts ahead, so that
+        // it can go back.
+        let (counter, fast_by) = (1_000, (1 << 40) + grain);
         let names = names.iter().map(|name| (name.clone(), Record::default())).collect();
-        Self { flaw, counter, names, origins: HashMap::new(), given: HashSet::new(), ahead, behind: 0 }
+        Self { flaw, counter, names, origins: HashMap::new(), given: HashSet::new(), fast_by, behind: 0 }
     }
 
-    /// What its clock shows.
+    /// The time on its clock.
     fn clock(&self, now: At) -> Duration {
         // In whole milliseconds, as servers count.
-        Duration::from_nanos((now + self.ahead - self.behind) / MS * MS)
+        Duration::from_nanos((now + self.fast_by - self.behind) / MS * MS)
     }
 
-    pub(super) fn jump_forward(&mut self, by: u64) {
-        self.ahead += by;
-    }
-
-    pub(super) fn jump_back(&mut self, by: u64) {
-        self.behind += by;
-    }
-
-    /// Forgets everything but the counter, or one name.
-    pub(super) fn forget(&mut self, name: Option<usize>) {
-        for (index, (_, record)) in self.names.iter_mut().enumerate() {
-            if name.is_none_or(|name| name == index) {
-                *record = Record::default();
-            }
+    /// All but the counter is lost, or one name; or the clock jumps.
+    pub(super) fn suffer(&mut self, blow: Blow) {
+        match blow {
+            Blow::Flush => self.names.iter_mut().for_each(|(_, record)| *record = Record::default()),
+            Blow::Delete(name) => self.names[name].1 = Record::default(),
+            Blow::Forward(by) => self.fast_by += by,
+            Blow::Back(by) => self.behind += by,
         }
     }
 
@@ -115,7 +111,7 @@ impl Server {
         let (clock, flaw, counter) = (self.clock(now), self.flaw, &mut self.counter);
         let mut next = || {
             *counter += 1;
-            if flaw == Flaw::FenceFallsBack && counter.is_multiple_of(5) {
+            if flaw == Some(Flaw::FenceFallsBack) && counter.is_multiple_of(5) {
                 *counter -= 9;
             }
             *counter
@@ -128,20 +124,14 @@ impl Server {
     pub(super) fn acquire(&mut self, request: &Request, now: At, sent_at: At, copy: bool) -> Result<Done<AcquireReply>, Error> {
         let flaw = self.flaw;
         let asked = self.as_flawed(request, now);
-        let turn = self.on(&request.name, now, |record, clock, next| {
-            let turn = record.acquire(&asked, "", clock, next)?;
-            if flaw == Flaw::RepeatShortens {
-                shorten(record, &asked.owner, clock + asked.ttl);
-            }
-            Ok::<_, Error>(turn)
-        })?;
+        let turn = self.on(&request.name, now, |record, clock, next| record.acquire(&asked, "", clock, next))?;
         self.origins.insert(request.owner.clone(), Origin { sent_at, ran_at: now, copy, ttl: nanos(request.ttl) });
-        let mark = Some(self.counter);
-        let mut done = Done::of(turn, |answer| answer.acquired(RECHECK, mark));
+        let grant_seq = Some(self.counter);
+        let mut done = Done::of(turn, |answer| answer.acquired(POLL_INTERVAL, grant_seq));
         if let AcquireReply::Granted(grant) = &mut done.answer {
             grant.ttl = request.ttl;
             self.given.extend(grant.fence.map(|fence| (request.owner.clone(), fence.counter())));
-            if flaw == Flaw::TellsOldFence {
+            if flaw == Some(Flaw::ReportsOldFence) {
                 grant.fence = grant.fence.and_then(|fence| Fence::from_counter(fence.counter() - 1));
             }
         }
@@ -153,15 +143,15 @@ impl Server {
         self.given.extend(served.iter().map(|served| (served.owner.clone(), served.counter)));
     }
 
-    /// What a server that is broken on purpose makes of a request.
+    /// Changes a request as a server that is broken on purpose does.
     fn as_flawed(&self, request: &Request, now: At) -> Request {
         let mut request = request.clone();
         let holder = || anyone(self.held(&request.name, now).map(|(held, _)| held)).map(|held| held.owner.clone());
         match (self.flaw, &mut request.enqueue) {
-            (Flaw::ShortClaim, Enqueue::Join { handoff_ttl: claim, .. }) => *claim /= 2,
-            (Flaw::ShortLease, _) => request.ttl -= request.ttl / 10,
-            (Flaw::GivenIsMine, _) => request.generated = true,
-            (Flaw::AdoptsAnything, _) if request.from.is_some() => request.from = holder(),
+            (Some(Flaw::ShortClaim), Enqueue::Join { handoff_ttl: ttl, .. }) => *ttl /= 2,
+            (Some(Flaw::ShortLease), _) => request.ttl -= request.ttl / 10,
+            (Some(Flaw::SuppliedIsMine), _) => request.generated = true,
+            (Some(Flaw::AdoptsAnything), _) if request.from.is_some() => request.from = holder(),
             _ => {}
         }
         request
@@ -170,25 +160,11 @@ impl Server {
     pub(super) fn renew(&mut self, lease: &Lease, now: At) -> RenewReply {
         let flaw = self.flaw;
         self.on(&lease.name, now, |record, clock, _| {
-            let held = anyone(record.holders()).cloned();
-            let owner = match held {
-                Some(held) if flaw == Flaw::RenewsLinger && held.lingers && held.owner == lease.owner.lingering() => {
-                    let revived = held.with_owner(lease.owner.clone()).with_lingers(false);
-                    *record = Record::new([revived], record.waiters().cloned().collect::<Vec<_>>());
-                    lease.owner.clone()
-                }
-                Some(held) if flaw == Flaw::RenewsAnyone && !held.lingers => held.owner,
-                _ => lease.owner.clone(),
-            };
-            let renewal = record.renew(&owner, lease.ttl, clock);
-            if flaw == Flaw::RenewalShortens {
-                shorten(record, &owner, clock + lease.ttl);
-            }
-            if flaw == Flaw::ShrinksShare {
-                change(record, &owner, |held| {
-                    let share = least(held.share);
-                    held.with_share(share)
-                });
+            let renewal = record.renew(&lease.owner, lease.ttl, clock);
+            match flaw {
+                Some(Flaw::RenewalShortens) => change(record, &lease.owner, |held| held.until = clock + lease.ttl),
+                Some(Flaw::ShrinksShare) => change(record, &lease.owner, |held| held.share = least(held.share)),
+                _ => {}
             }
             renewal
         })
@@ -196,11 +172,11 @@ impl Server {
 
     pub(super) fn release(&mut self, lease: &Lease, linger: Duration, now: At) -> Done<ReleaseReply> {
         let flaw = self.flaw;
-        if flaw == Flaw::LosesReleases {
+        if flaw == Some(Flaw::LosesReleases) {
             return Done { answer: ReleaseReply::Released, served: Vec::new(), freed: false };
         }
         let turn = self.on(&lease.name, now, |record, clock, next| {
-            let any = anyone(record.holders()).map(|held| held.owner.clone()).filter(|_| flaw == Flaw::ReleasesAnyone);
+            let any = anyone(record.holders()).map(|held| held.owner.clone()).filter(|_| flaw == Some(Flaw::ReleasesAnyone));
             record.release(any.as_ref().unwrap_or(&lease.owner), linger, clock, next)
         });
         self.notes(&turn.served);
@@ -223,15 +199,10 @@ fn anyone<'a>(holders: impl Iterator<Item = &'a Held>) -> Option<&'a Held> {
     holders.min_by_key(|held| held.counter)
 }
 
-/// The owner's lease ends at `until`, whatever it was.
-fn shorten(record: &mut Record, owner: &Owner, until: Duration) {
-    change(record, owner, |held| held.with_until(until));
-}
-
 /// The owner's lease becomes another.
-fn change(record: &mut Record, owner: &Owner, into: impl Fn(Held) -> Held) {
-    let holders: Vec<Held> = record.holders().cloned().collect();
-    let holders = holders.into_iter().map(|held| if held.owner == *owner { into(held) } else { held });
+fn change(record: &mut Record, owner: &Owner, change: impl Fn(&mut Held)) {
+    let mut holders: Vec<Held> = record.holders().cloned().collect();
+    holders.iter_mut().filter(|held| held.owner == *owner).for_each(change);
     *record = Record::new(holders, record.waiters().cloned().collect::<Vec<_>>());
 }
 

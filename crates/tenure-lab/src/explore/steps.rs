@@ -1,4 +1,5 @@
-//! What a task does with what it holds, between two parts of its work. Each call may be dropped on its way.
+//! Calls of a task that holds a name, between two parts of its work. Each call may be dropped on
+//! its way.
 
 use std::sync::Arc;
 
@@ -62,22 +63,14 @@ impl Task {
     /// Takes two names, all or nothing, and works under the first.
     pub(super) async fn lock_both(&mut self, plan: Plan, also: &Name) {
         let process = Arc::clone(&self.process);
-        let claims = [&plan.name, also].map(|name| {
-            let claim = process.claim();
-            process.record(What::Ask { claim, name: name.as_str().to_owned() });
-            claim
-        });
-        match self.unless_cut(plan.cut, plan.of(&process.locker).and(also).acquire()).await {
-            None => claims.iter().for_each(|claim| self.cancelled(*claim)),
-            Some(Err(error)) => claims.iter().for_each(|claim| process.failed(*claim, &error)),
-            Some(Ok(mut guards)) => {
-                process.world.met(Met::Together);
-                let [first, second] = [&plan.name, also].map(|name| guards.take(name).expect("all or nothing"));
-                let beside = self.begin(claims[1], &plan, second);
-                self.hold(claims[0], plan, first).await;
-                process.world.over(&process.who, beside.claim);
-                process.record(What::Release { claim: beside.claim });
-            }
-        }
+        let claims = [&plan.name, also].map(|name| process.asks(name));
+        let work = plan.of(&process.locker).and(also).acquire();
+        let Some(mut guards) = self.taken(&claims, plan.cut, work).await else { return };
+        process.world.met(Met::Together);
+        let [first, second] = [&plan.name, also].map(|name| guards.take(name).expect("all or nothing"));
+        let beside = self.begin(claims[1], &plan, second);
+        self.hold(claims[0], plan, first).await;
+        process.world.over(&process.who, beside.claim);
+        process.record(What::Release { claim: beside.claim });
     }
 }

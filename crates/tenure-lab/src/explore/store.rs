@@ -22,6 +22,16 @@ pub(super) struct SimStore {
     pub(super) clock: SimClock,
 }
 
+/// Each kind of command has its kind of reply.
+macro_rules! ask {
+    ($store:ident, $op:expr, $kind:ident) => {
+        match $store.call($op).await? {
+            Reply::$kind(reply) => Ok(reply),
+            _ => unreachable!("it answers what it is asked"),
+        }
+    };
+}
+
 impl SimStore {
     async fn call(&self, op: Op) -> Result<Reply, Error> {
         self.clock.pass().await;
@@ -55,20 +65,15 @@ impl Store for SimStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        match self.call(Op::Acquire(request.clone())).await? {
-            Reply::Acquired(acquired) => {
-                if let (AcquireReply::Granted(_), Some(token)) = (&acquired, self.world.state().tokens.get_mut(&request.owner)) {
-                    token.answered = true;
-                }
-                Ok(acquired)
-            }
-            _ => unreachable!("it answers what it is asked"),
+        let reply = ask!(self, Op::Acquire(request.clone()), Acquired);
+        if let (Ok(AcquireReply::Granted(_)), Some(token)) = (&reply, self.world.state().tokens.get_mut(&request.owner)) {
+            token.answered = true;
         }
+        reply
     }
 
-    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+    async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         // Each name is asked for on its own: what is explored is one name.
-        let _ = requests;
         Ok(None)
     }
 
@@ -81,10 +86,7 @@ impl Store for SimStore {
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        match self.call(Op::Release(lease.clone(), linger)).await? {
-            Reply::Released(released) => Ok(released),
-            _ => unreachable!("it answers what it is asked"),
-        }
+        ask!(self, Op::Release(lease.clone(), linger), Released)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
@@ -100,10 +102,7 @@ impl Store for SimStore {
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        match self.call(Op::Inspect(name.cloned())).await? {
-            Reply::Entries(entries) => Ok(entries),
-            _ => unreachable!("it answers what it is asked"),
-        }
+        ask!(self, Op::Inspect(name.cloned()), Entries)
     }
 }
 

@@ -1,4 +1,5 @@
-//! All of one run that is not a process: its history, what is counted, the tokens and the guarded resource.
+//! All of one run that is not a process: its history, what is counted, the tokens and the guarded
+//! resource.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,11 +20,10 @@ use super::network::Network;
 use super::server::Server;
 use super::watched::Watched;
 
-/// A world, shared by its processes.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) mix: Mix,
-    pub(super) flaw: Flaw,
+    pub(super) flaw: Option<Flaw>,
     pub(super) names: Vec<Name>,
     began: OnceLock<Instant>,
     state: Mutex<Inner>,
@@ -52,7 +52,7 @@ pub(super) struct Inner {
     resource: Resource,
 }
 
-/// What is known of an owner token.
+/// The history of an owner token.
 #[allow(clippy::struct_excessive_bools, reason = "each is of its own")]
 #[derive(Clone, Debug)]
 pub(super) struct Token {
@@ -60,7 +60,6 @@ pub(super) struct Token {
     number: usize,
     /// When the last acquisition with it was sent.
     pub(super) sent_at: At,
-    /// A release of it was sent.
     released: bool,
     /// Somebody has held by it.
     pub(super) granted: bool,
@@ -90,11 +89,11 @@ pub(super) struct Held {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, mix: Mix, mut rng: Rng, flaw: Flaw) -> Self {
+    pub(super) fn new(seed: u64, mix: Mix, mut rng: Rng, flaw: Option<Flaw>) -> Self {
         let names: Vec<Name> =
             ["a", "b", "c"].iter().take(mix.names.len()).map(|name| Name::new(name).expect("a good name")).collect();
         let state = Inner {
-            // Names of all kinds stand in it: a weight is told as a part of this.
+            // Names of all kinds stand in it: a weight is given as a part of this.
             history: History { capacity: WHOLE, ..History::new(format!("explore: {mix}"), seed) },
             findings: Vec::new(),
             coverage: Coverage::default(),
@@ -150,7 +149,7 @@ impl World {
         self.state().coverage.met(what);
     }
 
-    /// A process believes from now on that it holds.
+    /// A process regards itself as the holder from now on.
     pub(super) fn granted(&self, who: &str, clock: &SimClock, held: &Held) {
         let now = self.now();
         let remaining = nanos(held.guard.remaining());
@@ -162,7 +161,7 @@ impl World {
         if index > 0 {
             state.coverage.met(Met::Passed);
         }
-        let believed = now + clock.life().real(remaining);
+        let valid_until = now + clock.life().real(remaining);
         let until = now + clock.life().real(remaining + held.stop);
         let mut latest = None;
         let mut shown = None;
@@ -170,7 +169,7 @@ impl World {
             token.granted = true;
             shown = owner.is_generated().then(|| format!("{who}.{}", token.number));
             if !token.answered {
-                state.coverage.met(Met::Believed);
+                state.coverage.met(Met::Pushed);
             }
         }
         // When a value that others use too was sent last is not known.
@@ -200,17 +199,18 @@ impl World {
             guard: Arc::downgrade(&held.guard),
             granted: held.guard.share(),
             stop: held.stop,
-            until: believed,
+            until: valid_until,
             latest,
             jeopardy: false,
             told: false,
         };
         let Inner { server, findings, .. } = &mut *state;
-        watched.compare(self, server, &held.guard, now, believed, findings);
+        watched.compare(self, server, &held.guard, now, valid_until, findings);
         state.watched.push(watched);
     }
 
-    /// From now on a holder counts for `share` only, as another claim: whatever becomes of the command.
+    /// From now on a holder counts for `share` only, as another claim: whatever becomes of the
+    /// command.
     pub(super) fn shrinks(&self, who: &str, held: &mut Held, claim: u32, share: Share) {
         let now = self.now();
         let old = std::mem::replace(&mut held.claim, claim);
@@ -229,7 +229,6 @@ impl World {
         }
     }
 
-    /// Another guard stands for a tenure.
     pub(super) fn reentered(&self, who: &str, held: &Held) {
         let mut state = self.state();
         let watched = state.watched.iter_mut().find(|watched| watched.claim == held.claim && watched.who == who);
@@ -238,7 +237,8 @@ impl World {
         }
     }
 
-    /// A claim is over: its belief is followed no more. Until when it was believed; `None` if it was over already.
+    /// A claim is over: its validity is followed no more. Returns its end; `None` if it was over
+    /// already.
     pub(super) fn over(&self, who: &str, claim: u32) -> Option<At> {
         let mut state = self.state();
         let index = state.watched.iter().position(|watched| watched.claim == claim && watched.who == who)?;
@@ -254,8 +254,8 @@ impl World {
         self.state().watched.iter().find(|watched| watched.claim == claim && watched.who == who).map(|watched| watched.until)
     }
 
-    /// Compares each claim with what the store keeps, and notes what renewals have done to it. Called when every task has come to
-    /// rest, before time goes on.
+    /// Compares each claim with what the store keeps, and notes what renewals have done to it.
+    /// Called when every task has come to rest, before time goes on.
     pub(super) fn settle(&self) {
         let mut state = self.state();
         let news = std::mem::take(&mut state.news);
@@ -265,29 +265,29 @@ impl World {
         for watched in watched.iter_mut().filter(|watched| !watched.clock.life().dead_at(now)) {
             let Some(guard) = watched.guard.upgrade() else { continue };
             let remaining = nanos(guard.remaining());
-            let believed = now + watched.clock.life().real(remaining);
+            let valid_until = now + watched.clock.life().real(remaining);
             if remaining > 0 {
                 coverage.met(Met::Compared);
-                watched.compare(self, server, &guard, now, believed, findings);
+                watched.compare(self, server, &guard, now, valid_until, findings);
             }
             if !news {
                 continue;
             }
             if gone.contains(&guard.token()) && watched.clock.life().naps.is_empty() && guard.end_reason().is_none() {
-                watched.finds(findings, Rule::LateLoss, now, "the store said that it is gone, and it is believed on");
+                watched.finds(findings, Rule::LateLoss, now, "the store said that it is gone, and it stays valid");
             }
             if !watched.jeopardy && guard.state() == State::Jeopardy {
                 watched.jeopardy = true;
                 coverage.met(Met::Jeopardy);
             }
             // A span may round to either side.
-            if remaining == 0 || believed <= watched.until + ROUNDING {
+            if remaining == 0 || valid_until <= watched.until + ROUNDING {
                 continue;
             }
             if watched.until <= now {
-                watched.finds(findings, Rule::LateLoss, now, "its belief had ended, and it is believed again");
+                watched.finds(findings, Rule::LateLoss, now, "its validity had ended, and it is valid again");
             }
-            (watched.until, watched.jeopardy) = (believed, false);
+            (watched.until, watched.jeopardy) = (valid_until, false);
             coverage.met(Met::Renewal);
             let until = Some(now + watched.clock.life().real(remaining + watched.stop));
             history.events.push(Event { at: now, who: watched.who.clone(), what: What::Believe { claim: watched.claim, until } });
@@ -322,15 +322,15 @@ impl World {
     }
 }
 
-/// What timers, which count in milliseconds, may add.
+/// The grain of timers, which count in milliseconds.
 pub(super) const GRAIN: u64 = ms(3);
-/// What going from one clock to another may add.
+/// The rounding from one clock to another.
 pub(super) const ROUNDING: u64 = 1_000;
 
 /// All of a name, in a history.
 const WHOLE: u32 = u32::MAX;
 
-/// What a share is of all of its name. Exact: every capacity is a divisor.
+/// A share as a part of all of its name. Exact: every capacity is a divisor.
 fn weight(share: Share) -> u32 {
     share.weight() * (WHOLE / share.capacity())
 }
@@ -350,12 +350,12 @@ impl Inner {
     }
 
     /// An acquisition with a token leaves its process.
-    pub(super) fn asks(&mut self, now: At, process: usize, owner: &Owner, repeatable: bool) {
+    pub(super) fn asks(&mut self, now: At, process: usize, owner: &Owner, generated: bool) {
         let number = self.tokens.len();
         let fresh = Token { process, number, sent_at: now, released: false, granted: false, answered: false, handed: false };
         let token = self.tokens.entry(owner.clone()).or_insert(fresh);
         token.sent_at = now;
-        if token.released && repeatable {
+        if token.released && generated {
             let text = format!("token {} was sent again after its release", token.number);
             self.findings.push(Finding { rule: Rule::TokenReuse, at: now, text });
         }

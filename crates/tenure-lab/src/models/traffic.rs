@@ -1,38 +1,39 @@
-//! What is on its way between clients and the server.
+//! Commands and answers on their way between clients and the server.
 
-/// The index of a claim; its client is found from it.
+use super::state::{Answer, Op};
+
+/// The index of a attempt; its client is found from it.
 pub(crate) type Id = u8;
 
 /// A command on its way to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Request<O> {
-    pub(crate) claim: Id,
+pub(crate) struct Request {
+    pub(crate) attempt: Id,
     /// The connection of its client that carries it.
     pub(crate) link: u8,
-    pub(crate) op: O,
+    pub(crate) op: Op,
     /// Somebody still waits for the answer.
     pub(crate) awaited: bool,
-    /// Ticks since it was sent, where that matters.
+    /// Ticks since it was sent, if that matters.
     pub(crate) age: u8,
 }
 
 /// An answer on its way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Reply<A> {
-    pub(crate) claim: Id,
-    pub(crate) answer: A,
+pub(crate) struct Reply {
+    pub(crate) attempt: Id,
+    pub(crate) answer: Answer,
 }
 
-/// All of it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Traffic<O, A> {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Traffic {
     /// In order for each connection.
-    pub(crate) requests: Vec<Request<O>>,
-    pub(crate) replies: Vec<Reply<A>>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) replies: Vec<Reply>,
 }
 
-/// What carries commands to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The way of commands to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Wire {
     /// Connections: in order on each; a client may replace its own by another.
     Connections,
@@ -40,30 +41,24 @@ pub(crate) enum Wire {
     Unordered,
 }
 
-impl<O, A> Default for Traffic<O, A> {
-    fn default() -> Self {
-        Self { requests: Vec::new(), replies: Vec::new() }
-    }
-}
-
-impl<O: Copy + Ord, A: Ord> Traffic<O, A> {
-    pub(crate) fn send(&mut self, claim: Id, link: u8, op: O) {
-        self.requests.push(Request { claim, link, op, awaited: true, age: 0 });
+impl Traffic {
+    pub(crate) fn send(&mut self, attempt: Id, link: u8, op: Op) {
+        self.requests.push(Request { attempt, link, op, awaited: true, age: 0 });
     }
 
     /// A request was executed.
-    pub(crate) fn answer(&mut self, request: Request<O>, answer: A) {
+    pub(crate) fn answer(&mut self, request: Request, answer: Answer) {
         if request.awaited {
-            self.replies.push(Reply { claim: request.claim, answer });
+            self.replies.push(Reply { attempt: request.attempt, answer });
         }
     }
 
-    /// Nobody waits for what was sent of this claim any more.
-    pub(crate) fn abandon(&mut self, claim: Id) {
-        for request in self.requests.iter_mut().filter(|request| request.claim == claim) {
+    /// Nobody waits for what was sent of this attempt any more.
+    pub(crate) fn abandon(&mut self, attempt: Id) {
+        for request in self.requests.iter_mut().filter(|request| request.attempt == attempt) {
             request.awaited = false;
         }
-        self.replies.retain(|reply| reply.claim != claim);
+        self.replies.retain(|reply| reply.attempt != attempt);
     }
 
     /// How much is under way.
@@ -73,7 +68,7 @@ impl<O: Copy + Ord, A: Ord> Traffic<O, A> {
 
     /// The requests that may be the next to arrive.
     pub(crate) fn arriving(&self, wire: Wire, client_of: impl Fn(Id) -> usize) -> Vec<usize> {
-        let lane = |at: usize| (client_of(self.requests[at].claim), self.requests[at].link);
+        let lane = |at: usize| (client_of(self.requests[at].attempt), self.requests[at].link);
         let all = 0..self.requests.len();
         match wire {
             Wire::Unordered => all.filter(|&at| !self.requests[..at].contains(&self.requests[at])).collect(),
@@ -81,7 +76,7 @@ impl<O: Copy + Ord, A: Ord> Traffic<O, A> {
         }
     }
 
-    /// Whatever is older than `latest` ticks does not arrive any more.
+    /// A request that is older than `latest` ticks does not arrive any more.
     pub(crate) fn tick(&mut self, latest: Option<u8>) {
         let Some(latest) = latest else { return };
         for request in &mut self.requests {
@@ -94,7 +89,7 @@ impl<O: Copy + Ord, A: Ord> Traffic<O, A> {
     pub(crate) fn tidy(&mut self, wire: Wire, client_of: impl Fn(Id) -> usize) {
         match wire {
             Wire::Unordered => self.requests.sort_unstable(),
-            Wire::Connections => self.requests.sort_by_key(|request| (client_of(request.claim), request.link)),
+            Wire::Connections => self.requests.sort_by_key(|request| (client_of(request.attempt), request.link)),
         }
         self.replies.sort_unstable();
     }

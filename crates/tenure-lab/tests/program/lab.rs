@@ -49,12 +49,12 @@ fn a_run_is_an_array_with_exactly_the_promised_fields() {
     assert_eq!(ended.code, 0, "{ended:?}");
     let mut outcomes = json(&ended.out);
     outcomes.sort_by_key(|outcome| (outcome["id"].to_string(), outcome["seed"].as_u64()));
-    let specimen = |seed: u64| {
+    let broken_lock = |seed: u64| {
         serde_json::json!({
-            "id": "A1/crash", "kind": "specimen", "tier": null, "verdict": "broken", "expected": "broken", "ok": true, "seed": seed,
+            "id": "A1/crash", "kind": "broken-lock", "tier": null, "verdict": "broken", "expected": "broken", "ok": true, "seed": seed,
         })
     };
-    assert_eq!(outcomes[..2], [specimen(41), specimen(42)]);
+    assert_eq!(outcomes[..2], [broken_lock(41), broken_lock(42)]);
     let scenario = serde_json::json!({
         "id": "memory/25-fixed-lease", "kind": "scenario", "tier": 1, "verdict": "holds", "expected": "holds", "ok": true, "seed": 41,
     });

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
 
 mod bench;
+mod broken;
 mod common;
 mod explore;
 mod lab;
@@ -10,4 +11,3 @@ mod models;
 mod pages;
 mod schemes;
 mod soak;
-mod specimens;

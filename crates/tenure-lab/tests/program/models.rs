@@ -1,4 +1,5 @@
-//! The protocol keeps its promises in every state within the bounds, and without any of its rules it does not.
+//! The protocol keeps its promises in every state within the bounds, and without any of its rules
+//! it does not.
 
 #![allow(clippy::print_stdout, reason = "the counts and the stories are what these tests are read for")]
 
@@ -6,7 +7,8 @@ use std::collections::BTreeSet;
 
 use tenure_lab::models::{self, Expected, Model, Searched};
 
-/// How many states there are, of each model that holds. A count that changes says that the model has changed.
+/// How many states there are, of each model that holds. A count that changes says that the model
+/// has changed.
 const STATES: [(&str, usize); 27] = [
     ("lease", 162_724),
     ("lease-again", 354_233),
@@ -16,7 +18,7 @@ const STATES: [(&str, usize); 27] = [
     ("later", 44_396),
     ("fence", 304_223),
     ("fence-one-step", 69_130),
-    ("given", 50_177),
+    ("supplied", 50_177),
     ("adoption", 197_222),
     ("adoption-late", 39_244),
     ("queue", 183_366),
@@ -68,7 +70,7 @@ fn leases_hold() {
 
 #[test]
 fn leases_hold_where_commands_run_late_and_fences_rise() {
-    holds(&["late", "later", "adoption-late", "given", "fence", "fence-one-step"]);
+    holds(&["late", "later", "adoption-late", "supplied", "fence", "fence-one-step"]);
 }
 
 #[test]
@@ -82,12 +84,12 @@ fn cohorts_hold() {
 }
 
 #[test]
-fn dialects_hold_among_ourselves() {
+fn schemes_hold_among_ourselves() {
     holds(&["php", "getset", "watch", "watch-late"]);
 }
 
 #[test]
-fn dialects_hold_beside_others_that_make_no_mistake() {
+fn schemes_hold_beside_others_that_make_no_mistake() {
     holds(&["php-beside", "getset-beside", "getset-clocks", "watch-beside"]);
 }
 
@@ -95,10 +97,10 @@ fn dialects_hold_beside_others_that_make_no_mistake() {
 fn no_rule_can_be_left_out() {
     for model in of(|expected| *expected != Expected::Holds) {
         let found = searched(&model);
-        let story = found.counterexample.expect("what is broken is told");
+        let story = found.counterexample.expect("a broken model has a story");
         let last = story.last().expect("a story has an end");
         assert!(last.contains("BROKEN: "), "{}: {story:#?}", model.id);
-        // A tick is told only by what it ends, every other step by one line.
+        // A tick is shown only by its ends, every other step by one line.
         assert!(story.len() <= 25, "{}: {story:#?}", model.id);
     }
 }

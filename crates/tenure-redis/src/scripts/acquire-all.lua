@@ -1,8 +1,9 @@
--- Asks for shares of several names, all or none. After keys, fence, holders and queue. Called as `acquire_all(KEYS, ARGV)`.
+-- Acquires shares of several names, all or none. After keys, fence, holders and queue.
+-- Called as `acquire_all(KEYS, ARGV)`.
 --
--- KEYS[1] counter; then name, queue, places and shares of each name in turn, as in keys.lua
+-- KEYS[1] counter; then name, queue, entries and shares of each name in turn, as in keys.lua
 -- ARGV[1] and [2] as there  ARGV[3] ttl, ms  ARGV[4] weight; then the owner of each name in turn
--- reply   the counter of each grant, as a string; none where one of the names was not to be had: then none was taken
+-- reply   the counter of each grant, as a string; none if one of the names is busy: then none was taken
 --         an error ends with the name that it is about
 
 local function acquire_all(keys, args)
@@ -12,7 +13,7 @@ local function acquire_all(keys, args)
     return begin({ keys[at], keys[at + 1], keys[at + 2], keys[1], keys[at + 3] }, args), args[i + 4]
   end
 
-  -- All are looked at, also when one is known to be busy: one of another kind is an error.
+  -- Each name is read, even after a busy one: a name of another kind is an error.
   local free = true
   for i = 1, #args - 4 do
     local refused, owner = open(i)
@@ -21,16 +22,16 @@ local function acquire_all(keys, args)
     end
     local held, first, their = weight_of(owner), waiter(0)
     if first and their.capacity ~= capacity then
-      return redis.error_reply('TENUREKIND it is waited for with a capacity of ' .. their.capacity .. ' at ' .. name)
+      return redis.error_reply(other_kind(their.capacity).err .. ' at ' .. name)
     end
-    -- One that was given up is never taken again.
+    -- A released owner token never acquires again.
     local gone = not mutex and weight_of('linger:' .. owner)
     free = free and (held == weight or not held and not gone and not first and patience > 0 and fits(weight))
   end
   if not free then
     return {}
   end
-  -- The numbers of all, before any is taken.
+  -- The counters of all names come before the first is taken.
   local first, unfit = next_counter()
   if not first then
     return unfit

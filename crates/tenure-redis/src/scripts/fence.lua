@@ -1,9 +1,11 @@
--- The grant counter, lifted so that it never falls behind what was handed out before data was lost. Prefix of other scripts.
+-- The grant counter, raised so that no number is granted twice after the server lost data. Prefix
+-- of other scripts.
 --
--- `lifted(key, least, time)` is the largest of the counter at `key`, `least` and the server's TIME in microseconds since
--- 2026-01-01 UTC. No clock lifts it beyond HALF of the numbers there are, which is the year 2168. What a client has seen lifts it
--- AHEAD of the clock at most, ten years: one bad value must not use up the numbers, nor come back when it was deleted. Numbers leave
--- a script only through `digits`: Lua's own formatting keeps 14 of them, and the counter has 15 from 2029 on.
+-- `raised(key, least, time)` is the largest of the counter at `key`, `least` and the server's TIME
+-- in microseconds since 2026-01-01 UTC. No clock raises it beyond HALF of all numbers: the year
+-- 2168. What a client has seen raises it AHEAD of the clock at most, ten years. So one bad value
+-- does not use up the numbers, and does not come back after it was deleted. Numbers leave a script
+-- only through `digits`: Lua's own formatting keeps 14 digits, and the counter has 15 from 2029 on.
 
 local EPOCH = 1767225600
 local MOST = 9007199254740991
@@ -14,12 +16,12 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
--- Says what is at the key, the beginning of it and no control characters: anybody may have written it.
+-- Shows the beginning of the value, without control characters: anybody may have written it.
 local function unusable(key, stored)
   return redis.error_reply('TENURECOUNTER the grant counter at ' .. key .. ' holds ' .. stored:sub(1, 40):gsub('[^%w%p ]', '?'))
 end
 
-local function lifted(key, least, time)
+local function raised(key, least, time)
   local stored = redis.pcall('GET', key) or '0'
   if type(stored) == 'table' then
     return nil, stored.err:find('WRONGTYPE', 1, true) and unusable(key, 'no number but another type of key') or stored

@@ -1,5 +1,6 @@
--- Makes functions of the scripts that hand over: a script makes everything in it anew with every call, which takes a third of its
--- time. Last part of the library. `VERSION` stands for the library's digest: every version of it has names of its own.
+-- Registers the scripts that hand over as functions. A script defines everything in it anew with
+-- each call, which takes a third of its time. Last part of the library. `VERSION` stands for the
+-- digest of the library, so each version has names of its own.
 
 redis.register_function('tenure_acquire_VERSION', acquire)
 redis.register_function('tenure_acquire_all_VERSION', acquire_all)

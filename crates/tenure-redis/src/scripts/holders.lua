@@ -1,14 +1,14 @@
--- Those who hold the name. Prefix of other scripts, after keys.lua and fence.lua.
+-- The holders of the name. Prefix of other scripts, after keys.lua and fence.lua.
 --
--- `look` reads what is there. Every call costs, so what is known of the name is kept in variables and not asked again.
+-- `read_name` reads the state of the name into variables, so that each command runs once.
 
 local mutex
--- The value of a mutex, false where it is free.
+-- The value of a mutex, false if it is free.
 local holder
--- Of shares: the capacity they were taken with, nil where nobody holds, and the weights of all together.
+-- Of shares: the capacity that holders have, nil without holders, and the sum of their weights.
 local kind, total
 
--- The weight that `owner` holds, nil for none, and the end of its lease where that is kept.
+-- The weight that `owner` holds, nil for none. Of shares, the end of its lease as well.
 local function weight_of(owner)
   if mutex then
     return holder == owner and 1 or nil
@@ -20,7 +20,7 @@ local function weight_of(owner)
   return tonumber(redis.call('HGET', shares, '=' .. owner) or '1'), tonumber(till)
 end
 
--- Whether a share of `weight` fits beside those that are held.
+-- Whether a share of `weight` fits beside the holders.
 local function fits(weight)
   if mutex then
     return not holder
@@ -28,7 +28,7 @@ local function fits(weight)
   return total + weight <= tonumber(capacity)
 end
 
--- Makes a share the owner's, who has `held` until now, for `ms` from now.
+-- Makes the owner, who has had `held`, a holder of `weight` for `ms` from now.
 local function hold(owner, weight, ms, held)
   if mutex then
     redis.call('SET', name, owner, 'PX', ms)
@@ -70,14 +70,14 @@ local function drop(owner, weight)
   end
 end
 
--- Drops leases that have ended, each at its own end.
+-- Drops leases that have ended.
 local function reap()
   local ended = redis.call('ZCOUNT', name, '-inf', digits(now))
   if ended == 0 then
     return
   end
   if redis.call('HLEN', shares) == 2 then
-    -- All weigh the same: however many they are, it is one command.
+    -- All weigh 1: one command drops them.
     redis.call('ZREMRANGEBYSCORE', name, '-inf', digits(now))
     total = total - ended
     if total > 0 then
@@ -93,8 +93,8 @@ local function reap()
   end
 end
 
--- Whether a name that `look` has refused is `owner`'s all the same: as another kind, or as a share that has lost what stood beside it
--- ('torn').
+-- Whether `owner` holds a name that `read_name` has refused: as another kind, or as a share without
+-- the hash beside it ('torn').
 local function member_otherwise(owner)
   local value = redis.pcall('GET', name)
   if type(value) ~= 'table' then
@@ -104,8 +104,13 @@ local function member_otherwise(owner)
   return member and (mutex or kind) or member and 'torn'
 end
 
--- Reads what is there, drops what has ended, and refuses a name that is of another kind.
-local function look()
+-- The refusal of a name that is held or waited for with another capacity.
+local function other_kind(of)
+  return redis.error_reply('TENUREKIND it is in use with a capacity of ' .. of)
+end
+
+-- Reads the name, drops leases that have ended, and refuses a name of another kind.
+local function read_name()
   mutex, holder, kind, total = capacity == '1', false, nil, 0
   local known = not mutex and redis.call('HMGET', shares, '##', '#')
   if mutex then
@@ -114,10 +119,12 @@ local function look()
       holder = value
       return nil
     end
-    -- Other shares are in place, unless all of them have ended.
+    -- The name has shares, unless all of them have ended.
     known = shares and redis.call('HMGET', shares, '##', '#') or {}
-    if not known[1] or redis.call('ZCOUNT', name, '(' .. digits(now), '+inf') > 0 then
+    if not known[1] then
       return value
+    elseif redis.call('ZCOUNT', name, '(' .. digits(now), '+inf') > 0 then
+      return other_kind(known[1])
     end
     redis.call('DEL', name, shares)
     return nil
@@ -125,18 +132,18 @@ local function look()
   kind, total = known[1] or nil, tonumber(known[2] or '0')
   local count = redis.pcall('ZCARD', name)
   if type(count) == 'table' then
-    return count
+    return type(redis.pcall('GET', name)) == 'string' and other_kind(1) or count
   elseif count == 0 and kind then
-    -- Somebody deleted the name under those who held it.
+    -- Somebody deleted the name while it was held.
     redis.call('DEL', shares)
     kind, total = nil, 0
   elseif count > 0 and not kind then
-    -- A sorted set without the hash beside it is not ours to read.
+    -- A sorted set without the hash beside it is not ours.
     return redis.error_reply('WRONGTYPE it is held as something else')
   elseif kind then
     reap()
   end
   if kind and kind ~= capacity then
-    return redis.error_reply('TENUREKIND it is held with a capacity of ' .. kind)
+    return other_kind(kind)
   end
 end

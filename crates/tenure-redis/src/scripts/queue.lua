@@ -1,22 +1,23 @@
--- Those who wait for the name, and how they are served. Prefix of other scripts, after holders.lua.
+-- The waiters of the name, and how they are served. Prefix of other scripts, after holders.lua.
 --
--- A place lapses unless it is looked after; whoever meets a lapsed one drops it. The channel is '-' for one who hears nothing.
--- A waiter that is served is told by PUBLISH <channel> '<counter>:<claim> <owner>'.
+-- A queue entry lapses without heartbeats. A call that meets a lapsed entry drops it. The channel
+-- is '-' for a waiter that hears nothing. A waiter that is served is notified by PUBLISH <channel>
+-- '<counter>:<handoff_ttl> <owner>'.
 
 local last_counter, messages
 local patience
 
--- Begins a call: reads what is there, and refuses a name that is of another kind.
+-- Begins a call: reads the name, and refuses one of another kind.
 local function begin(keys, args)
   last_counter, messages, patience = nil, {}, DEAD_AT_ONCE
   address(keys, args)
-  return look()
+  return read_name()
 end
 
 -- The counter of the next grant, which `settle` writes.
 local function next_counter()
   if not last_counter then
-    local floor, refused = lifted(counter, seen, time)
+    local floor, refused = raised(counter, seen, time)
     if not floor then
       return nil, refused
     end
@@ -26,7 +27,8 @@ local function next_counter()
   return last_counter
 end
 
--- Writes the counter and tells those who were served: last, because a PUBLISH that is refused must not undo what was done.
+-- Writes the counter and notifies those who were served. It comes last, because a refused PUBLISH
+-- must not undo anything.
 local function settle()
   if last_counter then
     redis.call('SET', counter, digits(last_counter))
@@ -36,69 +38,71 @@ local function settle()
   end
 end
 
--- The grant counter now: whatever is granted later has a larger one.
-local function mark()
+-- The grant counter now: each later grant has a larger one.
+local function grant_seq()
   return last_counter and digits(last_counter) or redis.call('GET', counter) or '0'
 end
 
--- None as well for an entry that makes no sense: it is dropped as one that has lapsed.
-local function place_of(owner)
-  local entry = redis.call('HGET', places, owner) or ''
-  local till, claim, keep, weight, kept, channel = string.match(entry, '^(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+-- The queue entry of `owner`. None for one that cannot be read: it is dropped as a lapsed one is.
+local function entry_of(owner)
+  local stored = redis.call('HGET', entries, owner) or ''
+  local till, handoff_ttl, entry_ttl, weight, kept, channel = string.match(stored, '^(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
   if not till then
     return nil
   end
-  return { till = tonumber(till), claim = claim, keep = keep, weight = tonumber(weight), capacity = kept, channel = channel }
+  local entry = { till = tonumber(till), weight = tonumber(weight), capacity = kept, channel = channel }
+  entry.handoff_ttl, entry.entry_ttl = handoff_ttl, entry_ttl
+  return entry
 end
 
--- Makes a place last from now.
-local function keep(owner, place)
-  local till = digits(now + tonumber(place.keep))
-  local entry = { till, place.claim, place.keep, digits(place.weight), place.capacity, place.channel }
-  redis.call('HSET', places, owner, table.concat(entry, ' '))
-  -- Longer than the place, so that this is not due with every heartbeat.
-  outlive(queue, places, place.keep, 2 * place.keep)
+-- Has an entry live for its ttl from now.
+local function store_entry(owner, entry)
+  local till = digits(now + tonumber(entry.entry_ttl))
+  local fields = { till, entry.handoff_ttl, entry.entry_ttl, digits(entry.weight), entry.capacity, entry.channel }
+  redis.call('HSET', entries, owner, table.concat(fields, ' '))
+  -- Longer than the entry, so that not every heartbeat has to do it.
+  outlive(queue, entries, entry.entry_ttl, 2 * entry.entry_ttl)
 end
 
-local function leave(owner)
-  redis.call('HDEL', places, owner)
+local function dequeue(owner)
+  redis.call('HDEL', entries, owner)
   return redis.call('ZREM', queue, owner) == 1
 end
 
--- Makes a place at the end, where others may be `queued`. The dead that are met there are dropped: while a name is held, nobody
--- comes by at the front.
-local function join(owner, place, queued)
+-- Adds an entry at the end. Others may be `queued`. Lapsed entries there are dropped: while a name
+-- is held, no call drops them at the front.
+local function join(owner, entry, queued)
   local last = queued and redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES') or {}
   while last[1] and patience > 0 do
-    local before = place_of(last[1])
+    local before = entry_of(last[1])
     if before and before.till > now then
       break
     end
-    leave(last[1])
+    dequeue(last[1])
     patience = patience - 1
     last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   end
   redis.call('ZADD', queue, digits(tonumber(last[2] or '0') + 1), owner)
-  keep(owner, place)
+  store_entry(owner, entry)
 end
 
--- The first who waits, `at` others left out.
+-- The first waiter behind `at` others.
 local function waiter(at)
   while patience > 0 do
     local owner = redis.call('ZRANGE', queue, at, at)[1]
     if not owner then
       return nil
     end
-    local place = place_of(owner)
-    if place and place.till > now then
-      return owner, place
+    local entry = entry_of(owner)
+    if entry and entry.till > now then
+      return owner, entry
     end
-    leave(owner)
+    dequeue(owner)
     patience = patience - 1
   end
 end
 
--- Whether a push reaches nobody. Where the user may not ask, it may.
+-- Whether a push reaches nobody. False if the user may not ask.
 local function is_deaf(channel)
   if channel == '-' then
     return false
@@ -107,17 +111,18 @@ local function is_deaf(channel)
   return not listeners.err and listeners[2] == 0
 end
 
--- Serves the queue in order for as long as the shares fit, `me` for `my_ttl` and the others for their claims. Those who wait for
--- another kind of lock are not given this one. One whose process hears nothing any more is passed over and stays: its next heartbeat
--- takes what is free. The counter of `me`, false if it was not among them; nil and the reason where no grant can be counted.
+-- Serves waiters in order while the shares fit: `me` for `my_ttl`, others for their handoff_ttl. It
+-- stops at a waiter for another kind of lock. A waiter whose process hears nothing any more is
+-- passed over and stays: its next heartbeat takes what is free. Returns the counter of `me`, false
+-- if `me` was not served, nil and the reason if no grant can be counted.
 local function serve(me, my_ttl)
   local at, mine, left = 0, false, AT_ONCE
   while left > 0 and not (mutex and holder) do
-    local owner, place = waiter(at)
-    if not owner or place.capacity ~= capacity or not fits(place.weight) then
+    local owner, entry = waiter(at)
+    if not owner or entry.capacity ~= capacity or not fits(entry.weight) then
       break
-    elseif owner ~= me and is_deaf(place.channel) then
-      -- As with the dead: after so many, whoever comes next goes on.
+    elseif owner ~= me and is_deaf(entry.channel) then
+      -- As with lapsed entries: after so many, the next call goes on.
       at, patience = at + 1, patience - 1
     else
       left = left - 1
@@ -125,13 +130,13 @@ local function serve(me, my_ttl)
       if not number then
         return nil, refused
       end
-      -- This comes first: a server out of memory allows it, and then what follows.
-      leave(owner)
-      hold(owner, place.weight, owner == me and my_ttl or place.claim)
+      -- The first write: a server out of memory allows it, and then all that follow.
+      dequeue(owner)
+      hold(owner, entry.weight, owner == me and my_ttl or entry.handoff_ttl)
       if owner == me then
         mine = number
-      elseif place.channel ~= '-' then
-        table.insert(messages, { place.channel, digits(number) .. ':' .. place.claim .. ' ' .. owner })
+      elseif entry.channel ~= '-' then
+        table.insert(messages, { entry.channel, digits(number) .. ':' .. entry.handoff_ttl .. ' ' .. owner })
       end
     end
   end

@@ -1,12 +1,12 @@
--- Gives up a share or a place, if it is still this owner's, and serves those who wait. While a share lingers its value matches no
--- owner, so that no late renewal revives it. After release-free, keys, fence, holders and queue.
--- Called as `release(KEYS, ARGV)`.
+-- Releases a share, or drops a queue entry, if it is still this owner's, and serves the waiters.
+-- The value of a share that lingers matches no owner, so no late renewal revives it. After
+-- release-free, keys, fence, holders and queue. Called as `release(KEYS, ARGV)`.
 --
 -- ARGV[3] owner     ARGV[4] linger, ms, 0 for none
--- reply   1 given up, now or before   0 not this owner's
+-- reply   1 released, now or before   0 not this owner's
 
--- What there is to give up where the name is held as another kind, or holds something else: the owner is compared before the kind.
--- Whoever waits finds out when he looks.
+-- Releases a name of another kind, or one that is no lock: the owner is compared before the kind.
+-- Its waiters find out by their next poll.
 local function otherwise(owner, refused)
   if not refused.err:find('WRONGTYPE', 1, true) and not refused.err:find('TENUREKIND', 1, true) then
     return refused
@@ -15,7 +15,7 @@ local function otherwise(owner, refused)
   if stands == 'torn' then
     return redis.call('ZREM', name, owner)
   end
-  return stands and refused or (leave(owner) and 1 or 0)
+  return stands and refused or (dequeue(owner) and 1 or 0)
 end
 
 local function release(keys, args)
@@ -28,14 +28,15 @@ local function release(keys, args)
   local held = weight_of(owner)
   if held and linger == '0' then
     if mutex then
-      -- Whoever is served overwrites it.
+      -- The next holder overwrites it, or it is deleted below.
       holder = false
     else
       drop(owner, held)
     end
   elseif held then
     if mutex then
-      -- A server out of memory refuses SET as a script's first write; it does not refuse PEXPIRE, nor any write after that.
+      -- The first write must be one that a server out of memory allows, as PEXPIRE. Then it allows
+      -- SET.
       redis.call('PEXPIRE', name, linger)
     else
       drop(owner, held)
@@ -43,7 +44,7 @@ local function release(keys, args)
     hold(lingering, held, linger)
   elseif weight_of(lingering) then
     return 1
-  elseif not leave(owner) then
+  elseif not dequeue(owner) then
     return 0
   end
   serve()

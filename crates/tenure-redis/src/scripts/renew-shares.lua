@@ -1,4 +1,5 @@
--- As renew.lua, for shares that are kept in sorted sets: owner -> end of the lease, ms of this server's clock.
+-- As renew.lua, for shares. They are in sorted sets: owner -> end of the lease, ms of this server's
+-- clock.
 --
 -- KEYS    name and shares (see keys.lua) of each lease, in turn; a name may come often
 -- ARGV    owner and ttl in ms of each lease, in turn
@@ -8,7 +9,7 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local renewed, longest = {}, {}
 
--- Whether what is kept beside the name is there. Without it nobody can be let in, so those who hold are told that they hold no more.
+-- Whether the hash beside the name is there. Without it nobody can acquire, so no lease is renewed.
 local whole = {}
 local function is_whole(name, shares)
   if whole[name] == nil then
@@ -17,7 +18,7 @@ local function is_whole(name, shares)
   return whole[name]
 end
 
--- A server out of memory refuses ZADD as a script's first write, though nothing grows by it.
+-- The first write must be one that a server out of memory allows, as ZREM. Then it allows ZADD.
 redis.pcall('ZREM', KEYS[1], '')
 for i = 1, #KEYS, 2 do
   local name, owner, ttl = KEYS[i], ARGV[i], tonumber(ARGV[i + 1])

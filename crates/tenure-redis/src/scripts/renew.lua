@@ -1,5 +1,5 @@
--- Makes each lease of a mutex that is still its owner's last at least its ttl from now. Never shortens one: a renewal that runs
--- late must not end what its holder believes. A name of another type reads as nobody's.
+-- Has each lease of a mutex that is still its owner's last at least its ttl from now. Never
+-- shortens one: a holder counts on the end of its lease. A key of another type is nobody's.
 --
 -- KEYS    names
 -- ARGV    owner and ttl in ms of each name, in turn

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Lease, Locker, Name, Owner, ReleaseOutcome, Share};
+use tenure::{Lease, Locker, MemoryStore, Name, Owner, ReleaseOutcome, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::task::JoinSet;
@@ -31,7 +31,8 @@ fn request(name: &str) -> Request {
 }
 
 fn lease(request: &Request) -> Lease {
-    request.lease()
+    let Request { name, owner, share, ttl, .. } = request.clone();
+    Lease::new(name, owner, share, ttl)
 }
 
 /// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.
@@ -190,4 +191,46 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
     }
     assert_eq!(store.release(&leases[0], Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     wait_until(PATIENCE, "the release", || server.cli("EXISTS open:0") == "0");
+}
+
+/// A refusal says the same as in a store that keeps records, and that names both kinds.
+#[tokio::test]
+async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
+    let server = RedisServer::start();
+    let (redis, memory) = (store(&format!("{}?prefix=app:", server.url())).await, MemoryStore::new());
+    let shares = [Share::MUTEX, Share::permits(1, 3).unwrap(), Share::permits(2, 5).unwrap(), Share::READ];
+    for (at, held) in shares.into_iter().enumerate() {
+        let holder = request(&format!("door {at}")).with_share(held);
+        takes(&redis, &holder).await;
+        memory.acquire(&holder).await.unwrap();
+        for share in shares.into_iter().filter(|share| *share != held) {
+            let asks = request(holder.name.as_str()).with_share(share);
+            let free = request("free").with_share(share);
+            let expected = memory.acquire(&asks).await.unwrap_err().to_string();
+            assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
+            assert_eq!(redis.acquire_all(&[free, asks]).await.unwrap_err().to_string(), expected);
+        }
+    }
+    server.cli("LPUSH app:list x");
+    let error = redis.acquire(&request("list").with_share(Share::READ)).await.unwrap_err();
+    assert!(error.to_string().contains("another kind of value"), "{error}");
+}
+
+/// So it is with a name that is free, and waited for.
+#[tokio::test]
+async fn another_kind_than_is_waited_for_is_refused_in_the_words_of_every_store() {
+    let server = RedisServer::start();
+    let (redis, memory) = (store(&server.url()).await, MemoryStore::new());
+    let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
+    let (holder, waiter) = (request("door"), request("door").with_enqueue(join));
+    for store in [&redis as &dyn Store, &memory] {
+        store.acquire(&holder).await.unwrap();
+        store.acquire(&waiter).await.unwrap();
+    }
+    // The waiter stays, the holder goes without a release.
+    server.cli("DEL door");
+    let asks = request("door").with_share(Share::permits(1, 3).unwrap());
+    let expected = memory.acquire(&asks).await.unwrap_err().to_string();
+    assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
+    assert_eq!(redis.acquire_all(&[asks]).await.unwrap_err().to_string(), expected);
 }

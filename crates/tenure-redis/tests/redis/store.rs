@@ -88,6 +88,20 @@ async fn tls_is_checked_both_ways() {
     assert!(error.to_string().contains("/nonexistent.pem"), "{error}");
 }
 
+/// A certificate that signs itself is one of an authority: named by `ca=`, it vouches for others and not for the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_servers_own_certificate_that_is_an_authoritys_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let certs = Certificates::generate(dir.path());
+    let [ca, key] = [certs.ca(), certs.ca().with_extension("key")].map(|path| path.display().to_string());
+    let server = RedisServer::builder().tls(&certs).arg("tls-cert-file", &ca).arg("tls-key-file", &key).start();
+    let error = connect(&format!("{}?ca={ca}", server.tls_url())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("CA certificate as its own") && text.contains("that this CA signs"), "{text}");
+    assert!(!text.contains("renew") && !text.contains("name the authority"), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_there_is_told_at_once() {
     let error = connect(&format!("redis://127.0.0.1:{}", free_port())).await.unwrap_err();

@@ -13,30 +13,30 @@ use super::file::LockFile;
 use super::rows::{Found, held, nanos, signed};
 use super::statements::{COUNT, LIST, LIST_WAITERS, MOVE_HAND, NEXT_HAND, RENEW, SWEEP};
 
-/// One grant in so many looks at the next so many names and drops what has ended there. That is four for each that comes in, so the
-/// dead never outnumber the living for long.
+/// Each such grant sweeps the next names and drops leases that have ended. That is four names for
+/// each new one, so ended leases never outnumber the others for long.
 const SWEEP_EVERY: u64 = 16;
 const SWEEP_SPAN: u32 = 64;
 
-/// When one that waits, and is told, looks after its place.
-const TOLD: Duration = Duration::from_secs(1);
+/// Poll interval of a waiter that is notified: the heartbeat of its queue entry.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Gives the numbers of grants.
+/// Returns the counter of the next grant.
 type Next<'a> = &'a mut dyn FnMut() -> u64;
 
 impl LockFile {
-    /// `recheck` is for those who wait and are not told.
-    pub(super) fn acquire(&mut self, request: &Request, recheck: Duration) -> Result<AcquireReply, Error> {
+    /// `poll_interval` is for waiters that are not notified.
+    pub(super) fn acquire(&mut self, request: &Request, poll_interval: Duration) -> Result<AcquireReply, Error> {
         self.follow()?;
-        if let Some((busy, mark)) = self.look(request)? {
-            return Ok(busy.acquired(recheck, Some(mark)));
+        if let Some((busy, grant_seq)) = self.poll(request)? {
+            return Ok(busy.acquired(poll_interval, Some(grant_seq)));
         }
         let address = self.wake.address();
         let ask = |record: &mut Record, now, next: Next<'_>| record.acquire(request, address, now, next);
-        let (turn, mark) = self.call(&request.name, ask)?;
-        self.wake.tell(&request.name, &turn);
-        let told = matches!(turn.answer, Answer::Busy { position: Some(_), .. }) && !self.wake.address().is_empty();
-        Ok(turn.answer.acquired(if told { TOLD } else { recheck }, Some(mark)))
+        let (change, grant_seq) = self.call(&request.name, ask)?;
+        self.wake.notify(&request.name, &change);
+        let notified = matches!(change.answer, Answer::Busy { position: Some(_), .. }) && !self.wake.address().is_empty();
+        Ok(change.answer.acquired(if notified { HEARTBEAT } else { poll_interval }, Some(grant_seq)))
     }
 
     pub(super) fn acquire_all(&mut self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
@@ -51,10 +51,10 @@ impl LockFile {
             for request in requests {
                 let found = self.find(tx, request.name.as_str())?;
                 let mut record = found.record();
-                let turn = record.acquire(request, "", now, &mut next)?.granted();
-                changed.extend(turn.map(|turn| (request, found, record, turn)));
+                let change = record.acquire(request, "", now, &mut next)?.granted();
+                changed.extend(change.map(|change| (request, found, record, change)));
             }
-            // All were looked at, because one of another kind is an error, and nothing was written.
+            // All were read, because a name of another kind is an error. Nothing was written.
             if changed.len() < requests.len() {
                 return Ok(None);
             }
@@ -62,19 +62,19 @@ impl LockFile {
             for (request, found, record, _) in &changed {
                 found.write(tx, request.name.as_str(), record)?;
             }
-            Ok(Some(changed.into_iter().map(|(request, _, _, turn)| (request, turn)).collect::<Vec<_>>()))
+            Ok(Some(changed.into_iter().map(|(request, _, _, change)| (request, change)).collect::<Vec<_>>()))
         };
-        let Some(turns) = self.write(all, "")? else { return Ok(None) };
-        let told = |(request, turn): (&Request, Change<Grant>)| {
-            self.wake.tell(&request.name, &turn);
-            turn.answer
+        let Some(changes) = self.write(all, "")? else { return Ok(None) };
+        let notify = |(request, change): (&Request, Change<Grant>)| {
+            self.wake.notify(&request.name, &change);
+            change.answer
         };
-        Ok(Some(turns.into_iter().map(told).collect()))
+        Ok(Some(changes.into_iter().map(notify).collect()))
     }
 
-    /// Answers without a lock on the file where nothing would change: those who are not told look often, and must not stand in the
-    /// way of those who write.
-    fn look(&mut self, request: &Request) -> Result<Option<(Answer, u64)>, Error> {
+    /// Answers without a lock on the file if nothing would change. Waiters that are not notified
+    /// poll often, and must not hold up writers.
+    fn poll(&mut self, request: &Request) -> Result<Option<(Answer, u64)>, Error> {
         if request.enqueue != Enqueue::No && !self.wake.address().is_empty() {
             return Ok(None);
         }
@@ -90,12 +90,12 @@ impl LockFile {
         if request.enqueue == Enqueue::Heartbeat && !found.is_fresh(&request.owner, now) {
             return Ok(None);
         }
-        let turn = found.record().acquire(request, "", now, &mut || found.next_counter(found.counter))?;
-        let nothing_changes = matches!(turn.answer, Answer::Busy { .. }) && turn.served.is_empty();
-        Ok(nothing_changes.then_some((turn.answer, found.counter)))
+        let change = found.record().acquire(request, "", now, &mut || found.next_counter(found.counter))?;
+        let nothing_changes = matches!(change.answer, Answer::Busy { .. }) && change.served.is_empty();
+        Ok(nothing_changes.then_some((change.answer, found.counter)))
     }
 
-    /// Runs a call on the record of a name, and writes what it changed. Answers with the counter as well.
+    /// Applies a call to the record of a name, and writes the changes. Returns the counter as well.
     fn call<T>(
         &self,
         name: &Name,
@@ -108,12 +108,12 @@ impl LockFile {
                 counter = found.next_counter(counter);
                 counter
             };
-            let turn = work(&mut record, now, &mut next)?;
+            let change = work(&mut record, now, &mut next)?;
             if counter != found.counter {
                 self.count(tx, found.counter, counter, now)?;
             }
             found.write(tx, name, &record)?;
-            Ok((turn, counter))
+            Ok((change, counter))
         };
         self.write(call, name)
     }
@@ -129,8 +129,8 @@ impl LockFile {
         Ok(())
     }
 
-    /// All in one transaction: a failure is that of every lease. A name is not read whole for it: a batch may be of ten thousand
-    /// shares of one.
+    /// All in one transaction: a failure is that of every lease. It does not read the whole record:
+    /// a batch may have ten thousand shares of one name.
     pub(super) fn renew(&mut self, leases: &[Lease]) -> Result<Vec<RenewReply>, Error> {
         self.follow()?;
         let renew = |tx: &Transaction<'_>, _: &Found| {
@@ -149,10 +149,10 @@ impl LockFile {
     pub(super) fn release(&mut self, Lease { name, owner, .. }: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.follow()?;
         let give_up = |record: &mut Record, now, next: Next<'_>| Ok(record.release(owner, linger, now, next));
-        let (turn, _) = self.call(name, give_up)?;
-        // Told here, so that a dropped future does not keep it from those who wait.
-        self.wake.tell(name, &turn);
-        Ok(turn.answer)
+        let (change, _) = self.call(name, give_up)?;
+        // Notified here, so that a dropped future does not keep it from the waiters.
+        self.wake.notify(name, &change);
+        Ok(change.answer)
     }
 
     pub(super) fn inspect(&mut self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {

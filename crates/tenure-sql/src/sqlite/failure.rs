@@ -1,5 +1,6 @@
-//! What SQLite's errors mean to a caller.
+//! The meaning of SQLite's errors.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rusqlite::ErrorCode;
@@ -7,17 +8,17 @@ use rusqlite::ffi::{SQLITE_CANTOPEN_ISDIR, SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_SH
 use rustix::fs::{Access, access};
 use tenure::{Error, ErrorKind};
 
-/// Why a call on the file did not go through.
+/// Why a call on the file failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// SQLite's word, before anything was committed.
+    /// SQLite's error, before anything was committed.
     Sql(rusqlite::Error),
-    /// SQLite's word on the commit.
+    /// SQLite's error of the commit.
     Commit(rusqlite::Error),
-    /// The name of the file has come to mean another one.
+    /// The path has come to mean another file.
     Replaced,
-    /// Said in full already.
-    Told(Error),
+    /// A complete error.
+    Described(Error),
 }
 
 impl From<rusqlite::Error> for Failure {
@@ -28,12 +29,12 @@ impl From<rusqlite::Error> for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Told(error)
+        Self::Described(error)
     }
 }
 
 impl Failure {
-    /// Whether another process was in the way, so that the same may go through in a moment.
+    /// Whether another process was in the way, so that a retry may succeed.
     pub(super) fn is_busy(&self) -> bool {
         let busy =
             |code| matches!(code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed);
@@ -45,22 +46,22 @@ impl Failure {
         matches!(self, Self::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen))
     }
 
-    /// In words, for the file at `path`.
-    pub(super) fn told(self, path: &Path) -> Error {
+    /// The error of the store, for the file at `path`.
+    pub(super) fn into_error(self, path: &Path) -> Error {
         match self {
-            Self::Told(error) => error,
+            Self::Described(error) => error,
             Self::Sql(error) => describe(path, error),
             Self::Replaced => Error::unavailable(format!("the lock file {} is replaced again and again", path.display()))
                 .with_hint("end the program that deletes or replaces it"),
-            // The last page may have reached the file before the error did: a process that recovers the file after a crash
-            // would find the commit there. A full disk cannot have taken it.
+            // The last page may have reached the file before the error did: a process that recovers
+            // the file after a crash would find the commit there. A full disk cannot have taken it.
             Self::Commit(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => describe(path, error),
             Self::Commit(error) => describe(path, error).maybe_applied(),
         }
     }
 }
 
-/// An error about the file itself, which stays until somebody mends it.
+/// An error of the file itself, which stays until somebody repairs the file.
 pub(super) fn damaged(path: &Path, why: &str, fix: &str) -> Error {
     Error::new(ErrorKind::Damaged, format!("cannot use the lock file {}: {why}", path.display())).with_hint(fix)
 }
@@ -96,13 +97,16 @@ fn describe(path: &Path, error: rusqlite::Error) -> Error {
 }
 
 pub(super) const WRITABLE: &str = "make the file and its directory writable, or give another path";
+const OPEN_TO_OTHERS: &str =
+    "give another path, or have that user open it, its -wal and its -shm to a group of both (chgrp, and chmod 660)";
 const RECREATE: &str = "stop the programs that use it and delete it with its -wal and -shm companions; its locks are then free";
 
 fn extended(error: &rusqlite::Error) -> i32 {
     error.sqlite_error().map_or(0, |error| error.extended_code)
 }
 
-/// SQLite does not say why. The file must not be opened to find out: closing it would drop this process's locks on it.
+/// Finds the reason that SQLite does not say. The file must not be opened for that: closing it
+/// would drop this process's locks on it.
 fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
     let directory = || path.metadata().is_ok_and(|found| found.is_dir());
     if extended(&error) == SQLITE_CANTOPEN_ISDIR || directory() {
@@ -110,6 +114,12 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
     }
     let may = |path: &Path, how| access(path, how).map_err(std::io::Error::from);
     let parent = path.parent().unwrap_or(path);
+    if let Some(found) = path.metadata().ok().filter(|_| may(path, Access::READ_OK | Access::WRITE_OK).is_err())
+        && found.uid() != rustix::process::geteuid().as_raw()
+    {
+        let why = format!("it belongs to another user ({}) and is not open to this one", found.uid());
+        return damaged(path, &why, OPEN_TO_OTHERS).with_source(error);
+    }
     let why = match (path.exists(), may(path, Access::READ_OK | Access::WRITE_OK).and(may(parent, Access::WRITE_OK))) {
         (true, Err(no)) => format!("it is read-only ({no})"),
         (true, Ok(())) => "it, or a companion beside it, cannot be opened".to_owned(),
@@ -131,8 +141,8 @@ mod tests {
     fn a_commit_that_failed_may_have_been_applied_unless_the_disk_was_full() {
         let error = |code| rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
         let path = Path::new("/x");
-        assert!(Failure::Commit(error(SQLITE_IOERR_WRITE)).told(path).may_have_been_applied());
-        assert!(!Failure::Commit(error(SQLITE_FULL)).told(path).may_have_been_applied());
-        assert!(!Failure::Sql(error(SQLITE_IOERR_WRITE)).told(path).may_have_been_applied());
+        assert!(Failure::Commit(error(SQLITE_IOERR_WRITE)).into_error(path).may_have_been_applied());
+        assert!(!Failure::Commit(error(SQLITE_FULL)).into_error(path).may_have_been_applied());
+        assert!(!Failure::Sql(error(SQLITE_IOERR_WRITE)).into_error(path).may_have_been_applied());
     }
 }

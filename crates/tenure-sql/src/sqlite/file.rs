@@ -16,6 +16,7 @@ use super::failure::{Failure, WRITABLE, damaged};
 use super::machine::{Machine, NOTED_EVERY, Origin, SEES_REBOOTS, Traces, booted, wall_clock};
 use super::nodes::{Names, Nodes, check, node};
 use super::rows::{Found, nanos};
+use super::share::Sharing;
 use super::statements::{EMPTY_LOG, FORGET, FORGET_FUTURE, REBOOTED, STAYING, WRITTEN};
 use super::wake::Wake;
 use super::{patience, schema};
@@ -27,24 +28,26 @@ const LOG_LIMIT: u64 = 4 << 20;
 #[derive(Debug)]
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
+    /// For a file that has to be made anew.
+    sharing: Sharing,
     names: Names,
-    /// What the names meant when it was opened; none when it is closed.
+    /// Files that the names meant when it was opened. None while it is closed.
     nodes: Option<Nodes>,
     conn: Connection,
     machine: &'static Machine,
-    /// It was of this boot when it was looked at last, so an earlier boot did not come after.
+    /// It was of this boot when it was last read, so no earlier boot can have used it since.
     was_here: Cell<bool>,
     pub(super) wake: Wake,
 }
 
 impl LockFile {
     /// Opens the file, and makes it and the directories above it where they are missing.
-    pub(super) fn open(path: PathBuf, listeners: Listeners) -> Result<Self, Error> {
+    pub(super) fn open(path: PathBuf, sharing: Sharing, listeners: Listeners) -> Result<Self, Error> {
         let machine = Machine::this()?;
-        let opened = patience::persist(|| connect(&path, machine));
-        let (conn, names, nodes) = opened.map_err(|failure| failure.told(&path))?;
+        let opened = patience::persist(|| connect(&path, sharing, machine));
+        let (conn, names, nodes) = opened.map_err(|failure| failure.into_error(&path))?;
         let wake = Wake::new(names.wake.clone(), listeners);
-        let file = Self { path, names, nodes: Some(nodes), conn, machine, was_here: Cell::new(false), wake };
+        let file = Self { path, sharing, names, nodes: Some(nodes), conn, machine, was_here: Cell::new(false), wake };
         // A file of another machine is told here, not at the first lock.
         file.read(|tx| file.find(tx, "").map(drop))?;
         if !SEES_REBOOTS {
@@ -57,7 +60,8 @@ impl LockFile {
         Ok(file)
     }
 
-    /// Opens the file anew where its names have come to mean other files: locks in a deleted one would be seen by nobody.
+    /// Opens the file anew if its names have come to mean other files: nobody sees locks in a
+    /// deleted file.
     pub(super) fn follow(&mut self) -> Result<(), Error> {
         if self.conn.is_autocommit() && self.nodes == Some(self.names.nodes()) {
             return Ok(());
@@ -65,8 +69,8 @@ impl LockFile {
         tracing::warn!(path = %self.path.display(), "the lock file was replaced; opening the new one");
         // While it is open, SQLite expects the log that belongs to what it knows of it.
         self.nodes = None;
-        self.conn = Connection::open_in_memory().map_err(|error| Failure::from(error).told(&self.path))?;
-        let mut opened = Self::open(self.path.clone(), self.wake.listeners())?;
+        self.conn = Connection::open_in_memory().map_err(|error| Failure::from(error).into_error(&self.path))?;
+        let mut opened = Self::open(self.path.clone(), self.sharing, self.wake.listeners())?;
         if opened.names.wake == self.names.wake {
             std::mem::swap(&mut opened.wake, &mut self.wake);
         }
@@ -74,14 +78,14 @@ impl LockFile {
         Ok(())
     }
 
-    /// Settles down for a process that stays.
+    /// Prepares for a process that stays.
     pub(super) fn stays(&self) {
-        // It costs speed only.
+        // A failure costs speed only.
         let _ = self.conn.execute_batch(STAYING);
     }
 
-    /// Empties a log that grew large. By itself it begins anew only when nobody reads for a moment, which may never come while
-    /// many processes are at it.
+    /// Empties a log that grew large. SQLite starts it anew only when nobody reads for a moment,
+    /// which may never come with many processes.
     pub(super) fn tidy(&self) {
         if fs::metadata(&self.names.log).is_ok_and(|log| log.len() > LOG_LIMIT) {
             // It is tried again after the next call.
@@ -89,9 +93,9 @@ impl LockFile {
         }
     }
 
-    /// What is known of a name just now, without a lock on the file. Its holders and its waiters may be of two moments.
+    /// Reads a name without a lock on the file. Its holders and its waiters may be of two moments.
     pub(super) fn peek(&self, name: &str) -> Result<Found, Error> {
-        patience::persist(|| self.find(&self.conn, name)).map_err(|failure| failure.told(&self.path))
+        patience::persist(|| self.find(&self.conn, name)).map_err(|failure| failure.into_error(&self.path))
     }
 
     /// Reads in one snapshot.
@@ -100,10 +104,10 @@ impl LockFile {
             let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Deferred)?;
             work(&tx)
         });
-        done.map_err(|failure| failure.told(&self.path))
+        done.map_err(|failure| failure.into_error(&self.path))
     }
 
-    /// Does `work` alone in the file, on what is known of `name`, and commits unless it fails.
+    /// Runs `work` alone in the file, on the state of `name`, and commits unless it fails.
     pub(super) fn write<T>(&self, work: impl Fn(&Transaction<'_>, &Found) -> Result<T, Failure>, name: &str) -> Result<T, Error> {
         let done = patience::persist(|| {
             let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)?;
@@ -113,10 +117,10 @@ impl LockFile {
             tx.commit().map_err(Failure::Commit)?;
             Ok(done)
         });
-        done.map_err(|failure| failure.told(&self.path))
+        done.map_err(|failure| failure.into_error(&self.path))
     }
 
-    /// Ends every lease of an earlier boot.
+    /// Reads a name, and ends all leases if they are of an earlier boot.
     fn settled(&self, tx: &Transaction<'_>, name: &str) -> Result<Found, Failure> {
         let found = Found::read(tx, name)?;
         if self.origin(&found)? == Origin::Here {
@@ -129,26 +133,26 @@ impl LockFile {
         Ok(found.forget())
     }
 
-    /// What is known of a name, if it is of this boot.
+    /// Reads a name. Empty if the file is of an earlier boot.
     pub(super) fn find(&self, conn: &Connection, name: &str) -> Result<Found, Failure> {
         let found = Found::read(conn, name)?;
         Ok(if self.origin(&found)? == Origin::Here { found } else { found.forget() })
     }
 
-    /// Whether what is in the file is of this boot.
+    /// Whether the leases in the file are of this boot.
     pub(super) fn is_here(&self, conn: &Connection) -> Result<bool, Failure> {
         Ok(self.origin(&Found::read(conn, "")?)? == Origin::Here)
     }
 
-    /// Where the file was last used; a file of another machine is refused.
+    /// Where the file was last used. A file of another machine is refused.
     fn origin(&self, found: &Found) -> Result<Origin, Failure> {
-        match self.machine.origin(&found.stamp, || Traces::of(&self.path)) {
+        match self.machine.origin(&found.last_use, || Traces::of(&self.path)) {
             Origin::Here => {
                 self.was_here.set(true);
                 Ok(Origin::Here)
             }
             Origin::EarlierBoot if !self.was_here.get() => Ok(Origin::EarlierBoot),
-            _ => Err(self.machine.refuses(&found.stamp, &self.path).into()),
+            _ => Err(self.machine.refuses(&found.last_use, &self.path).into()),
         }
     }
 }
@@ -156,17 +160,17 @@ impl LockFile {
 /// Notes when the file was changed: by that another machine knows that it is not the only one.
 fn note(tx: &Transaction<'_>, found: &Found) -> Result<(), Failure> {
     let now = wall_clock();
-    if !(0..NOTED_EVERY).contains(&(now - found.stamp.written)) {
+    if !(0..NOTED_EVERY).contains(&(now - found.last_use.written)) {
         tx.prepare_cached(WRITTEN)?.execute([now])?;
     }
     Ok(())
 }
 
 /// A settled connection, and what it has open.
-fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes), Failure> {
+fn connect(path: &Path, sharing: Sharing, machine: &Machine) -> Result<(Connection, Names, Nodes), Failure> {
     let file = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            make(path)?;
+            make(path, sharing)?;
             return Err(Failure::Replaced);
         }
         Err(error) => return Err(damaged(path, &format!("it cannot be looked at ({error})"), WRITABLE).into()),
@@ -176,12 +180,14 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
     // As root, SQLite gives what it finds to the owner of the file.
     let names = Names::of(path);
     names.check(&file)?;
-    // SQLite does not say which file it has opened: it is the one that had the name before and has it after.
+    // SQLite does not say which file it has opened: it is the one that had the name before and has
+    // it after.
     let before = node(path);
     let is_same = || if node(path) == before { Ok(()) } else { Err(Failure::Replaced) };
     let connect = || {
         let conn = open(path, OpenFlags::empty())?;
-        // A checkpoint costs two syncs. It is due every thousand pages, not at each end of a short command.
+        // A checkpoint costs two syncs. It is due every thousand pages, not at each end of a short
+        // command.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         // Otherwise a statement is compiled again whenever another name is bound to it.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
@@ -189,6 +195,7 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
         // Before anything is written: the log of one file must not come to another.
         is_same()?;
         schema::settle(&conn, path, machine)?;
+        names.align(&file);
         Ok((conn, names.nodes()))
     };
     let connected = connect();
@@ -197,21 +204,27 @@ fn connect(path: &Path, machine: &Machine) -> Result<(Connection, Names, Nodes),
 }
 
 /// Makes the file, and the directories above it where they are missing.
-fn make(path: &Path) -> Result<(), Failure> {
+fn make(path: &Path, sharing: Sharing) -> Result<(), Failure> {
+    if sharing.is_wanted() {
+        make_parent(path)?;
+        return sharing.make(path);
+    }
     if make_private(path) == Err(Errno::NOENT) && make_parent(path)? {
         let _ = make_private(path);
     }
     if path.exists() {
         return Ok(());
     }
-    // SQLite says why, or makes what a link leads to. It lets all read that, until this takes effect.
+    // SQLite says why, or makes what a link leads to. It lets all read that, until this takes
+    // effect.
     drop(open(path, OpenFlags::SQLITE_OPEN_CREATE)?);
     let _ = fs::set_permissions(path, Permissions::from_mode(0o600));
     Ok(())
 }
 
-/// Makes an empty file for this user alone: whoever may read a lock file may keep writers out, and sees the owners' values. At no moment
-/// may others open it. Nor is it opened here: to close it would end the locks of every other store of this process on it.
+/// Makes an empty file for this user alone: a user who may read a lock file may keep writers out,
+/// and sees the owner tokens. Others may never open it. It is not opened here: closing it would end
+/// the locks of every other store of this process on it.
 #[cfg(target_os = "linux")]
 fn make_private(path: &Path) -> Result<(), Errno> {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -235,7 +248,8 @@ fn open(path: &Path, more: OpenFlags) -> Result<Connection, Failure> {
     Ok(conn)
 }
 
-/// Makes the missing directories above the file, for this user alone. `false` where none was missing.
+/// Makes the missing directories above the file, for this user alone. `false` where none was
+/// missing.
 fn make_parent(path: &Path) -> Result<bool, Failure> {
     let Some(parent) = path.parent().filter(|parent| !parent.exists()) else { return Ok(false) };
     DirBuilder::new()
@@ -256,7 +270,7 @@ mod tests {
     #[test]
     fn settings_are_in_force() {
         let dir = tempfile::TempDir::new().unwrap();
-        let open = || LockFile::open(dir.path().join("locks.db"), Listeners::default()).unwrap();
+        let open = || LockFile::open(dir.path().join("locks.db"), Sharing::default(), Listeners::default()).unwrap();
         let file = patience::until(Instant::now() + Duration::from_secs(5), open);
         let read = |what| file.conn.pragma_query_value(None, what, |row| row.get::<_, i64>(0)).unwrap();
         assert_eq!(["synchronous", "wal_autocheckpoint", "page_size"].map(read), [1, 64, 1024]);

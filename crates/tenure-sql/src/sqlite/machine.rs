@@ -1,6 +1,7 @@
-//! On which boot of which machine a lease was counted.
+//! The boot and the machine on which a lease was counted.
 //!
-//! Deadlines are points on the boot-time clock, which starts anew with every boot and means nothing on another machine.
+//! Deadlines are times of the boot-time clock, which starts anew with every boot and means nothing
+//! on another machine.
 
 use std::fs;
 use std::path::Path;
@@ -17,29 +18,29 @@ type Micros = i64;
 /// This boot of this machine.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// In a time name space with a boot-time clock of its own, that is said behind it.
+    /// Followed by the shift of the boot-time clock in a time name space that has one.
     pub(super) boot: String,
-    /// Empty where the machine has no id, as in many containers.
+    /// Empty if the machine has no id, as in many containers.
     pub(super) id: String,
 }
 
-/// On which boot of which machine a file was last used, as the file says.
+/// The last use of a file, as the file says.
 #[derive(Debug)]
-pub(super) struct Stamp {
+pub(super) struct LastUse {
     pub(super) boot: String,
     pub(super) machine: String,
-    /// What the wall clock said at that boot; 0 where a version that did not note it was the last.
+    /// Wall clock at that boot. 0 if a version that did not note it was the last.
     pub(super) booted: Micros,
-    /// What the wall clock said at the last change, but for what changed within [`NOTED_EVERY`] of the one before.
+    /// Wall clock at the last change, except for changes within [`NOTED_EVERY`] of the one before.
     pub(super) written: Micros,
 }
 
-/// What the system knows of a file that another boot has used.
+/// Facts of the system about a file that another boot has used.
 #[derive(Debug)]
 pub(super) struct Traces {
-    /// What the wall clock said at this boot, by what it says now.
+    /// Wall clock at this boot, as computed now.
     pub(super) booted: Micros,
-    /// Other machines may reach it, as far as the type of its file system tells.
+    /// Other machines may reach it, by the type of its file system.
     pub(super) shared: bool,
 }
 
@@ -49,27 +50,27 @@ impl Traces {
     }
 }
 
-/// What a file that was last used elsewhere or before is to us.
+/// The relation of this process to the last use of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// This boot: its deadlines compare with our clock.
     Here,
-    /// An earlier boot of this machine: nothing in it stands.
+    /// An earlier boot of this machine: its leases have ended.
     EarlierBoot,
     /// Another machine, or another clock.
     Elsewhere,
 }
 
-/// Where no boot id can be had, a reboot is seen only by leases that begin in the future.
+/// Without boot ids, a reboot is noticed only by leases that begin in the future.
 pub(super) const SEES_REBOOTS: bool = cfg!(target_os = "linux");
 
-/// By so much the beginnings of one boot may differ, each taken from two readings of two clocks.
+/// Largest difference between two computed times of one boot, each from two readings of two clocks.
 const SAME_BOOT: Micros = 1_000;
 
 /// How often the time of a change is noted.
 pub(super) const NOTED_EVERY: Micros = 1_000_000;
 
-/// 2026-01-01T00:00:00Z. A clock that was before it at boot was not set, and may have been so at every boot.
+/// 2026-01-01T00:00:00Z. A clock before it at boot was not set, and may show that at every boot.
 const CLOCK_IS_SET: Micros = 1_767_225_600_000_000;
 
 impl Machine {
@@ -83,9 +84,9 @@ impl Machine {
         Ok(THIS.get_or_init(|| this))
     }
 
-    /// Places a file by what it says of its last use, and else by its traces. In doubt it is another machine's: to forget its leases
-    /// would make two holders.
-    pub(super) fn origin(&self, last: &Stamp, traces: impl FnOnce() -> Traces) -> Origin {
+    /// Places a file by its last use, and then by its traces. In doubt it is another machine's:
+    /// forgetting its leases would make two holders.
+    pub(super) fn origin(&self, last: &LastUse, traces: impl FnOnce() -> Traces) -> Origin {
         if last.boot == self.boot {
             return Origin::Here;
         }
@@ -99,14 +100,14 @@ impl Machine {
         match traces {
             Traces { shared: false, .. } if same_boot => Origin::Here,
             Traces { shared: true, .. } if no_id => Origin::Elsewhere,
-            // An earlier boot wrote nothing after ours began.
+            // An earlier boot cannot have written after this one began.
             Traces { booted, .. } if last.written > booted => Origin::Elsewhere,
             _ => Origin::EarlierBoot,
         }
     }
 
     /// Why a file of another machine is refused.
-    pub(super) fn refuses(&self, last: &Stamp, path: &Path) -> Error {
+    pub(super) fn refuses(&self, last: &LastUse, path: &Path) -> Error {
         let why = format!(
             "it is used from two machines (its last user was machine {:?} in boot {:?}, this one is machine {:?} in boot {:?}), which \
              cannot share leases and file locks, e.g. over a network file system",
@@ -118,12 +119,12 @@ impl Machine {
     }
 }
 
-/// What the wall clock says.
+/// The wall clock.
 pub(super) fn wall_clock() -> Micros {
     micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// What the wall clock said at this boot. The same at every look, until the wall clock is set.
+/// Wall clock at this boot. Always the same, until the wall clock is set.
 pub(super) fn booted() -> Micros {
     let look = |_| {
         let before = BootTime::now();
@@ -132,7 +133,7 @@ pub(super) fn booted() -> Micros {
         let boot = wall - micros(before.since_boot() + took / 2);
         (took, boot)
     };
-    // The quickest look, between whose readings nothing came.
+    // The quickest reading: nothing came between its two clocks.
     (0..16).map(look).min_by_key(|(took, _)| *took).map_or(0, |(_, boot)| boot)
 }
 
@@ -145,7 +146,7 @@ fn kernel(boot: &str) -> &str {
     boot.split(' ').next().unwrap_or(boot)
 }
 
-/// By how much a time name space shifts the boot-time clock; empty where it does not.
+/// Shift of the boot-time clock by a time name space. Empty without one.
 fn other_clock() -> String {
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let of_boot = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
@@ -175,11 +176,11 @@ fn machine_id() -> String {
     read("/etc/machine-id").or_else(|| read("/var/lib/dbus/machine-id")).unwrap_or_default()
 }
 
-/// Whether a file lies where other machines may reach it, as far as the type of its file system tells.
+/// Whether other machines may reach a file, by the type of its file system.
 #[cfg(target_os = "linux")]
 fn on_network(file: &Path) -> bool {
-    // NFS, SMB, CIFS, SMB2, CephFS, AFS (two), 9P, Lustre, GFS2, OCFS2, GPFS, FUSE (and virtiofs), VirtualBox, VMware, Coda, NCP,
-    // OrangeFS, BeeGFS, PanFS; see statfs(2).
+    // NFS, SMB, CIFS, SMB2, CephFS, AFS (two), 9P, Lustre, GFS2, OCFS2, GPFS, FUSE (and virtiofs),
+    // VirtualBox, VMware, Coda, NCP, OrangeFS, BeeGFS, PanFS; see statfs(2).
     const SHARED: [u32; 20] = [
         0x6969,
         0x517B,
@@ -220,7 +221,7 @@ mod tests {
         const LONG_AGO: Micros = BOOTED - 9_000_000;
         let (before, after) = (BOOTED - 5_000_000, BOOTED + 1);
         let place = |(boot, id): (&str, &str), (last, machine): (&str, &str), booted, written, shared| {
-            let last = Stamp { boot: last.into(), machine: machine.into(), booted, written };
+            let last = LastUse { boot: last.into(), machine: machine.into(), booted, written };
             Machine { boot: boot.into(), id: id.into() }.origin(&last, || Traces { booted: BOOTED, shared })
         };
         let (named, nameless) = (("b2", "m1"), ("b2", ""));
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_begins_anew_at_every_boot_tells_nothing() {
-        let last = Stamp { boot: "b1".into(), machine: String::new(), booted: 7, written: 9 };
+        let last = LastUse { boot: "b1".into(), machine: String::new(), booted: 7, written: 9 };
         let this = Machine { boot: "b2".into(), id: String::new() };
         assert_eq!(this.origin(&last, || Traces { booted: 7, shared: false }), Origin::Elsewhere);
     }

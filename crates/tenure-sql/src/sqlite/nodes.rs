@@ -1,19 +1,20 @@
-//! Which files the names of a lock file mean. A name may come to mean another file at any moment, and then locks in the one before
-//! are seen by nobody.
+//! The files that the names of a lock file mean. A name may come to mean another file at any
+//! moment. Then nobody sees locks in the one before.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::{Failure, damaged};
+use super::share;
 
 /// Device and inode.
 type Node = (u64, u64);
 
-/// Of the file, its log and the index of that; none where there is no such file.
+/// The file, its log and the index of that. None for a file that does not exist.
 pub(super) type Nodes = [Option<Node>; 3];
 
-/// What a name means now.
+/// The file that a path means now.
 pub(super) fn node(path: &Path) -> Option<Node> {
     fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -24,7 +25,7 @@ pub(super) struct Names {
     pub(super) path: PathBuf,
     pub(super) log: PathBuf,
     index: PathBuf,
-    /// Where the sockets of those who wait are.
+    /// Directory of the waiters' sockets.
     pub(super) wake: PathBuf,
 }
 
@@ -40,14 +41,16 @@ impl Names {
         Self { path: path.to_owned(), log: beside("-wal"), index: beside("-shm"), wake: beside("-wake") }
     }
 
-    /// The file, its log and the index of that: SQLite keeps the three as they were when it opened them.
+    /// The file, its log and the index of that: SQLite keeps the three as they were when it opened
+    /// them.
     pub(super) fn nodes(&self) -> Nodes {
         [&self.path, &self.log, &self.index].map(|path| node(path))
     }
 }
 
 impl Names {
-    /// Refuses companions that somebody else has put beside a file to which its owner alone may write.
+    /// Refuses companions that somebody else has put beside a file to which its owner alone may
+    /// write.
     pub(super) fn check(&self, file: &Metadata) -> Result<(), Failure> {
         let planted = |path: &&PathBuf| fs::metadata(path).is_ok_and(|found| found.uid() != file.uid());
         match [&self.log, &self.index].into_iter().find(planted) {
@@ -56,6 +59,15 @@ impl Names {
                 Err(damaged(&self.path, &why, "stop the programs that use the file, and delete what is not yours").into())
             }
             _ => Ok(()),
+        }
+    }
+}
+
+impl Names {
+    /// Has those who may use the file use its companions as well.
+    pub(super) fn align(&self, file: &Metadata) {
+        for companion in [&self.log, &self.index] {
+            share::align(companion, file);
         }
     }
 }

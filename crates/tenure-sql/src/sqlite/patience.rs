@@ -1,4 +1,4 @@
-//! How long a thread lets other processes finish before it calls the file busy.
+//! How long a thread waits for other processes before it reports the file as busy.
 
 use std::cell::Cell;
 use std::thread;
@@ -10,7 +10,7 @@ thread_local! {
     static UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Runs `work` with patience until then. Whoever finds the file locked earlier than that waits.
+/// Runs `work`, and waits until then if the file is locked.
 pub(super) fn until<T>(until: Instant, work: impl FnOnce() -> T) -> T {
     let before = UNTIL.replace(Some(until));
     let done = work();
@@ -18,10 +18,11 @@ pub(super) fn until<T>(until: Instant, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// SQLite's busy handler: waits a little and says whether to try again.
+/// SQLite's busy handler: waits a little and says whether to retry.
 ///
-/// A transaction takes some tens of microseconds, so the handler that SQLite brings, with its steps of up to 100 ms, would idle
-/// and starve. The jitter keeps processes that were refused together from coming back together.
+/// A transaction takes some tens of microseconds, so the handler that SQLite brings, with its steps
+/// of up to 100 ms, would idle and starve. The jitter keeps processes that were refused together
+/// from coming back together.
 pub(super) fn wait(times: i32) -> bool {
     let left = UNTIL.get().map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
     if left.is_zero() {
@@ -32,14 +33,15 @@ pub(super) fn wait(times: i32) -> bool {
     true
 }
 
-/// How often a file that cannot be opened is tried: a companion beside it may come or go just then with another process.
+/// Number of tries for a file that cannot be opened: another process may create or delete a
+/// companion just then.
 const TRIES: i32 = 12;
 
 fn is_passing(failure: &Failure, times: i32) -> bool {
     failure.is_busy() || matches!(failure, Failure::Replaced) || (failure.is_cannot_open() && times < TRIES)
 }
 
-/// Repeats what SQLite gives up on without asking the busy handler.
+/// Retries calls that SQLite gives up without the busy handler.
 pub(super) fn persist<T>(mut work: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let mut times = 0;
     loop {

@@ -1,4 +1,4 @@
-//! What the file says of itself and of one name, and what has to change in it.
+//! The state of the file and of one name, and its changes.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,15 +6,15 @@ use rusqlite::{Connection, Row};
 use tenure::store::record::{Held, Record, Waiter};
 use tenure::{Owner, Share};
 
-use super::machine::Stamp;
-use super::statements::{DROP_HELD, DROP_PLACE, FIND, PLACES, PUT_HELD, PUT_PLACE};
+use super::machine::LastUse;
+use super::statements::{DROP_ENTRY, DROP_HELD, ENTRIES, FIND, PUT_ENTRY, PUT_HELD};
 
-/// What the file says of itself and of one name.
+/// The state of the file and of one name.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) counter: u64,
     /// Of its last use.
-    pub(super) stamp: Stamp,
+    pub(super) last_use: LastUse,
     /// In the order of their owners.
     holders: Vec<Held>,
     /// In the order of their numbers.
@@ -27,23 +27,23 @@ impl Found {
         let mut rows = find.query([name])?;
         let first = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
-        let stamp = Stamp { boot: first.get(1)?, machine: first.get(2)?, booted: first.get(3)?, written: first.get(4)? };
+        let last_use = LastUse { boot: first.get(1)?, machine: first.get(2)?, booted: first.get(3)?, written: first.get(4)? };
         let (counter, queued) = (unsigned(first.get(0)?), first.get(5)?);
         let mut next = first.get::<_, Option<i64>>(9)?.is_some().then_some(first);
         while let Some(row) = next {
             holders.push(held(row, 6)?);
             next = rows.next()?;
         }
-        // They come in this order; to say so in the statement would cost as much as all the rest of it.
+        // They come in this order. An ORDER BY would cost as much as the rest of the statement.
         holders.sort_unstable_by(|a, b| a.owner.cmp(&b.owner));
         if queued {
-            let mut places = conn.prepare_cached(PLACES)?;
-            waiters = places.query_map([name], waiter)?.collect::<rusqlite::Result<_>>()?;
+            let mut entries = conn.prepare_cached(ENTRIES)?;
+            waiters = entries.query_map([name], waiter)?.collect::<rusqlite::Result<_>>()?;
         }
-        Ok(Self { counter, stamp, holders, waiters })
+        Ok(Self { counter, last_use, holders, waiters })
     }
 
-    /// Nothing of the name counts any more.
+    /// Drops all holders and waiters.
     pub(super) fn forget(self) -> Self {
         Self { holders: Vec::new(), waiters: Vec::new(), ..self }
     }
@@ -52,17 +52,17 @@ impl Found {
         self.holders.iter().all(|held| held.until <= now) && self.waiters.iter().all(|waiter| waiter.until <= now)
     }
 
-    /// Whether the owner has a place that was looked after just now.
+    /// Whether the owner has a queue entry with a recent heartbeat.
     pub(super) fn is_fresh(&self, owner: &Owner, now: Duration) -> bool {
-        let place = self.waiters.iter().find(|waiter| waiter.owner == *owner);
-        place.is_some_and(|place| place.until >= now + place.entry_ttl / 8 * 7)
+        let entry = self.waiters.iter().find(|waiter| waiter.owner == *owner);
+        entry.is_some_and(|entry| entry.until >= now + entry.entry_ttl / 8 * 7)
     }
 
     pub(super) fn record(&self) -> Record {
         Record::new(self.holders.iter().cloned(), self.waiters.iter().cloned())
     }
 
-    /// Writes what has changed.
+    /// Writes the changes.
     pub(super) fn write(&self, conn: &Connection, name: &str, now: &Record) -> rusqlite::Result<()> {
         let holders = Change::between(&self.holders, now.holders(), |held| &held.owner);
         let waiters = Change::between(&self.waiters, now.waiters(), |waiter| waiter.number);
@@ -75,20 +75,22 @@ impl Found {
             conn.prepare_cached(PUT_HELD)?.execute(row)?;
         }
         for Waiter { number, .. } in waiters.dropped {
-            conn.prepare_cached(DROP_PLACE)?.execute((name, signed(*number)))?;
+            conn.prepare_cached(DROP_ENTRY)?.execute((name, signed(*number)))?;
         }
-        for Waiter { number, owner, share, entry_ttl: keep, handoff_ttl: claim, until, wake, .. } in waiters.put {
-            let (number, keep, claim, until) = (signed(*number), nanos(*keep), nanos(*claim), nanos(*until));
-            let row = (name, number, owner.as_bytes(), share.weight(), share.capacity(), keep, claim, until, wake);
-            conn.prepare_cached(PUT_PLACE)?.execute(row)?;
+        for Waiter { number, owner, share, entry_ttl, handoff_ttl, until, wake, .. } in waiters.put {
+            let (number, entry_ttl, handoff_ttl, until) =
+                (signed(*number), nanos(*entry_ttl), nanos(*handoff_ttl), nanos(*until));
+            let row = (name, number, owner.as_bytes(), share.weight(), share.capacity(), entry_ttl, handoff_ttl, until, wake);
+            conn.prepare_cached(PUT_ENTRY)?.execute(row)?;
         }
         Ok(())
     }
 
-    /// The counter of the grant after `last`: the next number, and for the first of a call the time where that is ahead.
+    /// The counter of the grant after `last`: the next number, and for the first of a call the time
+    /// where that is ahead.
     ///
-    /// The time keeps fences from falling back when the file was deleted or an older one put in its place. A clock that is wrong
-    /// beyond the year 2168 is not followed: it would leave no numbers for later.
+    /// The time keeps fences rising after the file was deleted or an older one put in its place. A
+    /// clock beyond the year 2168 is ignored: it would leave no numbers for later.
     pub(super) fn next_counter(&self, last: u64) -> u64 {
         const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
         const SANE: u64 = 1 << 52;
@@ -102,7 +104,7 @@ impl Found {
     }
 }
 
-/// How the rows of a table have to change.
+/// Changes of the rows of a table.
 struct Change<'a, T> {
     dropped: Vec<&'a T>,
     put: Vec<&'a T>,
@@ -159,7 +161,7 @@ fn share(row: &Row<'_>, at: usize) -> rusqlite::Result<Share> {
     }
 }
 
-/// A span, or a point on the boot-time clock, as the file keeps it.
+/// A duration, or a time of the boot-time clock, as the file keeps it.
 pub(super) fn nanos(span: Duration) -> i64 {
     i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Whose file it is, and its first tables.
+//! The application that a file belongs to, and its first tables.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use super::statements::{
     ADD_TIMES, APPLICATION, BEGIN_UPGRADE, CREATE, CREATE_2, EMPTY, END_UPGRADE, FIRST, PAGES, SETTINGS, TIMES, VERSION, WAL,
 };
 
-/// What is in a file that may be used.
+/// The tables of a file that may be used.
 #[derive(PartialEq)]
 enum Tables {
     None,
     /// Of the version before.
     Old,
-    /// Of this version, but for what came with time.
+    /// Of this version, without the times.
     Early,
     Made,
 }
 
-/// Settles a fresh connection, and makes the tables where the file is new or of an older version. A file of others is refused
-/// untouched.
+/// Prepares a fresh connection, and creates the tables if the file is new or of an older version. A
+/// file of another application is refused untouched.
 ///
 /// May be repeated after any failure.
 pub(super) fn settle(conn: &Connection, path: &Path, machine: &Machine) -> Result<(), Failure> {
@@ -50,7 +50,7 @@ pub(super) fn settle(conn: &Connection, path: &Path, machine: &Machine) -> Resul
     Ok(())
 }
 
-/// Has SQLite open all that it keeps open, and writes nothing.
+/// Has SQLite open all its files, and writes nothing.
 pub(super) fn look(conn: &Connection) -> Result<(), Failure> {
     Ok(conn.query_row(EMPTY, [], |_| Ok(()))?)
 }
@@ -84,7 +84,8 @@ fn make(conn: &Connection, path: &Path, machine: &Machine) -> Result<(), Failure
             write.execute(FIRST, (&machine.boot, &machine.id, booted(), wall_clock()))?;
             write.execute_batch(CREATE_2)?;
         }
-        // A process of the older version that has the file open is told at its next call that the tables are not as it made them.
+        // A process of the older version that has the file open finds at its next call that the
+        // tables are not its own.
         Tables::Old => {
             for step in [BEGIN_UPGRADE, CREATE_2, END_UPGRADE, ADD_TIMES] {
                 write.execute_batch(step)?;

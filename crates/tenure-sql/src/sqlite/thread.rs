@@ -11,19 +11,21 @@ use tokio::sync::oneshot;
 
 use super::file::LockFile;
 use super::patience;
+use super::share::Sharing;
 
 type Job = Box<dyn FnOnce(&mut LockFile) + Send>;
 
 /// The first open may have to wait for other processes that make the file.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
-/// A process with more calls than this is no short command.
+/// A process with more calls than this is no short command: it stays.
 const SHORT: usize = 50;
 
-/// How long a tidy-up waits for other processes; they wait for it meanwhile.
+/// How long a tidy-up waits for other processes, which wait for it meanwhile.
 const TIDY_LIMIT: Duration = Duration::from_millis(50);
 
-/// Sends work to the thread. The thread ends when the last clone is dropped and what was sent before is done.
+/// Sends work to the thread. The thread ends when the last clone is dropped and all work that was
+/// sent is done.
 #[derive(Clone, Debug)]
 pub(super) struct Worker(mpsc::Sender<Job>);
 
@@ -31,12 +33,13 @@ impl Worker {
     /// Starts the thread, which opens the file and then calls `opened` with itself.
     pub(super) fn start(
         path: PathBuf,
+        sharing: Sharing,
         listeners: Listeners,
         opened: impl FnOnce(Result<Self, Error>) + Send + 'static,
     ) -> Result<(), Error> {
         let (sender, jobs) = mpsc::channel::<Job>();
         let worker = Self(sender);
-        let run = move || match patience::until(Instant::now() + OPEN_LIMIT, || LockFile::open(path, listeners)) {
+        let run = move || match patience::until(Instant::now() + OPEN_LIMIT, || LockFile::open(path, sharing, listeners)) {
             Ok(mut file) => {
                 opened(Ok(worker));
                 serve(&mut file, &jobs);
@@ -49,21 +52,22 @@ impl Worker {
         }
     }
 
-    /// Runs `work` on the thread, after what was sent before, with patience for other processes within `limit`.
+    /// Runs `work` on the thread, after earlier work, and waits for other processes within `limit`.
     ///
     /// # Cancel safety
-    /// A dropped future leaves the work to run; where it has not begun and is `skippable`, it is left out.
+    /// If the future is dropped, the work still runs. If it has not begun and is `skippable`, it is
+    /// left out.
     pub(super) async fn call<T, W>(&self, limit: Duration, skippable: bool, work: W) -> Result<T, Error>
     where
         T: Send + 'static,
         W: FnOnce(&mut LockFile) -> Result<T, Error> + Send + 'static,
     {
-        // A caller that gives up at the limit would not hear that nothing was done.
+        // A caller that gives up at the limit would not learn that nothing was done.
         let until = Instant::now() + limit.mul_f64(0.8);
         let (reply, answer) = oneshot::channel();
         let job: Job = Box::new(move |file| {
             if !(skippable && reply.is_closed()) {
-                // Whoever has gone does not need the answer.
+                // The caller may have gone.
                 let _ = reply.send(patience::until(until, || work(file)));
             }
         });

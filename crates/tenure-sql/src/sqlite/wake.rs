@@ -1,7 +1,7 @@
-//! How the processes that share a file tell each other of a hand-over: a datagram to the one that waits.
+//! Notifies waiters in other processes of a hand-over, by a datagram.
 //!
-//! Each process that waits has a socket of its own beside the file. Nothing depends on it: a waiter that is not told finds out by
-//! the heartbeat of its place.
+//! Each process that waits has a socket of its own beside the file. Nothing depends on it: a waiter
+//! that is not notified finds out by the heartbeat of its queue entry.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, Permissions};
@@ -21,103 +21,104 @@ use tenure::store::Notice;
 use tenure::store::record::{Change, Listeners};
 use tenure::{Fence, Name, Owner};
 
-/// The largest name and the largest owner that are told; for larger ones the heartbeat is left.
+/// The largest name and owner token in a datagram. With larger ones, the waiter has its heartbeat.
 const LARGEST: usize = 16 * 1024;
 
-/// Tells waiters, here and in other processes, and has this process told.
+/// Notifies waiters, here and in other processes, and receives for this process.
 #[derive(Debug)]
 pub(super) struct Wake {
-    /// Where the sockets of all processes are.
+    /// Directory of the sockets of all processes.
     dir: PathBuf,
     listeners: Listeners,
-    /// Made when somebody waits here for the first time.
-    ear: Option<Ear>,
-    /// To make it was tried, whatever came of it.
+    /// This process's socket. Created when somebody waits here for the first time.
+    own: Option<WakeSocket>,
+    /// Whether it was tried to create it.
     tried: bool,
-    /// From where others are told; made when there is somebody to tell.
-    voice: Option<UnixDatagram>,
+    /// Socket for sending. Created when there is somebody to notify.
+    sender: Option<UnixDatagram>,
 }
 
 impl Wake {
     /// With the sockets of all processes in `dir`.
     pub(super) fn new(dir: PathBuf, listeners: Listeners) -> Self {
-        Self { dir, listeners, ear: None, tried: false, voice: None }
+        Self { dir, listeners, own: None, tried: false, sender: None }
     }
 
     pub(super) fn listeners(&self) -> Listeners {
         self.listeners.clone()
     }
 
-    /// By what others find this process. Empty where they cannot.
+    /// Address of this process for others. Empty if there is none.
     pub(super) fn address(&self) -> &str {
-        self.ear.as_ref().map_or("", |ear| &ear.name)
+        self.own.as_ref().map_or("", |own| &own.name)
     }
 
-    /// Opens this process's socket. Where that fails, a wait is slower, not wrong.
+    /// Opens this process's socket. If that fails, a wait is slower, not wrong.
     pub(super) fn listen(&mut self) {
         if std::mem::replace(&mut self.tried, true) {
             return;
         }
-        match Ear::open(&self.dir, self.listeners()) {
-            Ok(ear) => {
-                self.ear = Some(ear);
+        match WakeSocket::open(&self.dir, self.listeners()) {
+            Ok(own) => {
+                self.own = Some(own);
                 self.clear();
             }
             Err(error) => tracing::debug!(dir = %self.dir.display(), %error, "no socket for hand-overs; waiters look often"),
         }
     }
 
-    /// Tells those whom a call served, after it was committed.
-    pub(super) fn tell<T>(&mut self, name: &Name, turn: &Change<T>) {
-        self.listeners().tell(name, turn, |address, notice| self.send(address, name, &notice));
+    /// Notifies those whom a call served, after it was committed.
+    pub(super) fn notify<T>(&mut self, name: &Name, change: &Change<T>) {
+        self.listeners().tell(name, change, |address, notice| self.send(address, name, &notice));
     }
 
     fn send(&mut self, address: &str, name: &Name, notice: &Notice) {
-        let (true, Notice::Granted { owner, fence, handoff_ttl: claim }) = (is_address(address), notice) else { return };
-        let text = format!("{}\n{}\n{owner}\n{name}", fence.counter(), claim.as_nanos());
-        self.reach(address, |voice, to| voice.send_to(text.as_bytes(), to).map(drop));
+        let (true, Notice::Granted { owner, fence, handoff_ttl }) = (is_address(address), notice) else { return };
+        let text = format!("{}\n{}\n{owner}\n{name}", fence.counter(), handoff_ttl.as_nanos());
+        self.reach(address, |sender, to| sender.send_to(text.as_bytes(), to).map(drop));
     }
 
-    /// Does something with the socket at an address, and removes it if nobody listens at it any more.
+    /// Uses the socket at an address, and removes it if nobody listens at it any more.
     fn reach(&mut self, address: &str, work: impl FnOnce(&UnixDatagram, &Path) -> io::Result<()>) {
-        if self.voice.is_none() {
-            self.voice = UnixDatagram::unbound().and_then(|voice| voice.set_nonblocking(true).map(|()| voice)).ok();
+        if self.sender.is_none() {
+            self.sender = UnixDatagram::unbound().and_then(|sender| sender.set_nonblocking(true).map(|()| sender)).ok();
         }
-        let Some(voice) = &self.voice else { return };
+        let Some(sender) = &self.sender else { return };
         let Ok(dir) = Dir::open(&self.dir) else { return };
         let to = dir.path.join(address);
-        let is_dead = work(voice, &to).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        let is_dead = work(sender, &to).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
         if is_dead && is_ours(&self.dir).is_ok() {
             let _ = fs::remove_file(to);
         }
     }
 
-    /// Removes what killed processes have left.
+    /// Removes the sockets of killed processes.
     fn clear(&mut self) {
         let Ok(all) = fs::read_dir(&self.dir) else { return };
         for left in all.flatten() {
             if let Some(address) = left.file_name().to_str().filter(|address| is_address(address)) {
-                self.reach(address, |voice, to| voice.connect(to));
+                self.reach(address, |sender, to| sender.connect(to));
             }
         }
-        // It has a peer now.
-        self.voice = None;
+        // It is connected now.
+        self.sender = None;
     }
 }
 
-/// Whether a text from the file is what this module wrote, and not a path to somewhere else.
+/// Whether a text from the file is an address that this module wrote, and not a path to somewhere
+/// else.
 fn is_address(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Fails where another user may put files, or links, in place of ours.
+/// Fails if another user may put files or links in place of ours.
 fn is_ours(dir: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(dir)?;
     let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
     if ours { Ok(()) } else { Err(io::Error::other("the directory is not this user's alone")) }
 }
 
-/// A directory, by a path that leaves room for the name of a socket: of a longer one than this a socket cannot be made.
+/// A directory, by a path that leaves room for the name of a socket: the system limits the length.
 struct Dir {
     path: PathBuf,
     /// Keeps a path of its own number alive.
@@ -136,27 +137,27 @@ impl Dir {
     }
 }
 
-/// This process's socket and the thread that reads it. Both go when it is dropped.
-struct Ear {
+/// This process's socket, and the thread that reads it. Dropping it ends both.
+struct WakeSocket {
     name: String,
     path: PathBuf,
     socket: Arc<UnixDatagram>,
     ended: Arc<AtomicBool>,
 }
 
-impl Ear {
+impl WakeSocket {
     fn open(dir: &Path, listeners: Listeners) -> io::Result<Self> {
         let name = format!("{:016x}", fastrand::u64(..));
         let socket = Arc::new(bind(dir, &name)?);
-        let ear = Self { path: dir.join(&name), name, socket, ended: Arc::default() };
-        let (socket, ended) = (ear.socket.clone(), ear.ended.clone());
-        let run = move || hear(&socket, &ended, &listeners);
+        let own = Self { path: dir.join(&name), name, socket, ended: Arc::default() };
+        let (socket, ended) = (own.socket.clone(), own.ended.clone());
+        let run = move || receive(&socket, &ended, &listeners);
         thread::Builder::new().name("tenure-wake".into()).stack_size(128 * 1024).spawn(run)?;
-        Ok(ear)
+        Ok(own)
     }
 }
 
-/// Makes the socket under another name first: whoever finds one at which nobody listens removes it.
+/// Creates the socket under another name first: other processes remove one at which nobody listens.
 fn bind(dir: &Path, name: &str) -> io::Result<UnixDatagram> {
     let made = || {
         match DirBuilder::new().mode(0o700).create(dir) {
@@ -177,10 +178,10 @@ fn bind(dir: &Path, name: &str) -> io::Result<UnixDatagram> {
     settled.map(|()| socket)
 }
 
-fn hear(socket: &UnixDatagram, ended: &AtomicBool, listeners: &Listeners) {
-    let mut letter = vec![0; LARGEST];
+fn receive(socket: &UnixDatagram, ended: &AtomicBool, listeners: &Listeners) {
+    let mut datagram = vec![0; LARGEST];
     loop {
-        let received = socket.recv(&mut letter);
+        let received = socket.recv(&mut datagram);
         if ended.load(Ordering::Acquire) {
             return;
         }
@@ -190,35 +191,35 @@ fn hear(socket: &UnixDatagram, ended: &AtomicBool, listeners: &Listeners) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => return,
         };
-        let notice = letter.get(..length).and_then(|letter| std::str::from_utf8(letter).ok()).and_then(read);
+        let notice = datagram.get(..length).and_then(|datagram| std::str::from_utf8(datagram).ok()).and_then(read);
         if let Some((name, owner, notice)) = notice {
             listeners.notify(&name, Some(&owner), &notice);
         }
     }
 }
 
-fn read(letter: &str) -> Option<(Name, Owner, Notice)> {
-    let mut lines = letter.splitn(4, '\n');
+fn read(datagram: &str) -> Option<(Name, Owner, Notice)> {
+    let mut lines = datagram.splitn(4, '\n');
     let fence = Fence::from_counter(lines.next()?.parse().ok()?)?;
-    let claim = Duration::from_nanos(lines.next()?.parse().ok()?);
+    let handoff_ttl = Duration::from_nanos(lines.next()?.parse().ok()?);
     let owner: Owner = lines.next()?.parse().ok()?;
     let name = Name::new(lines.next()?).ok()?;
-    Some((name, owner.clone(), Notice::Granted { owner, fence, handoff_ttl: claim }))
+    Some((name, owner.clone(), Notice::Granted { owner, fence, handoff_ttl }))
 }
 
-impl Drop for Ear {
+impl Drop for WakeSocket {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
         // It wakes the thread.
         let _ = self.socket.shutdown(Shutdown::Both);
         let _ = fs::remove_file(&self.path);
-        // Only the last one finds it empty.
+        // Only the last process finds it empty.
         let _ = self.path.parent().map(fs::remove_dir);
     }
 }
 
-impl fmt::Debug for Ear {
+impl fmt::Debug for WakeSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ear").field(&self.path).finish()
+        f.debug_tuple("WakeSocket").field(&self.path).finish()
     }
 }

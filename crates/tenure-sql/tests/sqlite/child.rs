@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use tenure::BootTime;
 use tenure::store::{AcquireReply, Enqueue, Grant, Request, Store as _};
 use tenure_sql::SqliteStore;
-use tenure_sql::sqlite::open;
+use tenure_sql::sqlite::{Options, open};
 use tenure_testkit::Spawned;
 use tokio::time::timeout;
 
@@ -73,6 +73,10 @@ async fn entry() {
             busy(&store, &request("x", &owner())).await;
             granted(&store, &request(&owner().to_string(), &owner())).await;
         }
+        "share" => {
+            let store = Options::new(&path).mode(0o660).group(54_321).open().unwrap();
+            granted(&store, &request("x", &owner())).await;
+        }
         "take" => {
             granted(&open(&path).unwrap(), &request("x", &owner())).await;
         }
@@ -86,7 +90,7 @@ async fn entry() {
         "stranger" => {
             let error = open(&path).unwrap_err();
             assert_eq!(error.kind(), tenure::ErrorKind::Damaged, "{error}");
-            assert!(one_line(&error).contains("read-only"), "{error}");
+            assert!(one_line(&error).contains("belongs to another user (0) and is not open"), "{error}");
         }
         "turned away" => turned_away(&open(&path).unwrap_err()),
         other => panic!("no role {other:?}"),

@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use tempfile::TempDir;
 use tenure::store::{AcquireReply, Enqueue, Notice, Request, Store as _};
 use tenure_sql::SqliteStore;
-use tenure_sql::sqlite::open;
+use tenure_sql::sqlite::{Options, open};
 use tokio::time::timeout;
 
 use crate::child::command;
@@ -44,6 +44,15 @@ fn stranger(role: &str, path: &Path) {
     let mut child = command(setpriv, role, path);
     let said = "the stranger failed; setpriv(1) may change the user only for root";
     assert!(child.wait().unwrap().success(), "{said}");
+}
+
+/// The same as a user who is in a group.
+fn as_member(group: u32, role: &str, path: &Path) {
+    let copy = path.with_file_name("binary");
+    assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status().unwrap().success());
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--reuid=65534", "--regid=65534", &format!("--groups={group}")]).arg(&copy);
+    assert!(command(setpriv, role, path).wait().unwrap().success(), "the member failed; setpriv(1) takes root");
 }
 
 /// Runs a line of shell; whether all of it could be done.
@@ -119,6 +128,56 @@ async fn users_share_a_file_that_was_made_for_them() {
             stranger("busy", &path);
         }
     }
+}
+
+/// A member of the group, with another group of his own, finds all three files open to him; so does the owner what he has made.
+#[tokio::test]
+async fn a_group_shares_a_file_that_was_asked_for() {
+    const GROUP: u32 = 54_321;
+    // Of `/tmp`'s kind and without it: where the directory hands its group on, and where it does not.
+    for mode in [0o2777, 0o777] {
+        let (dir, path) = sticky();
+        fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
+        let umasked = |what: &str| format!("umask 077; {what}");
+        let store = Options::new(&path).group(GROUP).open().unwrap();
+        granted(&store, &request("x", &owner())).await;
+        for end in ["", "-wal", "-shm"] {
+            let found = fs::metadata(format!("{}{end}", path.display())).unwrap();
+            assert_eq!((found.mode() & 0o777, found.gid()), (0o660, GROUP), "{end}: {:o}", found.mode());
+        }
+        assert!(!may(&umasked("cat \"$1\" > /dev/null 2>&1"), &path), "one who is not in the group");
+        as_member(GROUP, "busy", &path);
+        drop(store);
+        wait_until_closed(&path);
+        // Whoever comes next makes them again.
+        fs::remove_file(format!("{}-wal", path.display())).unwrap();
+        fs::remove_file(format!("{}-shm", path.display())).unwrap();
+        as_member(GROUP, "take", &path);
+        let store = open(&path).unwrap();
+        granted(&store, &request("z", &owner())).await;
+        for end in ["-wal", "-shm"] {
+            let found = fs::metadata(format!("{}{end}", path.display())).unwrap();
+            assert_eq!((found.mode() & 0o777, found.gid()), (0o660, GROUP), "{end}: {:o}", found.mode());
+        }
+        let left = fs::read_dir(&dir).unwrap().flatten().map(|entry| entry.file_name()).collect::<Vec<_>>();
+        assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".tenure")), "{left:?}");
+    }
+}
+
+/// The mode and the group are set on the file that was made: a name in a shared directory may come to mean another file.
+#[test]
+fn a_shared_file_is_made_without_its_name() {
+    let (dir, path) = sticky();
+    let trace = dir.path().join("trace");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", "trace=chmod,fchmodat,chown,fchownat,lchown,rename,renameat,renameat2", "-o"]).arg(&trace);
+    strace.arg(std::env::current_exe().unwrap());
+    assert!(command(strace, "share", &path).wait().unwrap().success(), "strace(1) is missing, or the child failed");
+    let trace = fs::read_to_string(trace).unwrap();
+    let by_name: Vec<_> = trace.lines().filter(|line| line.contains("chmod") || line.contains("chown")).collect();
+    let file = |line: &&str| line.contains("/proc/self/fd/") || line.contains("\"\"");
+    assert!(by_name.len() >= 2 && by_name.iter().all(file), "{trace}");
+    assert!(trace.contains("RENAME_NOREPLACE"), "{trace}");
 }
 
 /// Whoever may read a file may lock it, and SQLite's locks are such locks: where a file is readable by others, they can keep writers

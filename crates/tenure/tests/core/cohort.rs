@@ -267,7 +267,7 @@ async fn those_who_do_not_ask_the_store_are_told_why_they_wait() {
     let _driver = waiter(door(&locks)).await;
     let error = door(&locks).wait(ms(500)).acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.holder().unwrap().owner.label()), (ErrorKind::TimedOut, Some("keeper")));
-    assert!(error.to_string().contains("still held by keeper"), "{error}");
+    assert!(error.to_string().contains("is held by keeper"), "{error}");
     store.fated(Fate::Fails);
     let error = door(&locks).wait(secs(5)).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");

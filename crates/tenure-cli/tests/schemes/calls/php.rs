@@ -60,7 +60,7 @@ async fn lock_asks_in_an_interval() -> Done {
             client.command(&["DEL", KEY]).unwrap()
         }
     });
-    assert_eq!(here.code(r#"tenure acquire -w 10 --ttl 15s --store "$TENURE_STORE&recheck=50ms" invoice"#), 0);
+    assert_eq!(here.code(r#"tenure acquire -w 10 --ttl 15s --store "$TENURE_STORE&poll_interval=50ms" invoice"#), 0);
     assert_eq!(freed.join().unwrap(), 1);
     Ok(())
 }

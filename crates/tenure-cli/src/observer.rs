@@ -1,0 +1,53 @@
+//! Messages while a lock is waited for.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure::{Waiting, format_duration};
+
+use crate::exit::Voice;
+use crate::names::Names;
+
+/// Hears what a wait meets. Nothing that it says holds up the wait.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    voice: Voice,
+    /// The names, and how long to wait, in words.
+    what: String,
+    /// Who holds it, in words, once the store has said that somebody does.
+    holder: Arc<Mutex<Option<String>>>,
+}
+
+impl Observer {
+    pub(crate) fn new(names: &Names, wait: Option<Duration>, voice: Voice) -> Self {
+        let limit = wait.map_or_else(String::new, |wait| format!(" for at most {}", format_duration(wait)));
+        Self { voice, what: format!("waiting{limit} for {names}"), holder: Arc::default() }
+    }
+
+    /// Callback for the wait.
+    pub(crate) fn callback(&self) -> impl Fn(Waiting<'_>) + Send + Sync + 'static {
+        let (voice, heard) = (self.voice, Arc::clone(&self.holder));
+        move |waiting| match waiting {
+            Waiting::Busy(holder) => {
+                let text = holder.map_or_else(|| "another holds it".to_owned(), |holder| format!("held by {holder}"));
+                drop(voice.detail_aside(format_args!("waiting: {text}")));
+                *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+            }
+            Waiting::Outage(error) => {
+                // The holder may have changed when the store serves again.
+                *heard.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                drop(voice.say_aside(format_args!("the store does not serve us, {error}; waiting goes on")));
+            }
+            Waiting::Recovered => drop(voice.say_aside("the store serves us again")),
+            _ => {}
+        }
+    }
+
+    /// Says for whom it waits, unless that was said in detail.
+    pub(crate) fn say_who_holds(&self) {
+        let holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let (Voice::Normal, Some(holder)) = (self.voice, holder) {
+            drop(self.voice.say_aside(format_args!("{}: {holder}", self.what)));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! docs/recipes.md block by block: each is run as it stands on the page, as far as that goes without the services of a system.
+
+#[allow(unreachable_pub, reason = "it stands on the page as a program has it")]
+mod service;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::{Ended, Place, Running, script, wait_for};
+use nix::sys::signal::Signal;
+use tenure_testkit::{RedisServer, Spawned};
+
+/// The block under a heading of the page.
+fn recipe(heading: &str, language: &str) -> String {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/recipes.md")).unwrap();
+    let section = page.split("\n## ").find(|section| section.starts_with(heading)).unwrap_or_else(|| panic!("no {heading:?}"));
+    let block = section.split(&format!("```{language}\n")).nth(1).unwrap_or_else(|| panic!("no {language} under {heading:?}"));
+    block.split("```").next().unwrap().to_owned()
+}
+
+/// A server, and the programs that the page names.
+struct Here {
+    place: Place,
+    server: RedisServer,
+}
+
+impl Here {
+    fn new() -> Self {
+        let (place, server) = (Place::new(), RedisServer::start());
+        fs::create_dir(place.path("bin")).unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tenure"), place.path("bin/tenure")).unwrap();
+        Self { place, server }
+    }
+
+    /// A program of the page.
+    fn program(&self, name: &str, text: &str) {
+        script(&self.place.path("bin").join(name), &format!("#!/bin/sh\n{text}\n"));
+    }
+
+    /// A program of the page that stays until it gets TERM, and says so.
+    fn service(&self, name: &str) {
+        self.program(name, "trap 'echo term >> ended; exit 0' TERM; echo $TENURE_FENCE >> started; while :; do sleep 0.05; done");
+    }
+
+    fn settled(&self, mut command: Command) -> Command {
+        self.place.settle(&mut command);
+        let path = format!("{}:{}", self.place.path("bin").display(), std::env::var("PATH").unwrap());
+        command.env("PATH", path).env("HOME", self.place.path("home")).env("TENURE_STORE", self.server.url());
+        command
+    }
+
+    fn command(&self, words: &[String]) -> Command {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        self.settled(command)
+    }
+
+    fn shell(&self, text: &str) -> Command {
+        self.command(&["sh", "-c", text].map(String::from))
+    }
+
+    fn run(&self, words: &[String]) -> Ended {
+        Ended::from(Spawned::output(&mut self.command(words)).unwrap())
+    }
+
+    /// A word of a file that a service manager reads: what stands for the reader's own is ours.
+    fn ours(&self, text: &str) -> String {
+        text.replace("/usr/local/bin/", &format!("{}/", self.place.path("bin").display()))
+    }
+
+    fn tenure(&self, words: &str) -> Ended {
+        self.run(&format!("tenure {words}").split(' ').map(String::from).collect::<Vec<_>>())
+    }
+
+    fn is_free(&self, name: &str) -> bool {
+        self.tenure(&format!("show --check {name}")).code == 1
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(String::from).collect()
+}
+
+/// The value of the first line of a file that begins like this.
+fn value<'a>(text: &'a str, key: &str) -> &'a str {
+    text.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap_or_else(|| panic!("no {key}: {text}")).trim()
+}
+
+#[test]
+fn completions_and_pages_are_installed() {
+    let here = Here::new();
+    let ended = Ended::from(Spawned::output(&mut here.shell(&recipe("Install", "sh"))).unwrap());
+    assert_eq!((ended.code, ended.err.as_str()), (0, ""));
+    let home = here.place.path("home/.local/share");
+    let script = home.join("bash-completion/completions/tenure");
+    assert!(here.run(&["bash".into(), "-n".into(), script.display().to_string()]).code == 0);
+    for page in ["tenure.1", "tenure-run.1", "tenure-show.1"] {
+        assert!(fs::read_to_string(home.join("man/man1").join(page)).unwrap().contains(".TH"), "{page}");
+    }
+}
+
+#[test]
+fn a_crontab() {
+    let here = Here::new();
+    here.program("report", "echo report >> ran");
+    let crontab = recipe("cron", "crontab");
+    let (variables, jobs): (Vec<&str>, Vec<&str>) = crontab.lines().partition(|line| !line.contains(' '));
+    assert_eq!(variables, ["TENURE_STORE=redis://cache"]);
+    let [job] = jobs[..] else { panic!("{jobs:?}") };
+    let fields: Vec<&str> = job.split_whitespace().take(5).collect();
+    assert!(fields.iter().all(|field| field.chars().all(|c| c.is_ascii_digit() || "*/,-".contains(c))), "{fields:?}");
+    // In the command of a crontab a % is a line break.
+    assert!(!job.contains('%'));
+    let line = job.split("  ").nth(1).unwrap();
+    let run = || Ended::from(Spawned::output(&mut here.shell(line)).unwrap());
+    let free = run();
+    assert_eq!((free.code, format!("{}{}", free.out, free.err).as_str()), (0, ""), "cron would send mail");
+    assert_eq!(here.place.read("ran"), "report\n");
+    assert_eq!(here.tenure("acquire report").code, 0);
+    let held = run();
+    assert_eq!((held.code, format!("{}{}", held.out, held.err).as_str()), (75, ""), "cron would send mail");
+    assert_eq!(here.place.read("ran"), "report\n");
+}
+
+#[test]
+fn a_job_of_systemd() {
+    let here = Here::new();
+    here.program("report", "echo report >> ran");
+    let unit = recipe("systemd: a job", "ini");
+    assert_eq!(value(&unit, "Environment="), "TENURE_STORE=redis://cache");
+    let command = words(&here.ours(value(&unit, "ExecStart=")));
+    assert_eq!(here.run(&command).code, 0);
+    assert_eq!(here.tenure("acquire report").code, 0);
+    assert_eq!(here.run(&command).code.to_string(), value(&unit, "SuccessExitStatus="));
+    assert_eq!(here.place.read("ran"), "report\n");
+}
+
+#[test]
+fn a_service_of_systemd() {
+    let here = Here::new();
+    here.service("serve");
+    let unit = recipe("systemd: a service", "ini");
+    let command = words(&here.ours(value(&unit, "ExecStart=")));
+    let first = Running::start(&mut here.command(&command));
+    here.place.line("started");
+    let second = Running::start(&mut here.command(&command));
+    // A loss has it started again, by whoever holds the lock then.
+    assert_eq!(here.tenure("break leader").code, 0);
+    wait_for("the service to be started again", || here.place.read("started").lines().count() == 2);
+    assert_eq!(here.place.line("ended"), "term");
+    // With KillMode=mixed, the end of a unit is a TERM to its first process.
+    assert_eq!(value(&unit, "KillMode="), "mixed");
+    for run in [first, second] {
+        run.signal(Signal::SIGTERM);
+        let ended = run.end();
+        assert!([0, 143].contains(&ended.code), "{ended:?}");
+    }
+    assert!(here.is_free("leader"));
+}
+
+#[test]
+fn a_job_of_kubernetes() {
+    let here = Here::new();
+    here.program("report", "echo report >> ran");
+    let manifest = recipe("Kubernetes", "yaml");
+    let command: Vec<String> = serde_json::from_str(value(&manifest, "command:")).unwrap();
+    assert!(manifest.lines().all(|line| (line.len() - line.trim_start().len()).is_multiple_of(2) && !line.contains('\t')));
+    assert_eq!(here.run(&command).code, 0);
+    assert_eq!(here.tenure("acquire report").code, 0);
+    assert_eq!(here.run(&command).code, 0, "the job would be tried again");
+    assert_eq!(here.place.read("ran"), "report\n");
+}
+
+#[test]
+fn the_first_process_of_a_container() {
+    let here = Here::new();
+    // It leaves a process that its own first process has to collect.
+    here.program(
+        "serve",
+        "(sleep 0.1 &); trap 'echo term >> ended; exit 0' TERM; echo $$ >> started; while :; do sleep 0.05; done",
+    );
+    let file = recipe("Container", "dockerfile");
+    let list = |key: &str| serde_json::from_str::<Vec<String>>(value(&file, key)).unwrap();
+    let unshare = ["unshare", "-rpf", "--mount-proc", "--kill-child=KILL"].map(String::from);
+    let command = [&unshare[..], &list("ENTRYPOINT "), &list("CMD ")].concat();
+    let container = Running::start(&mut here.command(&command));
+    here.place.line("started");
+    assert!(!here.is_free("leader"));
+    // `docker stop` sends TERM to the first process.
+    let first = crate::common::children(container.pid())[0];
+    nix::sys::signal::kill(first, Signal::SIGTERM).unwrap();
+    let ended = container.end();
+    assert_eq!((ended.code, here.place.line("ended").as_str()), (0, "term"), "{ended:?}");
+    assert!(here.is_free("leader"));
+}
+
+#[test]
+fn a_script_that_holds_until_its_end() {
+    let here = Here::new();
+    let text = recipe("Shell script: hold", "sh");
+    here.program("backup", "tenure show --check backup && echo held >> ran");
+    let ended = Ended::from(Spawned::output(&mut here.shell(&text)).unwrap());
+    assert_eq!((ended.code, here.place.read("ran").as_str()), (0, "held\n"), "{ended:?}");
+    assert!(here.is_free("backup"));
+    // Ended from outside. A shell runs its trap when the program that it waits for has ended.
+    here.program("backup", "echo $$ >> begun; exec sleep 60");
+    let mut running = Running::start(&mut here.shell(&text));
+    let backup = here.place.pid("begun");
+    running.signal(Signal::SIGTERM);
+    nix::sys::signal::kill(backup, Signal::SIGTERM).unwrap();
+    let status = running.status();
+    assert_eq!(crate::common::code(status), 143);
+    assert!(here.is_free("backup"));
+}
+
+#[test]
+fn workers_five_at_a_time() {
+    let here = Here::new();
+    let fetch = "mkdir in.$$; ls -d in.* | wc -l >> most; sleep 0.1; rmdir in.$$; echo $1 >> fetched";
+    here.program("fetch", fetch);
+    let urls: String = (0..30).map(|n| format!("https://host/{n}\n")).collect();
+    fs::write(here.place.path("urls"), urls).unwrap();
+    let ended = Ended::from(Spawned::output(&mut here.shell(&recipe("xargs", "sh"))).unwrap());
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(here.place.read("fetched").lines().count(), 30);
+    let most = here.place.read("most").lines().map(|line| line.trim().parse::<u32>().unwrap()).max();
+    assert!(most.is_some_and(|most| (2..=5).contains(&most)), "{most:?}");
+}
+
+#[test]
+fn a_leader_that_leads_again() {
+    let here = Here::new();
+    here.program("serve", "echo $TENURE_FENCE >> started; [ $(wc -l < started) -gt 1 ] && exit 3; exec sleep 60");
+    let running = Running::start(&mut here.shell(&recipe("Shell script: lead", "sh")));
+    here.place.line("started");
+    assert_eq!(here.tenure("break leader").code, 0);
+    let ended = running.end();
+    assert_eq!((ended.code, here.place.read("started").lines().count()), (3, 2), "{ended:?}");
+}
+
+#[test]
+fn a_script_that_only_looks() {
+    let here = Here::new();
+    let text = recipe("Shell script: is it", "sh");
+    let run = || Ended::from(Spawned::output(&mut here.shell(&text)).unwrap());
+    assert_eq!(run().out, "no deployment is running\n");
+    assert_eq!(here.tenure("acquire --ttl 2s deploy").code, 0);
+    let begun = Instant::now();
+    assert_eq!(run().out, "a deployment is running\nno deployment is running\n");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+/// Says how the recipe's process is started: this binary once more.
+const ROLE: &str = "TENURE_RECIPE_STORE";
+
+/// The work of the recipe: until the end.
+pub(crate) async fn lead() {
+    fs::write(std::env::var("TENURE_RECIPE_SAYS").unwrap(), "leads\n").unwrap();
+    std::future::pending::<()>().await;
+}
+
+/// Not a case: the service begins here.
+#[tokio::test(flavor = "current_thread")]
+async fn service_begins() {
+    let Ok(url) = std::env::var(ROLE) else { return };
+    service::serve(&tenure_redis::connect(&url).await.unwrap()).await.unwrap();
+}
+
+#[test]
+fn a_service_that_gives_its_locks_up() {
+    let text = include_str!("recipes/service.rs").replace("use crate::lead;\n", "");
+    assert_eq!(recipe("Rust", "rust"), text, "the page has another text than what is tested");
+    let here = Here::new();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "recipes::service_begins", "--nocapture"]).env("TENURE_RECIPE_SAYS", here.place.path("says"));
+    let mut command = here.settled(command);
+    let running = Running::start(command.env(ROLE, here.server.url()));
+    assert_eq!(here.place.line("says"), "leads");
+    running.signal(Signal::SIGTERM);
+    let ended = running.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(here.is_free("leader"), "it stays taken for its ttl");
+}
+
+/// The versions are ours, and those that ours are compiled with.
+#[test]
+fn the_dependencies_are_ours() {
+    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml")).unwrap();
+    let own: toml::Table = manifest.parse().unwrap();
+    let wanted: toml::Table = recipe("Rust", "toml").parse().unwrap();
+    let dependencies = wanted["dependencies"].as_table().unwrap();
+    let version = own["workspace"]["package"]["version"].as_str().unwrap();
+    for name in ["tenure", "tenure-redis"] {
+        assert!(version.starts_with(dependencies[name].as_str().unwrap()), "{name}");
+    }
+    assert_eq!(dependencies["tokio"]["version"], own["workspace"]["dependencies"]["tokio"]["version"]);
+}

@@ -1,0 +1,19 @@
+use crate::lead;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub async fn serve(locks: &tenure::Locker) -> Result<(), Box<dyn std::error::Error>> {
+    let mut term = signal(SignalKind::terminate())?;
+    let leading = async {
+        let guard = locks.mutex("leader").acquire().await?;
+        guard.run(lead()).await // Err(Lost) as soon as the lock is lost
+    };
+    tokio::select! {
+        done = leading => done?,
+        _ = term.recv() => {} // the guard is dropped with the future
+    }
+    for (name, outcome) in locks.release_all().await {
+        println!("{name}: {outcome:?}"); // guards that other tasks hold
+    }
+    locks.flush_releases().await; // what was dropped is released before the program ends
+    Ok(())
+}

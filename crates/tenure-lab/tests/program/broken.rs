@@ -1,0 +1,40 @@
+//! Every broken lock is found out by the model, and by the checker when its story is played on a
+//! real server.
+
+use std::ops::ControlFlow;
+
+use tenure_lab::broken::{controls, items};
+use tenure_lab::{Lab, run};
+use tenure_testkit::Program;
+use tenure_testkit::history::timeline::picture;
+
+const SEED: u64 = 20_260_721;
+
+/// `TENURE_LAB_LOCKS` names a part of the ids, to run fewer of them.
+#[test]
+fn every_broken_lock_is_caught() {
+    let lab = Lab { program: Program::new([env!("CARGO_BIN_EXE_tenure-lab"), "__worker"]) };
+    let wanted = std::env::var("TENURE_LAB_LOCKS").unwrap_or_default();
+    let work: Vec<_> = items().into_iter().filter(|item| item.id.contains(&wanted)).map(|item| (item, SEED)).collect();
+    assert!(!work.is_empty(), "no broken lock has {wanted:?} in its id");
+    let mut missed = Vec::new();
+    run::all(&lab, work, 4, |outcome| {
+        println!("{:36} {:12} {:>5.1} s", outcome.item.id, outcome.verdict, outcome.took.as_secs_f64());
+        if !outcome.ok {
+            let shown = outcome.shown.map(|shown| format!("{}\n{}", shown.story.join("\n"), picture(&shown.history)));
+            missed.push(format!("{}: {}\n{}", outcome.item.id, outcome.trouble.unwrap_or_default(), shown.unwrap_or_default()));
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+/// The search does not cry wolf.
+#[test]
+fn nothing_is_found_where_nothing_is() {
+    for control in controls() {
+        let searched = control.search();
+        println!("{}: all of {} states in {:?}", control.id, searched.states, searched.took);
+        assert!(searched.complete, "{}: {:#?}", control.id, searched.counterexample);
+    }
+}

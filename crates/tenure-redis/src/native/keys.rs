@@ -1,0 +1,219 @@
+//! The keys of a name.
+//!
+//! The key of a name is the name behind the prefix, so that other clients share it. The keys beside
+//! it begin with a hash tag that leads to the same slot of a Cluster, so that all keys of a name
+//! are on one node. The braces of a name, which may be odd, are never used again.
+
+use tenure::store::Request;
+use tenure::{Error, Name};
+
+use crate::transport::commands::Key;
+
+/// The keys of one prefix.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) prefix: String,
+    pub(crate) counter: String,
+}
+
+/// The parts of the keys of one name, so that no key is put together before it is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys<'a> {
+    prefix: &'a [u8],
+    name: &'a [u8],
+    tag: [u8; 4],
+}
+
+impl Layout {
+    pub(crate) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), counter: format!("{prefix}tenure:fence") }
+    }
+
+    pub(crate) fn of<'a>(&'a self, name: &'a Name) -> Keys<'a> {
+        let (prefix, name) = (self.prefix.as_bytes(), name.as_str().as_bytes());
+        Keys { prefix, name, tag: tag(slot(prefix, name)) }
+    }
+
+    /// Refuses a request that no store here can serve: about a name of ours, or to take over from
+    /// nobody. To the scripts an empty owner means that there is nobody to take over from.
+    pub(crate) fn check_request(&self, request: &Request) -> Result<(), Error> {
+        self.check(&request.name)?;
+        match &request.from {
+            Some(from) if from.as_bytes().is_empty() => Err(Error::invalid("the owner to take over from is empty")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses names whose keys are used for something else.
+    pub(crate) fn check(&self, name: &Name) -> Result<(), Error> {
+        if is_beside(name.as_str().as_bytes()) {
+            let what = format!("{name:?} is the key of something kept about another name");
+            return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
+        }
+        if self.counter.strip_prefix(&self.prefix) == Some(name.as_str()) {
+            let what = format!("{name:?} is the key of the counter that fences are made of");
+            return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name looks like a key beside another name.
+fn is_beside(name: &[u8]) -> bool {
+    let what = name.strip_prefix(b"{").and_then(|rest| rest.split_at_checked(4));
+    what.is_some_and(|(tag, rest)| {
+        tag.iter().all(|byte| (b'@'..=b'O').contains(byte))
+            && [b"}:q:", b"}:p:", b"}:s:", b"}:o:"].iter().any(|what| rest.starts_with(*what))
+    })
+}
+
+impl Keys<'_> {
+    pub(crate) fn name(&self) -> Key<'_> {
+        [self.prefix, self.name, b"", b"", b""]
+    }
+
+    pub(crate) fn queue(&self) -> Key<'_> {
+        self.beside(b"}:q:")
+    }
+
+    pub(crate) fn entries(&self) -> Key<'_> {
+        self.beside(b"}:p:")
+    }
+
+    pub(crate) fn shares(&self) -> Key<'_> {
+        self.beside(b"}:s:")
+    }
+
+    /// The owner, in the schemes whose values do not say it.
+    pub(crate) fn owner(&self) -> Key<'_> {
+        self.beside(b"}:o:")
+    }
+
+    fn beside<'b>(&'b self, what: &'b [u8]) -> Key<'b> {
+        [self.prefix, b"{", &self.tag, what, self.name]
+    }
+}
+
+/// The slot of a key in a Cluster: of the part between its first braces, or of all of it without
+/// such a part.
+fn slot(prefix: &[u8], name: &[u8]) -> u16 {
+    let length = prefix.len() + name.len();
+    let at = |index: usize| if index < prefix.len() { prefix[index] } else { name[index - prefix.len()] };
+    let find = |byte: u8, from: usize| (from..length).find(|index| at(*index) == byte);
+    let tagged = find(b'{', 0).and_then(|open| find(b'}', open + 1).map(|close| (open + 1)..close)).filter(|tag| !tag.is_empty());
+    tagged.unwrap_or(0..length).fold(0, |sum, index| checked(sum, at(index))) & SLOT
+}
+
+/// Four characters of `@` to `O` with this slot.
+///
+/// The checksum of a text is linear in its bits. So a text is found bit by bit, from the highest of
+/// the slot down.
+fn tag(slot: u16) -> [u8; 4] {
+    let (mut left, mut bits) = (slot ^ (checksum(&[PLAIN; 4]) & SLOT), 0);
+    for (bit, (effect, cause)) in BASIS.iter().enumerate().rev() {
+        if left >> bit & 1 == 1 {
+            left ^= effect;
+            bits ^= cause;
+        }
+    }
+    spelled(bits)
+}
+
+const SLOT: u16 = 0x3fff;
+/// The character whose low half has no bit set.
+const PLAIN: u8 = b'@';
+
+/// Four bits in each of four characters.
+const fn spelled(bits: u16) -> [u8; 4] {
+    [PLAIN | (bits & 15) as u8, PLAIN | (bits >> 4 & 15) as u8, PLAIN | (bits >> 8 & 15) as u8, PLAIN | (bits >> 12) as u8]
+}
+
+/// For each bit of a slot: a change of the slot in this bit and lower ones, and the bits of the
+/// text that cause it.
+const BASIS: [(u16, u16); 14] = {
+    let mut basis = [(0, 0); 14];
+    let mut cause = 1_u16;
+    while cause != 0 {
+        let (mut effect, mut causes) = ((checksum(&spelled(cause)) ^ checksum(&spelled(0))) & SLOT, cause);
+        let mut bit = 14;
+        while bit > 0 {
+            bit -= 1;
+            if effect >> bit & 1 == 1 {
+                if basis[bit].0 == 0 {
+                    basis[bit] = (effect, causes);
+                    break;
+                }
+                effect ^= basis[bit].0;
+                causes ^= basis[bit].1;
+            }
+        }
+        cause <<= 1;
+    }
+    basis
+};
+
+/// CRC-16/XMODEM.
+const fn checksum(bytes: &[u8]) -> u16 {
+    let (mut sum, mut at) = (0_u16, 0);
+    while at < bytes.len() {
+        sum = checked(sum, bytes[at]);
+        at += 1;
+    }
+    sum
+}
+
+const fn checked(sum: u16, byte: u8) -> u16 {
+    (sum << 8) ^ TABLE[((sum >> 8) as u8 ^ byte) as usize]
+}
+
+const TABLE: [u16; 256] = {
+    let (mut table, mut byte) = ([0; 256], 0_u16);
+    while byte < 256 {
+        let (mut sum, mut bit) = (byte << 8, 0);
+        while bit < 8 {
+            sum = if sum & 0x8000 == 0 { sum << 1 } else { (sum << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte as usize] = sum;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // As CLUSTER KEYSLOT answers.
+        for (key, expected) in [("123456789", 0x31c3), ("foo", 12_182), ("{user1000}.following", 3_443), ("foo{}{bar}", 8_363)] {
+            assert_eq!(slot(b"", key.as_bytes()), expected, "{key}");
+            let (prefix, name) = key.split_at(2);
+            assert_eq!(slot(prefix.as_bytes(), name.as_bytes()), expected, "{key}");
+        }
+        assert_eq!(slot(b"", b"foo{{bar}}zap"), slot(b"", b"a{{bar}"));
+    }
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        for slot in 0..=SLOT {
+            let tag = tag(slot);
+            assert_eq!(super::slot(b"", &tag), slot);
+            assert!(tag.iter().all(|byte| (b'@'..=b'O').contains(byte)), "{tag:?}");
+        }
+    }
+
+    #[test]
+    fn all_keys_of_a_name_share_a_slot() {
+        for prefix in ["", "app:", "{app}:"] {
+            for name in ["door", "a}b", "{}x", "}", "x{}{y}", "{", "{a}b", "дверь"] {
+                let (layout, name) = (Layout::new(prefix), Name::new(name).unwrap());
+                let keys = layout.of(&name);
+                let slots =
+                    [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner()].map(|key| slot(b"", &key.concat()));
+                assert!(slots.iter().all(|slot| *slot == slots[0]), "{keys:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Renewals: many leases to a script, and many scripts to an exchange.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use futures_util::stream::{self, StreamExt};
+use tenure::store::{RenewReply, Store};
+use tenure::{Error, Fence, Lease, Share};
+use tokio::time::Instant;
+
+use crate::native::keys::Keys;
+use crate::native::reply::{counter, renewals};
+use crate::native::store::RedisStore;
+use crate::scripts::{self, Script};
+use crate::transport::commands::{Commands, Digits, Key, millis};
+use crate::transport::connection::{Exchange, Repeat};
+use crate::transport::contact::now_ms;
+use crate::transport::failure::{translate, unexpected};
+use crate::transport::form::Form;
+use crate::transport::link::Link;
+use crate::transport::reply::only;
+
+/// Leases in one script: more would block the server for longer, fewer would cost it more for each.
+const BATCH: usize = 100;
+
+/// Leases in one exchange, and exchanges in flight. Each answer counts, even if others fail, and
+/// commands of other callers come in between.
+const TOGETHER: usize = 1_000;
+const UNDER_WAY: usize = 3;
+
+/// Leases to renew, and the answers for the others.
+pub(crate) struct Checked<'a> {
+    /// Leases to renew.
+    pub(crate) kept: Cow<'a, [Lease]>,
+    /// For each lease its answer, if it is not renewed. Empty if all are.
+    refused: Vec<Option<Result<RenewReply, Error>>>,
+}
+
+impl RedisStore {
+    /// Renews leases that have fences.
+    pub(crate) async fn renew_counted(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        let end = self.renewals_end(leases);
+        let checked = self.check_pushed(leases, end).await;
+        let answers = self.renew_all(&checked.kept, None, end).await;
+        self.answered(checked, answers)
+    }
+
+    /// Reads the counter before the first renewal of a lease that only a push has reported. If its
+    /// fence is above the counter, the push was forged, and the lease is not renewed. A counter
+    /// that is gone, fell back or is no number proves nothing: then the owner at the store decides.
+    pub(crate) async fn check_pushed<'a>(&self, leases: &'a [Lease], end: Instant) -> Checked<'a> {
+        let now = now_ms();
+        let pushed: Vec<Option<u64>> = leases.iter().map(|lease| self.counter.before_push(lease, now)).collect();
+        if pushed.iter().all(Option::is_none) {
+            return Checked { kept: Cow::Borrowed(leases), refused: Vec::new() };
+        }
+        let counter = self.read_counter(end).await;
+        let refusal = |(lease, before): (&Lease, Option<u64>)| match (before?, &counter) {
+            (_, Err(error)) => Some(Err(error.clone())),
+            (before, Ok(Some(counter))) => {
+                let forged = before <= *counter && lease.fence.is_some_and(|fence| *counter < fence.counter());
+                forged.then_some(Ok(RenewReply::Gone))
+            }
+            (_, Ok(None)) => None,
+        };
+        let refused: Vec<_> = leases.iter().zip(pushed).map(refusal).collect();
+        let kept = leases.iter().zip(&refused).filter(|(_, refusal)| refusal.is_none()).map(|(lease, _)| lease.clone()).collect();
+        Checked { kept: Cow::Owned(kept), refused }
+    }
+
+    /// The answers for all leases, from those for the leases that were kept.
+    pub(crate) fn answered(
+        &self,
+        checked: Checked<'_>,
+        answers: Vec<Result<RenewReply, Error>>,
+    ) -> Vec<Result<RenewReply, Error>> {
+        for (lease, answer) in checked.kept.iter().zip(&answers) {
+            if matches!(answer, Ok(RenewReply::Renewed)) {
+                self.counter.confirmed(&lease.owner);
+            }
+        }
+        if checked.refused.is_empty() {
+            return answers;
+        }
+        let mut answers = answers.into_iter();
+        let answer = |refusal: Option<_>| refusal.or_else(|| answers.next()).unwrap_or_else(|| Err(unexpected("no answer")));
+        checked.refused.into_iter().map(answer).collect()
+    }
+
+    /// The counter at the server. None if it is gone or no number.
+    async fn read_counter(&self, end: Instant) -> Result<Option<u64>, Error> {
+        let get = |_: &Link| {
+            let mut commands = Commands::new();
+            commands.add(&[b"GET", self.layout.counter.as_bytes()]);
+            commands
+        };
+        let answers = self.connection.exchange(end, Repeat::Freely, get).await?.answers;
+        let stored = match only(answers)?.map_err(|e| translate(&e)) {
+            Ok(stored) => counter(&stored).ok(),
+            Err(error) if error.is_transient() => return Err(error),
+            Err(_) => None,
+        };
+        let sound = stored.filter(|counter| *counter <= Fence::MAX_COUNTER);
+        if let Some(counter) = sound {
+            self.counter.saw(counter, now_ms());
+        }
+        Ok(sound)
+    }
+
+    /// Renews leases of names that hold their owners, or timestamp values in `unit`.
+    pub(crate) async fn renew_all(
+        &self,
+        leases: &[Lease],
+        unit: Option<&'static [u8]>,
+        end: Instant,
+    ) -> Vec<Result<RenewReply, Error>> {
+        let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
+        let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
+        let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
+        let outcomes = self.renew_batches(end, BATCH, &batches, unit).await;
+        for (batch, outcome) in batches.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),
+                // One lease that the server refuses fails its whole batch. Then each is tried
+                // alone.
+                Err(error) if batch.len() > 1 && !error.is_transient() => {
+                    refused.extend(batch.into_iter().map(|alone| vec![alone]));
+                }
+                Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.clone())))),
+            }
+        }
+        let outcomes = self.renew_batches(end, 1, &refused, unit).await;
+        for (alone, outcome) in refused.into_iter().zip(outcomes) {
+            answers.extend(alone.into_iter().zip([outcome.map(|renewals| renewals[0])]));
+        }
+        // The caller's order is that of the addresses in its slice.
+        answers.sort_by_key(|(lease, _)| std::ptr::from_ref::<Lease>(lease));
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Deadline of renewals that start now: before the caller's, so that partial answers reach it.
+    pub(crate) fn renewals_end(&self, leases: &[Lease]) -> Instant {
+        let limit = self.features().limit(leases.iter().map(|lease| lease.ttl).min().unwrap_or_default());
+        Instant::now() + limit.mul_f64(0.9)
+    }
+
+    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], unit: Option<&'static [u8]>, form: Form) {
+        let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
+        let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
+        let (script, keys): (&Script, Vec<Key<'_>>) = match unit {
+            Some(_) => (&scripts::TIMESTAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
+            None if of_shares => (&scripts::RENEW_SHARES, of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()),
+            None => (&scripts::RENEW, of_each.iter().map(Keys::name).collect()),
+        };
+        let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
+        let of_leases = leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]);
+        let args: Vec<&[u8]> = unit.into_iter().chain(of_leases).collect();
+        scripts::add_call(commands, script, form, &keys, &args);
+    }
+
+    /// Renews batches of at most `size` leases, several in each exchange. Returns the answers of
+    /// each batch, or why it was refused. Nothing is sent after `end`.
+    async fn renew_batches(
+        &self,
+        end: Instant,
+        size: usize,
+        batches: &[Vec<&Lease>],
+        unit: Option<&'static [u8]>,
+    ) -> Vec<Result<Vec<RenewReply>, Error>> {
+        let failed = OnceLock::new();
+        let exchanges: Vec<_> =
+            batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, unit, &failed)).collect();
+        stream::iter(exchanges).buffered(UNDER_WAY).concat().await
+    }
+
+    /// Renews batches in one exchange, unless an earlier one has `failed`.
+    async fn renew_together(
+        &self,
+        end: Instant,
+        batches: &[Vec<&Lease>],
+        unit: Option<&'static [u8]>,
+        failed: &OnceLock<Error>,
+    ) -> Vec<Result<Vec<RenewReply>, Error>> {
+        let pipeline = |_: &Link, form| {
+            let mut commands = Commands::new();
+            for batch in batches {
+                self.add_renewal(&mut commands, batch, unit, form);
+            }
+            commands
+        };
+        let outcome = match failed.get() {
+            Some(error) => Err(error.clone()),
+            None if Instant::now() >= end => Err(Error::unreachable("the time for renewals was over before this one was sent")),
+            None => self.connection.call(end, Repeat::Freely, pipeline).await,
+        };
+        match outcome {
+            Ok(Exchange { answers, .. }) => {
+                batches.iter().zip(answers).map(|(batch, answer)| renewals(answer, batch.len())).collect()
+            }
+            Err(error) => {
+                let every = batches.iter().map(|_| Err(error.clone())).collect();
+                // The first error is as good as any.
+                let _ = failed.set(error);
+                every
+            }
+        }
+    }
+}

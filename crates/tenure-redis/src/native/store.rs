@@ -1,0 +1,228 @@
+//! The native layout: a mutex is a string key that holds its owner and nothing else.
+//!
+//! Clients that take locks with `SET NX PX`, and release them by compare-and-delete, share such a
+//! lock with tenure. Other kinds are a sorted set at the same key, so that all kinds meet there.
+//! `keys.rs` has the keys beside it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use redis::{Client, RedisResult, Value};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Holder, Lease, Name, Share};
+use tokio::time::Instant;
+
+use crate::native::counter::Counter;
+use crate::native::keys::Layout;
+use crate::native::reply::{notice, refusal, released, releases};
+use crate::scripts::{self, Script};
+use crate::transport::commands::{Digits, Key, millis, whole};
+use crate::transport::connection::{Connection, Exchange, Repeat};
+use crate::transport::contact::now_ms;
+use crate::transport::failure::translate;
+use crate::transport::link::Link;
+use crate::transport::push::Pushed;
+use crate::transport::reply::only;
+
+/// A server, and how to use it.
+pub(crate) struct Settings {
+    pub(crate) client: Client,
+    /// Name of the server in messages, without secrets.
+    pub(crate) shown: String,
+    /// In front of every key.
+    pub(crate) prefix: String,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) poll_interval: Duration,
+}
+
+impl Settings {
+    pub(crate) async fn open(&self) -> Result<Connection, Error> {
+        let opened = Connection::open(self.client.clone(), &self.prefix).await;
+        opened.map_err(|error| error.context(&self.shown))
+    }
+}
+
+/// Locks on one Redis or Valkey server. Clones share one connection.
+///
+/// # Round trips
+/// Acquire 1, and 1 more if a mutex is busy; renew 1 for each 1,000 leases, three of them at a
+/// time; release 1, hand-over included; inspect 1, or as many as a `SCAN` of the whole database
+/// takes.
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) counter: Arc<Counter>,
+    shown: Arc<str>,
+    timeout: Option<Duration>,
+    poll_interval: Duration,
+}
+
+/// Poll interval of a waiter that is notified, in case a message was lost.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+impl RedisStore {
+    pub(crate) async fn connect(settings: &Settings) -> Result<Self, Error> {
+        let Settings { shown, prefix, timeout, poll_interval, .. } = settings;
+        Ok(Self::over(settings.open().await?, shown, prefix, *timeout, *poll_interval))
+    }
+
+    pub(crate) fn over(
+        connection: Connection,
+        shown: &str,
+        prefix: &str,
+        timeout: Option<Duration>,
+        poll_interval: Duration,
+    ) -> Self {
+        let (layout, counter) = (Arc::new(Layout::new(prefix)), Arc::default());
+        Self { connection: Arc::new(connection), layout, counter, shown: shown.into(), timeout, poll_interval }
+    }
+
+    /// Deadline of a call that starts now about a lease of `ttl`. `Duration::MAX` for one about no
+    /// lease.
+    pub(crate) fn end(&self, ttl: Duration) -> Instant {
+        Instant::now() + self.features().limit(ttl)
+    }
+
+    /// Poll interval of a waiter that hears pushes, or does not, and has this position in the
+    /// queue.
+    pub(crate) fn poll_interval(&self, hears: bool, position: Option<u32>, holder: Option<&Holder>) -> Duration {
+        // A holder of another library notifies nobody of its release.
+        let notified = hears && position.is_some() && holder.is_none_or(|holder| holder.owner.is_generated());
+        if notified { HEARTBEAT.max(self.poll_interval) } else { self.poll_interval }
+    }
+
+    /// Runs a script. Returns its answer, and whether it may have run twice.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        keys: &[Key<'_>],
+        args: &[&[u8]],
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<(Value, bool), Error> {
+        let (answer, repeated) = self.call(script, keys, args, repeat, end).await?;
+        Ok((answer.map_err(|e| translate(&e))?, repeated))
+    }
+
+    /// As [`run`](Self::run), for a caller that translates the error.
+    pub(super) async fn call(
+        &self,
+        script: &Script,
+        keys: &[Key<'_>],
+        args: &[&[u8]],
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<(RedisResult<Value>, bool), Error> {
+        let call = |_: &Link, form| scripts::call(script, form, keys, args);
+        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, call).await?;
+        Ok((only(answers)?, repeated))
+    }
+
+    /// Runs a script about one name and its keys.
+    pub(crate) async fn run_about(
+        &self,
+        script: &Script,
+        name: &Name,
+        share: Share,
+        args: &[&[u8]],
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<(Value, bool), Error> {
+        let keys = self.layout.of(name);
+        let keys = [keys.name(), keys.queue(), keys.entries(), whole(self.layout.counter.as_bytes()), keys.shares()];
+        // The release of a mutex does not need the last.
+        let keys =
+            if share == Share::MUTEX && std::ptr::eq(script, &raw const *scripts::RELEASE) { &keys[..4] } else { &keys[..] };
+        let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.counter.largest()));
+        let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
+        let (answer, repeated) = self.call(script, keys, &args, repeat, end).await?;
+        Ok((answer.map_err(|e| refusal(&e, name, share))?, repeated))
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn features(&self) -> Features {
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_cohort(true)
+            .with_push(true)
+            .with_server_clock(true)
+            .with_late_commands(self.connection.has_late_commands())
+            .with_min_ttl(Duration::from_millis(50))
+            .with_operation_timeout(self.timeout)
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        self.acquire_one(request).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        self.acquire_every(requests).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        self.renew_counted(leases).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        self.layout.check(&lease.name)?;
+        let linger = Digits::of(millis(linger));
+        let args = [lease.owner.as_bytes(), linger.as_bytes()];
+        let end = self.end(lease.ttl);
+        let answer = self.run_about(&scripts::RELEASE, &lease.name, lease.share, &args, releases(lease), end).await?;
+        self.counter.confirmed(&lease.owner);
+        released(answer)
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        let listener = self.connection.listen(request.owner.clone(), self.end(request.ttl)).await?;
+        let (owner, ttl, counter) = (request.owner.clone(), request.ttl, Arc::clone(&self.counter));
+        let notice_of = move |pushed| match pushed {
+            Pushed::Missed => Notice::Changed,
+            Pushed::Message(payload) => {
+                let (notice, now) = (notice(&payload, &owner), now_ms());
+                match &notice {
+                    Notice::Granted { fence, handoff_ttl, .. }
+                        if counter.explains(fence.counter(), now) && counter.remember(&owner, (*handoff_ttl).min(ttl), now) =>
+                    {
+                        counter.pushed(fence.counter(), now);
+                        notice
+                    }
+                    // It was forged, or a clock was set: the waiter polls.
+                    Notice::Granted { .. } | Notice::Changed => Notice::Changed,
+                }
+            }
+        };
+        Ok(listener.map(notice_of).boxed())
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        match name {
+            Some(name) => {
+                self.layout.check(name)?;
+                self.inspect_names(std::slice::from_ref(name)).await
+            }
+            None => self.inspect_all().await,
+        }
+    }
+}
+
+impl fmt::Display for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("at", &self.shown).field("connection", &self.connection).finish_non_exhaustive()
+    }
+}

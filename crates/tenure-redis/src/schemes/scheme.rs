@@ -1,0 +1,165 @@
+//! Schemes: how locks are kept at a server, and which libraries keep them so.
+
+use std::str::FromStr;
+
+use tenure::Error;
+
+/// How locks are kept at the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scheme {
+    /// The native layout: every kind of lock, with fences and queues. A mutex is a string key that
+    /// holds its owner. So clients of `SET NX PX` that delete by comparison exclude tenure's, and
+    /// the other way round. They have no entry in the queue: while it always has one, they may get
+    /// no turn.
+    #[default]
+    Native,
+    /// `SETNX`, then `EXPIRE`, then `DEL`. The other side may lock a name for ever by dying between
+    /// its first two commands, and may delete a lock that is no longer its own. Tenure does
+    /// neither.
+    SetnxExpire,
+    /// The same with the first two in one script. The other side may still delete a lock of others.
+    SetnxExpireLua,
+    /// The lock of a PHP class. The key `Lock:<name>` holds the time when the lease was to end, in
+    /// Unix seconds with up to four decimals, and has a ttl of at least 5 s. The class takes over
+    /// locks whose holder died before it set the ttl. Tenure does so at their end, but not before
+    /// it saw them without a ttl for 5 s.
+    Php,
+    /// `SETNX`, `GET`, `GETSET`, with the end of the lease as the value and no ttl. The value is in
+    /// Unix milliseconds or, with [`Options::seconds`](crate::Options::seconds), seconds. Each host
+    /// judges by its own clock whether a lease has ended. So tenure acquires nothing while its
+    /// clock and the server's differ by more than a third of the ttl. A client that finds a lease
+    /// ended at the same time as tenure may change its value although it comes too late: then
+    /// tenure's lease is lost.
+    Getset,
+    /// `WATCH`, `GET`, `MULTI`, `SET` with `PX`, `EXEC`, and no scripts: every kind of lock, with
+    /// fences and queues, in one value that other clients may see but not read. Each call takes two
+    /// round trips, one call after another. While the server is out of memory nothing can be
+    /// renewed or released.
+    Watch,
+    /// `SET key owner NX PX ttl`, and nothing beside it, as most libraries do. See
+    /// [`Options::profile`](crate::Options::profile).
+    SetNx,
+}
+
+const ALL: [Scheme; 7] =
+    [Scheme::Native, Scheme::SetnxExpire, Scheme::SetnxExpireLua, Scheme::Php, Scheme::Getset, Scheme::Watch, Scheme::SetNx];
+
+impl Scheme {
+    /// The value of `scheme=`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::SetnxExpire => "setnx-expire",
+            Self::SetnxExpireLua => "setnx-expire-lua",
+            Self::Php => "php",
+            Self::Getset => "getset",
+            Self::Watch => "watch",
+            Self::SetNx => "set-nx",
+        }
+    }
+}
+
+const KNOWN: &str = "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php, getset and watch";
+
+impl FromStr for Scheme {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        ALL.into_iter().find(|scheme| scheme.name() == text).ok_or_else(|| {
+            Error::invalid(format!("scheme={text} is no scheme of locks that this version knows on Redis")).with_hint(KNOWN)
+        })
+    }
+}
+
+/// The prefix of a library's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Profile {
+    name: &'static str,
+    /// `*` is the user's prefix.
+    key: &'static str,
+    /// The default for the user's prefix. `None` if there is none.
+    prefix: Option<&'static str>,
+}
+
+const fn profile(name: &'static str, key: &'static str) -> Profile {
+    Profile { name, key, prefix: Some("") }
+}
+
+/// Each of them sets the key to an opaque value with `NX` and a ttl in ms, and deletes it by
+/// comparison, unless a comment says otherwise.
+const PROFILES: &[Profile] = &[
+    profile("redsync", "*"),
+    profile("redislock", "*"),
+    profile("node-redlock", "*"),
+    profile("redis-py", "*"),
+    profile("rslock", "*"),
+    profile("redlock-rs", "*"),
+    profile("redlock-rb", "*"),
+    profile("aioredlock", "*"),
+    profile("redis-plus-plus", "*"),
+    profile("redlock-php", "*"),
+    profile("redlock-py", "*"),
+    profile("madelson", "*"),
+    profile("redlock.net", "*redlock:"),
+    profile("pottery", "*redlock:"),
+    profile("redis-semaphore", "*mutex:"),
+    profile("distributed-lock-rs", "*distributed-lock:"),
+    // The user's prefix is the environment. It deletes without comparing.
+    Profile { name: "shedlock", key: "job-lock:*:", prefix: Some("default") },
+    // The user's prefix is the registry's key.
+    Profile { name: "spring", key: "*:", prefix: None },
+    // With a majority of one. As it ships, it takes two of three keys.
+    Profile { name: "rueidislock", key: "*:0:", prefix: Some("rueidislock") },
+];
+
+impl Profile {
+    /// The prefix of all keys, for this prefix of the user.
+    pub(crate) fn prefix(self, users: &str) -> Result<String, Error> {
+        let users = match self.prefix {
+            Some(usual) if users.is_empty() => usual,
+            None if users.is_empty() => {
+                let what = format!("profile={} keeps a lock at <registry key>:<name>", self.name);
+                return Err(Error::invalid(what).with_hint("give the registry key as prefix="));
+            }
+            _ => users,
+        };
+        Ok(self.key.replace('*', users))
+    }
+}
+
+impl FromStr for Profile {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        PROFILES.iter().find(|profile| profile.name == text).copied().ok_or_else(|| {
+            let known: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
+            let what = format!("profile={text} is no library whose keys are known");
+            Error::invalid(what)
+                .with_hint(format!("give what it puts in front of a name as prefix=, or one of {}", known.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_where_each_library_has_them() {
+        for (name, users, prefix) in [
+            ("redis-py", "", ""),
+            ("redis-py", "app:", "app:"),
+            ("pottery", "", "redlock:"),
+            ("redlock.net", "app:", "app:redlock:"),
+            ("shedlock", "", "job-lock:default:"),
+            ("shedlock", "live", "job-lock:live:"),
+            ("spring", "locks", "locks:"),
+            ("rueidislock", "", "rueidislock:0:"),
+        ] {
+            assert_eq!(name.parse::<Profile>().unwrap().prefix(users).unwrap(), prefix, "{name} {users:?}");
+        }
+        assert!("spring".parse::<Profile>().unwrap().prefix("").unwrap_err().to_string().contains("registry"));
+        assert!("redlok".parse::<Profile>().unwrap_err().to_string().contains("redlock-py"));
+    }
+}

@@ -1,0 +1,215 @@
+//! Locks as most other clients of Redis keep them: a string key that holds its owner, and nothing
+//! beside it.
+//!
+//! There is no fence, because nothing stays at the server that could count. There is no queue,
+//! because a holder of another library notifies nobody of its release.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use redis::Value;
+use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
+use tokio::time::Instant;
+
+use crate::native::reply::{check_repeated, holder, released, releases};
+use crate::native::store::RedisStore;
+use crate::scripts;
+use crate::transport::commands::{Commands, Digits, millis};
+use crate::transport::connection::{Exchange, Repeat};
+use crate::transport::failure::{is_no_command, translate, unexpected};
+use crate::transport::link::{DELETES, Link};
+use crate::transport::reply::only;
+
+/// Mutexes at keys that other libraries, and programs that send the commands themselves, use as
+/// well. See [`Scheme`](crate::Scheme).
+///
+/// # Round trips
+/// Acquire 1, and 1 more if it is busy; renew 1 for each 1,000 leases; release 1, and 1 more if it
+/// is not held; inspect as [`RedisStore`].
+pub(crate) struct SetNxStore {
+    redis: RedisStore,
+    seconds: bool,
+    /// A script has run.
+    scripts: AtomicBool,
+}
+
+impl SetNxStore {
+    /// `seconds`: leases last whole seconds.
+    pub(crate) const fn new(redis: RedisStore, seconds: bool) -> Self {
+        Self { redis, seconds, scripts: AtomicBool::new(false) }
+    }
+
+    /// The ttl of the key for a lease of `ttl`.
+    fn kept(&self, ttl: Duration) -> Duration {
+        if self.seconds { whole_seconds(ttl) } else { ttl }
+    }
+
+    /// Sets the key if there is none. Returns whether it did, and whether an earlier try may have.
+    async fn set(&self, request: &Request, ttl: Duration, end: Instant) -> Result<(bool, bool), Error> {
+        let keys = self.redis.layout.of(&request.name);
+        let (unit, ttl) = if self.seconds { (&b"EX"[..], ttl.as_secs()) } else { (&b"PX"[..], millis(ttl)) };
+        let ttl = Digits::of(ttl);
+        let set = |_: &Link| {
+            let mut commands = Commands::new();
+            commands.about(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", unit, ttl.as_bytes()]);
+            commands
+        };
+        let Exchange { answers, repeated, .. } = self.redis.connection.exchange(end, Repeat::Settled, set).await?;
+        Ok((only(answers)?.map_err(|e| translate(&e))? == Value::Okay, repeated))
+    }
+
+    /// Acquires by script. `repeated`: an earlier try had no answer, and may have set the key.
+    async fn ask(&self, request: &Request, ttl: Duration, repeated: bool, end: Instant) -> Result<AcquireReply, Error> {
+        let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
+        let generated: &[u8] = if request.generated { b"1" } else { b"0" };
+        let args = [request.owner.as_bytes(), ms.as_bytes(), generated, from];
+        let keys = self.redis.layout.of(&request.name);
+        let (answer, again) = self.redis.run(&scripts::SET_NX_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
+        let held = match &answer {
+            Value::Int(1) => return Ok(AcquireReply::Granted(Grant::new(None, ttl))),
+            Value::Array(held) => &held[..],
+            other => return Err(unexpected(format_args!("{other:?} to an acquisition")).maybe_applied()),
+        };
+        let holder = match held {
+            [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
+            _ => None,
+        };
+        let answer = AcquireReply::Busy(Busy::new(self.redis.poll_interval(false, None, None)).with_holder(holder));
+        if repeated || again { check_repeated(request, answer) } else { Ok(answer) }
+    }
+
+    /// The answer of the release script without a linger, by a plain command that takes the server
+    /// half as long. None if the server does not have the command or refuses it: then nothing was
+    /// done.
+    async fn delete(&self, lease: &Lease, end: Instant) -> Result<Option<(Value, bool)>, Error> {
+        let keys = self.redis.layout.of(&lease.name);
+        loop {
+            let tried = self.redis.connection.delete();
+            let Some((before, between)) = DELETES.get(tried) else { return Ok(None) };
+            let delete = |_: &Link| {
+                let mut commands = Commands::new();
+                commands.about(&keys.name(), before, &[*between, &[lease.owner.as_bytes()]].concat());
+                commands
+            };
+            let Exchange { link, answers, repeated } = self.redis.connection.exchange(end, releases(lease), delete).await?;
+            match only(answers)? {
+                Ok(Value::Int(0)) => return Ok(Some((self.lingers(lease, end).await?, repeated))),
+                Ok(answer) => return Ok(Some((answer, repeated))),
+                // Of a repetition as well: a server that does not know the command has not run it
+                // before.
+                Err(error) if is_no_command(&error) => link.has_no_delete(tried),
+                Err(error) if repeated => return Err(translate(&error).maybe_applied()),
+                // The script says why.
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    /// 1 if the owner's share lingers, so was released, else 0.
+    async fn lingers(&self, lease: &Lease, end: Instant) -> Result<Value, Error> {
+        let keys = self.redis.layout.of(&lease.name);
+        let get = |_: &Link| {
+            let mut commands = Commands::new();
+            commands.about(&keys.name(), b"GET", &[]);
+            commands
+        };
+        let Exchange { answers, .. } = self.redis.connection.exchange(end, Repeat::Freely, get).await?;
+        let value = only(answers)?.map_err(|e| translate(&e))?;
+        let lingers = matches!(value, Value::BulkString(value) if value == lease.owner.lingering().as_bytes());
+        Ok(Value::Int(lingers.into()))
+    }
+}
+
+#[async_trait]
+impl Store for SetNxStore {
+    fn features(&self) -> Features {
+        let features = self.redis.features();
+        let min_ttl = if self.seconds { Duration::from_secs(1) } else { features.min_ttl };
+        features.with_fence(false).with_shares(false).with_queue(false).with_cohort(false).with_push(false).with_min_ttl(min_ttl)
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        self.redis.layout.check_request(request)?;
+        let (ttl, end) = (self.kept(request.ttl), self.redis.end(request.ttl));
+        check_mutex(request, self)?;
+        // The first request goes by script: a user who may run none can neither renew nor release,
+        // and must find out before anything is taken.
+        if request.from.is_some() || !self.scripts.load(Ordering::Relaxed) {
+            let answer = self.ask(request, ttl, false, end).await?;
+            self.scripts.store(true, Ordering::Relaxed);
+            return Ok(answer);
+        }
+        let (set, repeated) = self.set(request, ttl, end).await?;
+        if set {
+            return Ok(AcquireReply::Granted(Grant::new(None, ttl)));
+        }
+        self.ask(request, ttl, repeated, end).await
+    }
+
+    async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        // Keys of other libraries may be in any slot.
+        Ok(None)
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        let end = self.redis.renewals_end(leases);
+        if !self.seconds {
+            return self.redis.renew_all(leases, None, end).await;
+        }
+        let leases: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
+        self.redis.renew_all(&leases, None, end).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        self.redis.layout.check(&lease.name)?;
+        let end = self.redis.end(lease.ttl);
+        if linger.is_zero()
+            && let Some(answer) = self.delete(lease, end).await?
+        {
+            return released(answer);
+        }
+        let linger = Digits::of(millis(linger));
+        let args = [lease.owner.as_bytes(), linger.as_bytes()];
+        let keys = self.redis.layout.of(&lease.name);
+        released(self.redis.run(&scripts::SET_NX_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
+    }
+
+    /// Silent: nobody notifies.
+    async fn watch(&self, _: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        Ok(stream::pending().boxed())
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        self.redis.inspect(name).await
+    }
+}
+
+/// Refuses other shares: a key holds one value, of one owner.
+pub(crate) fn check_mutex(request: &Request, store: &impl fmt::Display) -> Result<(), Error> {
+    if request.share == Share::MUTEX {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("the locks in this scheme at {store} are mutexes only"))
+        .with_hint("use a mutex"))
+}
+
+/// The span rounded up to whole seconds.
+pub(crate) fn whole_seconds(span: Duration) -> Duration {
+    Duration::from_secs(span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)))
+}
+
+impl fmt::Display for SetNxStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.redis.fmt(f)
+    }
+}
+
+impl fmt::Debug for SetNxStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SetNxStore({:?})", self.redis)
+    }
+}

@@ -1,0 +1,123 @@
+//! The Lua scripts, and their calls.
+//!
+//! The scripts that hand over are also a library of functions, for servers that keep such (Redis 7,
+//! Valkey) and let this user load and call them. A call takes three quarters of the time that a
+//! script takes.
+
+use std::sync::LazyLock;
+
+use crate::transport::commands::{Commands, Digits, Key};
+use crate::transport::form::Form;
+
+/// A script, and its digest, by which a server knows it.
+pub(crate) struct Script {
+    text: String,
+    digest: String,
+    /// Name of its function in the library.
+    function: Option<&'static str>,
+}
+
+impl Script {
+    fn new(parts: &[&str]) -> Self {
+        let text = parts.concat();
+        Self { digest: digest(&text), text, function: None }
+    }
+
+    fn or_function(self, function: &'static str) -> Self {
+        Self { function: Some(function), ..self }
+    }
+}
+
+fn digest(text: &str) -> String {
+    redis::Script::new(text).get_hash().to_owned()
+}
+
+macro_rules! text {
+    ($($file:literal),+) => {
+        concat!($(include_str!(concat!("scripts/", $file)), "\n"),+)
+    };
+}
+
+pub(crate) static RAISE_COUNTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("fence.lua", "raise-counter.lua")]));
+pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew.lua")]));
+pub(crate) static RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew-shares.lua")]));
+pub(crate) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[about_a_name(), text!("acquire.lua"), "return acquire(KEYS, ARGV)"]).or_function("acquire"));
+pub(crate) static SET_NX_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("set-nx-acquire.lua")]));
+pub(crate) static SET_NX_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("set-nx-release.lua")]));
+pub(crate) static TIMESTAMP_ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-acquire.lua")]));
+pub(crate) static TIMESTAMP_RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-renew.lua")]));
+pub(crate) static TIMESTAMP_RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-release.lua")]));
+pub(crate) static TIMESTAMP_INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-inspect.lua")]));
+pub(crate) static ACQUIRE_ALL: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&[about_a_name(), text!("acquire-all.lua"), "return acquire_all(KEYS, ARGV)"]).or_function("acquire_all")
+});
+pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    let free = [text!("release-free.lua"), "local done = release_free(KEYS, ARGV)\nif done then return done end\n"];
+    Script::new(&[free[0], free[1], about_a_name(), text!("release.lua"), "return release(KEYS, ARGV)"]).or_function("release")
+});
+
+static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    let parts =
+        [text!("release-free.lua"), about_a_name(), text!("acquire.lua", "acquire-all.lua", "release.lua", "functions.lua")];
+    Library::new(&parts.concat())
+});
+
+/// The common parts of the scripts about names.
+fn about_a_name() -> &'static str {
+    text!("keys.lua", "fence.lua", "holders.lua", "queue.lua")
+}
+
+/// The library of functions. Each version has names of its own at the server.
+struct Library {
+    version: String,
+    text: String,
+}
+
+impl Library {
+    fn new(text: &str) -> Self {
+        let version = digest(text)[..12].to_owned();
+        let text = format!("#!lua name=tenure_{version}\n{}", text.replace("VERSION", &version));
+        Self { version, text }
+    }
+}
+
+/// A call of `script`, as the only command.
+pub(crate) fn call(script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]) -> Commands {
+    let mut commands = Commands::new();
+    add_call(&mut commands, script, form, keys, args);
+    commands
+}
+
+/// Adds a call of `script`: one command, or two if the form is [`Form::Loaded`].
+pub(crate) fn add_call(commands: &mut Commands, script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]) {
+    if form == Form::Loaded {
+        commands.add(&[b"FUNCTION", b"LOAD", LIBRARY.text.as_bytes()]);
+    }
+    commands.begin(3 + keys.len() + args.len());
+    match (form, script.function) {
+        (Form::Function | Form::Loaded, Some(function)) => {
+            commands.word(b"FCALL");
+            commands.joined(&[b"tenure_", function.as_bytes(), b"_", LIBRARY.version.as_bytes()]);
+        }
+        (Form::Function | Form::Loaded | Form::Digest, _) => {
+            commands.word(b"EVALSHA");
+            commands.word(script.digest.as_bytes());
+        }
+        (Form::Text, _) => {
+            commands.word(b"EVAL");
+            commands.word(script.text.as_bytes());
+        }
+    }
+    commands.word(Digits::of(keys.len() as u64).as_bytes());
+    for key in keys {
+        commands.joined(key);
+    }
+    for word in args {
+        commands.word(word);
+    }
+}

@@ -1,0 +1,16 @@
+//! The connection to a server: bytes, frames, commands and their replies, pushed messages, and a
+//! connection that is replaced when it fails. Nothing here knows of locks, but for what an error
+//! means to them.
+
+pub(crate) mod commands;
+pub(crate) mod connection;
+pub(crate) mod contact;
+mod dial;
+pub(crate) mod failure;
+pub(crate) mod form;
+mod frame;
+mod handshake;
+pub(crate) mod link;
+mod multiplex;
+pub(crate) mod push;
+pub(crate) mod reply;

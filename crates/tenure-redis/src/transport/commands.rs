@@ -1,0 +1,165 @@
+//! Commands as the bytes that go to the server.
+
+use std::time::Duration;
+
+use redis::{Cmd, Pipeline};
+
+/// A key in parts.
+pub(crate) type Key<'a> = [&'a [u8]; 5];
+
+/// A key that is one already.
+pub(crate) const fn whole(key: &[u8]) -> Key<'_> {
+    [key, b"", b"", b"", b""]
+}
+
+/// Commands that are sent together, ready for the wire, in one buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Commands {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Commands {
+    pub(crate) fn new() -> Self {
+        // Enough to acquire a name of usual length.
+        Self { bytes: Vec::with_capacity(320), count: 0 }
+    }
+
+    /// Adds the command that consists of `words`.
+    pub(crate) fn add(&mut self, words: &[&[u8]]) {
+        self.begin(words.len());
+        for word in words {
+            self.word(word);
+        }
+    }
+
+    /// Adds a command about one key, which is its first argument.
+    pub(crate) fn about(&mut self, key: &Key<'_>, command: &[u8], rest: &[&[u8]]) {
+        self.begin(2 + rest.len());
+        self.word(command);
+        self.joined(key);
+        for word in rest {
+            self.word(word);
+        }
+    }
+
+    /// Begins a command of this number of words.
+    pub(crate) fn begin(&mut self, words: usize) {
+        self.count += 1;
+        self.head(b'*', words);
+    }
+
+    /// Adds a word to the command that was begun last.
+    pub(crate) fn word(&mut self, word: &[u8]) {
+        self.joined(&[word]);
+    }
+
+    /// Adds a word that comes in parts.
+    pub(crate) fn joined(&mut self, parts: &[&[u8]]) {
+        self.head(b'$', parts.iter().map(|part| part.len()).sum());
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// Number of commands, and of answers.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn head(&mut self, kind: u8, number: usize) {
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(Digits::of(number as u64).as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// Converts them for the client library. Each command has its own error.
+    pub(crate) fn to_pipeline(&self) -> Pipeline {
+        let mut pipeline = Pipeline::with_capacity(self.count);
+        let mut rest = &self.bytes[..];
+        while let Some(words) = number(&mut rest) {
+            let mut command = Cmd::new();
+            for _ in 0..words {
+                let Some((word, after)) = number(&mut rest).and_then(|length| rest.split_at_checked(length)) else { break };
+                command.arg(word);
+                rest = after.strip_prefix(b"\r\n").unwrap_or(after);
+            }
+            pipeline.add_command(command);
+        }
+        pipeline.ignore_errors();
+        pipeline
+    }
+}
+
+impl From<Pipeline> for Commands {
+    fn from(pipeline: Pipeline) -> Self {
+        Self { bytes: pipeline.get_packed_pipeline(), count: pipeline.len() }
+    }
+}
+
+/// Reads the number of a head, and removes the head.
+fn number(rest: &mut &[u8]) -> Option<usize> {
+    let end = rest.iter().position(|byte| *byte == b'\n')?;
+    let number = std::str::from_utf8(rest.get(1..end)?).ok()?.trim_end().parse().ok()?;
+    *rest = &rest[end + 1..];
+    Some(number)
+}
+
+/// A number in decimal digits, on the stack.
+pub(crate) struct Digits {
+    bytes: [u8; 20],
+    start: usize,
+}
+
+impl Digits {
+    pub(crate) fn of(mut number: u64) -> Self {
+        let (mut bytes, mut start) = ([b'0'; 20], 20);
+        loop {
+            start -= 1;
+            bytes[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { bytes, start };
+            }
+        }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+/// Whole milliseconds, at least one: a ttl or linger of zero means something else to Redis.
+pub(crate) fn millis(span: Duration) -> u64 {
+    let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    if span.is_zero() { 0 } else { millis.max(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_writes_the_same() {
+        let mut commands = Commands::new();
+        commands.add(&[b"MULTI"]);
+        commands.add(&[b"SET", b"a\r\n$3", b"", &[0xff; 300], Digits::of(30_000).as_bytes()]);
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("MULTI").cmd("SET").arg(b"a\r\n$3").arg(b"").arg(&[0xff_u8; 300]).arg(30_000);
+        assert_eq!((commands.as_bytes(), commands.count()), (&*pipeline.get_packed_pipeline(), 2));
+        assert_eq!(commands.to_pipeline().get_packed_pipeline(), commands.as_bytes());
+        assert_eq!(Commands::from(pipeline).as_bytes(), commands.as_bytes());
+    }
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        for number in [0, 9, 10, 1 << 53, u64::MAX] {
+            assert_eq!(Digits::of(number).as_bytes(), number.to_string().as_bytes());
+        }
+    }
+}

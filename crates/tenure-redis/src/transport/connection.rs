@@ -1,0 +1,339 @@
+//! A connection that is replaced when replies stop coming.
+//!
+//! The client library reports a timeout and keeps a dead connection. If the server has stopped or
+//! the link drops everything, each command would fail until the kernel gives up after a quarter of
+//! an hour. Here a command without a reply after half its time is sent again on a second
+//! connection, which replaces the first. Before that, the second connection has the server end the
+//! first. So nothing that was sent on the first one runs later.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Client, RedisResult};
+use tenure::{Error, Owner};
+use tokio::time::{Instant, timeout_at};
+use tracing::debug;
+
+use crate::transport::commands::Commands;
+use crate::transport::contact::Moment;
+use crate::transport::failure::{is_crowded, is_out_of_memory, translate};
+use crate::transport::form::Form;
+use crate::transport::handshake::{Established, establish};
+use crate::transport::link::{DEAD_AFTER, Identity, Link};
+use crate::transport::push::{Listener, Pushes};
+use crate::transport::reply::Answers;
+
+/// Timeout of the first contact.
+const FIRST_CONTACT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Connection {
+    source: Source,
+    state: Mutex<State>,
+    replacing: tokio::sync::Mutex<()>,
+    pushes: Arc<Pushes>,
+    subscribing: tokio::sync::Mutex<()>,
+    /// A connection was abandoned whose commands may still run.
+    loose: AtomicBool,
+}
+
+/// Whether a pipeline that had no answer may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Running twice, or late, is as good as running once.
+    Freely,
+    /// Running late is not as good: send it again only if the first can no longer run. Else the
+    /// caller has to know.
+    Settled,
+    /// Running twice is not as good.
+    Never,
+}
+
+/// An answered pipeline.
+pub(crate) struct Exchange {
+    /// The link that the answers came by.
+    pub(crate) link: Arc<Link>,
+    pub(crate) answers: Answers,
+    /// The pipeline was sent once before, without an answer: its commands may have run twice.
+    pub(crate) repeated: bool,
+}
+
+enum Source {
+    /// This crate connects.
+    Client(Box<Client>),
+    /// The application connects, and replaces its connection.
+    #[cfg(feature = "redis-1")]
+    External,
+}
+
+#[derive(Default)]
+struct State {
+    link: Option<Arc<Link>>,
+    /// Abandoned connections that the server may not have ended yet.
+    predecessors: Vec<Identity>,
+}
+
+impl Connection {
+    /// Connects for the first time. Messages come on a channel whose name begins with `prefix`.
+    pub(crate) async fn open(client: Client, prefix: &str) -> Result<Self, Error> {
+        let connection = Self::new(Source::Client(Box::new(client)), None, Pushes::new(prefix)?);
+        connection.replace(Instant::now() + FIRST_CONTACT).await?;
+        Ok(connection)
+    }
+
+    /// Uses an external connection. What was sent on it when it broke may run later.
+    #[cfg(feature = "redis-1")]
+    pub(crate) fn external(link: Link) -> Self {
+        Self::new(Source::External, Some(link), Pushes::deaf())
+    }
+
+    fn new(source: Source, link: Option<Link>, pushes: Arc<Pushes>) -> Self {
+        let loose = !matches!(source, Source::Client(_));
+        let state = State { link: link.map(Arc::new), predecessors: Vec::new() };
+        Self {
+            source,
+            state: Mutex::new(state),
+            replacing: tokio::sync::Mutex::default(),
+            pushes,
+            subscribing: tokio::sync::Mutex::default(),
+            loose: AtomicBool::new(loose),
+        }
+    }
+
+    /// Whether commands that nobody waits for may still run after later ones.
+    pub(crate) fn has_late_commands(&self) -> bool {
+        self.loose.load(Ordering::Relaxed)
+    }
+
+    /// Whether the counter was never raised through the link in use.
+    pub(crate) fn is_new(&self) -> bool {
+        self.link().is_none_or(|link| link.is_new())
+    }
+
+    /// Subscribes to what is pushed to `owner`, until the listener is dropped. It gets nothing if
+    /// [`channel`](Connection::channel) is none: then its user has to poll.
+    ///
+    /// After a replacement of the link each listener gets
+    /// [`Pushed::Missed`](crate::transport::push::Pushed). The channel may have come or gone with
+    /// it.
+    ///
+    /// # Round trips
+    /// None if anybody has listened on the link before, else 1.
+    pub(crate) async fn listen(&self, owner: Owner, end: Instant) -> Result<Listener, Error> {
+        // Before the subscription: a later link subscribes by itself.
+        let listener = self.pushes.register(owner);
+        let known = || self.link().is_some_and(|link| link.hears().is_some());
+        if known() {
+            return Ok(listener);
+        }
+        let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
+        if known() {
+            return Ok(listener);
+        }
+        // In RESP2 a subscriber may send nothing else.
+        let ask = |link: &Link| {
+            let mut pipeline = redis::pipe();
+            pipeline.add_command(if link.hears() == Some(false) { redis::cmd("PING") } else { self.pushes.subscribe() });
+            pipeline
+        };
+        let Exchange { link, answers, .. } = self.exchange(end, Repeat::Freely, ask).await?;
+        link.set_hears(answers.iter().all(Result::is_ok));
+        Ok(listener)
+    }
+
+    /// The channel for messages to listeners. None while they would get nothing: nobody listens,
+    /// there is no connection, or the server, a proxy or the external connection pushes nothing.
+    pub(crate) fn channel(&self) -> Option<&str> {
+        self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
+    }
+
+    /// Index of the entry of [`DELETES`](crate::transport::link::DELETES) to try.
+    pub(crate) fn delete(&self) -> usize {
+        self.link().map_or(0, |link| link.delete())
+    }
+
+    /// Sends a pipeline of scripts, and waits for its answers until `end`.
+    ///
+    /// `pipeline` gets the link it is for and the form in which scripts are called.
+    pub(crate) async fn call<C: Into<Commands>>(
+        &self,
+        end: Instant,
+        repeat: Repeat,
+        pipeline: impl Fn(&Link, Form) -> C + Sync,
+    ) -> Result<Exchange, Error> {
+        let (mut form, mut repeated) = (self.link().map_or(Form::Digest, |link| link.form()), false);
+        loop {
+            let exchange = self.exchange(end, repeat, |link| pipeline(link, form)).await?;
+            let Exchange { link, mut answers, repeated: again } = exchange;
+            repeated |= again;
+            if form == Form::Loaded {
+                // The call says whether it could be loaded.
+                answers.drain(..answers.len().min(1));
+            }
+            let mut refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
+            let Some((error, other)) = refusals.find_map(|error| Some((error, form.instead(error)?))) else {
+                return Ok(Exchange { link, answers, repeated });
+            };
+            if other == Form::Digest && !is_out_of_memory(error) {
+                link.lost_functions();
+            }
+            form = other;
+        }
+    }
+
+    /// As [`call`](Connection::call), for a pipeline that handles a forgotten script itself.
+    pub(crate) async fn exchange<C: Into<Commands>>(
+        &self,
+        end: Instant,
+        repeat: Repeat,
+        pipeline: impl Fn(&Link) -> C + Sync,
+    ) -> Result<Exchange, Error> {
+        let now = Moment::now();
+        let limit = end.saturating_duration_since(now.instant);
+        let current = self.link_to_ask();
+        if let Some(link) = &current {
+            // Half the time, and longer if the link was heard of lately: a caller in a hurry must
+            // not cost the others a connection that is only slow.
+            let patience = if repeat == Repeat::Never { Duration::MAX } else { limit / 2 };
+            match self.send(link, &pipeline(link).into(), now, patience, end).await {
+                Ok(Some(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
+                Err(error) if is_crowded(&error) => return Err(translate(&error)),
+                Err(error) if repeat == Repeat::Never => return Err(translate(&error).maybe_applied()),
+                Err(error) => debug!(%error, "connection lost"),
+                Ok(None) if repeat == Repeat::Never || Instant::now() >= end => return Err(no_reply(limit).maybe_applied()),
+                Ok(None) => debug!("no reply after half the operation timeout"),
+            }
+        }
+        let repeated = current.is_some();
+        let unanswered = |error: Error| if repeated { error.maybe_applied() } else { error };
+        // Rare and large: boxed, so that the usual case is not moved about with it.
+        let link = Box::pin(self.replace(end)).await.map_err(unanswered)?;
+        if repeated && repeat == Repeat::Settled && self.has_late_commands() {
+            return Err(Error::unreachable("no reply, and what was sent may still run").maybe_applied());
+        }
+        match self.send(&link, &pipeline(&link).into(), Moment::now(), Duration::MAX, end).await {
+            Ok(Some(answers)) => Ok(Exchange { link, answers, repeated }),
+            Err(error) if is_crowded(&error) => Err(unanswered(translate(&error))),
+            Err(error) => Err(translate(&error).maybe_applied()),
+            Ok(None) => Err(no_reply(limit).maybe_applied()),
+        }
+    }
+
+    /// Sends commands over `link`, as [`Link::send`] does. A link that breaks or is silent for too
+    /// long is dropped, even if the caller goes away before it finds out.
+    async fn send(
+        &self,
+        link: &Arc<Link>,
+        commands: &Commands,
+        asked: Moment,
+        patience: Duration,
+        end: Instant,
+    ) -> RedisResult<Option<Answers>> {
+        let bearable = (end.saturating_duration_since(asked.instant) / 2).max(DEAD_AFTER);
+        let watch = Watch { connection: self, link, asked_at: asked.ms, bearable };
+        let outcome = link.send(commands, asked, patience, end).await;
+        match &outcome {
+            // An answer that comes late: the silence was this process's.
+            Ok(Some(_)) => std::mem::forget(watch),
+            Err(error) if !is_crowded(error) => self.drop_link(link),
+            _ => {}
+        }
+        outcome
+    }
+
+    /// The link in use: one that another task has made, or a new one made before `end`.
+    async fn replace(&self, end: Instant) -> Result<Arc<Link>, Error> {
+        #[allow(clippy::infallible_destructuring_match, reason = "there is a second source with a feature")]
+        let client = match &self.source {
+            Source::Client(client) => client,
+            #[cfg(feature = "redis-1")]
+            Source::External => return self.link().ok_or_else(|| Error::unreachable("the external connection is gone")),
+        };
+        let Ok(_one_at_a_time) = timeout_at(end, self.replacing.lock()).await else { return Err(no_connection()) };
+        if let Some(link) = self.link() {
+            return Ok(link);
+        }
+        let predecessors = self.state().predecessors.clone();
+        let limit = end.saturating_duration_since(Instant::now());
+        let Ok(established) = timeout_at(end, establish(client, limit, &predecessors, &self.pushes)).await else {
+            return Err(no_connection());
+        };
+        let Established { link, predecessors_ended } = established?;
+        if !predecessors_ended {
+            self.loose.store(true, Ordering::Relaxed);
+        }
+        let link = Arc::new(link);
+        let mut state = self.state();
+        state.predecessors.retain(|identity| !predecessors.contains(identity));
+        state.link = Some(Arc::clone(&link));
+        drop(state);
+        self.pushes.missed();
+        Ok(link)
+    }
+
+    fn link(&self) -> Option<Arc<Link>> {
+        self.state().link.clone()
+    }
+
+    /// The link in use. None if it ended while idle: nothing was in flight, so nothing needs a
+    /// retry.
+    fn link_to_ask(&self) -> Option<Arc<Link>> {
+        let link = self.link()?;
+        if link.has_ended() {
+            self.drop_link(&link);
+            return None;
+        }
+        Some(link)
+    }
+
+    /// Drops a link that has failed. An external connection stays: the application replaces it.
+    fn drop_link(&self, failed: &Arc<Link>) {
+        let mut state = self.state();
+        let current = state.link.as_ref().is_some_and(|link| Arc::ptr_eq(link, failed));
+        if current && matches!(self.source, Source::Client(_)) {
+            state.link = None;
+            match &failed.identity {
+                Some(identity) => state.predecessors.push(identity.clone()),
+                None => self.loose.store(true, Ordering::Relaxed),
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Drops a link that turns out to be dead while a caller waits for an answer.
+struct Watch<'a> {
+    connection: &'a Connection,
+    link: &'a Arc<Link>,
+    asked_at: u64,
+    /// Time for which the link may be silent.
+    bearable: Duration,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if self.link.silence(self.asked_at) >= self.bearable {
+            self.connection.drop_link(self.link);
+        }
+    }
+}
+
+fn no_reply(limit: Duration) -> Error {
+    Error::unreachable(format!("no reply within {limit:?}"))
+}
+
+fn no_connection() -> Error {
+    Error::unreachable("no connection in time").with_hint("make sure that the server runs and can be reached from here")
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Connection");
+        shown.field("connected", &self.link().is_some()).field("channel", &self.channel());
+        shown.finish_non_exhaustive()
+    }
+}

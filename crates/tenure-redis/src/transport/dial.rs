@@ -1,0 +1,56 @@
+//! A byte stream to a server.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::thread;
+
+use redis::io::tcp::{TcpSettings, socket2::SockRef};
+use redis::{Client, ConnectionAddr};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+
+pub(crate) trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Bytes for S {}
+
+/// Connects. None for TLS, which the client library does.
+pub(crate) async fn dial(client: &Client) -> io::Result<Option<Box<dyn Bytes>>> {
+    let info = client.get_connection_info();
+    Ok(match info.addr() {
+        ConnectionAddr::Tcp(host, port) => {
+            let stream = TcpStream::connect(&*addresses(host, *port).await?).await?;
+            set(&stream, info.tcp_settings())?;
+            Some(Box::new(stream))
+        }
+        ConnectionAddr::Unix(path) => Some(Box::new(UnixStream::connect(path).await?)),
+        _ => None,
+    })
+}
+
+/// The addresses of a host. A thread of its own resolves them: if none can be started, the
+/// runtime's would panic.
+async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let (answer, found) = oneshot::channel();
+    let host = host.to_owned();
+    let look_up = move || {
+        // The caller may have gone.
+        let _ = answer.send((host.as_str(), port).to_socket_addrs().map(Iterator::collect));
+    };
+    thread::Builder::new().name("tenure-look-up".into()).spawn(look_up)?;
+    found.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
+}
+
+fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! Errors of Redis, in the classes of [`tenure::ErrorKind`].
+
+use redis::RedisError;
+use tenure::{Error, ErrorKind};
+
+/// How to fix a grant counter that cannot be used.
+pub(crate) const COUNTER_FIX: &str = "delete the key tenure:fence (your prefix= stands in front): the next grant makes it anew from the \
+     server's clock, and fences that were made of the old one may be larger than the next";
+
+/// Code of the error for a full submission queue.
+const CROWDED: &str = "TENURECROWDED";
+
+/// The meaning of a server's error.
+struct Meaning {
+    /// Beginnings of the error.
+    starts: &'static [&'static str],
+    kind: ErrorKind,
+    what: &'static str,
+    fix: &'static str,
+}
+
+const fn unavailable(starts: &'static [&'static str], what: &'static str, fix: &'static str) -> Meaning {
+    Meaning { starts, kind: ErrorKind::Unavailable, what, fix }
+}
+
+const fn refused(starts: &'static [&'static str], what: &'static str, fix: &'static str) -> Meaning {
+    Meaning { starts, kind: ErrorKind::Refused, what, fix }
+}
+
+const MEANINGS: &[Meaning] = &[
+    unavailable(&["READONLY"], "the server is a read-only replica", "point the store URL at the master"),
+    unavailable(&["LOADING"], "the server is loading its data", "wait until it has"),
+    unavailable(&["MASTERDOWN"], "the server is a replica without its master", "point the store URL at the master"),
+    unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),
+    unavailable(&["TRYAGAIN"], "the slot of the lock is being moved", "wait until it has"),
+    unavailable(&[CROWDED], "too much waits to be sent to the server", "send less at once, or look at the link"),
+    unavailable(&["BUSY"], "the server is busy with another client's script", "end it with SCRIPT KILL"),
+    unavailable(&["OOM"], "the server is out of memory", "raise its maxmemory or free some"),
+    unavailable(&["MISCONF"], "the server cannot save its data and takes no writes", "look at its log and its disk"),
+    unavailable(
+        &["NOREPLICAS"],
+        "the server has too few replicas to take writes",
+        "look at its replicas and min-replicas-to-write",
+    ),
+    unavailable(&["ERR max number of clients"], "the server has as many clients as it allows", "raise its maxclients"),
+    refused(&["NOAUTH"], "the server wants a password", "set TENURE_PASSWORD or put it in the store URL"),
+    refused(
+        &["WRONGPASS", "ERR AUTH", "ERR invalid password"],
+        "the server does not take this user name and password",
+        "correct them",
+    ),
+    refused(
+        &["NOPERM", "ERR The user executing the script", "ERR ACL failure in script", "The user executing the script"],
+        "the server does not permit it to this user",
+        "grant the user the command and the keys with ACL SETUSER",
+    ),
+    Meaning {
+        starts: &["TENUREMORE"],
+        kind: ErrorKind::Invalid,
+        what: "the owner holds a smaller share than it asks for",
+        fix: "release that first, or take the larger share with an acquisition of its own",
+    },
+    Meaning {
+        starts: &["WRONGTYPE", "TENUREKIND"],
+        kind: ErrorKind::Mismatch,
+        what: "the key holds another kind of value, so it is another kind of lock or no lock at all",
+        fix: "use another name, or a prefix= of your own",
+    },
+    Meaning {
+        starts: &["TENURETIMESTAMP"],
+        kind: ErrorKind::Mismatch,
+        what: "the value at the key is no timestamp value of this scheme",
+        fix: "use the scheme= and unit= of those who share the key, or another name",
+    },
+    refused(
+        &["TENURECLOCK"],
+        "in this scheme every host judges by its own clock when a lease ends, and two clocks are more than a third of the ttl apart",
+        "set the clocks, or use a scheme in which the server's clock decides, such as set-nx",
+    ),
+    refused(
+        &["TENURECOUNTER", "ERR increment or decrement would overflow", "ERR value is not an integer"],
+        "the grant counter cannot be used",
+        COUNTER_FIX,
+    ),
+    refused(&["TENUREYEAR"], "no fence can be made", "set the clock of the server"),
+    refused(
+        &["MOVED", "ASK", "CROSSSLOT"],
+        "the server is a node of a cluster",
+        "name a single server: this version speaks to no cluster",
+    ),
+];
+
+/// Translates an error of the client library. A server's error means that the command was not
+/// applied. Any other leaves that open.
+pub(crate) fn translate(error: &RedisError) -> Error {
+    if error.code().is_some() {
+        return translate_answer(&text_of(error));
+    }
+    if error.kind() == redis::ErrorKind::AuthenticationFailed {
+        return translate_answer(&format!("WRONGPASS {}", error.detail().unwrap_or_default()));
+    }
+    if error.kind() == redis::ErrorKind::UnexpectedReturnType || error.kind() == redis::ErrorKind::Parse {
+        return unexpected(error);
+    }
+    Error::unreachable(format!("the connection failed: {error}")).maybe_applied()
+}
+
+/// An answer that no server of this protocol gives.
+pub(crate) fn unexpected(what: impl std::fmt::Display) -> Error {
+    Error::refused(format!("the server gave an answer that makes no sense here: {what}"))
+        .maybe_applied()
+        .with_hint("make sure that it is a Redis or Valkey server")
+}
+
+/// Nothing was sent: the submission queue is full.
+pub(crate) fn crowded() -> RedisError {
+    redis::make_extension_error(CROWDED.to_owned(), None)
+}
+
+pub(crate) fn is_crowded(error: &RedisError) -> bool {
+    error.code() == Some(CROWDED)
+}
+
+pub(crate) fn is_noscript(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
+
+/// Whether the server has no function of that name.
+pub(crate) fn is_unknown_function(error: &RedisError) -> bool {
+    text_of(error).starts_with("ERR Function not found")
+}
+
+/// Whether functions cannot be used: by this server, by this user, or while the server is out of
+/// memory. Then it lets a script write if nothing grows, and no function.
+pub(crate) fn is_no_function(error: &RedisError) -> bool {
+    let text = text_of(error);
+    // Another error may contain the name of a lock.
+    let about_commands = ["ERR", "NOPERM"].iter().any(|start| text.starts_with(start));
+    is_unknown_function(error) || is_out_of_memory(error) || about_commands && text.to_lowercase().contains("fcall")
+}
+
+/// Whether the server does not have the command, or this user may not send it.
+pub(crate) fn is_no_command(error: &RedisError) -> bool {
+    let text = text_of(error);
+    text.starts_with("ERR unknown command") || text.starts_with("NOPERM") && text.contains(" command")
+}
+
+pub(crate) fn is_out_of_memory(error: &RedisError) -> bool {
+    error.code() == Some("OOM")
+}
+
+/// Whether the server may have another grant counter than the one that was raised.
+pub(crate) fn doubts_counter(error: &RedisError) -> bool {
+    let text = text_of(error);
+    ["READONLY", "MOVED", "ASK", "LOADING"].iter().any(|start| text.starts_with(start))
+}
+
+fn text_of(error: &RedisError) -> String {
+    let text = format!("{} {}", error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
+    without_script(&text).trim_end().to_owned()
+}
+
+/// The error without its position in a script, which does not help the reader. Redis 6.2 puts that
+/// in front, as
+/// `ERR Error running script (call to f_<sha>): @user_script:4: @user_script: 4: -OOM ...` or a
+/// part of it. Redis 7.0 puts it behind.
+fn without_script(text: &str) -> &str {
+    let Some((_, rest)) = text.rsplit_once("@user_script:").filter(|(before, _)| !before.contains(" script: ")) else {
+        return text.split(" script: ").next().unwrap_or(text);
+    };
+    let error = rest.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
+    error.strip_prefix(": ").unwrap_or(error).trim_start_matches('-')
+}
+
+/// The capacity that a name has, if a script refuses another kind of lock, and the key of the name
+/// if the script was asked about several.
+pub(crate) fn other_capacity(error: &RedisError) -> Option<(u32, String)> {
+    let text = text_of(error);
+    let (_, rest) = text.strip_prefix("TENUREKIND ")?.split_once("a capacity of ")?;
+    let (capacity, key) = rest.split_once(" at ").unwrap_or((rest, ""));
+    Some((capacity.parse().ok()?, key.to_owned()))
+}
+
+/// The error without the code that only our scripts use.
+fn without_word(text: &str) -> &str {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    if word.starts_with("TENURE") { rest } else { text }
+}
+
+pub(crate) fn translate_answer(text: &str) -> Error {
+    let means = |meaning: &&Meaning| meaning.starts.iter().any(|start| text.starts_with(start));
+    let (kind, what, fix) = match MEANINGS.iter().find(means) {
+        Some(Meaning { kind, what, fix, .. }) => (*kind, *what, *fix),
+        None => (ErrorKind::Refused, "the server refused", "make sure that it is Redis 6.2 or newer, or a Valkey"),
+    };
+    match without_word(text) {
+        "" => Error::new(kind, what),
+        told => Error::new(kind, format!("{what} ({told})")),
+    }
+    .with_hint(fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_in_scripts_are_those_of_their_commands() {
+        for text in [
+            "OOM command not allowed when used memory > 'maxmemory'. script: 52ab, on @user_script:12.",
+            "ERR Error running script (call to f_52ab): @user_script:12: @user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+            "@user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+        ] {
+            assert_eq!(without_script(text), "OOM command not allowed when used memory > 'maxmemory'.");
+        }
+        let wrong = "ERR Error running script (call to f_52ab): @user_script:1: WRONGTYPE Operation against a key";
+        assert_eq!(without_script(wrong), "WRONGTYPE Operation against a key");
+        let forbidden =
+            "ERR Error running script (call to f_52ab): @user_script:1: @user_script: 1: The user executing the script can't";
+        assert_eq!(translate_answer(without_script(forbidden)).kind(), ErrorKind::Refused);
+        assert!(without_script(forbidden).starts_with("The user executing the script"));
+    }
+
+    #[test]
+    fn a_lock_may_have_the_name_of_a_command() {
+        for (code, text, forbidden) in [
+            ("ERR", "unknown command 'FCALL', with args beginning with: 'tenure_release_0'", true),
+            ("NOPERM", "this user has no permissions to run the 'fcall' command", true),
+            ("TENUREKIND", "it is in use with a capacity of 3 at fcall", false),
+            ("WRONGTYPE", "Operation against a key holding the wrong kind of value at fcall", false),
+        ] {
+            let error = redis::make_extension_error(code.to_owned(), Some(text.to_owned()));
+            assert_eq!(is_no_function(&error), forbidden, "{code} {text}");
+        }
+    }
+
+    #[test]
+    fn our_own_words_for_scripts_are_not_told() {
+        let text = "TENURECLOCK the server is 60.0 s ahead of this host";
+        let told = translate_answer(text).to_string();
+        assert!(told.contains("(the server is 60.0 s ahead of this host)") && !told.contains("TENURE"), "{told}");
+        let told = translate(&crowded()).to_string();
+        assert!(!told.contains("TENURE") && !told.contains("()"), "{told}");
+    }
+
+    #[test]
+    fn every_known_answer_has_a_class() {
+        for (text, kind) in [
+            ("READONLY You can't write against a read only replica.", ErrorKind::Unavailable),
+            ("OOM command not allowed when used memory > 'maxmemory'.", ErrorKind::Unavailable),
+            ("ERR max number of clients reached", ErrorKind::Unavailable),
+            ("BUSY Redis is busy running a script.", ErrorKind::Unavailable),
+            ("NOAUTH Authentication required.", ErrorKind::Refused),
+            ("NOPERM this user has no permissions to run the 'eval' command", ErrorKind::Refused),
+            ("ERR The user executing the script can't run this command or subcommand", ErrorKind::Refused),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", ErrorKind::Mismatch),
+            ("ERR something new", ErrorKind::Refused),
+        ] {
+            let error = translate_answer(text);
+            assert_eq!((error.kind(), error.may_have_been_applied()), (kind, false), "{text}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}

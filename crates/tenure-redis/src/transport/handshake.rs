@@ -1,0 +1,211 @@
+//! The start of a connection: log in, and end its predecessors, so that none of their commands runs
+//! later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, RedisResult,
+    Value, cmd, pipe,
+};
+use tenure::Error;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::transport::dial::dial;
+use crate::transport::failure::{translate, translate_answer};
+use crate::transport::link::{Identity, Link, Wire};
+use crate::transport::multiplex::Multiplexed;
+use crate::transport::push::Pushes;
+
+/// A connection that may be used.
+pub(crate) struct Established {
+    pub(crate) link: Link,
+    /// No predecessor can send anything more.
+    pub(crate) predecessors_ended: bool,
+}
+
+/// Connects, logs in, ends the predecessors, and subscribes if anybody listens. It takes one round
+/// trip, two more with TLS, and one more if the server does not speak RESP3.
+///
+/// Commands of a predecessor have run before this returns, or never will.
+pub(crate) async fn establish(
+    client: &Client,
+    limit: Duration,
+    predecessors: &[Identity],
+    pushes: &Arc<Pushes>,
+) -> Result<Established, Error> {
+    let established = match greet(client, ProtocolVersion::RESP3, limit, predecessors, pushes).await {
+        Err(error) if is_no_resp3(&error) => greet(client, ProtocolVersion::RESP2, limit, predecessors, pushes).await,
+        established => established,
+    };
+    match established {
+        Ok(established) => Ok(established),
+        Err(error) => Err(not_let_in(client, limit, &error).await),
+    }
+}
+
+async fn greet(
+    client: &Client,
+    protocol: ProtocolVersion,
+    limit: Duration,
+    predecessors: &[Identity],
+    pushes: &Arc<Pushes>,
+) -> RedisResult<Established> {
+    let resp3 = protocol.supports_resp3();
+    let subscribe = resp3 && pushes.are_wanted();
+    let wire = open(client, protocol, limit, pushes).await?;
+    let mut handshake = pipe();
+    if matches!(wire, Wire::Ours(_)) {
+        log_in(&mut handshake, client.get_connection_info().redis_settings(), resp3);
+    }
+    let greetings = handshake.len();
+    for Identity { id, addr } in predecessors {
+        handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
+    }
+    handshake.cmd("CLIENT").arg("INFO");
+    if subscribe {
+        handshake.add_command(pushes.subscribe());
+    }
+    // The user may not be allowed CLIENT. Every user of locks may PING.
+    handshake.add_command(cmd("PING"));
+    let answers = timeout(limit, wire.send(&handshake.into())).await;
+    let mut answers = answers.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??.into_iter();
+    let mut answer = || answers.next().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "too few replies").into()));
+    for _ in 0..greetings {
+        answer()?;
+    }
+    // Each kill returns how many it ended. None is as good: the predecessor was gone.
+    let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
+    let identity = answer().ok().and_then(|info| identity(&info));
+    let hears = subscribe.then(|| answer().is_ok());
+    answer()?;
+    let link = Link::new(wire, identity);
+    if let Some(hears) = hears.or((!resp3).then_some(false)) {
+        link.set_hears(hears);
+    }
+    Ok(Established { link, predecessors_ended: killed.iter().all(Result::is_ok) })
+}
+
+/// Connects, without a login if the stream is ours.
+async fn open(client: &Client, protocol: ProtocolVersion, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<Wire> {
+    if let Some(stream) = dial(client).await? {
+        return Ok(Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))));
+    }
+    let mut config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
+    if protocol.supports_resp3() {
+        let pushes = Arc::clone(pushes);
+        config = config.set_push_sender(move |push| {
+            pushes.take_in(push);
+            Ok::<_, std::convert::Infallible>(())
+        });
+    }
+    let info = client.get_connection_info();
+    let login = info.redis_settings().clone().set_protocol(protocol);
+    let client = Client::open(info.clone().set_redis_settings(login))?;
+    Ok(Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?)))
+}
+
+fn log_in(handshake: &mut Pipeline, login: &RedisConnectionInfo, resp3: bool) {
+    if resp3 {
+        handshake.cmd("HELLO").arg(3);
+        if let Some(password) = login.password() {
+            handshake.arg("AUTH").arg(login.username().unwrap_or("default")).arg(password);
+        }
+    } else if let Some(password) = login.password() {
+        handshake.cmd("AUTH").arg(login.username()).arg(password);
+    }
+    if login.db() != 0 {
+        handshake.cmd("SELECT").arg(login.db());
+    }
+}
+
+/// Whether an error of the greeting may mean that only RESP3 is refused: by a server or a proxy
+/// that does not know `HELLO`, or because the user may not send it.
+fn is_no_resp3(error: &RedisError) -> bool {
+    let password = error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
+    error.kind() == redis::ErrorKind::RESP3NotSupported || error.code().is_some() && !password
+}
+
+fn identity(info: &Value) -> Option<Identity> {
+    let text: String = redis::from_redis_value(info.clone()).ok()?;
+    let id = text.split_whitespace().find_map(|field| field.strip_prefix("id="))?;
+    // The path of a unix socket may have spaces.
+    let addr = text.split_once(" addr=")?.1.split_once(" laddr=")?.0;
+    Some(Identity { id: id.to_owned(), addr: addr.to_owned() })
+}
+
+/// The error of a failed handshake. No lock was touched.
+fn refused_or_unreachable(client: &Client, error: &RedisError) -> Error {
+    let translated = translate(error);
+    if translated.is_transient() && error.code().is_none() {
+        if error.to_string().contains("certificate") {
+            let fix = certificate_fix(&error.to_string());
+            return Error::unreachable(format!("no connection: {error}")).with_hint(fix);
+        }
+        // Two causes look alike here: a server that takes TLS for a command and waits for more, or
+        // hangs up.
+        let tls = match client.get_connection_info().addr() {
+            ConnectionAddr::TcpTls { .. } => " and speaks TLS on this port (redis:// is without)",
+            ConnectionAddr::Tcp(..) => " and speaks no TLS on this port (rediss:// is with)",
+            _ => "",
+        };
+        let fix = format!("make sure that the server runs, can be reached from here{tls}");
+        return Error::unreachable(format!("no connection: {error}")).with_hint(fix);
+    }
+    translated
+}
+
+/// How to fix a certificate that is refused.
+fn certificate_fix(error: &str) -> &'static str {
+    if error.contains("CaUsedAsEndEntity") {
+        return "the server shows a CA certificate as its own, e.g. the one that ca= names: give the server a certificate that this CA \
+                signs, or make the self-signed one again as a server's (openssl req -x509 -addext basicConstraints=CA:FALSE)";
+    }
+    if error.contains("NotValidForName") {
+        return "write the host as the certificate has it in subjectAltName, or make a certificate with that name";
+    }
+    if error.contains("Expired") || error.contains("NotValidYet") {
+        return "renew the server's certificate, and look at the clocks of both machines";
+    }
+    "name the authority that signed the server's certificate with ca=, or renew the certificate"
+}
+
+/// Why there is no connection, in the server's own words if it sent any.
+async fn not_let_in(client: &Client, limit: Duration, error: &RedisError) -> Error {
+    let said = if error.is_connection_dropped() { parting_word(client, limit).await } else { None };
+    said.unwrap_or_else(|| refused_or_unreachable(client, error))
+}
+
+/// Reads why a server hung up at once, e.g. because it has too many clients. It sends that unasked,
+/// and the client library reports its own broken write instead.
+async fn parting_word(client: &Client, limit: Duration) -> Option<Error> {
+    const AT_ONCE: Duration = Duration::from_millis(100);
+    let ConnectionAddr::Tcp(host, port) = client.get_connection_info().addr() else { return None };
+    let said = async {
+        let mut stream = TcpStream::connect((host.as_str(), *port)).await.ok()?;
+        let mut said = [0; 256];
+        let length = stream.read(&mut said).await.ok()?;
+        Some(String::from_utf8_lossy(&said[..length]).trim_end().strip_prefix('-')?.to_owned())
+    };
+    let answer = timeout(limit.min(AT_ONCE), said).await.ok()??;
+    Some(translate_answer(&answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_known_by_number_and_address() {
+        for (addr, info) in [
+            ("127.0.0.1:40202", "id=7 addr=127.0.0.1:40202 laddr=127.0.0.1:6379 fd=8 name= age=0"),
+            ("/tmp/two words/r.sock:0", "id=7 addr=/tmp/two words/r.sock:0 laddr=/tmp/two words/r.sock:0 fd=8 name= age=0"),
+        ] {
+            let known = identity(&Value::BulkString(info.into())).unwrap();
+            assert_eq!((&*known.id, &*known.addr), ("7", addr));
+        }
+        assert_eq!(identity(&Value::Nil), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! Messages that the server pushes to one waiter of this process.
+//!
+//! Each connection has one channel of its own, `<prefix>tenure:wake:<16 hex digits>`, and
+//! subscribes to it from the first listener on. A client that notifies a waiter finds the channel
+//! in the waiter's queue entry and sends `PUBLISH <channel> <message>`. A message is `<payload>
+//! <owner>`: the payload has no space, and the owner, which may be any bytes, is the rest. A
+//! message for an owner without a listener is ignored.
+//!
+//! Messages are hints: one may come twice, and one may be lost if the connection breaks. Then each
+//! listener gets [`Pushed::Missed`].
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::Stream;
+use redis::{Cmd, PushInfo, PushKind, Value, cmd};
+use tenure::{Error, Owner};
+
+/// Messages that a listener may leave unread. More are replaced by [`Pushed::Missed`].
+const UNREAD: usize = 16;
+
+/// One message to a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// Messages may have been lost.
+    Missed,
+    /// The payload of a message.
+    Message(Vec<u8>),
+}
+
+/// The channel of one connection, and its listeners by owner.
+pub(crate) struct Pushes {
+    channel: String,
+    wanted: AtomicBool,
+    listeners: Mutex<HashMap<Vec<u8>, Vec<Arc<Inbox>>>>,
+}
+
+/// Receives what is pushed to one owner, until it is dropped.
+pub(crate) struct Listener {
+    pushes: Arc<Pushes>,
+    owner: Owner,
+    inbox: Arc<Inbox>,
+}
+
+#[derive(Default)]
+struct Inbox(Mutex<Unread>);
+
+#[derive(Default)]
+struct Unread {
+    missed: bool,
+    messages: VecDeque<Vec<u8>>,
+    waker: Option<Waker>,
+}
+
+impl Pushes {
+    pub(crate) fn new(prefix: &str) -> Result<Arc<Self>, Error> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)
+            .map_err(|e| Error::unavailable("the system gave no random bytes for a channel").with_source(e))?;
+        let channel = format!("{prefix}tenure:wake:{:016x}", u64::from_ne_bytes(random));
+        Ok(Arc::new(Self { channel, wanted: AtomicBool::new(false), listeners: Mutex::default() }))
+    }
+
+    /// For a connection without pushes.
+    #[cfg(feature = "redis-1")]
+    pub(crate) fn deaf() -> Arc<Self> {
+        Arc::new(Self { channel: String::new(), wanted: AtomicBool::new(false), listeners: Mutex::default() })
+    }
+
+    pub(crate) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// The command that subscribes a link.
+    pub(crate) fn subscribe(&self) -> Cmd {
+        let mut subscribe = cmd("SUBSCRIBE");
+        subscribe.arg(&self.channel);
+        subscribe
+    }
+
+    /// Whether anybody has listened: then new links subscribe at once.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn register(self: &Arc<Self>, owner: Owner) -> Listener {
+        self.wanted.store(true, Ordering::Relaxed);
+        let inbox = Arc::new(Inbox::default());
+        self.listeners().entry(owner.as_bytes().to_owned()).or_default().push(Arc::clone(&inbox));
+        Listener { pushes: Arc::clone(self), owner, inbox }
+    }
+
+    /// Delivers what a link was pushed. Runs on the task that reads the link, so that a waiter is
+    /// one wake-up away.
+    pub(crate) fn take_in(&self, push: PushInfo) {
+        match push.kind {
+            PushKind::Message => {
+                let mut data = push.data.into_iter();
+                if let (Some(Value::BulkString(channel)), Some(Value::BulkString(message))) = (data.next(), data.next())
+                    && channel == self.channel.as_bytes()
+                {
+                    self.deliver(&message);
+                }
+            }
+            PushKind::Disconnection => self.missed(),
+            _ => {}
+        }
+    }
+
+    fn deliver(&self, message: &[u8]) {
+        let Some(space) = message.iter().position(|byte| *byte == b' ') else { return };
+        if let Some(inboxes) = self.listeners().get(&message[space + 1..]) {
+            for inbox in inboxes {
+                inbox.put(&message[..space]);
+            }
+        }
+    }
+
+    /// Has each listener poll.
+    pub(crate) fn missed(&self) {
+        for inbox in self.listeners().values().flatten() {
+            inbox.miss();
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Vec<Arc<Inbox>>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inbox {
+    fn put(&self, payload: &[u8]) {
+        let mut unread = self.unread();
+        if unread.messages.len() < UNREAD {
+            unread.messages.push_back(payload.to_owned());
+            unread.wake();
+        } else {
+            unread.messages.clear();
+            unread.missed = true;
+        }
+    }
+
+    fn miss(&self) {
+        let mut unread = self.unread();
+        unread.missed = true;
+        unread.wake();
+    }
+
+    fn unread(&self) -> MutexGuard<'_, Unread> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Unread {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Stream for Listener {
+    type Item = Pushed;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Pushed>> {
+        let mut unread = self.inbox.unread();
+        if std::mem::take(&mut unread.missed) {
+            return Poll::Ready(Some(Pushed::Missed));
+        }
+        if let Some(message) = unread.messages.pop_front() {
+            return Poll::Ready(Some(Pushed::Message(message)));
+        }
+        unread.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut listeners = self.pushes.listeners();
+        if let Some(inboxes) = listeners.get_mut(self.owner.as_bytes()) {
+            inboxes.retain(|inbox| !Arc::ptr_eq(inbox, &self.inbox));
+            if inboxes.is_empty() {
+                listeners.remove(self.owner.as_bytes());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt, StreamExt};
+
+    use super::*;
+
+    fn message(channel: &str, text: &[u8]) -> PushInfo {
+        let data = vec![Value::BulkString(channel.into()), Value::BulkString(text.into())];
+        PushInfo { kind: PushKind::Message, data }
+    }
+
+    fn heard(listener: &mut Listener) -> Option<Pushed> {
+        listener.next().now_or_never().flatten()
+    }
+
+    #[test]
+    fn a_message_reaches_its_owner_alone() {
+        let pushes = Pushes::new("app:").unwrap();
+        let channel = pushes.channel().to_owned();
+        assert!(channel.starts_with("app:tenure:wake:") && channel.len() == 32, "{channel}");
+        let odd = Owner::from_bytes(&b"two words\nand \xff"[..]);
+        let (mut mine, mut other) = (pushes.register(odd.clone()), pushes.register(Owner::generate("x").unwrap()));
+        let mut twin = pushes.register(odd);
+        pushes.take_in(message(&channel, b"grant:7 two words\nand \xff"));
+        pushes.take_in(message(&channel, b"grant:8 two words"));
+        pushes.take_in(message(&channel, b"nonsense"));
+        pushes.take_in(message("another", b"grant:9 two words\nand \xff"));
+        for listener in [&mut mine, &mut twin] {
+            assert_eq!(heard(listener), Some(Pushed::Message(b"grant:7".to_vec())));
+            assert_eq!(heard(listener), None);
+        }
+        assert_eq!(heard(&mut other), None);
+        drop(twin);
+        pushes.take_in(message(&channel, b" two words\nand \xff"));
+        assert_eq!(heard(&mut mine), Some(Pushed::Message(Vec::new())));
+        drop((mine, other));
+        assert!(pushes.listeners().is_empty());
+    }
+
+    #[test]
+    fn unread_messages_become_one_poll() {
+        let pushes = Pushes::new("").unwrap();
+        let mut mine = pushes.register(Owner::from_bytes(&b"me"[..]));
+        for _ in 0..=UNREAD {
+            pushes.take_in(message(pushes.channel(), b"x me"));
+        }
+        pushes.take_in(message(pushes.channel(), b"y me"));
+        assert_eq!(heard(&mut mine), Some(Pushed::Missed));
+        assert_eq!(heard(&mut mine), Some(Pushed::Message(b"y".to_vec())));
+        pushes.take_in(PushInfo { kind: PushKind::Disconnection, data: vec![] });
+        pushes.missed();
+        assert_eq!(heard(&mut mine), Some(Pushed::Missed));
+        assert_eq!(heard(&mut mine), None);
+    }
+}

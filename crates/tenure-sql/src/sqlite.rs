@@ -1,0 +1,242 @@
+//! A file that any number of processes of one machine share, without a server.
+
+mod calls;
+mod failure;
+mod file;
+mod machine;
+mod nodes;
+mod patience;
+mod rows;
+mod schema;
+mod share;
+mod statements;
+mod thread;
+mod wake;
+
+use std::fmt;
+use std::path::{Path, PathBuf, absolute};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use tenure::store::record::Listeners;
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Lease, Locker, Name};
+use tokio::sync::oneshot;
+
+use self::share::Sharing;
+use self::thread::{Worker, ended};
+
+/// Poll interval of a waiter that has no queue entry or cannot be notified. A poll is a read of some
+/// microseconds.
+const POLL_INTERVAL: Duration = Duration::from_millis(15);
+
+/// Locks in an SQLite file. Clones share one connection, on a thread of its own that ends with the
+/// last of them.
+///
+/// Leases end by the boot-time clock, so neither a changed wall clock nor a suspended machine moves
+/// them. A restart of the machine ends all leases. A process may be killed at any moment: what it
+/// had not committed never was.
+#[derive(Clone)]
+pub struct SqliteStore {
+    path: Arc<Path>,
+    worker: Worker,
+    listeners: Listeners,
+    operation_timeout: Option<Duration>,
+    poll_interval: Duration,
+}
+
+/// Settings of a lock file.
+///
+/// ```no_run
+/// # fn main() -> Result<(), tenure::Error> {
+/// let store = tenure_sql::sqlite::Options::new("/var/lib/app/locks.db").mode(0o660).group(33).open()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    path: PathBuf,
+    mode: Option<u32>,
+    group: Option<u32>,
+}
+
+impl Options {
+    /// The lock file at `path`, for this user alone if it has to be made.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), mode: None, group: None }
+    }
+
+    /// Mode of a file that is made, and of the two files beside it: 0o600, 0o660 for a group or 0o666 for all.
+    ///
+    /// All who may use the file can end each other's locks, and can keep everybody out. A file that is there keeps its mode.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// Group of a file that is made, by its number. Its mode is then 0o660 unless another is set.
+    #[must_use]
+    pub fn group(mut self, group: u32) -> Self {
+        self.group = Some(group);
+        self
+    }
+
+    /// Opens the file, and makes it and the directories above it where they are missing.
+    ///
+    /// Blocks for some hundred microseconds, and up to 5 s where many processes make the file at once; [`connect`] does not block.
+    ///
+    /// # Errors
+    /// [`Damaged`](tenure::ErrorKind::Damaged) when the file cannot be used: corrupt, read-only, on a full disk, not a file, of another
+    /// application, of a newer version, or used from another machine. [`Invalid`](tenure::ErrorKind::Invalid) for another mode.
+    pub fn open(self) -> Result<SqliteStore, Error> {
+        let (opened, answer) = mpsc::sync_channel(1);
+        let (path, listeners) = self.start(move |worker| drop(opened.send(worker)))?;
+        Ok(SqliteStore::new(path, listeners, answer.recv().map_err(|_| ended())??))
+    }
+
+    /// A [`Locker`] on the file.
+    ///
+    /// # Errors
+    /// As [`open`](Options::open).
+    ///
+    /// # Cancel safety
+    /// A dropped future may leave an empty lock file behind.
+    pub async fn connect(self) -> Result<Locker, Error> {
+        let (opened, answer) = oneshot::channel();
+        let (path, listeners) = self.start(move |worker| drop(opened.send(worker)))?;
+        Ok(Locker::new(SqliteStore::new(path, listeners, answer.await.map_err(|_| ended())??)))
+    }
+
+    fn start(self, opened: impl FnOnce(Result<Worker, Error>) + Send + 'static) -> Result<(PathBuf, Listeners), Error> {
+        let (path, sharing) = (checked(&self.path)?, Sharing::new(self.mode, self.group)?);
+        let listeners = Listeners::default();
+        Worker::start(path.clone(), sharing, listeners.clone(), opened)?;
+        Ok((path, listeners))
+    }
+}
+
+/// Opens the lock file at `path`, for this user alone if it has to be made: [`Options::open`].
+///
+/// # Errors
+/// As [`Options::open`].
+pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
+    Options::new(path.as_ref()).open()
+}
+
+/// A [`Locker`] on the lock file at `path`: [`Options::connect`].
+///
+/// # Errors
+/// As [`Options::open`].
+///
+/// # Cancel safety
+/// A dropped future may leave an empty lock file behind.
+pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
+    let options = Options::new(path.as_ref());
+    options.connect().await
+}
+
+/// The absolute path: it means the same file after a change of directory, and is none of SQLite's
+/// special names.
+fn checked(path: &Path) -> Result<PathBuf, Error> {
+    absolute(path).map_err(|e| Error::invalid(format!("{:?} is no path for a lock file", path.display())).with_source(e))
+}
+
+impl SqliteStore {
+    fn new(path: PathBuf, listeners: Listeners, worker: Worker) -> Self {
+        Self { path: path.into(), worker, listeners, operation_timeout: None, poll_interval: POLL_INTERVAL }
+    }
+
+    /// Returns the absolute path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sets the timeout of one call, the wait for other processes included. Default:
+    /// [`tenure::store::operation_timeout`] of the ttl.
+    #[must_use]
+    pub fn with_operation_timeout(mut self, limit: Duration) -> Self {
+        self.operation_timeout = Some(limit);
+        self
+    }
+
+    /// Sets the poll interval of waiters that have no queue entry or cannot be notified. Default:
+    /// 15 ms.
+    #[must_use]
+    pub fn with_poll_interval(mut self, every: Duration) -> Self {
+        self.poll_interval = every;
+        self
+    }
+
+    fn limit(&self, ttl: Duration) -> Duration {
+        self.features().limit(ttl)
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn features(&self) -> Features {
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_cohort(true)
+            .with_push(true)
+            .with_server_clock(true)
+            .with_min_ttl(Duration::from_millis(10))
+            .with_operation_timeout(self.operation_timeout)
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        let (request, poll_interval) = (request.clone(), self.poll_interval);
+        self.worker.call(self.limit(request.ttl), true, move |file| file.acquire(&request, poll_interval)).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        let Some(ttl) = requests.iter().map(|request| request.ttl).min() else { return Ok(Some(Vec::new())) };
+        let requests = requests.to_vec();
+        self.worker.call(self.limit(ttl), true, move |file| file.acquire_all(&requests)).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        let Some(shortest) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
+        let batch = leases.to_vec();
+        match self.worker.call(self.limit(shortest), false, move |file| file.renew(&batch)).await {
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        let lease = lease.clone();
+        self.worker.call(self.limit(lease.ttl), false, move |file| file.release(&lease, linger)).await
+    }
+
+    /// Reports hand-overs by any process of the machine, and names that this process has freed.
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        let notices = self.listeners.listen(request);
+        let arm = |file: &mut file::LockFile| {
+            file.wake.listen();
+            Ok(())
+        };
+        self.worker.call(self.limit(request.ttl), true, arm).await.map(|()| notices)
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        let name = name.cloned();
+        self.worker.call(self.limit(Duration::MAX), true, move |file| file.inspect(name.as_ref())).await
+    }
+}
+
+impl fmt::Display for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sqlite:{}", self.path.display())
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
