@@ -4,9 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
-use tenure_testkit::Spawned;
-
 use crate::common::{Ended, Place, assert_one_line};
+use tenure_testkit::Spawned;
 
 #[test]
 fn the_commands_own_code_is_ours() {

@@ -17,6 +17,3 @@ mod run;
 mod several;
 mod store;
 mod terminal;
-
-// A program on the page of recipes finds it at its root.
-use recipes::lead;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Ended, Place, Running, script, wait_for};
+use crate::common::{self, Ended, Place, Running, script, wait_for};
 use nix::sys::signal::Signal;
 use tenure_testkit::{RedisServer, Spawned};
 
@@ -189,7 +189,7 @@ fn the_first_process_of_a_container() {
     here.place.line("started");
     assert!(!here.is_free("leader"));
     // `docker stop` sends TERM to the first process.
-    let first = crate::common::children(container.pid())[0];
+    let first = common::children(container.pid())[0];
     nix::sys::signal::kill(first, Signal::SIGTERM).unwrap();
     let ended = container.end();
     assert_eq!((ended.code, here.place.line("ended").as_str()), (0, "term"), "{ended:?}");
@@ -211,7 +211,7 @@ fn a_script_that_holds_until_its_end() {
     running.signal(Signal::SIGTERM);
     nix::sys::signal::kill(backup, Signal::SIGTERM).unwrap();
     let status = running.status();
-    assert_eq!(crate::common::code(status), 143);
+    assert_eq!(common::code(status), 143);
     assert!(here.is_free("backup"));
 }
 
@@ -256,7 +256,7 @@ fn a_script_that_only_looks() {
 const ROLE: &str = "TENURE_RECIPE_STORE";
 
 /// The work of the recipe: until the end.
-pub(crate) async fn lead() {
+async fn lead() {
     fs::write(std::env::var("TENURE_RECIPE_SAYS").unwrap(), "leads\n").unwrap();
     std::future::pending::<()>().await;
 }
@@ -270,7 +270,7 @@ async fn service_begins() {
 
 #[test]
 fn a_service_that_gives_its_locks_up() {
-    let text = include_str!("recipes/service.rs").replace("use crate::lead;\n", "");
+    let text = include_str!("recipes/service.rs").replace("use super::lead;\n", "");
     assert_eq!(recipe("Rust", "rust"), text, "the page has another text than what is tested");
     let here = Here::new();
     let mut command = Command::new(std::env::current_exe().unwrap());

@@ -1,4 +1,5 @@
 //! Which store is used, by whom, and what is seen of it.
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;

@@ -60,7 +60,7 @@ pub(crate) struct Run {
     /// Which, as `list` names them, or the beginning of that: redis/, A4, redis/07. Without one, all
     #[arg(value_name = "ID")]
     ids: Vec<String>,
-    /// Only those that break a store like this, in the scheme that its scheme= names: on servers of the lab's own, never on it
+    /// Only those that break a store like this, in the dialect that its scheme= names: on servers of the lab's own, never on it
     #[arg(long, value_name = "URL")]
     store: Option<OsString>,
     /// The seed of the first run; the next has the next
@@ -105,13 +105,13 @@ pub(crate) struct Explore {
 const LIST_HELP: &str = "\
 A tier is what tenure promises under that fault (GUARANTEES.md). In tier 1 nobody
 else holds; in tier 2 the fence protects the resource; tier 3 is a hole that is
-known, and the run shows it: what is expected there is \"broken\". Broken
-locks have no tier: they are locks of others, and expected to break.";
+known, and the run shows it: what is expected there is \"broken\". Broken locks
+have no tier: they are locks of others, and expected to break.";
 
 const RUN_HELP: &str = "\
 Verdicts: holds; fenced (two believed, or a stale holder wrote on, and the fence
 kept the resource whole); broken; inconclusive (the machine was too slow, twice).
-A lock of others is expected to be broken: it shows that the checker sees.
+A broken lock is expected to be broken: it shows that the checker sees.
 
   tenure lab run A1/crash            one broken lock, with its story and timeline
   tenure lab run redis/ --repeat 50  every fault of one Redis, fifty times

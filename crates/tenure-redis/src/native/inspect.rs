@@ -32,7 +32,8 @@ impl RedisStore {
         Ok(entries)
     }
 
-    /// Those of the names that may be locks of ours: one command a name, for most keys of a server are no locks.
+    /// Keeps the names that may be locks of ours. Most keys of a server are no locks, so this costs
+    /// one command a name.
     async fn that_look_ours(&self, names: Vec<Name>, kind: &'static str) -> Result<Vec<Name>, Error> {
         if names.is_empty() {
             return Ok(names);

@@ -41,14 +41,14 @@ pub(super) struct LockFile {
 }
 
 impl LockFile {
-    /// Opens the file, and makes it and the directories above it where they are missing.
+    /// Opens the file. Creates it, and the directories above it, if they are missing.
     pub(super) fn open(path: PathBuf, sharing: Sharing, listeners: Listeners) -> Result<Self, Error> {
         let machine = Machine::this()?;
         let opened = patience::persist(|| connect(&path, sharing, machine));
         let (conn, names, nodes) = opened.map_err(|failure| failure.into_error(&path))?;
         let wake = Wake::new(names.wake.clone(), listeners);
         let file = Self { path, sharing, names, nodes: Some(nodes), conn, machine, was_here: Cell::new(false), wake };
-        // A file of another machine is told here, not at the first lock.
+        // A file of another machine is refused here, not at the first lock.
         file.read(|tx| file.find(tx, "").map(drop))?;
         if !SEES_REBOOTS {
             let now = nanos(BootTime::now().since_boot());
@@ -166,7 +166,7 @@ fn note(tx: &Transaction<'_>, found: &Found) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A settled connection, and what it has open.
+/// A connection that is ready, and the files it has open.
 fn connect(path: &Path, sharing: Sharing, machine: &Machine) -> Result<(Connection, Names, Nodes), Failure> {
     let file = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

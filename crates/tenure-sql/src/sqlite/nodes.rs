@@ -64,7 +64,7 @@ impl Names {
 }
 
 impl Names {
-    /// Has those who may use the file use its companions as well.
+    /// Gives the companions the group and the mode of a shared file.
     pub(super) fn align(&self, file: &Metadata) {
         for companion in [&self.log, &self.index] {
             share::align(companion, file);
@@ -72,7 +72,8 @@ impl Names {
     }
 }
 
-/// Refuses a file that others reach by another name: its companions are found by name, so each would have a log of its own.
+/// Refuses a file that others reach by another name: its companions are found by name, so each
+/// would have a log of its own.
 pub(super) fn check(path: &Path, file: &Metadata) -> Result<(), Failure> {
     if file.is_file() && file.nlink() > 1 {
         let why = "it has more than one name (hard links), and who uses another one would see none of its locks";

@@ -1,4 +1,4 @@
-use crate::lead;
+use super::lead;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub async fn serve(locks: &tenure::Locker) -> Result<(), Box<dyn std::error::Error>> {
