@@ -11,7 +11,7 @@ use crate::book::Orphan;
 use crate::guard::ReleaseOutcome;
 use crate::owner::check_label;
 use crate::room::Rooms;
-use crate::settings::{Settings, check_ttl};
+use crate::settings::{Settings, check_span, check_ttl};
 use crate::store::{AcquireReply, Grant, ReleaseReply, RenewReply, Request, Store};
 use crate::tenure::Tenure;
 use crate::watchdog::{Watchdog, gone, no_answer};
@@ -160,11 +160,12 @@ impl Locker {
     /// Gives up a lease as [`release`](Locker::release) does, and keeps the name taken by nobody for `linger`.
     ///
     /// # Errors
-    /// As [`release`](Locker::release).
+    /// As [`release`](Locker::release); [`Invalid`](crate::ErrorKind::Invalid) for an impossible `linger`.
     ///
     /// # Cancel safety
     /// As [`release`](Locker::release).
     pub async fn release_lingering(&self, lease: &Lease, linger: Duration) -> Result<ReleaseOutcome, Error> {
+        check_span("linger", linger)?;
         match self.core.limited(lease.ttl, self.core.store.release(lease, linger)).await? {
             ReleaseReply::Released => Ok(ReleaseOutcome::Released),
             ReleaseReply::NotHeld => Ok(ReleaseOutcome::WasLost),
