@@ -25,7 +25,7 @@ struct Table {
     granted: u64,
 }
 
-/// How often a waiter looks again: nobody tells it.
+/// Interval at which a waiter polls: the table notifies nobody.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Locks in the rows of a table. Clones are the same store.
@@ -87,7 +87,7 @@ impl Store for TableStore {
         Ok(turn.answer.acquired(POLL, None))
     }
 
-    /// Takes no two names in one step: whoever asks takes one after the other.
+    /// Takes no two names in one step. The caller takes one after the other.
     async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         Ok(None)
     }

@@ -16,7 +16,7 @@ pub const NO_FOREIGN_LOCKS: &[&str] =
 /// Cases in which the store falls silent.
 pub const NEVER_SILENT: &[&str] = &["a_silent_store_is_told_within_the_timeout", "what_was_sent_to_a_silent_store_is_cleared"];
 
-/// The case in which a waiter is told by the store.
+/// The case in which the store notifies a waiter.
 pub const NO_PUSH: &[&str] = &["a_hand_over_is_pushed_to_the_one_that_is_served"];
 
 /// Cases in which several names are taken in one step.

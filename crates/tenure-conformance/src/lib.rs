@@ -129,7 +129,7 @@ pub trait Process: Send {
     fn kill(&mut self);
 }
 
-/// What others leave at a name.
+/// A value that another client leaves at a name.
 #[derive(Clone, Debug)]
 pub enum Plant {
     /// A lock of a client that knows nothing of us, with its ttl if it has one.

@@ -121,7 +121,7 @@ fn print(text: &str) -> Result<(), Failure> {
     let mut out = stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|e| match e.kind() {
-        // Whoever reads has enough. That is how a filter ends which the signal would have ended.
+        // The reader has enough. A filter ends like this by its signal.
         std::io::ErrorKind::BrokenPipe => Failure { code: 128 + 13, text: None },
         _ => Failure::new(DAMAGED, format!("the result cannot be written to stdout, {e}; give it a place to go")),
     })

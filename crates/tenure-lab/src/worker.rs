@@ -1,4 +1,4 @@
-//! The processes under test: the program of the lab becomes them when it is told so.
+//! The processes under test. The program of the lab becomes them if its role says so.
 
 use std::io;
 

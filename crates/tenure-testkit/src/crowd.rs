@@ -15,18 +15,18 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// For how long one load may go on in the short form.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the names guard: an unprotected number each.
+/// The resources behind the names: an unprotected number each.
 #[derive(Debug)]
 pub struct Field {
     _dir: TempDir,
-    /// What each process carries.
+    /// The load of each process.
     pub load: Load,
 }
 
-/// What a crowd did.
+/// The outcome of a crowd.
 #[derive(Debug)]
 pub struct Came {
-    /// What the processes counted that were not killed.
+    /// The counts of the processes that were not killed.
     pub tally: Tally,
     /// How many processes were killed.
     pub killed: u64,

@@ -98,7 +98,7 @@ impl Process {
     }
 }
 
-/// Something in this process that others visit over a unix socket; it survives whoever visits it. Ends when dropped.
+/// Something in this process that others visit over a unix socket; it outlives its visitors. Ends when dropped.
 #[derive(Debug)]
 pub struct Service {
     listener: Arc<UnixListener>,
@@ -107,8 +107,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Opens for visitors, which are numbered as they come. `answer` is what each is told; of one that has left, or was killed,
-    /// `gone` is told.
+    /// Opens for visitors, which are numbered as they come. `answer` gives the reply to each. `gone` is called
+    /// with one that has left, or was killed.
     ///
     /// # Errors
     /// When no socket can be made.

@@ -5,10 +5,10 @@
 
 mod claim;
 mod clock;
-mod far;
+mod controller;
 mod load;
-mod near;
 mod probe;
+mod process;
 mod program;
 mod work;
 
@@ -21,14 +21,14 @@ use tenure_redis::Options;
 
 use crate::history::{At, What};
 
+pub use self::controller::Worker;
 pub use self::load::{Load, Tally, carry};
-pub use self::near::Worker;
 pub use self::probe::{Call, Deed, Moment, Probe};
 pub use self::program::{Program, entry, role, serve};
 
-use self::clock::Jumpy;
-use self::far::Far;
+use self::clock::SkewedClock;
 use self::probe::Probed;
+use self::process::Process;
 
 /// What a worker is told, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -160,17 +160,17 @@ impl Terms {
 ///
 /// A panic anywhere in the process is told as such a failure, and ends the process: a runtime would keep that of a task to itself.
 async fn run(url: &str) {
-    far::dies_of_panics();
-    let clock = Jumpy::default();
+    process::dies_of_panics();
+    let clock = SkewedClock::default();
     let (store, probes) = match url {
         "memory:" => Probed::new(MemoryStore::with_clock(clock.clone())),
         _ => match open(url).await {
             Ok(opened) => opened,
-            Err(error) => return far::failed(0, &error),
+            Err(error) => return process::failed(0, &error),
         },
     };
     let locks = Locker::builder(store).clock(clock.clone()).build().expect("the defaults are sound");
-    Far::new(locks, probes, clock).serve().await;
+    Process::new(locks, probes, clock).serve().await;
 }
 
 async fn open(url: &str) -> Result<(Probed, probe::Probes), Error> {

@@ -74,6 +74,11 @@ impl Error {
         Self::new(ErrorKind::Refused, what)
     }
 
+    /// An [`ErrorKind::Lost`] of a lease that somebody else may have now.
+    pub(crate) fn lost() -> Self {
+        Self::new(ErrorKind::Lost, "the lock is not held any more")
+    }
+
     /// Says what the reader can do about it.
     #[must_use]
     pub fn with_hint(mut self, fix: impl Into<String>) -> Self {

@@ -25,40 +25,30 @@
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
-mod acquire;
-mod attempt;
-pub mod blocking;
-mod book;
+mod client;
 mod clock;
 mod duration;
 mod error;
 mod fence;
-mod guard;
-mod locker;
-mod multi;
+mod holder;
+mod lease;
 mod name;
 mod owner;
-mod room;
 mod setters;
-mod settings;
 mod share;
 pub mod store;
-mod tenure;
 mod wait;
-mod watchdog;
 
-pub use crate::acquire::Acquire;
+pub use crate::client::{Acquire, AcquireAll, Guards, Locker, LockerBuilder, blocking, default_label};
 pub use crate::clock::{BootClock, BootTime, Clock};
 pub use crate::duration::{format_duration, parse_duration};
 pub use crate::error::{Error, ErrorKind};
 pub use crate::fence::Fence;
-pub use crate::guard::{Guard, ReleaseOutcome};
-pub use crate::locker::{Locker, LockerBuilder, default_label};
-pub use crate::multi::{AcquireAll, Guards};
+pub use crate::holder::Holder;
+pub use crate::lease::{EndReason, ReleaseOutcome, State};
 pub use crate::name::Name;
 pub use crate::owner::Owner;
-pub use crate::settings::Waiting;
 pub use crate::share::{Kind, Share};
+pub use crate::store::lease::{Entry, Lease};
 pub use crate::store::memory::MemoryStore;
-pub use crate::store::{Entry, Holder, Lease};
-pub use crate::tenure::{EndReason, State};
+pub use crate::wait::{Guard, Waiting};

@@ -1,65 +1,41 @@
 //! The wait for a lock: what is asked of the store and when, and what to do between looks.
 
-use std::fmt;
+mod attempt;
+mod guard;
+mod queue;
+mod settings;
+mod state;
+
 use std::future::pending;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::Either;
 use futures_util::stream::{self, BoxStream};
 
-use crate::attempt::Attempt;
-use crate::locker::{Core, FIRST_CONTACT};
-use crate::room::{News, Seat, Shape, Turn};
-use crate::settings::{Settings, Waiting};
+pub(crate) use self::attempt::Attempt;
+pub(crate) use self::guard::Core;
+pub use self::guard::Guard;
+pub(crate) use self::queue::Shape;
+use self::queue::{News, Seat, Turn};
+pub(crate) use self::settings::Settings;
+pub use self::settings::Waiting;
+use self::state::{Heard, Standing};
+use crate::lease::Session;
+use crate::store::call::backoff;
 use crate::store::{AcquireReply, Busy, Enqueue, Notice, Request};
-use crate::watchdog::backoff;
-use crate::{BootTime, Error, ErrorKind, Guard, Holder, Name, Owner, Share, format_duration};
+use crate::{BootTime, Error, ErrorKind, Holder, Name, Owner, Share, format_duration};
 
+/// How long a store that never answered is tried before an acquisition gives up, whatever its wait.
+const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
 const RECHECK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
 /// For how long a name is a waiter's that was handed it, unless it renews: what a dead waiter costs those behind it.
 const CLAIM: Duration = Duration::from_millis(1_500);
 /// For how much longer than a claim a place lives without a heartbeat: one may be lost.
 const KEEP_LONGER: Duration = Duration::from_secs(1);
-/// After this long nothing is left of a place, though it was served at its very end.
-pub(crate) const LONGEST_PLACE: Duration = Duration::from_secs(4);
-
-/// What a wait has reached at the store. Tasks that wait for the like of it pass it on.
-pub(crate) struct Standing {
-    pub(crate) attempt: Attempt,
-    /// The name was busy, so that there is a reason to queue.
-    contended: bool,
-    notices: Option<BoxStream<'static, Notice>>,
-    heard: Option<Heard>,
-    look_at: BootTime,
-    holder: Option<Holder>,
-}
-
-/// The last answered heartbeat of a place.
-#[derive(Clone, Copy, Debug)]
-struct Heard {
-    sent_at: BootTime,
-    /// The grant counter when it was executed. A hand-over that came later has a larger one.
-    mark: Option<u64>,
-    /// For how long the name will be ours if it is handed over.
-    claim: Duration,
-}
-
-impl Standing {
-    fn new(attempt: Attempt, contended: bool, now: BootTime) -> Self {
-        Self { attempt, contended, notices: None, heard: None, look_at: now, holder: None }
-    }
-}
-
-impl fmt::Debug for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Standing").field("attempt", &self.attempt).field("heard", &self.heard).finish_non_exhaustive()
-    }
-}
 
 /// One task's wait.
 pub(crate) struct Wait<'a> {
@@ -70,7 +46,7 @@ pub(crate) struct Wait<'a> {
     started: BootTime,
     /// For how long from then on.
     patience: Option<Duration>,
-    seat: Option<Seat>,
+    seat: Option<Seat<Guard, Box<Standing>>>,
     /// This task asks the store: for itself alone, or for all in its room.
     drives: bool,
     standing: Option<Box<Standing>>,
@@ -82,7 +58,7 @@ pub(crate) struct Wait<'a> {
 
 /// What a waiting task meets next.
 enum Event {
-    Turn(Turn),
+    Turn(Turn<Guard, Box<Standing>>),
     Driven(Result<Guard, Error>),
     Over,
 }
@@ -90,7 +66,7 @@ enum Event {
 impl<'a> Wait<'a> {
     pub(crate) fn new(settings: &'a Settings, name: Name, shape: Shape) -> Self {
         let core = &settings.core;
-        let (started, patience) = (core.clock.now(), settings.wait);
+        let (started, patience) = (core.session.clock.now(), settings.wait);
         let (seat, drives, standing) = (None, true, None);
         Self { settings, core, name, shape, started, patience, seat, drives, standing, outage: false, told: false, told_of: None }
     }
@@ -116,7 +92,7 @@ impl<'a> Wait<'a> {
         self.in_room(seat).await
     }
 
-    fn enter(&mut self) -> Seat {
+    fn enter(&mut self) -> Seat<Guard, Box<Standing>> {
         let (seat, drives) = self.core.rooms.enter(&self.name, &self.shape, self.settings.asks_margin());
         self.seat = Some(seat.clone());
         self.drives = drives;
@@ -129,9 +105,9 @@ impl<'a> Wait<'a> {
         seat
     }
 
-    async fn in_room(&mut self, mut seat: Seat) -> Result<Guard, Error> {
+    async fn in_room(&mut self, mut seat: Seat<Guard, Box<Standing>>) -> Result<Guard, Error> {
         let core = self.core;
-        let end = self.patience.map(|wait| core.clock.nap_until(self.started + wait));
+        let end = self.patience.map(|wait| core.session.clock.nap_until(self.started + wait));
         let mut end = end.map_or_else(|| Either::Left(pending()), Either::Right);
         loop {
             let asks = self.drives;
@@ -155,8 +131,9 @@ impl<'a> Wait<'a> {
                     let guard = guard?;
                     // This token is used up; the next task of the room needs another.
                     self.standing = None;
-                    core.rooms.contend(&self.name, core.clock.now());
-                    drop(core.rooms.deliver(&seat, guard));
+                    core.rooms.contend(&self.name, core.session.clock.now());
+                    let (leaves_time, turn) = (guard.leaves_time(), guard.turn_ends());
+                    drop(core.rooms.deliver(&seat, guard, leaves_time, turn));
                 }
                 Event::Over => return Err(self.timed_out()),
             }
@@ -167,13 +144,13 @@ impl<'a> Wait<'a> {
     fn standing(&mut self) -> Result<&mut Standing, Error> {
         let standing = match self.standing.take() {
             Some(standing) => standing,
-            None => Box::new(Standing::new(self.attempt()?, self.seat.is_some(), self.core.clock.now())),
+            None => Box::new(Standing::new(self.attempt()?, self.seat.is_some(), self.core.session.clock.now())),
         };
         Ok(self.standing.insert(standing))
     }
 
     fn attempt(&self) -> Result<Attempt, Error> {
-        Attempt::first(self.settings, &self.name, &self.shape)
+        self.settings.attempt(&self.name, &self.shape)
     }
 
     async fn drive(&mut self) -> Result<Guard, Error> {
@@ -194,10 +171,10 @@ impl<'a> Wait<'a> {
             && let Some(turn) = self.core.rooms.turn(&self.name)
         {
             let end = self.patience.map_or(turn, |wait| turn.min(self.started + wait));
-            if self.core.clock.now() >= end {
+            if self.core.session.clock.now() >= end {
                 break;
             }
-            self.core.clock.nap_until(end).await;
+            self.core.session.clock.nap_until(end).await;
         }
     }
 
@@ -211,7 +188,7 @@ impl<'a> Wait<'a> {
         let standing = self.standing()?;
         if standing.contended && standing.notices.is_none() {
             // Between the look that found it busy and the arming of the watch the name may have become free: look again.
-            standing.notices = Some(armed(core, &standing.attempt.request).await);
+            standing.notices = Some(armed(&core.session, &standing.attempt.request).await);
         }
         let place = match standing.heard {
             _ if !(queues && standing.contended) => Enqueue::No,
@@ -219,7 +196,7 @@ impl<'a> Wait<'a> {
             None => Enqueue::Join { entry_ttl: claim + KEEP_LONGER, handoff_ttl: claim },
         };
         standing.attempt.request.enqueue = place;
-        let sent_at = core.clock.now();
+        let sent_at = core.session.clock.now();
         let answer = standing.attempt.send().await;
         if answer.is_ok() {
             self.recovered();
@@ -228,7 +205,7 @@ impl<'a> Wait<'a> {
             Ok(AcquireReply::Granted(grant)) => {
                 let label = Arc::clone(&self.shape.label);
                 match self.standing()?.attempt.won(terms, &label, sent_at, &grant) {
-                    Some(guard) => Ok(Some(guard)),
+                    Some(held) => Ok(Some(Guard::new(core, held))),
                     None => self.start_over(),
                 }
             }
@@ -241,7 +218,7 @@ impl<'a> Wait<'a> {
 
     /// Whether this wait has a place in the store's queue. A value that was given may be another's, and has none.
     fn queues(&self) -> bool {
-        self.core.store.features().queue && self.shape.token.is_none()
+        self.core.session.store.features().queue && self.shape.token.is_none()
     }
 
     /// The grant came when nothing of it could be believed any more. Its token goes to the clean-up and is never used again.
@@ -263,7 +240,7 @@ impl<'a> Wait<'a> {
     }
 
     fn busy(&mut self, busy: Busy, place: Enqueue, heard: Heard) -> Result<Option<Guard>, Error> {
-        let now = self.core.clock.now();
+        let now = self.core.session.clock.now();
         self.core.rooms.contend(&self.name, now);
         let owner = busy.holder.as_ref().map(|holder| holder.owner.clone());
         if !self.told || self.told_of != owner {
@@ -316,8 +293,8 @@ impl<'a> Wait<'a> {
         if self.shape.token.is_some() && error.may_have_been_applied() {
             return Err(error.with_hint("the value was given, so another may hold it too: look at the store before trying again"));
         }
-        let waited = self.core.clock.now().since(self.started);
-        let never_answered = !self.core.answered.load(Ordering::Relaxed);
+        let waited = self.core.session.clock.now().since(self.started);
+        let never_answered = !self.core.session.has_answered();
         if (never_answered && waited >= FIRST_CONTACT) || self.left().is_some_and(|left| left.is_zero()) {
             return Err(error);
         }
@@ -326,7 +303,7 @@ impl<'a> Wait<'a> {
             self.settings.observe(Waiting::Outage(&error));
             self.tell_room(Some(&error));
         }
-        let pause = backoff(self.core.operation_timeout(self.shape.terms.ttl));
+        let pause = backoff(self.core.session.operation_timeout(self.shape.terms.ttl));
         self.again(pause, |_| error)
     }
 
@@ -343,7 +320,7 @@ impl<'a> Wait<'a> {
             Some(left) if left.is_zero() => return Err(error(self)),
             left => left.map_or(pause, |left| pause.min(left)),
         };
-        let at = self.core.clock.now() + pause;
+        let at = self.core.session.clock.now() + pause;
         if let Some(standing) = &mut self.standing {
             standing.look_at = at;
         }
@@ -353,10 +330,10 @@ impl<'a> Wait<'a> {
     /// Sleeps until the next look, unless a notice says that it is worth one before. A hand-over that can be believed needs none.
     async fn pause(&mut self) -> Option<Guard> {
         let standing = self.standing.as_mut()?;
-        if self.core.clock.now() >= standing.look_at {
+        if self.core.session.clock.now() >= standing.look_at {
             return None;
         }
-        let sleep = self.core.clock.nap_until(standing.look_at);
+        let sleep = self.core.session.clock.nap_until(standing.look_at);
         let Some(notices) = &mut standing.notices else {
             sleep.await;
             return None;
@@ -366,7 +343,7 @@ impl<'a> Wait<'a> {
             () = sleep => return None,
             notice = notices.next() => notice,
         };
-        standing.look_at = self.core.clock.now();
+        standing.look_at = self.core.session.clock.now();
         match notice {
             Some(Notice::Granted { owner, fence, handoff_ttl: claim }) if owner == standing.attempt.request.owner => {
                 let heard = standing.heard.filter(|heard| heard.mark.is_some_and(|mark| fence.counter() > mark))?;
@@ -375,7 +352,8 @@ impl<'a> Wait<'a> {
                     return None;
                 }
                 let standing = self.standing.as_mut()?;
-                standing.attempt.handed(self.shape.terms, &self.shape.label, heard.sent_at, fence, claim)
+                let held = standing.attempt.handed(self.shape.terms, &self.shape.label, heard.sent_at, fence, claim)?;
+                Some(Guard::new(self.core, held))
             }
             Some(_) => None,
             None => {
@@ -390,7 +368,7 @@ impl<'a> Wait<'a> {
     /// without asking. Else the hand-over is a hint.
     fn believes(&self, heard: BootTime, claim: Duration) -> bool {
         let terms = self.shape.terms.claimed(claim);
-        let left = (heard + terms.belief(claim)).since(self.core.clock.now());
+        let left = (heard + terms.belief(claim)).since(self.core.session.clock.now());
         // It is for the first in the room, whoever asks the store for all of them.
         let next_asks = self.seat.as_ref().map_or(self.settings.asks_margin(), |seat| self.core.rooms.next_asks_time(seat));
         let enough_guard = !next_asks || self.shape.terms.safety_margin <= terms.safety_margin;
@@ -399,7 +377,7 @@ impl<'a> Wait<'a> {
     }
 
     fn left(&self) -> Option<Duration> {
-        self.patience.map(|wait| (self.started + wait).since(self.core.clock.now()))
+        self.patience.map(|wait| (self.started + wait).since(self.core.session.clock.now()))
     }
 
     fn holder(&self) -> Option<&Holder> {
@@ -437,6 +415,6 @@ impl Drop for Wait<'_> {
 }
 
 /// The store's hints for a request, or silence where it cannot give any: a wait without hints is slower, not wrong.
-async fn armed(core: &Core, request: &Request) -> BoxStream<'static, Notice> {
-    core.limited(request.ttl, core.store.watch(request)).await.unwrap_or_else(|_| stream::pending().boxed())
+async fn armed(session: &Session, request: &Request) -> BoxStream<'static, Notice> {
+    session.limited(request.ttl, session.store.watch(request)).await.unwrap_or_else(|_| stream::pending().boxed())
 }

@@ -78,7 +78,7 @@ that become free by themselves, within its time and ten minutes at most.
   tenure bench handover --store redis://cache
   tenure bench cycle --store 'redis://cache?scheme=set-nx'
 
-What a store cannot do, such as readers in a dialect of mutexes, is left out of
+What a store cannot do, such as readers in a scheme of mutexes, is left out of
 all, and says so. Without --store it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
 
 /// A time as `--seconds` takes it.

@@ -20,7 +20,7 @@ pub(crate) const CONFIG: u8 = 78;
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
-    /// What, why and what to do; `None` if that was said before.
+    /// Problem, reason and fix; `None` if they were printed before.
     pub(crate) text: Option<String>,
 }
 

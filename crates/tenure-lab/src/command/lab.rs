@@ -105,15 +105,15 @@ pub(crate) struct Explore {
 const LIST_HELP: &str = "\
 A tier is what tenure promises under that fault (GUARANTEES.md). In tier 1 nobody
 else holds; in tier 2 the fence protects the resource; tier 3 is a hole that is
-known, and the run shows it: what is expected there is \"broken\". Specimens have
-no tier: they are locks of others, and expected to break.";
+known, and the run shows it: what is expected there is \"broken\". Broken locks
+have no tier: they are locks of others, and expected to break.";
 
 const RUN_HELP: &str = "\
 Verdicts: holds; fenced (two believed, or a stale holder wrote on, and the fence
 kept the resource whole); broken; inconclusive (the machine was too slow, twice).
-A specimen is expected to be broken: it shows that the checker sees.
+A broken lock is expected to be broken: it shows that the checker sees.
 
-  tenure lab run A1/crash            one specimen, with its story and timeline
+  tenure lab run A1/crash            one broken lock, with its story and timeline
   tenure lab run redis/ --repeat 50  every fault of one Redis, fifty times
   tenure lab run --store 'redis://cache?scheme=php'  every fault in that dialect
 
@@ -220,7 +220,7 @@ fn conclude(args: &Run, table: &Table, outcomes: &[Outcome]) -> Result<(), Failu
     }
     if let Some(file) = &args.report {
         let mut ordered = outcomes.to_vec();
-        let place = |outcome: &Outcome| (outcome.item.kind == Kind::Specimen, outcome.item.id.clone());
+        let place = |outcome: &Outcome| (outcome.item.kind == Kind::BrokenLock, outcome.item.id.clone());
         ordered.sort_by_key(place);
         let models: Vec<_> =
             models::all().into_iter().map(|model| (model.search(), model)).map(|(found, model)| (model, found)).collect();
@@ -339,7 +339,7 @@ fn recheck(files: &[PathBuf]) -> Result<u8, Failure> {
         let history = History::load(file).map_err(unread)?;
         let findings = check(&history);
         let verdict = Verdict::of(&history, &findings);
-        // A saved history of a specimen is as bad now as it was then.
+        // A saved history of a broken lock is as bad now as it was then.
         all_well &= items.iter().find(|item| item.id == history.id).is_none_or(|item| item.expects(verdict, &findings));
         print(&format!("{verdict}\n{}\n", timeline::picture(&history)))?;
     }

@@ -213,7 +213,7 @@ impl Task {
     /// A tenure that begins now.
     pub(super) fn begin(&self, claim: u32, plan: &Plan, guard: Guard) -> Held {
         let Process { world, who, clock, .. } = &*self.process;
-        let handed = world.state().tokens.get(&guard.token()).is_some_and(|token| !token.answered);
+        let handed = world.state().tokens.get(guard.token()).is_some_and(|token| !token.answered);
         let stop = match (world.mix.fenced, handed) {
             (true, _) => 0,
             (_, true) => plan.guard().min(plan.claim_guard()),

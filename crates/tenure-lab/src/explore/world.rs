@@ -165,7 +165,7 @@ impl World {
         let until = now + clock.life().real(remaining + held.stop);
         let mut latest = None;
         let mut shown = None;
-        if let Some(token) = state.tokens.get_mut(&owner) {
+        if let Some(token) = state.tokens.get_mut(owner) {
             token.granted = true;
             shown = owner.is_generated().then(|| format!("{who}.{}", token.number));
             if !token.answered {
@@ -173,7 +173,7 @@ impl World {
             }
         }
         // When a value that others use too was sent last is not known.
-        if let Some(token) = state.tokens.get(&owner).filter(|_| owner.is_generated()) {
+        if let Some(token) = state.tokens.get(owner).filter(|_| owner.is_generated()) {
             let sent_at = token.sent_at;
             latest = held.longest.map(|longest| sent_at + clock.life().real(nanos(longest)) + GRAIN);
             if !held.shortest.is_zero() && self.mix.tier == 1 && held.share.is_exclusive() {
@@ -273,7 +273,7 @@ impl World {
             if !news {
                 continue;
             }
-            if gone.contains(&guard.token()) && watched.clock.life().naps.is_empty() && guard.end_reason().is_none() {
+            if gone.contains(guard.token()) && watched.clock.life().naps.is_empty() && guard.end_reason().is_none() {
                 watched.finds(findings, Rule::LateLoss, now, "the store said that it is gone, and it stays valid");
             }
             if !watched.jeopardy && guard.state() == State::Jeopardy {

@@ -8,7 +8,7 @@ use tenure_testkit::{Register, ShiftedClock};
 
 use super::Rows;
 use super::actor::Claim;
-use super::rigs::{Played, Row, alone, on_both};
+use super::fixtures::{Played, Row, alone, on_both};
 use super::stage::{CLAIM, DOOR, OPERATION, POLL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 

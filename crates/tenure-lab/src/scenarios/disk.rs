@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use tenure_testkit::history::What;
 
 use super::actor::{Actor, Claim};
+use super::fixtures::{File, Mount, on_file, on_mount};
 use super::holds;
-use super::rigs::{File, Mount, on_file, on_mount};
 use super::stage::{BELIEF, DOOR, NEXT, Stage, now, terms};
 use crate::Item;
 

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use tenure_testkit::ShiftedClock;
 use tenure_testkit::history::Rule;
 
-use super::rigs::{File, on_file, wrap};
+use super::fixtures::{File, on_file, wrap};
 use super::stage::{BELIEF, DOOR, Heir, NEXT, Stage, now, terms};
 use super::{broken, fenced, holds};
 use crate::Item;

@@ -6,7 +6,7 @@ use tenure_testkit::worker::{Call, Deed, Moment, Probe, Terms};
 
 use super::Rows;
 use super::actor::{Actor, Claim};
-use super::rigs::{Played, Row, on_both};
+use super::fixtures::{Played, Row, on_both};
 use super::stage::{CLAIM, DOOR, NEXT, OPERATION, SLACK, Stage, now, terms};
 use crate::Item;
 

@@ -7,7 +7,7 @@ use tenure_testkit::worker::Terms;
 
 use super::Rows;
 use super::actor::Claim;
-use super::rigs::{Played, Row, on_both};
+use super::fixtures::{Played, Row, on_both};
 use super::stage::{DOOR, NEXT, OPERATION, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 

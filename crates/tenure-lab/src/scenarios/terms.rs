@@ -6,7 +6,7 @@ use tenure_testkit::history::{At, nanos};
 use tenure_testkit::worker::ByHand;
 
 use super::Rows;
-use super::rigs::{Played, Row, alone, on_both};
+use super::fixtures::{Played, Row, alone, on_both};
 use super::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 

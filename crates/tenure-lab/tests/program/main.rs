@@ -1,9 +1,13 @@
-//! The program behind `tenure lab` and `tenure bench`: what it prints, and how it ends.
+//! The program behind `tenure lab` and `tenure bench`, and what the lab finds; the rows of the fault matrix are a program of their own.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
 
 mod bench;
+mod broken;
 mod common;
-mod dialects;
+mod explore;
 mod lab;
+mod models;
 mod pages;
+mod schemes;
+mod soak;

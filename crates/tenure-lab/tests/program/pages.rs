@@ -4,7 +4,7 @@ use std::path::Path;
 
 const PAGES: [&str; 6] = ["README.md", "CHANGELOG.md", "DESIGN.md", "GUARANTEES.md", "docs/choosing.md", "docs/lab.md"];
 
-/// What the pages tell to run in the lab is there.
+/// The lab has every row that a page tells to run.
 #[test]
 fn the_lab_has_what_the_pages_name() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

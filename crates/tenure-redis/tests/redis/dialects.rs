@@ -1,12 +1,12 @@
-//! Conformance of the dialects that others speak, on a real server behind a proxy that can fall silent.
+//! Conformance of the schemes of other clients, on a real server behind a proxy that can fall silent.
 
 /// A point in time at a key is all that is a lock.
 const NO_OTHER_VALUE: &[&str] = &["a_foreign_lock_and_ours_exclude_each_other", "a_lock_without_expiry_is_told"];
 
 /// The parameters of a URL, what its keys have in front of a name, and what it cannot do.
-macro_rules! dialects {
-    ($($dialect:ident: $parameters:literal, $before:literal, $exceptions:expr;)*) => {
-        $(mod $dialect {
+macro_rules! schemes {
+    ($($scheme:ident: $parameters:literal, $before:literal, $exceptions:expr;)*) => {
+        $(mod $scheme {
             use tenure_conformance::exceptions::MUTEXES_ONLY;
 
             #[allow(unused_imports, reason = "some know other values")]
@@ -23,7 +23,7 @@ macro_rules! dialects {
     };
 }
 
-dialects! {
+schemes! {
     set_nx: "?scheme=set-nx", "", &[MUTEXES_ONLY];
     // The same keys for another library: a name is what it puts behind its own prefix.
     pottery: "?scheme=set-nx&profile=pottery", "redlock:", &[MUTEXES_ONLY];

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tenure::{Acquire, BootTime, EndReason, Error, Fence, Guard, Lease, Locker, Owner, ReleaseOutcome};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::far::{failed, say, tell};
 use super::probe::Probes;
+use super::process::{failed, say, tell};
 use super::work::{self, Work};
 use super::{ClaimOrder, Said, Terms};
 use crate::history::{At, What, nanos};

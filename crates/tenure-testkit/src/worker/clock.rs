@@ -8,22 +8,22 @@ use tokio::sync::watch;
 
 /// The clock of this machine, further on by as much as it was told to have slept. Clones are the same clock.
 #[derive(Clone, Debug)]
-pub(super) struct Jumpy(watch::Sender<Duration>);
+pub(super) struct SkewedClock(watch::Sender<Duration>);
 
-impl Default for Jumpy {
+impl Default for SkewedClock {
     fn default() -> Self {
         Self(watch::Sender::new(Duration::ZERO))
     }
 }
 
-impl Jumpy {
+impl SkewedClock {
     /// The machine has slept this long: timers that rang meanwhile ring now.
     pub(super) fn jump(&self, by: Duration) {
         self.0.send_modify(|ahead| *ahead += by);
     }
 }
 
-impl Clock for Jumpy {
+impl Clock for SkewedClock {
     fn now(&self) -> BootTime {
         BootTime::now() + *self.0.borrow()
     }

@@ -64,7 +64,7 @@ fn an_ordinary_server_has_no_clock_to_shift() {
 fn a_jump_leaves_the_monotonic_clock_alone() {
     let clock = ShiftedClock::new();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "tell_how_the_clocks_went", "--ignored", "--nocapture"]);
+    command.args(["--exact", "clock::tell_how_the_clocks_went", "--ignored", "--nocapture"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     clock.apply(&mut command);
     let mut process = Spawned::spawn(&mut command).unwrap();

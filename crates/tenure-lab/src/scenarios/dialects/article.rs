@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_testkit::history::{What, nanos};
 use tenure_testkit::{Client, Reply, wait_until};
 
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, PATIENCE, Stage, now};
 
 /// It is one process, and what it believes is in the history as what ours believe.

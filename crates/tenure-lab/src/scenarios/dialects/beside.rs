@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tenure_testkit::worker::{ByHand, Terms};
 
 use super::article::{Article, Takes};
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, Heir, SLACK, Stage, now};
 
 pub(super) const OURS_IS_LATE: &str =

@@ -7,7 +7,7 @@ mod stamps;
 mod watch;
 
 use super::dialect::{Dialect, GETSET, PHP, SET_NX, SETNX_EXPIRE, WATCH};
-use super::{anywhere, queue, redis, rigs, shares, terms};
+use super::{anywhere, fixtures, queue, redis, shares, terms};
 use crate::Item;
 
 /// Every row of every dialect.
@@ -26,10 +26,10 @@ fn every_fault(dialect: Dialect) -> Vec<Item> {
 
 /// Faults of holders and waiters.
 fn of_processes(dialect: Dialect) -> Vec<Item> {
-    [anywhere::shared, terms::shared].into_iter().flat_map(|rows| rigs::in_dialect(dialect, rows)).collect()
+    [anywhere::shared, terms::shared].into_iter().flat_map(|rows| fixtures::in_dialect(dialect, rows)).collect()
 }
 
 /// Faults of those who wait in line, and of those who hold a share.
 fn of_many(dialect: Dialect) -> Vec<Item> {
-    [queue::rows, shares::rows].into_iter().flat_map(|rows| rigs::in_dialect(dialect, rows)).collect()
+    [queue::rows, shares::rows].into_iter().flat_map(|rows| fixtures::in_dialect(dialect, rows)).collect()
 }

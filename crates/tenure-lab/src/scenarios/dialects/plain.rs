@@ -10,7 +10,7 @@ use super::beside::{OURS_IS_HELD, OURS_IS_LATE, THEIRS_IN_TWO_STEPS, THEIRS_IS_L
 use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs_in_two_steps, theirs_is_late};
 use crate::Item;
 use crate::scenarios::dialect::{SET_NX, SETNX_EXPIRE, SETNX_EXPIRE_LUA};
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, terms};
 
 pub(super) fn items() -> Vec<Item> {

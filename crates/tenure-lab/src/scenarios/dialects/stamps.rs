@@ -11,7 +11,7 @@ use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs
 use crate::Item;
 use crate::scenarios::actor::Claim;
 use crate::scenarios::dialect::{GETSET, PHP};
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, POLL, RENEWAL, SLACK, Stage, now, terms, wall_clock};
 
 pub(super) fn items() -> Vec<Item> {

@@ -8,7 +8,7 @@ use super::article::{Article, Takes};
 use super::beside::{OURS_IS_HELD, OURS_IS_LATE, lease_begins, our_release_is_held, ours_is_late, theirs_in_two_steps};
 use crate::Item;
 use crate::scenarios::dialect::WATCH;
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, now, terms};
 
 #[rustfmt::skip]

@@ -8,8 +8,8 @@ use super::Row;
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::dialect::NATIVE;
+use crate::scenarios::fixtures::{Redis, on_redis};
 use crate::scenarios::holds;
-use crate::scenarios::rigs::{Redis, on_redis};
 use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPENING, PATIENCE, SLACK, Stage, TTL, now, terms};
 
 #[rustfmt::skip]

@@ -2,7 +2,7 @@
 
 use crate::Item;
 use crate::scenarios::dialect::{Dialect, NATIVE};
-use crate::scenarios::rigs::{Redis, Switch};
+use crate::scenarios::fixtures::{Redis, Switch};
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, RENEWAL, SLACK, SOON, Stage, now, terms};
 use tenure_testkit::{RedisServer, Signal, wait_until};
 

@@ -7,7 +7,7 @@ use tenure_testkit::history::Rule;
 
 use crate::Item;
 use crate::scenarios::dialect::NATIVE;
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, Heir, NEXT, RENEWAL, Stage, now, terms};
 use crate::scenarios::{broken, fenced};
 

@@ -7,7 +7,7 @@ use tenure_testkit::{Proxy, wait_until};
 use crate::Item;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::dialect::{Dialect, NATIVE};
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {

@@ -10,7 +10,7 @@ mod queue;
 mod tls;
 
 use super::dialect::Dialect;
-use super::rigs::{Redis, on_redis};
+use super::fixtures::{Redis, on_redis};
 use super::stage::Stage;
 use crate::Item;
 use crate::item::Run;

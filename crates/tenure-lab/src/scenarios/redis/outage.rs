@@ -7,7 +7,7 @@ use tenure_testkit::wait_until;
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::dialect::{Dialect, NATIVE};
-use crate::scenarios::rigs::{Redis, on_redis};
+use crate::scenarios::fixtures::{Redis, on_redis};
 use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {

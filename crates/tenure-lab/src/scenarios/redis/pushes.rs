@@ -6,7 +6,7 @@ use tenure_testkit::{Client, wait_until};
 use super::queue::{Line, TOLD, UNHEARD, lined_up, long};
 use crate::Item;
 use crate::scenarios::dialect::NATIVE;
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, PATIENCE, SLACK, Stage, TTL, now, terms};
 use crate::scenarios::{broken, holds};
 

@@ -8,7 +8,7 @@ use crate::Item;
 use crate::item::Run;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::dialect::NATIVE;
-use crate::scenarios::rigs::Redis;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, HEARTBEAT, OPERATION, RENEWAL, SLACK, SOON, Stage, TTL, now, terms};
 use crate::scenarios::{fenced, holds};
 

@@ -9,8 +9,8 @@ use tenure_testkit::{Certificates, RedisServer};
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::dialect::NATIVE;
+use crate::scenarios::fixtures::{Redis, play_on_redis};
 use crate::scenarios::holds;
-use crate::scenarios::rigs::{Redis, play_on_redis};
 use crate::scenarios::stage::{DOOR, OPENING, SLACK, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {

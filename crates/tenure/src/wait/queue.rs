@@ -11,9 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use crate::tenure::Terms;
-use crate::wait::Standing;
-use crate::{BootTime, Error, Guard, Holder, Name, Owner, Share};
+use crate::lease::Terms;
+use crate::{BootTime, Error, Holder, Name, Owner, Share};
 
 /// What tasks must have in common for one to take over what another has reached: their leases are alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,17 +23,17 @@ pub(crate) struct Shape {
     pub(crate) token: Option<Owner>,
 }
 
-/// Everybody in this process who waits.
-#[derive(Debug, Default)]
-pub(crate) struct Rooms {
-    inner: Mutex<Inner>,
+/// Everybody in this process who waits for a `G`, with the `S` that each driver has reached at the store.
+#[derive(Debug)]
+pub(crate) struct Rooms<G, S> {
+    inner: Mutex<Inner<G, S>>,
     /// How many names the rooms know, so that whoever meets nobody takes no lock.
     known: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    rooms: HashMap<Name, Vec<Room>>,
+#[derive(Debug)]
+struct Inner<G, S> {
+    rooms: HashMap<Name, Vec<Room<G, S>>>,
     last_id: u64,
     /// Names that were busy not long ago.
     contended: HashMap<Name, Contended>,
@@ -51,13 +50,13 @@ struct Contended {
 }
 
 #[derive(Debug)]
-struct Room {
+struct Room<G, S> {
     id: u64,
     shape: Shape,
-    waiters: VecDeque<Arc<Slot>>,
+    waiters: VecDeque<Arc<Slot<G, S>>>,
     /// How many of them have not left.
     live: usize,
-    driver: Option<Arc<Slot>>,
+    driver: Option<Arc<Slot<G, S>>>,
     news: News,
 }
 
@@ -70,28 +69,28 @@ pub(crate) struct News {
 
 /// What a task in a room is given.
 #[derive(Debug)]
-pub(crate) enum Turn {
+pub(crate) enum Turn<G, S> {
     /// The name.
-    Guard(Guard),
+    Guard(G),
     /// The role of the driver, with what the one before has reached.
-    Drive(Option<Box<Standing>>),
+    Drive(Option<S>),
     /// To a driver: this process has given the name back to the store.
     Over,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    inbox: Mutex<Inbox>,
+#[derive(Debug)]
+struct Slot<G, S> {
+    inbox: Mutex<Inbox<G, S>>,
     /// Its task asked for the time to stop work, which every lease must leave that it is given.
     asks_time: bool,
 }
 
-#[derive(Debug, Default)]
-struct Inbox {
-    guard: Option<Guard>,
+#[derive(Debug)]
+struct Inbox<G, S> {
+    guard: Option<G>,
     /// It was made the driver, and has not heard of it.
     appointed: bool,
-    standing: Option<Box<Standing>>,
+    standing: Option<S>,
     turn_over: bool,
     stage: Stage,
     /// The task, where it waits for any of that.
@@ -99,10 +98,9 @@ struct Inbox {
 }
 
 /// Where a task is that came to wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// In the queue.
-    #[default]
     Waits,
     /// Out of the queue, with what it was given.
     Served,
@@ -111,11 +109,11 @@ enum Stage {
 }
 
 /// One task's presence in a room; see [`Rooms::leave`].
-#[derive(Clone, Debug)]
-pub(crate) struct Seat {
+#[derive(Debug)]
+pub(crate) struct Seat<G, S> {
     name: Name,
     room: u64,
-    slot: Arc<Slot>,
+    slot: Arc<Slot<G, S>>,
 }
 
 /// For how long a name that was busy is taken to be contended.
@@ -125,7 +123,14 @@ const MOST_CONTENDED: usize = 10_000;
 /// As many waiters that have left may stand in a queue whatever its length.
 const FEW: usize = 64;
 
-impl Rooms {
+impl<G, S> Default for Rooms<G, S> {
+    fn default() -> Self {
+        let inner = Inner { rooms: HashMap::new(), last_id: 0, contended: HashMap::new(), contended_until: None };
+        Self { inner: Mutex::new(inner), known: AtomicUsize::new(0) }
+    }
+}
+
+impl<G, S> Rooms<G, S> {
     /// Nobody waits, and nobody did a moment ago.
     pub(crate) fn are_empty(&self) -> bool {
         self.known.load(Ordering::Acquire) == 0
@@ -162,8 +167,8 @@ impl Rooms {
     }
 
     /// Takes a seat at the end, and says whether its task drives: the first one does.
-    pub(crate) fn enter(&self, name: &Name, shape: &Shape, asks_time: bool) -> (Seat, bool) {
-        let slot = Arc::new(Slot { asks_time, ..Slot::default() });
+    pub(crate) fn enter(&self, name: &Name, shape: &Shape, asks_time: bool) -> (Seat<G, S>, bool) {
+        let slot = Arc::new(Slot { asks_time, inbox: Mutex::new(Inbox::new(Stage::Waits)) });
         let mut inner = self.inner();
         inner.last_id += 1;
         let id = inner.last_id;
@@ -185,7 +190,7 @@ impl Rooms {
     }
 
     /// Goes back to the front of the queue, after what was given proved to be lost. `false` where the room is gone meanwhile.
-    pub(crate) fn reenter(&self, seat: &Seat) -> bool {
+    pub(crate) fn reenter(&self, seat: &Seat<G, S>) -> bool {
         let mut inner = self.inner();
         let Some(room) = inner.room(seat) else { return false };
         room.waiters.push_front(Arc::clone(&seat.slot));
@@ -195,17 +200,17 @@ impl Rooms {
     }
 
     /// Whether the first of those who wait where `seat` is asked for the time to stop work.
-    pub(crate) fn next_asks_time(&self, seat: &Seat) -> bool {
+    pub(crate) fn next_asks_time(&self, seat: &Seat<G, S>) -> bool {
         let mut inner = self.inner();
         inner.room(seat).and_then(Room::first).is_some_and(|slot| slot.asks_time)
     }
 
-    /// Gives `guard` to the first of those who wait where `seat` is. It comes back where nobody does any more, or where it does not
-    /// leave that one the time to stop work.
-    pub(crate) fn deliver(&self, seat: &Seat, guard: Guard) -> Option<Guard> {
+    /// Gives `guard` to the first of those who wait where `seat` is, who may pass it on until `turn`. It comes back where nobody does
+    /// any more, or where it does not leave that one the time to stop work.
+    pub(crate) fn deliver(&self, seat: &Seat<G, S>, guard: G, leaves_time: bool, turn: BootTime) -> Option<G> {
         let mut guard = Some(guard);
         let mut inner = self.inner();
-        let lease = |asks_time: bool| guard.take_if(|guard| !asks_time || guard.leaves_time());
+        let lease = |asks_time: bool| guard.take_if(|_| !asks_time || leaves_time).map(|guard| (guard, turn));
         if let Some(turn) = inner.room(seat).and_then(|room| room.serve(lease)) {
             inner.begin_turn(&seat.name, turn);
         }
@@ -214,8 +219,14 @@ impl Rooms {
     }
 
     /// Gives what `lease` makes to the first of those who wait for the like of it. Whether anybody took it: else the name goes back
-    /// to the store, and whoever wants it asks there. `lease` is told whether that one asked for the time to stop work.
-    pub(crate) fn pass(&self, name: &Name, like: impl Fn(&Shape) -> bool, lease: impl FnOnce(bool) -> Option<Guard>) -> bool {
+    /// to the store, and whoever wants it asks there. `lease` is told whether that one asked for the time to stop work, and tells
+    /// until when it may be passed on.
+    pub(crate) fn pass(
+        &self,
+        name: &Name,
+        like: impl Fn(&Shape) -> bool,
+        lease: impl FnOnce(bool) -> Option<(G, BootTime)>,
+    ) -> bool {
         let mut inner = self.inner();
         let room = inner.rooms.get_mut(name).and_then(|rooms| rooms.iter_mut().find(|room| like(&room.shape)));
         let turn = room.and_then(|room| room.serve(lease));
@@ -227,9 +238,8 @@ impl Rooms {
     }
 
     /// Leaves. What a driver has reached goes to the next one, what was given and not taken to the next in the queue.
-    pub(crate) fn leave(&self, seat: &Seat, drove: bool, standing: Option<Box<Standing>>) {
-        let gone = Inbox { stage: Stage::Left, ..Inbox::default() };
-        let old = std::mem::replace(&mut *seat.slot.inbox(), gone);
+    pub(crate) fn leave(&self, seat: &Seat<G, S>, drove: bool, standing: Option<S>) {
+        let old = std::mem::replace(&mut *seat.slot.inbox(), Inbox::new(Stage::Left));
         let Inbox { guard, appointed, standing: inherited, stage, .. } = old;
         let mut standing = standing.or(inherited);
         {
@@ -252,28 +262,28 @@ impl Rooms {
         drop((guard, standing));
     }
 
-    pub(crate) fn tell(&self, seat: &Seat, news: News) {
+    pub(crate) fn tell(&self, seat: &Seat<G, S>, news: News) {
         // In a statement of its own, so that the old news is dropped outside the lock.
         let _old = self.inner().room(seat).map(|room| std::mem::replace(&mut room.news, news));
     }
 
-    pub(crate) fn news(&self, seat: &Seat) -> News {
+    pub(crate) fn news(&self, seat: &Seat<G, S>) -> News {
         let mut inner = self.inner();
         let Some(room) = inner.room(seat) else { return News::default() };
         News { holder: room.news.holder.clone(), outage: room.news.outage.clone() }
     }
 
-    fn count(&self, inner: &Inner) {
+    fn count(&self, inner: &Inner<G, S>) {
         self.known.store(inner.rooms.len() + inner.contended.len(), Ordering::Release);
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, Inner<G, S>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    fn room(&mut self, seat: &Seat) -> Option<&mut Room> {
+impl<G, S> Inner<G, S> {
+    fn room(&mut self, seat: &Seat<G, S>) -> Option<&mut Room<G, S>> {
         self.rooms.get_mut(&seat.name)?.iter_mut().find(|room| room.id == seat.room)
     }
 
@@ -295,7 +305,7 @@ impl Inner {
         }
     }
 
-    fn remove(&mut self, seat: &Seat) {
+    fn remove(&mut self, seat: &Seat<G, S>) {
         let Some(rooms) = self.rooms.get_mut(&seat.name) else { return };
         rooms.retain(|room| room.id != seat.room);
         if rooms.is_empty() {
@@ -304,13 +314,13 @@ impl Inner {
     }
 }
 
-impl Room {
+impl<G, S> Room<G, S> {
     fn new(id: u64, shape: Shape) -> Self {
         Self { id, shape, waiters: VecDeque::new(), live: 0, driver: None, news: News::default() }
     }
 
     /// The first who is still there.
-    fn first(&mut self) -> Option<Arc<Slot>> {
+    fn first(&mut self) -> Option<Arc<Slot<G, S>>> {
         while let Some(slot) = self.waiters.front() {
             if slot.inbox().stage != Stage::Left {
                 return Some(Arc::clone(slot));
@@ -321,15 +331,14 @@ impl Room {
     }
 
     /// Gives what `lease` makes to the first who is still there; `lease` is asked only then. Until when that may pass it on.
-    fn serve(&mut self, lease: impl FnOnce(bool) -> Option<Guard>) -> Option<BootTime> {
+    fn serve(&mut self, lease: impl FnOnce(bool) -> Option<(G, BootTime)>) -> Option<BootTime> {
         while let Some(slot) = self.first() {
             let mut inbox = slot.inbox();
             // It may have left since.
             if inbox.stage == Stage::Left {
                 continue;
             }
-            let guard = lease(slot.asks_time)?;
-            let turn = guard.turn_ends();
+            let (guard, turn) = lease(slot.asks_time)?;
             (inbox.guard, inbox.stage) = (Some(guard), Stage::Served);
             wake(inbox);
             self.waiters.pop_front();
@@ -340,7 +349,7 @@ impl Room {
     }
 
     /// Makes the last who is still there the driver. Where nobody is, `standing` stays.
-    fn appoint(&self, standing: &mut Option<Box<Standing>>) -> Option<Arc<Slot>> {
+    fn appoint(&self, standing: &mut Option<S>) -> Option<Arc<Slot<G, S>>> {
         for slot in self.waiters.iter().rev() {
             let mut inbox = slot.inbox();
             if inbox.stage == Stage::Waits {
@@ -360,14 +369,20 @@ impl Room {
     }
 }
 
-impl Slot {
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+impl<G, S> Slot<G, S> {
+    fn inbox(&self) -> MutexGuard<'_, Inbox<G, S>> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl<G, S> Inbox<G, S> {
+    const fn new(stage: Stage) -> Self {
+        Self { guard: None, appointed: false, standing: None, turn_over: false, stage, waker: None }
+    }
+}
+
 /// Wakes the task that an inbox is of, without the lock on it.
-fn wake(mut inbox: MutexGuard<'_, Inbox>) {
+fn wake<G, S>(mut inbox: MutexGuard<'_, Inbox<G, S>>) {
     let waker = inbox.waker.take();
     drop(inbox);
     if let Some(waker) = waker {
@@ -375,12 +390,18 @@ fn wake(mut inbox: MutexGuard<'_, Inbox>) {
     }
 }
 
-impl Seat {
+impl<G, S> Clone for Seat<G, S> {
+    fn clone(&self) -> Self {
+        Self { name: self.name.clone(), room: self.room, slot: Arc::clone(&self.slot) }
+    }
+}
+
+impl<G, S> Seat<G, S> {
     /// Waits to be given something.
     ///
     /// # Cancel safety
     /// Nothing that was given is lost.
-    pub(crate) async fn turn(&self) -> Turn {
+    pub(crate) async fn turn(&self) -> Turn<G, S> {
         poll_fn(|context| {
             let mut inbox = self.slot.inbox();
             if let Some(guard) = inbox.guard.take() {

@@ -1,21 +1,16 @@
 //! Where users begin: a store with the settings for its locks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::acquire::Acquire;
-use crate::book::Orphan;
-use crate::guard::ReleaseOutcome;
+use super::acquire::Acquire;
+use crate::lease::{ReleaseOutcome, Session, Terms, check_span, check_ttl};
 use crate::owner::check_label;
-use crate::room::Rooms;
-use crate::settings::{Settings, check_span, check_ttl};
-use crate::store::{AcquireReply, Grant, ReleaseReply, RenewReply, Request, Store};
-use crate::tenure::Tenure;
-use crate::watchdog::{Watchdog, gone, no_answer};
-use crate::{BootClock, BootTime, Clock, EndReason, Entry, Error, ErrorKind, Guard, Lease, Name, Share};
+use crate::store::{ReleaseReply, RenewReply, Store};
+use crate::wait::{Core, Guard, Settings};
+use crate::{BootClock, BootTime, Clock, Entry, Error, Lease, Name, Share};
 
 /// Takes locks in one store. Cheap to clone; clones share one watchdog.
 ///
@@ -30,25 +25,11 @@ use crate::{BootClock, BootTime, Clock, EndReason, Entry, Error, ErrorKind, Guar
 /// ```
 #[derive(Clone, Debug)]
 pub struct Locker {
-    pub(crate) core: Arc<Core>,
+    core: Arc<Core>,
+    terms: Terms,
+    safety_margin: Option<Duration>,
+    label: Arc<str>,
 }
-
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) watchdog: Watchdog,
-    pub(crate) rooms: Rooms,
-    pub(crate) label: Arc<str>,
-    pub(crate) ttl: Duration,
-    pub(crate) safety_margin: Option<Duration>,
-    pub(crate) drift: f64,
-    /// The store has answered once: from then on an outage is something to wait out.
-    pub(crate) answered: AtomicBool,
-}
-
-/// How long a store that never answered is tried before an acquisition gives up, whatever its wait.
-pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
 impl Locker {
     /// A locker over `store` with the defaults of [`Locker::builder`].
@@ -101,12 +82,14 @@ impl Locker {
     }
 
     fn begin(&self, name: impl AsRef<str>, share: Result<Share, Error>) -> Acquire {
-        Acquire { name: Name::new(name), settings: Settings::new(Arc::clone(&self.core), share) }
+        let (core, label, safety_margin) = (Arc::clone(&self.core), Arc::clone(&self.label), self.safety_margin);
+        let settings = Settings { safety_margin, ..Settings::new(core, share, self.terms, label) };
+        Acquire { name: Name::new(name), settings }
     }
 
     /// The store below.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.core.store
+        &self.core.session.store
     }
 
     /// Takes over a lease that another guard gave up with [`Guard::into_lease`], in this process or another.
@@ -135,12 +118,12 @@ impl Locker {
     /// # Cancel safety
     /// After a dropped future the lease may have been renewed or not; it may be called again.
     pub async fn renew(&self, lease: &Lease) -> Result<(), Error> {
-        check_ttl(&self.core, lease.ttl)?;
+        check_ttl(&self.core.session.store.features(), lease.ttl)?;
         let leases = std::slice::from_ref(lease);
-        let mut answers = self.core.limited(lease.ttl, async { Ok(self.core.store.renew(leases).await) }).await?;
+        let mut answers = self.core.session.limited(lease.ttl, async { Ok(self.core.session.store.renew(leases).await) }).await?;
         match answers.pop() {
             Some(Ok(RenewReply::Renewed)) => Ok(()),
-            Some(Ok(RenewReply::Gone)) => Err(gone().context(format_args!("{:?}", lease.name))),
+            Some(Ok(RenewReply::Gone)) => Err(Error::lost().context(format_args!("{:?}", lease.name))),
             Some(Err(error)) => Err(error),
             None => Err(Error::unavailable("the store gave no answer for the lease").maybe_applied()),
         }
@@ -166,7 +149,7 @@ impl Locker {
     /// As [`release`](Locker::release).
     pub async fn release_lingering(&self, lease: &Lease, linger: Duration) -> Result<ReleaseOutcome, Error> {
         check_span("linger", linger)?;
-        match self.core.limited(lease.ttl, self.core.store.release(lease, linger)).await? {
+        match self.core.session.limited(lease.ttl, self.core.session.store.release(lease, linger)).await? {
             ReleaseReply::Released => Ok(ReleaseOutcome::Released),
             ReleaseReply::NotHeld => Ok(ReleaseOutcome::WasLost),
         }
@@ -178,7 +161,7 @@ impl Locker {
     /// Changes nothing, dropped or not.
     pub async fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<Entry>, Error> {
         let name = Name::new(name)?;
-        let entries = self.core.looked(self.core.store.inspect(Some(&name))).await?;
+        let entries = self.core.session.looked(self.core.session.store.inspect(Some(&name))).await?;
         Ok(entries.into_iter().find(|entry| entry.name == name))
     }
 
@@ -188,20 +171,20 @@ impl Locker {
     /// Changes nothing, dropped or not.
     pub async fn list(&self) -> Result<Vec<Entry>, Error> {
         // A scan of a large store takes as long as it takes: no limit of one operation applies.
-        self.core.store.inspect(None).await
+        self.core.session.store.inspect(None).await
     }
 
     /// Gives up everything that this locker holds and says how each release went.
     ///
-    /// The guards that are left learn it: they are lost, by [`EndReason::Released`](EndReason::Released).
+    /// The guards that are left learn it: they are lost, by [`EndReason::Released`](crate::EndReason::Released).
     ///
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
     pub async fn release_all(&self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
-        let all = self.core.watchdog.give_up_all();
+        let all = self.core.session.watchdog.give_up_all();
         let given_up = all.into_iter().filter(|tenure| tenure.give_up());
         let releases = given_up.map(|tenure| {
-            let (name, release) = (tenure.name.clone(), self.core.release(tenure));
+            let (name, release) = (tenure.name.clone(), self.core.session.release(tenure));
             async { (name, release.await) }
         });
         join_all(releases).await
@@ -214,107 +197,7 @@ impl Locker {
     /// # Cancel safety
     /// A dropped future only stops waiting: the releases go on.
     pub async fn flush_releases(&self) {
-        self.core.watchdog.cleared().await;
-    }
-}
-
-impl Core {
-    /// The time one call may take for a lease of `ttl`.
-    pub(crate) fn operation_timeout(&self, ttl: Duration) -> Duration {
-        self.store.features().limit(ttl)
-    }
-
-    /// Runs one call to the store within the operation timeout, and notes that the store has answered.
-    pub(crate) async fn limited<T>(&self, ttl: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let limit = self.operation_timeout(ttl);
-        let answer = tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(no_answer(limit)));
-        if !matches!(&answer, Err(error) if error.kind() == ErrorKind::Unreachable) {
-            self.answered.store(true, Ordering::Relaxed);
-        }
-        answer
-    }
-
-    /// Releases a tenure that has left the watchdog's book.
-    ///
-    /// # Cancel safety
-    /// A dropped future, also one that was never polled, and an outcome that stays unknown leave the release to the background.
-    pub(crate) fn release(&self, tenure: Arc<Tenure>) -> impl Future<Output = Result<ReleaseOutcome, Error>> + Send {
-        let releasing = Releasing { core: self, tenure, settled: false };
-        releasing.run()
-    }
-
-    /// Has the watchdog release a tenure in the background.
-    pub(crate) fn clear(&self, tenure: &Tenure) {
-        let (now, lease) = (self.clock.now(), tenure.lease());
-        if !tenure.may_be_anothers(now, self.operation_timeout(lease.ttl)) {
-            let (lingers_until, until) = (now + tenure.linger(now), self.forgotten_at(tenure));
-            self.watchdog.clear(Orphan { lease, lingers_until, until, late: tenure.late, once: !tenure.minted });
-        }
-    }
-
-    /// When the store has forgotten the lease even if a renewal sent just now is executed last of all.
-    fn forgotten_at(&self, tenure: &Tenure) -> BootTime {
-        tenure.store_until().max(self.clock.now() + tenure.lease().ttl)
-    }
-
-    /// Runs one look at the store, which hangs on no lease.
-    pub(crate) async fn looked<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.limited(Duration::MAX, call).await
-    }
-
-    /// One attempt at the store.
-    pub(crate) async fn attempt(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.limited(request.ttl, self.store.acquire(request)).await
-    }
-
-    /// One attempt at several names.
-    pub(crate) async fn attempt_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        let ttl = requests.iter().map(|request| request.ttl).min().unwrap_or_default();
-        self.limited(ttl, self.store.acquire_all(requests)).await
-    }
-}
-
-/// A release on its way. Dropped before it is settled, it goes to the background.
-struct Releasing<'a> {
-    core: &'a Core,
-    tenure: Arc<Tenure>,
-    settled: bool,
-}
-
-impl Releasing<'_> {
-    async fn run(mut self) -> Result<ReleaseOutcome, Error> {
-        let (core, tenure) = (self.core, &*self.tenure);
-        let lease = tenure.lease();
-        let lost = matches!(tenure.loss(core.clock.now()), Some(loss) if loss != EndReason::Released);
-        if tenure.may_be_anothers(core.clock.now(), core.operation_timeout(lease.ttl)) {
-            self.settled = true;
-            return Ok(ReleaseOutcome::WasLost);
-        }
-        // A value that was given may be another's once this has run unheard: it is not sent again.
-        self.settled = !tenure.minted;
-        let linger = tenure.linger(core.clock.now());
-        let answer = core.limited(lease.ttl, core.store.release(&lease, linger)).await;
-        self.settled |= match &answer {
-            // An acquire of this token may still run, and nobody would know of it.
-            Ok(_) => !(tenure.late && core.store.features().late_commands),
-            Err(error) => !error.is_transient(),
-        };
-        match answer {
-            Ok(ReleaseReply::Released) if !lost => Ok(ReleaseOutcome::Released),
-            Ok(_) => Ok(ReleaseOutcome::WasLost),
-            Err(error) if error.is_transient() => {
-                Ok(ReleaseOutcome::Unknown { until: core.forgotten_at(tenure).since(core.clock.now()), error })
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl Drop for Releasing<'_> {
-    fn drop(&mut self) {
-        if !self.settled {
-            self.core.clear(&self.tenure);
-        }
+        self.core.session.watchdog.cleared().await;
     }
 }
 
@@ -380,10 +263,9 @@ impl LockerBuilder {
     }
 
     fn build_unchecked(self) -> Locker {
-        let Self { store, clock, label, ttl, safety_margin: guard, drift } = self;
-        let watchdog = Watchdog::new(Arc::clone(&store), Arc::clone(&clock));
-        let (rooms, label, answered) = (Rooms::default(), label.into(), AtomicBool::new(false));
-        Locker { core: Arc::new(Core { store, clock, watchdog, rooms, label, ttl, safety_margin: guard, drift, answered }) }
+        let Self { store, clock, label, ttl, safety_margin, drift } = self;
+        let core = Arc::new(Core::new(Session::new(store, clock)));
+        Locker { core, terms: Terms::new(ttl, drift), safety_margin, label: label.into() }
     }
 }
 

@@ -1,6 +1,5 @@
-//! The holder's side of a tenure.
+//! The holder's side of a lease.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,57 +8,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::book::Id;
-use crate::locker::Core;
-use crate::room::Shape;
+use crate::lease::{EndReason, Kept, ReleaseOutcome, State, Terms};
 use crate::store::{AcquireReply, Enqueue, Request};
-use crate::tenure::{EndReason, Kept, State, Tenure};
-use crate::watchdog::gone;
-use crate::{BootTime, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
-
-/// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
-///
-/// It renews itself until it is released, dropped or lost. Loss is told by this machine's boot-time clock before the lease ends
-/// at the store, without waiting for anyone's answer.
-///
-/// Dropping it gives the name up in the background: it never blocks and never panics, inside or outside a runtime. Where the
-/// runtime is gone as well nobody is left to send the release, and the name is free when its ttl has passed.
-///
-/// Where another task of this process waits for the like of it, it gets the lease at once, with the next fence and without the
-/// store; that goes on for 10 ms or 1,023 hand-overs after the store's grant, and then those who wait at the store are served.
-#[must_use = "a guard that is dropped at once gives the lock up at once"]
-pub struct Guard {
-    core: Arc<Core>,
-    tenure: Arc<Tenure>,
-    id: Id,
-    /// How many others stood for the tenure when this one left.
-    others: Option<usize>,
-}
-
-/// How a release went.
-#[derive(Clone, Debug)]
-pub enum ReleaseOutcome {
-    /// The name was ours and is free, or another's already (or lingers, see [`linger`](crate::Acquire::linger)).
-    Released,
-    /// So many other guards stand for the same tenure; see [`Guard::reenter`].
-    StillHeld(usize),
-    /// The tenure had ended before: somebody else may have held the name meanwhile.
-    WasLost,
-    /// No answer. The release is repeated in the background.
-    Unknown {
-        /// The name is free by itself in this long at the latest.
-        until: Duration,
-        /// Why there was no answer.
-        error: Error,
-    },
-}
+use crate::wait::Guard;
+use crate::{Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
 impl Guard {
-    pub(crate) fn new(core: Arc<Core>, tenure: Arc<Tenure>) -> Self {
-        let id = core.watchdog.hold(Arc::clone(&tenure));
-        Self { core, tenure, id, others: None }
-    }
-
     /// Another guard of the same tenure, for code that locks what its caller has locked. The name is given up with the last one.
     pub fn reenter(&self) -> Self {
         self.tenure.enter();
@@ -93,7 +47,7 @@ impl Guard {
 
     /// How long the tenure can be believed from now if no renewal is answered; zero once it is lost.
     pub fn remaining(&self) -> Duration {
-        let now = self.core.clock.now();
+        let now = self.core.session.clock.now();
         if self.tenure.loss(now).is_some() {
             return Duration::ZERO;
         }
@@ -103,17 +57,17 @@ impl Guard {
     /// How long until the lease ends at the store if no renewal is answered. Longer than [`remaining`](Guard::remaining) by
     /// the guard time, in which nobody else can hold.
     pub fn lease_remaining(&self) -> Duration {
-        self.tenure.store_until().since(self.core.clock.now())
+        self.tenure.store_until().since(self.core.session.clock.now())
     }
 
     /// Held, in jeopardy or lost, by the clock. No round trip.
     pub fn state(&self) -> State {
-        self.tenure.state(self.core.clock.now())
+        self.tenure.state(self.core.session.clock.now())
     }
 
     /// Why the tenure ended; `None` while it stands.
     pub fn end_reason(&self) -> Option<EndReason> {
-        self.tenure.loss(self.core.clock.now())
+        self.tenure.loss(self.core.session.clock.now())
     }
 
     /// Asks the store whether the tenure stands. One round trip.
@@ -125,21 +79,21 @@ impl Guard {
     /// # Cancel safety
     /// Nothing has changed when the future is dropped.
     pub async fn verify(&self) -> Result<(), Error> {
-        self.core.watchdog.tend();
+        self.core.session.watchdog.tend();
         self.check()?;
-        let entries = self.core.looked(self.core.store.inspect(Some(self.name()))).await?;
+        let entries = self.core.session.looked(self.core.session.store.inspect(Some(self.name()))).await?;
         // What the guard claims only shrinks, so what it claims now was the store's when it answered.
         let claimed = self.share();
         let ours = |holder: &Holder| holder.owner == *self.token() && holder.share.weight() >= claimed.weight();
         if !entries.iter().flat_map(|entry| &entry.holders).any(ours) {
-            self.core.watchdog.lose(self.id, EndReason::Gone);
+            self.core.session.watchdog.lose(self.id, EndReason::Gone);
         }
         self.check()
     }
 
     /// Resolves when the tenure ends, with the reason. It stays useful after the guard is gone.
     pub fn lost(&self) -> impl Future<Output = EndReason> + Send + use<> {
-        let (tenure, clock) = (Arc::clone(&self.tenure), Arc::clone(&self.core.clock));
+        let (tenure, clock) = (Arc::clone(&self.tenure), Arc::clone(&self.core.session.clock));
         async move { tenure.over(&*clock).await }
     }
 
@@ -160,8 +114,8 @@ impl Guard {
     /// # Cancel safety
     /// `work` is dropped with the future, and the guard goes on.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        self.core.watchdog.tend();
-        run_until(self.tenure.over(&*self.core.clock), || self.check(), work).await
+        self.core.session.watchdog.tend();
+        run_until(self.tenure.over(&*self.core.session.clock), || self.check(), work).await
     }
 
     /// Renews now, for `ttl` from now on. A shorter ttl counts from the next renewals: no renewal shortens a lease.
@@ -174,9 +128,8 @@ impl Guard {
     /// The renewal is sent and counted even if the future is dropped, unless another extend takes its place before it is sent.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         self.check()?;
-        let terms = crate::tenure::Terms { ttl, ..self.tenure.terms };
-        crate::settings::check_terms(&self.core, &terms)?;
-        self.core.watchdog.extend(self.id, ttl).await
+        Terms { ttl, ..self.tenure.terms }.check(&self.core.session.store.features())?;
+        self.core.session.watchdog.extend(self.id, ttl).await
     }
 
     /// Keeps a smaller share of what it holds: a writer becomes a reader ([`Share::READ`]), a holder of permits gives some back.
@@ -210,14 +163,14 @@ impl Guard {
         let request = Request::new(name.clone(), self.token().clone(), share, ttl).with_enqueue(Enqueue::Heartbeat);
         // Before anything is sent: the store may shrink the share, and nobody may be left to hear of it.
         self.tenure.shrink(share);
-        match self.core.attempt(&request).await? {
+        match self.core.session.attempt(&request).await? {
             AcquireReply::Granted(grant) => {
                 self.tenure.set_fence(grant.fence);
                 self.tenure.shrunk(share);
                 self.check()
             }
             AcquireReply::Busy(_) => {
-                self.core.watchdog.lose(self.id, EndReason::Gone);
+                self.core.session.watchdog.lose(self.id, EndReason::Gone);
                 Err(self.lost_error())
             }
             AcquireReply::Refused { why, .. } => Err(Error::unavailable(why)),
@@ -236,8 +189,8 @@ impl Guard {
             0 if !self.tenure.give_up() => Ok(ReleaseOutcome::WasLost),
             0 if self.hand_on() => Ok(ReleaseOutcome::Released),
             0 => {
-                self.core.watchdog.forget(self.id);
-                self.core.release(Arc::clone(&self.tenure)).await
+                self.core.session.watchdog.forget(self.id);
+                self.core.session.release(Arc::clone(&self.tenure)).await
             }
             others => Ok(ReleaseOutcome::StillHeld(others)),
         }
@@ -247,7 +200,7 @@ impl Guard {
     /// ttl. Nobody renews it meanwhile. Other guards of the tenure are lost.
     #[must_use = "the lease is all that can renew or release the name from now on"]
     pub fn into_lease(self) -> Lease {
-        self.core.watchdog.forget(self.id);
+        self.core.session.watchdog.forget(self.id);
         self.tenure.give_up();
         self.tenure.end(EndReason::Released);
         self.tenure.lease()
@@ -262,42 +215,8 @@ impl Guard {
     pub(crate) fn begin(&self, max_hold: Option<Duration>) {
         self.tenure.set_idle(false);
         if let Some(max) = max_hold {
-            self.core.watchdog.end_at(self.id, self.core.clock.now() + max);
+            self.core.session.watchdog.end_at(self.id, self.core.session.clock.now() + max);
         }
-    }
-
-    /// Whether it is lost in time to stop work as was asked for.
-    pub(crate) fn leaves_time(&self) -> bool {
-        self.tenure.leaves_time()
-    }
-
-    /// Until when it may be given to the next task of this process.
-    pub(crate) fn turn_ends(&self) -> BootTime {
-        self.tenure.turn_ends()
-    }
-
-    /// Stands for the tenure no longer; how many others do.
-    fn leave(&mut self) -> usize {
-        *self.others.get_or_insert_with(|| self.tenure.leave())
-    }
-
-    /// Gives the lease to a task of this process that waits for the like of it.
-    fn hand_on(&self) -> bool {
-        let Core { store, rooms, watchdog, .. } = &*self.core;
-        if rooms.are_empty() {
-            return false;
-        }
-        let (share, terms, label) = (self.share(), &self.tenure.terms, &self.tenure.label);
-        let like =
-            |shape: &Shape| shape.share == share && shape.terms == *terms && shape.label == *label && shape.token.is_none();
-        let next = |asks_time: bool| {
-            if !store.features().cohort || (asks_time && !self.tenure.leaves_time()) {
-                return None;
-            }
-            let tenure = watchdog.pass_on(self.id)?;
-            Some(Self { core: Arc::clone(&self.core), tenure, id: self.id, others: None })
-        };
-        rooms.pass(self.name(), like, next)
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -308,7 +227,7 @@ impl Guard {
         let name = self.name();
         match self.end_reason() {
             Some(loss) => Error::new(ErrorKind::Lost, format!("{name:?} was lost: {loss}")),
-            None => gone().context(format_args!("{name:?}")),
+            None => Error::lost().context(format_args!("{name:?}")),
         }
     }
 }
@@ -326,32 +245,9 @@ pub(crate) async fn run_until<T, L>(
             return Poll::Ready(Err(lost));
         }
         if over {
-            return Poll::Ready(Err(gone()));
+            return Poll::Ready(Err(Error::lost()));
         }
         work.as_mut().poll(context).map(|done| stands().map(|()| done))
     })
     .await
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if self.leave() > 0 {
-            return;
-        }
-        if self.tenure.give_up() && !self.hand_on() {
-            self.core.watchdog.forget(self.id);
-            self.core.clear(&self.tenure);
-        }
-        self.tenure.end(EndReason::Released);
-    }
-}
-
-impl fmt::Debug for Guard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard")
-            .field("name", self.name())
-            .field("fence", &self.fence())
-            .field("state", &self.state())
-            .finish_non_exhaustive()
-    }
 }

@@ -10,21 +10,21 @@ use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::claim::{Asks, Claim};
-use super::clock::Jumpy;
+use super::clock::SkewedClock;
 use super::probe::Probes;
 use super::{ByHand, ClaimOrder, Order, Said, load};
 use crate::history::{What, nanos};
 use crate::{Counter, lines};
 
-pub(super) struct Far {
+pub(super) struct Process {
     pub(super) locks: Locker,
     pub(super) probes: Probes,
-    clock: Jumpy,
+    clock: SkewedClock,
     claims: HashMap<u32, UnboundedSender<ClaimOrder>>,
 }
 
-impl Far {
-    pub(super) fn new(locks: Locker, probes: Probes, clock: Jumpy) -> Self {
+impl Process {
+    pub(super) fn new(locks: Locker, probes: Probes, clock: SkewedClock) -> Self {
         Self { locks, probes, clock, claims: HashMap::new() }
     }
 

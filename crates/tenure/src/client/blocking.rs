@@ -11,9 +11,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::guard::ReleaseOutcome;
-use crate::settings::settings;
-use crate::{EndReason, Entry, Error, Fence, Lease, Name, Owner, Share, State};
+use super::acquire::settings;
+use crate::{EndReason, Entry, Error, Fence, Lease, Name, Owner, ReleaseOutcome, Share, State};
 
 /// Takes locks in one store, blocking the calling thread.
 ///

@@ -1,4 +1,4 @@
-//! The lab and the benchmarks in every dialect, with nothing but the URL to say which.
+//! The lab and the benchmarks in every scheme, which the URL alone names.
 
 use serde_json::Value;
 use tenure_testkit::RedisServer;
@@ -6,7 +6,7 @@ use tenure_testkit::RedisServer;
 use crate::common::{Ended, Place};
 
 /// The parameters of the URL, and whether there are fences, shares and queues.
-const DIALECTS: [(&str, bool); 9] = [
+const SCHEMES: [(&str, bool); 9] = [
     ("scheme=set-nx", false),
     ("scheme=set-nx&profile=pottery&prefix=app:", false),
     ("scheme=setnx-expire", false),
@@ -25,10 +25,10 @@ fn bench(server: &RedisServer, parameters: &str, args: &[&str]) -> Ended {
 
 const CASES: [&str; 6] = ["waiters", "cycle", "handover", "local-handover", "renew", "readers"];
 
-/// What a dialect cannot do is left out, and said; what it can is measured and leaves nothing behind.
+/// A case that a scheme cannot do is left out, and the output says so. Other cases leave nothing behind.
 #[test]
 fn what_can_be_measured_is() {
-    for (parameters, fences) in DIALECTS {
+    for (parameters, fences) in SCHEMES {
         let server = RedisServer::start();
         let all = bench(&server, parameters, &["all", "--tasks", "4", "--seconds", "0.4", "-o", "json"]);
         assert_eq!(all.code, 0, "{parameters}: {all:?}");
@@ -46,7 +46,7 @@ fn what_can_be_measured_is() {
     assert!(alone.err.contains("use a mutex"), "{}", alone.err);
 }
 
-/// The rows are those of the dialect, and nothing is done to the store that was named.
+/// The rows are those of the scheme, and nothing is done to the store that was named.
 #[test]
 fn the_lab_takes_the_dialect_from_the_url() {
     let place = Place::new();

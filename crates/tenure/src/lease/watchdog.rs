@@ -18,9 +18,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tracing::{debug, warn};
 
-use crate::book::{Book, Extension, Id, Orphan, Sent};
+use super::table::{After, Book, Extension, Id, Orphan, Sent};
+use super::validity::{EndReason, Tenure};
+use crate::store::call::{backoff, within};
 use crate::store::{ReleaseReply, RenewReply, Store, operation_timeout};
-use crate::tenure::{EndReason, Tenure};
 use crate::{BootTime, Clock, Error, ErrorKind, Lease};
 
 /// How late the task may be before its runtime is taken to be undriven.
@@ -122,7 +123,7 @@ impl Watchdog {
             Err(_) if self.0.book().holds(id) => {
                 Err(Error::unavailable("the runtime that was extending the lease has ended").maybe_applied())
             }
-            Err(_) => Err(gone()),
+            Err(_) => Err(Error::lost()),
         }
     }
 
@@ -196,9 +197,9 @@ impl Shared {
     async fn renew(self: Arc<Self>, limit: Duration, batch: Vec<Sent>) -> Done {
         let leases: Vec<Lease> = batch.iter().map(|sent| sent.lease.clone()).collect();
         let sent_at = self.clock.now();
-        let answers = match tokio::time::timeout(limit, self.store.renew(&leases)).await {
+        let answers = match within(limit, async { Ok(self.store.renew(&leases).await) }).await {
             Ok(answers) => answers,
-            Err(_) => leases.iter().map(|_| Err(no_answer(limit))).collect(),
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
         };
         Done::Renewed { sent_at, batch, answers }
     }
@@ -210,8 +211,7 @@ impl Shared {
         loop {
             let sent_at = self.clock.now();
             let linger = lingers_until.since(sent_at);
-            let answer = tokio::time::timeout(limit, self.store.release(&lease, linger)).await;
-            match answer.unwrap_or_else(|_| Err(no_answer(limit))) {
+            match within(limit, self.store.release(&lease, linger)).await {
                 Ok(ReleaseReply::Released | ReleaseReply::NotHeld) if !(late && self.store.features().late_commands) => break,
                 Ok(_) => {}
                 // A full disk may have room again before the ttl has passed; a refusal stays one.
@@ -242,7 +242,7 @@ impl Shared {
                     let mut book = self.book();
                     batch.into_iter().zip(answers).map(|(sent, answer)| book.renewed(sent, sent_at, answer, now)).collect()
                 };
-                after.into_iter().for_each(crate::book::After::tell);
+                after.into_iter().for_each(After::tell);
             }
             Done::Cleared(id) => {
                 let mut book = self.book();
@@ -255,21 +255,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// A pause between tries that may take `limit` each, long enough not to burden a store in trouble, with jitter so that clients do
-/// not march in step.
-pub(crate) fn backoff(limit: Duration) -> Duration {
-    let base = (limit / 4).clamp(Duration::from_millis(5), Duration::from_millis(250));
-    base.mul_f64(0.75 + fastrand::f64() / 2.0)
-}
-
-pub(crate) fn no_answer(limit: Duration) -> Error {
-    Error::unreachable(format!("the store did not answer within {limit:?}")).maybe_applied()
-}
-
-pub(crate) fn gone() -> Error {
-    Error::new(ErrorKind::Lost, "the lock is not held any more")
 }
 
 /// The task's presence in the book. When the task ends in whatever way, the next user starts another.
@@ -374,22 +359,5 @@ async fn ring(alarm: &mut Option<(BootTime, BoxFuture<'static, ()>)>) {
     match alarm {
         Some((_, sleep)) => sleep.await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pause_between_tries_is_measured_and_out_of_step() {
-        let secs = Duration::from_secs_f64;
-        // A quarter of the operation timeout, within bounds.
-        for (limit, base) in [(secs(0.01), 0.005), (secs(0.2), 0.05), (secs(0.5), 0.125), (secs(10.0), 0.25)] {
-            let pauses: Vec<Duration> = (0..200).map(|_| backoff(limit)).collect();
-            let (least, most) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
-            assert!(*least >= secs(base * 0.75) && *most <= secs(base * 1.25), "{limit:?}: {least:?} to {most:?}");
-            assert!(most.saturating_sub(*least) > secs(base * 0.2), "{limit:?}: clients march in step");
-        }
     }
 }

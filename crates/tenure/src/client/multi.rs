@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
-use crate::acquire::unless_busy;
-use crate::attempt::Attempt;
-use crate::guard::{ReleaseOutcome, run_until};
-use crate::room::Shape;
-use crate::settings::{Settings, settings};
-use crate::wait::Wait;
-use crate::{Acquire, BootTime, EndReason, Error, ErrorKind, Fence, Guard, Name, State};
+use super::acquire::{Acquire, settings, unless_busy};
+use super::guard::run_until;
+use crate::lease::{EndReason, ReleaseOutcome, State};
+use crate::wait::{Attempt, Guard, Settings, Shape, Wait};
+use crate::{BootTime, Error, ErrorKind, Fence, Name};
 
 /// An acquisition of several names, all or nothing; see [`Acquire::and`].
 ///
@@ -107,11 +105,11 @@ impl AcquireAll {
         self.check()?;
         let (settings, names) = (&self.settings, Vec::from_iter(self.names?));
         let core = &settings.core;
-        core.watchdog.tend();
+        core.session.watchdog.tend();
         let mut shape = settings.shape()?;
         // The longest hold of several counts from when all are held.
         let max_hold = if names.len() > 1 { shape.terms.max_hold.take() } else { None };
-        let taking = Taking { settings, shape, names, started: core.clock.now() };
+        let taking = Taking { settings, shape, names, started: core.session.clock.now() };
         let guards = match taking.at_once().await? {
             Some(guards) => guards,
             None => taking.in_order().await?,
@@ -140,9 +138,9 @@ impl Taking<'_> {
         if names.len() < 2 || names.iter().any(|name| core.rooms.is_contended(name, self.started)) {
             return Ok(None);
         }
-        let attempts = names.iter().map(|name| Attempt::first(settings, name, shape));
+        let attempts = names.iter().map(|name| settings.attempt(name, shape));
         let mut attempts = attempts.collect::<Result<Vec<_>, _>>()?;
-        let sent_at = core.clock.now();
+        let sent_at = core.session.clock.now();
         let grants = match Attempt::send_all(&mut attempts).await {
             Ok(Some(grants)) => grants,
             // With no time left, what an unheard try may have taken would be met as another's.
@@ -154,6 +152,7 @@ impl Taking<'_> {
             .iter_mut()
             .zip(grants)
             .filter_map(|(attempt, grant)| attempt.won(shape.terms, &shape.label, sent_at, &grant))
+            .map(|held| Guard::new(core, held))
             .collect();
         guards.iter().for_each(Guard::keep_idle);
         if guards.len() < names.len() {
@@ -165,7 +164,7 @@ impl Taking<'_> {
 
     /// The time to wait has passed.
     fn is_over(&self) -> bool {
-        let waited = self.settings.core.clock.now().since(self.started);
+        let waited = self.settings.core.session.clock.now().since(self.started);
         self.settings.wait.is_some_and(|wait| waited >= wait)
     }
 
@@ -209,7 +208,7 @@ impl Taking<'_> {
 
     /// Resolves when one of `held` has ended. Until then they are kept, whether or not they renew themselves.
     async fn ended(&self, held: &[Guard]) {
-        let clock = &self.settings.core.clock;
+        let clock = &self.settings.core.session.clock;
         let mut lost = pin!(first_lost(held));
         loop {
             tokio::select! {

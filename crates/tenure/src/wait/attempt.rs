@@ -3,19 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::book::Orphan;
-use crate::locker::Core;
-use crate::room::Shape;
-use crate::settings::Settings;
+use super::queue::Shape;
+use crate::lease::{Orphan, Session, Tenure, Terms};
 use crate::store::{AcquireReply, Enqueue, Grant, Request};
-use crate::tenure::{Tenure, Terms};
-use crate::wait::LONGEST_PLACE;
-use crate::{BootTime, Error, Fence, Guard, Name};
+use crate::{BootTime, Error, Fence, Name, Owner};
+
+/// After this long nothing is left of a place, though it was served at its very end.
+const LONGEST_PLACE: Duration = Duration::from_secs(4);
 
 /// One owner token on its way to the store. What it may have left there is cleared up when it is dropped unfinished.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    core: Arc<Core>,
+    session: Arc<Session>,
     pub(crate) request: Request,
     /// The token may be in place at the store, or have a place in its queue, or may still get there.
     dirty: bool,
@@ -24,21 +23,21 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    pub(crate) fn new(core: &Arc<Core>, request: Request) -> Self {
-        Self { core: Arc::clone(core), request, dirty: false, unheard: false }
+    pub(crate) fn new(session: &Arc<Session>, request: Request) -> Self {
+        Self { session: Arc::clone(session), request, dirty: false, unheard: false }
     }
 
-    /// Of a token that was never sent, as a try that leaves no place.
-    pub(crate) fn first(settings: &Settings, name: &Name, shape: &Shape) -> Result<Self, Error> {
+    /// A try that leaves no place.
+    pub(super) fn first(session: &Arc<Session>, name: Name, owner: Owner, shape: &Shape) -> Self {
         // The first lease covers the shortest hold even if the holder crashes at once.
         let ttl = shape.terms.ttl.max(shape.terms.min_hold);
-        let request = Request::new(name.clone(), settings.owner()?, shape.share, ttl);
-        Ok(Self::new(&settings.core, request.with_generated(shape.token.is_none())))
+        let request = Request::new(name, owner, shape.share, ttl).with_generated(shape.token.is_none());
+        Self::new(session, request)
     }
 
     pub(crate) async fn send(&mut self) -> Result<AcquireReply, Error> {
         let before = self.leaves();
-        let answer = self.core.attempt(&self.request).await;
+        let answer = self.session.attempt(&self.request).await;
         let there = answer.as_ref().map(|answer| match answer {
             AcquireReply::Granted(_) => true,
             AcquireReply::Busy(busy) => busy.position.is_some(),
@@ -51,9 +50,10 @@ impl Attempt {
     /// Sends all at once. None is granted unless all are.
     pub(crate) async fn send_all(attempts: &mut [Self]) -> Result<Option<Vec<Grant>>, Error> {
         let Some(first) = attempts.first() else { return Ok(Some(Vec::new())) };
-        let (core, requests) = (Arc::clone(&first.core), attempts.iter().map(|one| one.request.clone()).collect::<Vec<_>>());
+        let (session, requests) =
+            (Arc::clone(&first.session), attempts.iter().map(|one| one.request.clone()).collect::<Vec<_>>());
         let before: Vec<_> = attempts.iter_mut().map(Self::leaves).collect();
-        let answer = core.attempt_all(&requests).await;
+        let answer = session.attempt_all(&requests).await;
         for (attempt, before) in attempts.iter_mut().zip(before) {
             attempt.heard(before, answer.as_ref().map(Option::is_some));
         }
@@ -70,18 +70,18 @@ impl Attempt {
         self.unheard = was_unheard || matches!(there, Err(error) if error.may_have_been_applied());
         self.dirty = match there {
             // That it is not is said of now: an unheard try may still come.
-            Ok(there) => there || (self.unheard && self.core.store.features().late_commands),
+            Ok(there) => there || (self.unheard && self.session.store.features().late_commands),
             Err(error) => was_dirty || error.may_have_been_applied(),
         };
     }
 
-    /// The guard of a grant; `None` where it came too late to be believed.
-    pub(crate) fn won(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<Guard> {
+    /// The lease of a grant; `None` where it came too late to be believed.
+    pub(crate) fn won(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<Tenure> {
         let lease = self.request.lease().with_ttl(terms.ttl.min(grant.ttl)).with_fence(grant.fence);
         self.believed(Tenure::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
     }
 
-    /// The guard of a name that was handed to this token for `claim`, after the store had executed what was sent at `heard`.
+    /// The lease of a name that was handed to this token for `claim`, after the store had executed what was sent at `heard`.
     pub(crate) fn handed(
         &mut self,
         terms: Terms,
@@ -89,18 +89,18 @@ impl Attempt {
         heard: BootTime,
         fence: Fence,
         claim: Duration,
-    ) -> Option<Guard> {
+    ) -> Option<Tenure> {
         let lease = self.request.lease().with_ttl(terms.ttl).with_fence(fence);
-        self.believed(Tenure::handed(lease, terms, Arc::clone(label), heard, claim, self.core.clock.now()))
+        self.believed(Tenure::handed(lease, terms, Arc::clone(label), heard, claim, self.session.clock.now()))
     }
 
-    fn believed(&mut self, mut tenure: Tenure) -> Option<Guard> {
+    fn believed(&mut self, mut tenure: Tenure) -> Option<Tenure> {
         (tenure.minted, tenure.late) = (self.request.generated, self.unheard);
-        if tenure.loss(self.core.clock.now()).is_some() {
+        if tenure.loss(self.session.clock.now()).is_some() {
             return None;
         }
         self.dirty = false;
-        Some(Guard::new(Arc::clone(&self.core), Arc::new(tenure)))
+        Some(tenure)
     }
 }
 
@@ -108,12 +108,12 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         // A given value may be another's claim: only what carries our own random bits is ours to clear up.
         if self.dirty && self.request.generated {
-            let now = self.core.clock.now();
+            let now = self.session.clock.now();
             // A place that is made late may be served at its very end.
             let place = if self.request.enqueue == Enqueue::No { Duration::ZERO } else { LONGEST_PLACE };
             let until = now + self.request.ttl.max(place);
             let lease = self.request.lease();
-            self.core.watchdog.clear(Orphan { lease, lingers_until: now, until, late: self.unheard, once: false });
+            self.session.watchdog.clear(Orphan { lease, lingers_until: now, until, late: self.unheard, once: false });
         }
     }
 }

@@ -1,0 +1,15 @@
+//! Leases that this process holds: how long each is valid, and the watchdog that renews them.
+
+mod release;
+mod session;
+mod table;
+mod terms;
+mod validity;
+mod watchdog;
+
+pub use self::release::ReleaseOutcome;
+pub(crate) use self::session::Session;
+pub(crate) use self::table::{Id, Orphan};
+pub(crate) use self::terms::{Terms, check_span, check_ttl};
+pub use self::validity::{EndReason, State};
+pub(crate) use self::validity::{Kept, Tenure};

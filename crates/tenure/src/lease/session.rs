@@ -1,0 +1,60 @@
+//! A store as this process uses it: with a clock, and with the watchdog of what is held there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::watchdog::Watchdog;
+use crate::store::call::within;
+use crate::store::{AcquireReply, Grant, Request, Store};
+use crate::{Clock, Error, ErrorKind};
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) watchdog: Watchdog,
+    /// The store has answered once: from then on an outage is something to wait out.
+    answered: AtomicBool,
+}
+
+impl Session {
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
+        let watchdog = Watchdog::new(Arc::clone(&store), Arc::clone(&clock));
+        Self { store, clock, watchdog, answered: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// The time one call may take for a lease of `ttl`.
+    pub(crate) fn operation_timeout(&self, ttl: Duration) -> Duration {
+        self.store.features().limit(ttl)
+    }
+
+    /// Runs one call to the store within the operation timeout, and notes that the store has answered.
+    pub(crate) async fn limited<T>(&self, ttl: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let answer = within(self.operation_timeout(ttl), call).await;
+        if !matches!(&answer, Err(error) if error.kind() == ErrorKind::Unreachable) {
+            self.answered.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// Runs one look at the store, which hangs on no lease.
+    pub(crate) async fn looked<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.limited(Duration::MAX, call).await
+    }
+
+    /// One attempt at the store.
+    pub(crate) async fn attempt(&self, request: &Request) -> Result<AcquireReply, Error> {
+        self.limited(request.ttl, self.store.acquire(request)).await
+    }
+
+    /// One attempt at several names.
+    pub(crate) async fn attempt_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        let ttl = requests.iter().map(|request| request.ttl).min().unwrap_or_default();
+        self.limited(ttl, self.store.acquire_all(requests)).await
+    }
+}

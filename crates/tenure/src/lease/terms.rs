@@ -1,0 +1,101 @@
+//! Terms of a lease: how long it is asked for, and how much of that its holder may believe.
+
+use std::time::Duration;
+
+use crate::store::Features;
+use crate::{Error, format_duration};
+
+/// How long a lease is asked for and believed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Duration,
+    /// The part of every second by which clocks may run apart.
+    pub(crate) drift: f64,
+    /// Time to stop work between the end of belief and the end of the lease.
+    pub(crate) safety_margin: Duration,
+    pub(crate) renews: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Duration,
+    /// For how long the name stays taken by nobody after its release.
+    pub(crate) linger: Duration,
+}
+
+impl Terms {
+    /// Terms of a lease that is renewed for as long as its holder keeps it.
+    pub(crate) const fn new(ttl: Duration, drift: f64) -> Self {
+        let (safety_margin, min_hold, linger) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        Self { ttl, drift, safety_margin, renews: true, max_hold: None, min_hold, linger }
+    }
+
+    /// Clocks are read in whole milliseconds at either end.
+    const GRAIN: Duration = Duration::from_millis(2);
+
+    /// For how long after the request was *sent* a lease of `ttl` certainly stands, if nobody breaks it.
+    pub(super) fn certain(&self, ttl: Duration) -> Duration {
+        ttl.saturating_sub(ttl.mul_f64(self.drift)).saturating_sub(Self::GRAIN)
+    }
+
+    /// The terms of a lease that was only handed over for `claim`, and not renewed yet.
+    pub(crate) fn claimed(self, claim: Duration) -> Self {
+        Self { safety_margin: claim / 10, ..self }
+    }
+
+    /// For how long after the request was *sent* a lease of `ttl` may be believed.
+    pub(crate) fn belief(&self, ttl: Duration) -> Duration {
+        self.certain(ttl).saturating_sub(self.safety_margin)
+    }
+
+    /// Refuses settings under which no lease could be kept.
+    pub(crate) fn check(&self, features: &Features) -> Result<(), Error> {
+        let Self { ttl, safety_margin: guard, min_hold, .. } = *self;
+        check_ttl(features, ttl)?;
+        check_span("shortest hold", min_hold)?;
+        check_span("linger", self.linger)?;
+        // A renewal must have had time to fail once before work has to stop.
+        let timeout = features.limit(ttl);
+        let needed = if self.renews { ttl / 3 + timeout } else { timeout };
+        let belief = self.belief(ttl);
+        if belief <= needed {
+            let [ttl, belief, guard, timeout, needed] = [ttl, belief, guard, timeout, needed].map(format_duration);
+            let what = format!(
+                "a ttl of {ttl} is too short: it is valid for {belief} (less clock drift and {guard} to stop work), \
+                 and a renewal with its timeout of {timeout} needs {needed}"
+            );
+            return Err(Error::invalid(what).with_hint("use a longer ttl, a shorter operation timeout or less time to stop work"));
+        }
+        match self.max_hold {
+            Some(max) if max.is_zero() => {
+                Err(Error::invalid("a longest hold of zero allows no work").with_hint("leave max-hold out or raise it"))
+            }
+            Some(max) if max < min_hold => {
+                let [max, min] = [max, min_hold].map(format_duration);
+                let what = format!("the longest hold of {max} is shorter than the shortest of {min}");
+                Err(Error::invalid(what).with_hint("raise max-hold or lower min-hold"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Longer spans overflow one store's arithmetic or another's.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Refuses a ttl that the store cannot keep.
+pub(crate) fn check_ttl(features: &Features, ttl: Duration) -> Result<(), Error> {
+    let min = features.min_ttl;
+    if ttl < min {
+        let [ttl, min] = [ttl, min].map(format_duration);
+        return Err(
+            Error::invalid(format!("a ttl of {ttl} is shorter than the {min} this store can keep")).with_hint("use a longer ttl")
+        );
+    }
+    check_span("ttl", ttl)
+}
+
+pub(crate) fn check_span(what: &str, span: Duration) -> Result<(), Error> {
+    if span > CENTURY {
+        let fix = "use a shorter one: renewal keeps the lock for as long as the holder lives";
+        return Err(Error::invalid(format!("a {what} of {span:?} is longer than a century")).with_hint(fix));
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! What a store keeps of a name: leases, and who waits.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::setters::setters;
+use crate::{Fence, Holder, Name, Owner, Share};
+
+/// A tenure as plain data: it can be logged, renewed in batches and handed to another process.
+///
+/// It says who may renew or release, not that the tenure still stands: only the store knows that, and a
+/// [`Guard`](crate::Guard) believes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Lease {
+    /// What is held.
+    pub name: Name,
+    /// By whom.
+    pub owner: Owner,
+    /// How much of it.
+    pub share: Share,
+    /// For how long from each renewal.
+    #[serde(rename = "ttl_ms", with = "millis")]
+    pub ttl: Duration,
+    /// The number of this tenure, where the store counts.
+    pub fence: Option<Fence>,
+}
+
+impl Lease {
+    /// A lease without a fence.
+    pub const fn new(name: Name, owner: Owner, share: Share, ttl: Duration) -> Self {
+        Self { name, owner, share, ttl, fence: None }
+    }
+}
+
+setters! { Lease:
+    with_name(name: Name),
+    with_owner(owner: Owner),
+    with_share(share: Share),
+    with_ttl(ttl: Duration),
+    with_fence(fence: impl Into<Option<Fence>>),
+}
+
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(ttl: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
+}
+
+/// What [`Store::inspect`] tells of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// What is held.
+    pub name: Name,
+    /// Those who hold it.
+    pub holders: Vec<Holder>,
+    /// How many wait at the store.
+    pub waiters: u64,
+}
+
+impl Entry {
+    /// A name with those who hold it and the number of those who wait.
+    pub const fn new(name: Name, holders: Vec<Holder>, waiters: u64) -> Self {
+        Self { name, holders, waiters }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_survives_as_json() {
+        let (name, owner) = (Name::new("door").unwrap(), Owner::generate("web-1").unwrap());
+        let ttl = Duration::from_millis(2_500);
+        let lease = Lease::new(name, owner, Share::MUTEX, ttl).with_fence(Fence::from_counter(7));
+        let json = serde_json::to_string(&lease).unwrap();
+        assert!(json.contains("\"ttl_ms\":2500"), "{json}");
+        assert_eq!(serde_json::from_str::<Lease>(&json).unwrap(), lease);
+    }
+}

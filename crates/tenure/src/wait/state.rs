@@ -1,0 +1,43 @@
+//! What a wait has reached at the store.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+
+use super::attempt::Attempt;
+use crate::store::Notice;
+use crate::{BootTime, Holder};
+
+/// What a wait has reached at the store. Tasks that wait for the like of it pass it on.
+pub(crate) struct Standing {
+    pub(super) attempt: Attempt,
+    /// The name was busy, so that there is a reason to queue.
+    pub(super) contended: bool,
+    pub(super) notices: Option<BoxStream<'static, Notice>>,
+    pub(super) heard: Option<Heard>,
+    pub(super) look_at: BootTime,
+    pub(super) holder: Option<Holder>,
+}
+
+/// The last answered heartbeat of a place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    pub(super) sent_at: BootTime,
+    /// The grant counter when it was executed. A hand-over that came later has a larger one.
+    pub(super) mark: Option<u64>,
+    /// For how long the name will be ours if it is handed over.
+    pub(super) claim: Duration,
+}
+
+impl Standing {
+    pub(super) fn new(attempt: Attempt, contended: bool, now: BootTime) -> Self {
+        Self { attempt, contended, notices: None, heard: None, look_at: now, holder: None }
+    }
+}
+
+impl fmt::Debug for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Standing").field("attempt", &self.attempt).field("heard", &self.heard).finish_non_exhaustive()
+    }
+}
