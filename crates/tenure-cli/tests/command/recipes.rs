@@ -1,6 +1,6 @@
 //! docs/recipes.md block by block: each is run as it stands on the page, as far as that goes without the services of a system.
 
-#[allow(unreachable_pub, reason = "it stands on the page as a program has it")]
+#[allow(unreachable_pub, clippy::print_stdout, reason = "it stands on the page as a program has it")]
 mod service;
 
 use std::fs;
@@ -220,8 +220,8 @@ fn workers_five_at_a_time() {
     let here = Here::new();
     let fetch = "mkdir in.$$; ls -d in.* | wc -l >> most; sleep 0.1; rmdir in.$$; echo $1 >> fetched";
     here.program("fetch", fetch);
-    let urls: String = (0..30).map(|n| format!("https://host/{n}\n")).collect();
-    fs::write(here.place.path("urls"), urls).unwrap();
+    let urls: Vec<_> = (0..30).map(|n| format!("https://host/{n}\n")).collect();
+    fs::write(here.place.path("urls"), urls.concat()).unwrap();
     let ended = Ended::from(Spawned::output(&mut here.shell(&recipe("xargs", "sh"))).unwrap());
     assert_eq!(ended.code, 0, "{ended:?}");
     assert_eq!(here.place.read("fetched").lines().count(), 30);

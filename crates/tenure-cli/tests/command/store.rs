@@ -166,9 +166,9 @@ fn some_of_many_names_are_shown() {
 fn a_shortest_hold_outlives_a_release() {
     let (place, server) = (Place::new(), RedisServer::start());
     for store in ["sqlite:x.db", &server.url()] {
-        let taken = place.output(&["acquire", "--store", store, "--label", "me", "--min-hold", "3s", "-o", "json", "x"]);
+        let held = place.output(&["acquire", "--store", store, "--label", "me", "--min-hold", "3s", "-o", "json", "x"]);
         let begun = Instant::now();
-        let lease: serde_json::Value = serde_json::from_str(&taken.out).unwrap();
+        let lease: serde_json::Value = serde_json::from_str(&held.out).unwrap();
         let token = lease["token"].as_str().unwrap();
         assert_eq!(place.output(&["release", "--store", store, "x", "--token", token]).code, 0);
         let after = place.output(&["show", "--store", store, "x"]);
@@ -178,8 +178,8 @@ fn a_shortest_hold_outlives_a_release() {
         assert_eq!(next.code, 0, "{next:?}");
         assert!(begun.elapsed() > Duration::from_millis(2_900), "{store}: free after {:?}", begun.elapsed());
         // Without one it is free at once.
-        let taken = place.output(&["acquire", "--store", store, "-o", "json", "y"]);
-        let lease: serde_json::Value = serde_json::from_str(&taken.out).unwrap();
+        let other = place.output(&["acquire", "--store", store, "-o", "json", "y"]);
+        let lease: serde_json::Value = serde_json::from_str(&other.out).unwrap();
         assert_eq!(place.output(&["release", "--store", store, "y", "--token", lease["token"].as_str().unwrap()]).code, 0);
         assert_eq!(place.output(&["run", "-n", "--store", store, "y", "--", "true"]).code, 0);
     }
@@ -201,7 +201,7 @@ fn a_wait_covers_the_first_contact() {
     let early: Vec<_> = [&["-w", "20s"][..], &[]]
         .map(|wait| place.spawn(&[&["run", "--store", &url], wait, &["x", "--", "echo", "in"]].concat()))
         .into();
-    std::thread::sleep(Duration::from_millis(1_000));
+    std::thread::sleep(Duration::from_secs(1));
     server.restart();
     for run in early {
         let ended = run.end();

@@ -163,7 +163,7 @@ pub async fn settings_that_cannot_work_are_refused(subject: &dyn Subject) -> Out
         (locks.mutex(""), "empty"),
         (locks.mutex("a\nb"), "control"),
         (locks.mutex(&too_long), "bytes"),
-        (locks.mutex("door").ttl(Duration::ZERO), "ttl of 0ns"),
+        (locks.mutex("door").ttl(Duration::ZERO), "ttl of 0"),
         (locks.mutex("door").ttl(Duration::MAX), "century"),
         (locks.mutex("door").ttl(ms(1_000)).safety_margin(ms(900)), "too short"),
         (locks.mutex("door").min_hold(Duration::MAX), "century"),

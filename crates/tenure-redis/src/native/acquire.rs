@@ -13,7 +13,7 @@ use crate::native::keys::Keys;
 use crate::native::reply::{about_counter, busy, check_repeated, counter, counters, fence, refusal};
 use crate::native::store::RedisStore;
 use crate::scripts;
-use crate::transport::commands::{Commands, Digits, Key, millis, whole};
+use crate::transport::commands::{Commands, Digits, EXEC, Key, MULTI, millis, whole};
 use crate::transport::connection::{Exchange, Repeat};
 use crate::transport::contact::now_ms;
 use crate::transport::failure::{is_noscript, other_capacity, translate};
@@ -48,18 +48,22 @@ impl RedisStore {
     pub(super) async fn acquire_one(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.layout.check_request(request)?;
         let end = self.end(request.ttl);
-        self.prepare(end).await?;
+        // What a free mutex does not need is boxed: the usual future stays small.
+        if self.connection.is_new() {
+            Box::pin(self.prepare(end)).await?;
+        }
+        let ask = |own_counts, enqueue| Box::pin(self.ask(request, own_counts, enqueue, end));
         if request.share != Share::MUTEX || request.enqueue != Enqueue::No || request.from.is_some() {
-            return self.ask(request, request.generated, enqueue_word(request), end).await;
+            return ask(request.generated, enqueue_word(request)).await;
         }
         match self.take(request, end).await? {
             Taken::Granted(fence) => Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl))),
             // The transaction took the name, so finding the owner token there is success, even a
             // supplied one.
-            Taken::Unfenced => self.ask(request, true, "none", end).await.map_err(Error::maybe_applied),
-            Taken::Overtaking => self.ask(request, true, "yield", end).await.map_err(Error::maybe_applied),
+            Taken::Unfenced => ask(true, "none").await.map_err(Error::maybe_applied),
+            Taken::Overtaking => ask(true, "yield").await.map_err(Error::maybe_applied),
             Taken::Busy { repeated } => {
-                let answer = self.ask(request, request.generated, "none", end).await?;
+                let answer = ask(request.generated, "none").await?;
                 if repeated { check_repeated(request, answer) } else { Ok(answer) }
             }
         }
@@ -70,7 +74,9 @@ impl RedisStore {
         let Some(&Request { share, ttl, .. }) = requests.first() else { return Ok(Some(Vec::new())) };
         requests.iter().try_for_each(|request| self.layout.check(&request.name))?;
         let end = self.end(ttl);
-        self.prepare(end).await?;
+        if self.connection.is_new() {
+            self.prepare(end).await?;
+        }
         let of_each: Vec<Keys<'_>> = requests.iter().map(|request| self.layout.of(&request.name)).collect();
         let beside = of_each.iter().flat_map(|keys| [keys.name(), keys.queue(), keys.entries(), keys.shares()]);
         let keys: Vec<Key<'_>> = once(whole(self.layout.counter.as_bytes())).chain(beside).collect();
@@ -78,12 +84,13 @@ impl RedisStore {
         let numbers = numbers.map(Digits::of);
         let owners = requests.iter().map(|request| request.owner.as_bytes());
         let args: Vec<&[u8]> = numbers.iter().map(Digits::as_bytes).chain(owners).collect();
-        let (answer, _) = self.call(&scripts::ACQUIRE_ALL, &keys, &args, Repeat::Settled, end).await?;
+        let call = |_: &Link, form| scripts::call(&scripts::ACQUIRE_ALL, form, &keys, &args);
+        let Exchange { answers, .. } = self.connection.call(end, Repeat::Settled, &call).await?;
         let refused = |error| {
             let about = other_capacity(&error).and_then(|(_, key)| self.name_of(key.as_bytes()));
             about.map_or_else(|| translate(&error), |name| refusal(&error, &name, share))
         };
-        let counters = counters(&answer.map_err(refused)?, requests.len())?;
+        let counters = counters(&only(answers)?.map_err(refused)?, requests.len())?;
         self.counter.saw(counters.last().copied().unwrap_or_default(), now_ms());
         let grant = |counter| Ok(Grant::new(Some(fence(counter)?), ttl));
         let grants: Vec<Grant> = counters.into_iter().map(grant).collect::<Result<_, Error>>()?;
@@ -93,9 +100,6 @@ impl RedisStore {
     /// Raises the counter on a connection that never did. So it is known whether scripts may run at
     /// all, before anything is taken that a script would have to release.
     async fn prepare(&self, end: Instant) -> Result<(), Error> {
-        if !self.connection.is_new() {
-            return Ok(());
-        }
         let (asked, sent_at) = (self.counter.largest(), now_ms());
         let (counter_key, seen) = (whole(self.layout.counter.as_bytes()), Digits::of(asked));
         let raise = |_: &Link| scripts::call(&scripts::RAISE_COUNTER, Form::Text, &[counter_key], &[seen.as_bytes()]);
@@ -127,14 +131,14 @@ impl RedisStore {
                     &[Digits::of(seen).as_bytes()],
                 );
             }
-            commands.add(&[b"MULTI"]);
+            commands.ready(1, MULTI);
             commands.about(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()]);
-            commands.add(&[b"INCR", counter_key]);
+            commands.ready(1, &self.layout.increment);
             commands.about(&keys.queue(), b"EXISTS", &[]);
-            commands.add(&[b"EXEC"]);
+            commands.ready(1, EXEC);
             commands
         };
-        let Exchange { link, mut answers, repeated } = self.connection.exchange(end, Repeat::Settled, pipeline).await?;
+        let Exchange { link, mut answers, repeated } = self.connection.exchange(end, Repeat::Settled, &pipeline).await?;
         let raise = (answers.len() == 6).then(|| answers.remove(0));
         let executed = transaction(answers).map_err(about_counter);
         let floor = match raise {
@@ -171,7 +175,7 @@ impl RedisStore {
 
     /// Acquires by script, which settles everything: who holds, whether it is this owner, who is
     /// next, and a queue entry.
-    async fn ask(&self, request: &Request, mine_counts: bool, enqueue: &str, end: Instant) -> Result<AcquireReply, Error> {
+    async fn ask(&self, request: &Request, own_counts: bool, enqueue: &str, end: Instant) -> Result<AcquireReply, Error> {
         let Request { owner, ttl, share, from, .. } = request;
         let (entry_ttl, handoff_ttl) = match request.enqueue {
             Enqueue::Join { entry_ttl, handoff_ttl } => (entry_ttl, handoff_ttl),
@@ -180,11 +184,14 @@ impl RedisStore {
         let channel = self.connection.channel();
         let [ttl, entry_ttl, handoff_ttl] = [*ttl, entry_ttl, handoff_ttl].map(|span| Digits::of(millis(span)));
         let weight = Digits::of(u64::from(share.weight()));
+        let [capacity, seen] = self.first_args(*share);
         let args = [
+            capacity.as_bytes(),
+            seen.as_bytes(),
             owner.as_bytes(),
             ttl.as_bytes(),
             weight.as_bytes(),
-            if mine_counts { b"1" } else { b"0" },
+            if own_counts { b"1" } else { b"0" },
             from.as_ref().map_or(&b""[..], |from| from.as_bytes()),
             enqueue.as_bytes(),
             entry_ttl.as_bytes(),

@@ -7,13 +7,15 @@
 use tenure::store::Request;
 use tenure::{Error, Name};
 
-use crate::transport::commands::Key;
+use crate::transport::commands::{Commands, Key};
 
 /// The keys of one prefix.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) prefix: String,
     pub(crate) counter: String,
+    /// The command that counts a grant, ready for the wire.
+    pub(crate) increment: Vec<u8>,
 }
 
 /// The parts of the keys of one name, so that no key is put together before it is written.
@@ -26,7 +28,9 @@ pub(crate) struct Keys<'a> {
 
 impl Layout {
     pub(crate) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned(), counter: format!("{prefix}tenure:fence") }
+        let (counter, mut increment) = (format!("{prefix}tenure:fence"), Commands::new());
+        increment.add(&[b"INCR", counter.as_bytes()]);
+        Self { prefix: prefix.to_owned(), counter, increment: increment.as_bytes().to_owned() }
     }
 
     pub(crate) fn of<'a>(&'a self, name: &'a Name) -> Keys<'a> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use redis::{Client, RedisResult, Value};
+use redis::{Client, Value};
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, Holder, Lease, Name, Share};
 use tokio::time::Instant;
@@ -105,26 +105,18 @@ impl RedisStore {
         repeat: Repeat,
         end: Instant,
     ) -> Result<(Value, bool), Error> {
-        let (answer, repeated) = self.call(script, keys, args, repeat, end).await?;
-        Ok((answer.map_err(|e| translate(&e))?, repeated))
+        let call = |_: &Link, form| scripts::call(script, form, keys, args);
+        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, &call).await?;
+        Ok((only(answers)?.map_err(|e| translate(&e))?, repeated))
     }
 
-    /// As [`run`](Self::run), for a caller that translates the error.
-    pub(super) async fn call(
-        &self,
-        script: &Script,
-        keys: &[Key<'_>],
-        args: &[&[u8]],
-        repeat: Repeat,
-        end: Instant,
-    ) -> Result<(RedisResult<Value>, bool), Error> {
-        let call = |_: &Link, form| scripts::call(script, form, keys, args);
-        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, call).await?;
-        Ok((only(answers)?, repeated))
+    /// The first arguments of each script about a name: its capacity, and the largest counter seen.
+    pub(super) fn first_args(&self, share: Share) -> [Digits; 2] {
+        [u64::from(share.capacity()), self.counter.largest()].map(Digits::of)
     }
 
     /// Runs a script about one name and its keys.
-    pub(crate) async fn run_about(
+    pub(super) async fn run_about(
         &self,
         script: &Script,
         name: &Name,
@@ -133,15 +125,16 @@ impl RedisStore {
         repeat: Repeat,
         end: Instant,
     ) -> Result<(Value, bool), Error> {
-        let keys = self.layout.of(name);
-        let keys = [keys.name(), keys.queue(), keys.entries(), whole(self.layout.counter.as_bytes()), keys.shares()];
-        // The release of a mutex does not need the last.
-        let keys =
-            if share == Share::MUTEX && std::ptr::eq(script, &raw const *scripts::RELEASE) { &keys[..4] } else { &keys[..] };
-        let (capacity, seen) = (Digits::of(u64::from(share.capacity())), Digits::of(self.counter.largest()));
-        let args = [&[capacity.as_bytes(), seen.as_bytes()], args].concat();
-        let (answer, repeated) = self.call(script, keys, &args, repeat, end).await?;
-        Ok((answer.map_err(|e| refusal(&e, name, share))?, repeated))
+        // The keys are made with the call: kept, they would be half of this future.
+        let call = |_: &Link, form| {
+            let keys = self.layout.of(name);
+            let keys = [keys.name(), keys.queue(), keys.entries(), whole(self.layout.counter.as_bytes()), keys.shares()];
+            // The release of a mutex does not need the last.
+            let short = share == Share::MUTEX && std::ptr::eq(script, &raw const *scripts::RELEASE);
+            scripts::call(script, form, if short { &keys[..4] } else { &keys }, args)
+        };
+        let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, &call).await?;
+        Ok((only(answers)?.map_err(|e| refusal(&e, name, share))?, repeated))
     }
 }
 
@@ -175,7 +168,8 @@ impl Store for RedisStore {
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.layout.check(&lease.name)?;
         let linger = Digits::of(millis(linger));
-        let args = [lease.owner.as_bytes(), linger.as_bytes()];
+        let [capacity, seen] = self.first_args(lease.share);
+        let args = [capacity.as_bytes(), seen.as_bytes(), lease.owner.as_bytes(), linger.as_bytes()];
         let end = self.end(lease.ttl);
         let answer = self.run_about(&scripts::RELEASE, &lease.name, lease.share, &args, releases(lease), end).await?;
         self.counter.confirmed(&lease.owner);

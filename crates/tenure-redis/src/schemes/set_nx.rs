@@ -58,7 +58,7 @@ impl SetNxStore {
             commands.about(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", unit, ttl.as_bytes()]);
             commands
         };
-        let Exchange { answers, repeated, .. } = self.redis.connection.exchange(end, Repeat::Settled, set).await?;
+        let Exchange { answers, repeated, .. } = self.redis.connection.exchange(end, Repeat::Settled, &set).await?;
         Ok((only(answers)?.map_err(|e| translate(&e))? == Value::Okay, repeated))
     }
 
@@ -95,7 +95,7 @@ impl SetNxStore {
                 commands.about(&keys.name(), before, &[*between, &[lease.owner.as_bytes()]].concat());
                 commands
             };
-            let Exchange { link, answers, repeated } = self.redis.connection.exchange(end, releases(lease), delete).await?;
+            let Exchange { link, answers, repeated } = self.redis.connection.exchange(end, releases(lease), &delete).await?;
             match only(answers)? {
                 Ok(Value::Int(0)) => return Ok(Some((self.lingers(lease, end).await?, repeated))),
                 Ok(answer) => return Ok(Some((answer, repeated))),

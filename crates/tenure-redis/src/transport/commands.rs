@@ -12,6 +12,10 @@ pub(crate) const fn whole(key: &[u8]) -> Key<'_> {
     [key, b"", b"", b"", b""]
 }
 
+/// The first and the last command of a transaction, ready for the wire.
+pub(crate) const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+pub(crate) const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+
 /// Commands that are sent together, ready for the wire, in one buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Commands {
@@ -72,10 +76,25 @@ impl Commands {
         &self.bytes
     }
 
+    /// Adds this number of commands that are ready for the wire.
+    pub(crate) fn ready(&mut self, count: usize, bytes: &[u8]) {
+        self.count += count;
+        self.bytes.extend_from_slice(bytes);
+    }
+
     fn head(&mut self, kind: u8, number: usize) {
-        self.bytes.push(kind);
-        self.bytes.extend_from_slice(Digits::of(number as u64).as_bytes());
-        self.bytes.extend_from_slice(b"\r\n");
+        let number = number as u64;
+        let digit = |number: u64| b'0' + (number % 10) as u8;
+        // Nearly all numbers have one or two digits.
+        if number < 10 {
+            self.bytes.extend_from_slice(&[kind, digit(number), b'\r', b'\n']);
+        } else if number < 100 {
+            self.bytes.extend_from_slice(&[kind, digit(number / 10), digit(number), b'\r', b'\n']);
+        } else {
+            self.bytes.push(kind);
+            self.bytes.extend_from_slice(Digits::of(number).as_bytes());
+            self.bytes.extend_from_slice(b"\r\n");
+        }
     }
 
     /// Converts them for the client library. Each command has its own error.
@@ -113,15 +132,15 @@ fn number(rest: &mut &[u8]) -> Option<usize> {
 /// A number in decimal digits, on the stack.
 pub(crate) struct Digits {
     bytes: [u8; 20],
-    start: usize,
+    start: u8,
 }
 
 impl Digits {
     pub(crate) fn of(mut number: u64) -> Self {
-        let (mut bytes, mut start) = ([b'0'; 20], 20);
+        let (mut bytes, mut start) = ([b'0'; 20], 20_u8);
         loop {
             start -= 1;
-            bytes[start] = b'0' + (number % 10) as u8;
+            bytes[usize::from(start)] = b'0' + (number % 10) as u8;
             number /= 10;
             if number == 0 {
                 return Self { bytes, start };
@@ -130,7 +149,7 @@ impl Digits {
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        &self.bytes[usize::from(self.start)..]
     }
 }
 
@@ -147,11 +166,12 @@ mod tests {
     #[test]
     fn the_library_writes_the_same() {
         let mut commands = Commands::new();
-        commands.add(&[b"MULTI"]);
-        commands.add(&[b"SET", b"a\r\n$3", b"", &[0xff; 300], Digits::of(30_000).as_bytes()]);
+        commands.ready(1, MULTI);
+        commands.add(&[b"SET", b"a\r\n$3", &[0xff; 42], &[0xff; 300], Digits::of(30_000).as_bytes()]);
         let mut pipeline = redis::pipe();
-        pipeline.cmd("MULTI").cmd("SET").arg(b"a\r\n$3").arg(b"").arg(&[0xff_u8; 300]).arg(30_000);
-        assert_eq!((commands.as_bytes(), commands.count()), (&*pipeline.get_packed_pipeline(), 2));
+        commands.ready(1, EXEC);
+        pipeline.cmd("MULTI").cmd("SET").arg(b"a\r\n$3").arg(&[0xff_u8; 42]).arg(&[0xff_u8; 300]).arg(30_000).cmd("EXEC");
+        assert_eq!((commands.as_bytes(), commands.count()), (&*pipeline.get_packed_pipeline(), 3));
         assert_eq!(commands.to_pipeline().get_packed_pipeline(), commands.as_bytes());
         assert_eq!(Commands::from(pipeline).as_bytes(), commands.as_bytes());
     }

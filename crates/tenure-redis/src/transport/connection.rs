@@ -21,7 +21,7 @@ use crate::transport::contact::Moment;
 use crate::transport::failure::{is_crowded, is_out_of_memory, translate};
 use crate::transport::form::Form;
 use crate::transport::handshake::{Established, establish};
-use crate::transport::link::{DEAD_AFTER, Identity, Link};
+use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
 use crate::transport::push::{Listener, Pushes};
 use crate::transport::reply::Answers;
 
@@ -196,7 +196,8 @@ impl Connection {
             // Half the time, and longer if the link was heard of lately: a caller in a hurry must
             // not cost the others a connection that is only slow.
             let patience = if repeat == Repeat::Never { Duration::MAX } else { limit / 2 };
-            match self.send(link, &pipeline(link).into(), now, patience, end).await {
+            let limits = Limits { asked: now, patience, end };
+            match self.send(link, &pipeline(link).into(), &limits).await {
                 Ok(Some(answers)) => return Ok(Exchange { link: Arc::clone(link), answers, repeated: false }),
                 Err(error) if is_crowded(&error) => return Err(translate(&error)),
                 Err(error) if repeat == Repeat::Never => return Err(translate(&error).maybe_applied()),
@@ -205,14 +206,26 @@ impl Connection {
                 Ok(None) => debug!("no reply after half the operation timeout"),
             }
         }
-        let repeated = current.is_some();
+        // Rare and large: boxed, so that the usual future stays small.
+        Box::pin(self.exchange_anew(end, repeat, current.is_some(), limit, pipeline)).await
+    }
+
+    /// Exchanges a pipeline on a new link. `repeated`: the pipeline was sent before, without an answer.
+    async fn exchange_anew<C: Into<Commands>>(
+        &self,
+        end: Instant,
+        repeat: Repeat,
+        repeated: bool,
+        limit: Duration,
+        pipeline: impl Fn(&Link) -> C + Sync,
+    ) -> Result<Exchange, Error> {
         let unanswered = |error: Error| if repeated { error.maybe_applied() } else { error };
-        // Rare and large: boxed, so that the usual case is not moved about with it.
-        let link = Box::pin(self.replace(end)).await.map_err(unanswered)?;
+        let link = self.replace(end).await.map_err(unanswered)?;
         if repeated && repeat == Repeat::Settled && self.has_late_commands() {
             return Err(Error::unreachable("no reply, and what was sent may still run").maybe_applied());
         }
-        match self.send(&link, &pipeline(&link).into(), Moment::now(), Duration::MAX, end).await {
+        let limits = Limits { asked: Moment::now(), patience: Duration::MAX, end };
+        match self.send(&link, &pipeline(&link).into(), &limits).await {
             Ok(Some(answers)) => Ok(Exchange { link, answers, repeated }),
             Err(error) if is_crowded(&error) => Err(unanswered(translate(&error))),
             Err(error) => Err(translate(&error).maybe_applied()),
@@ -222,17 +235,9 @@ impl Connection {
 
     /// Sends commands over `link`, as [`Link::send`] does. A link that breaks or is silent for too
     /// long is dropped, even if the caller goes away before it finds out.
-    async fn send(
-        &self,
-        link: &Arc<Link>,
-        commands: &Commands,
-        asked: Moment,
-        patience: Duration,
-        end: Instant,
-    ) -> RedisResult<Option<Answers>> {
-        let bearable = (end.saturating_duration_since(asked.instant) / 2).max(DEAD_AFTER);
-        let watch = Watch { connection: self, link, asked_at: asked.ms, bearable };
-        let outcome = link.send(commands, asked, patience, end).await;
+    async fn send(&self, link: &Arc<Link>, commands: &Commands, limits: &Limits) -> RedisResult<Option<Answers>> {
+        let watch = Watch { connection: self, link, limits };
+        let outcome = link.send(commands, limits).await;
         match &outcome {
             // An answer that comes late: the silence was this process's.
             Ok(Some(_)) => std::mem::forget(watch),
@@ -309,14 +314,14 @@ impl Connection {
 struct Watch<'a> {
     connection: &'a Connection,
     link: &'a Arc<Link>,
-    asked_at: u64,
-    /// Time for which the link may be silent.
-    bearable: Duration,
+    limits: &'a Limits,
 }
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if self.link.silence(self.asked_at) >= self.bearable {
+        let Limits { asked, end, .. } = self.limits;
+        let bearable = (end.saturating_duration_since(asked.instant) / 2).max(DEAD_AFTER);
+        if self.link.silence(asked.ms) >= bearable {
             self.connection.drop_link(self.link);
         }
     }

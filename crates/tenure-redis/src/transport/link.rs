@@ -49,6 +49,14 @@ impl Wire {
     }
 }
 
+/// When a caller asked, and how long it waits. By reference, because each call down to the wire keeps its arguments twice.
+pub(crate) struct Limits {
+    pub(crate) asked: Moment,
+    /// Time without contact after which the caller gives up.
+    pub(crate) patience: Duration,
+    pub(crate) end: Instant,
+}
+
 /// Commands that delete a key if it holds a value: the words before the key, and between key and
 /// value.
 pub(crate) const DELETES: [(&[u8], &[&[u8]]); 2] = [(b"DELEX", &[b"IFEQ"]), (b"DELIFEQ", &[])];
@@ -144,14 +152,12 @@ impl Link {
         self.delete.fetch_max(tried + 1, Ordering::Relaxed);
     }
 
-    /// Sends commands and waits for their answers. None if they have not come by `end`, or if this
-    /// caller heard nothing for `patience` and nobody did for [`DEAD_AFTER`].
+    /// Sends commands and waits for their answers. None if they have not come by the end, or if this
+    /// caller heard nothing for its patience and nobody did for [`DEAD_AFTER`].
     pub(crate) async fn send(
         &self,
         commands: &Commands,
-        asked: Moment,
-        patience: Duration,
-        end: Instant,
+        &Limits { asked, patience, end }: &Limits,
     ) -> RedisResult<Option<Answers>> {
         self.contact.asked(asked.ms);
         let mut sending = pin!(self.wire.send(commands));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::acquire::Acquire;
-use crate::lease::{ReleaseOutcome, Session, Terms, check_ttl};
+use crate::lease::{ReleaseOutcome, Session, Terms, check_span, check_ttl};
 use crate::owner::check_label;
 use crate::store::{ReleaseReply, RenewReply, Store};
 use crate::wait::{Core, Guard, Settings};
@@ -143,11 +143,12 @@ impl Locker {
     /// Gives up a lease as [`release`](Locker::release) does, and keeps the name taken by nobody for `linger`.
     ///
     /// # Errors
-    /// As [`release`](Locker::release).
+    /// As [`release`](Locker::release); [`Invalid`](crate::ErrorKind::Invalid) for an impossible `linger`.
     ///
     /// # Cancel safety
     /// As [`release`](Locker::release).
     pub async fn release_lingering(&self, lease: &Lease, linger: Duration) -> Result<ReleaseOutcome, Error> {
+        check_span("linger", linger)?;
         match self.core.session.call(lease.ttl, self.core.session.store.release(lease, linger)).await? {
             ReleaseReply::Released => Ok(ReleaseOutcome::Released),
             ReleaseReply::NotHeld => Ok(ReleaseOutcome::WasLost),

@@ -94,7 +94,7 @@ pub(crate) fn check_ttl(features: &Features, ttl: Duration) -> Result<(), Error>
     check_span("ttl", ttl)
 }
 
-fn check_span(what: &str, span: Duration) -> Result<(), Error> {
+pub(crate) fn check_span(what: &str, span: Duration) -> Result<(), Error> {
     if span > CENTURY {
         let fix = "use a shorter one: renewal keeps the lock for as long as the holder lives";
         return Err(Error::invalid(format!("a {what} of {span:?} is longer than a century")).with_hint(fix));
