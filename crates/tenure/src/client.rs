@@ -1,4 +1,4 @@
-//! What users call: take locks, hold them, give them up.
+//! Calls for users: take locks, hold them, release them.
 
 mod acquire;
 pub mod blocking;

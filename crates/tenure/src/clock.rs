@@ -1,7 +1,8 @@
-//! The one clock that beliefs are measured by: time since boot, sleep included.
+//! The one clock by which leases are measured: time since boot, sleep included.
 //!
-//! `std::time::Instant` and the timers of tokio stand still while the machine sleeps, and the wall clock jumps. A lease ends in
-//! real time, so deadlines are points on the boot-time clock and are armed on a boot-time timer.
+//! `std::time::Instant` and the timers of tokio stand still while the machine sleeps, and the wall
+//! clock jumps. A lease ends in real time, so deadlines are points on the boot-time clock, with a
+//! boot-time timer.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -16,10 +17,11 @@ use crate::Error;
 pub struct BootTime(Duration);
 
 impl BootTime {
-    /// Now.
+    /// Reads the clock.
     ///
     /// # Panics
-    /// Where the system refuses the clock, as a sandbox may: without it nothing can be believed. See [`check`](Self::check).
+    /// If the system refuses the clock, as a sandbox may: without it no lease is valid. See
+    /// [`check`](Self::check).
     pub fn now() -> Self {
         match Self::read() {
             Ok(now) => now,
@@ -27,10 +29,10 @@ impl BootTime {
         }
     }
 
-    /// Whether the clock can be read; ask before anything is taken.
+    /// Checks that the clock can be read. Call it before anything is taken.
     ///
     /// # Errors
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) where the system refuses it, as a sandbox may.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the system refuses it, as a sandbox may.
     pub fn check() -> Result<(), Error> {
         Self::read().map(drop).map_err(refused)
     }
@@ -38,7 +40,8 @@ impl BootTime {
     fn read() -> std::io::Result<Self> {
         #[cfg(target_os = "linux")]
         const CLOCK: rustix::time::DynamicClockId<'_> = rustix::time::DynamicClockId::Boottime;
-        // On macOS the monotonic clock goes on while the machine sleeps. Elsewhere it is the best there is.
+        // On macOS the monotonic clock goes on while the machine sleeps. On other systems it is the
+        // best there is.
         #[cfg(not(target_os = "linux"))]
         const CLOCK: rustix::time::DynamicClockId<'_> = rustix::time::DynamicClockId::Known(rustix::time::ClockId::Monotonic);
         let now = rustix::time::clock_gettime_dynamic(CLOCK)?;
@@ -46,17 +49,17 @@ impl BootTime {
         Ok(Self(Duration::new(now.tv_sec.unsigned_abs(), nanos)))
     }
 
-    /// The point that lies `since` after boot.
+    /// Makes the point that lies `since` after boot.
     pub const fn from_boot(since: Duration) -> Self {
         Self(since)
     }
 
-    /// The time from boot to this point.
+    /// Returns the time from boot to this point.
     pub const fn since_boot(self) -> Duration {
         self.0
     }
 
-    /// The time from `earlier` to this point, zero if `earlier` is the later one.
+    /// Returns the time from `earlier` to this point; zero if `earlier` is the later one.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -82,15 +85,16 @@ impl Sub<Duration> for BootTime {
     }
 }
 
-/// Where the core takes its time from. [`BootClock`] outside of simulations.
+/// Source of time of the core: [`BootClock`], but for simulations.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Now. Never goes back.
+    /// Reads the clock. Never goes back.
     fn now(&self) -> BootTime;
 
     /// Resolves at `at`, or soon after, even if the machine slept meanwhile.
     fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()>;
 
-    /// Resolves at `at`, or later by as long as the machine was asleep: for pauses that no belief hangs on.
+    /// Resolves at `at`, or later by the time that the machine slept. For pauses by which no lease
+    /// is measured.
     fn nap_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
         self.sleep_until(at)
     }
@@ -110,12 +114,12 @@ impl Clock for BootClock {
     }
 
     fn nap_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
-        // Without a timer of the system's own for each of very many waiters.
+        // Without a timer of the operating system for each of very many waiters.
         Box::pin(tokio::time::sleep(at.since(BootTime::now())))
     }
 }
 
-/// The longest a sleeper that has no boot-time timer goes without looking at the clock.
+/// Longest time between two readings of the clock without a boot-time timer.
 const TICK: Duration = Duration::from_millis(250);
 
 async fn sleep_until(at: BootTime) {
@@ -123,7 +127,7 @@ async fn sleep_until(at: BootTime) {
     if let Ok(timer) = timer::at(at) {
         while BootTime::now() < at {
             match timer.readable().await {
-                // The timer fires once; whoever wakes early for another reason waits on.
+                // The timer fires once. After an early wake-up for another reason the wait goes on.
                 Ok(mut ready) => ready.clear_ready(),
                 Err(_) => break,
             }
@@ -149,7 +153,7 @@ mod timer {
 
     use super::BootTime;
 
-    /// A timer that becomes readable at `at`, also while the machine sleeps.
+    /// Makes a timer that becomes readable at `at`, also while the machine sleeps.
     pub(super) fn at(at: BootTime) -> io::Result<AsyncFd<OwnedFd>> {
         let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         let since_boot = at.since_boot();
@@ -177,7 +181,8 @@ mod tests {
         assert!(took < Duration::from_millis(530), "overslept: {took:?}");
     }
 
-    /// Paused, the runtime's own timers would ring at once; what rings here is the machine's.
+    /// The runtime's own timers are paused and would fire at once. The machine's timer is what
+    /// fires.
     #[tokio::test(start_paused = true)]
     async fn sleeps_on_the_machines_timer_and_not_the_runtimes() {
         let (started, before) = (BootTime::now(), tokio::time::Instant::now());

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// Reads `500ms`, `30s`, `5m`, `1h`, `2d` or several of them, as in `1m30s`; a bare or decimal number is seconds, as in `flock` and
-/// `timeout`. What [`format_duration`] writes is read back.
+/// Reads `500ms`, `30s`, `5m`, `1h`, `2d` or several of them, as in `1m30s`. A bare or decimal
+/// number is seconds, as in `flock` and `timeout`. Reads what [`format_duration`] writes.
 ///
 /// # Errors
-/// [`Invalid`](crate::ErrorKind::Invalid) that quotes the text and names the forms.
+/// [`Invalid`](crate::ErrorKind::Invalid), with the text and the valid forms.
 pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     let seconds = text.parse::<f64>().ok().filter(|_| is_number(text)).or_else(|| sum_of_parts(text));
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or_else(|| {
@@ -17,7 +17,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     })
 }
 
-/// Writes a duration for people, cut off after what matters: `250ms`, `1.5s`, `1m30s`, `2h05m`, `1d03h`.
+/// Writes a duration for people, without its irrelevant digits: `250ms`, `1.5s`, `1m30s`, `2h05m`,
+/// `1d03h`.
 pub fn format_duration(span: Duration) -> String {
     let seconds = span.as_secs();
     let both = |large: u64, unit: char, small: u64, part: char| match small {
@@ -36,14 +37,15 @@ pub fn format_duration(span: Duration) -> String {
     }
 }
 
-/// The units from the largest to the smallest, in seconds. `ms` stands before `m`, which it begins with.
+/// Units from the largest to the smallest, in seconds. `ms` stands before `m`, which it begins
+/// with.
 const UNITS: [(&str, f64); 5] = [("d", 86_400.0), ("h", 3_600.0), ("ms", 0.001), ("m", 60.0), ("s", 1.0)];
 
 fn is_number(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit()) && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
 }
 
-/// The seconds of numbers with units, each unit smaller than the one before.
+/// Sums numbers with units, in seconds. Each unit must be smaller than the one before.
 fn sum_of_parts(text: &str) -> Option<f64> {
     let (mut rest, mut sum, mut last) = (text, 0.0, f64::INFINITY);
     while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Why something was not done, and whether it may have been done all the same.
+//! Errors: why a call failed, and whether it may have been applied all the same.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::Holder;
 
-/// What went wrong, in a class that a program can act on.
+/// Class of an error, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -14,26 +14,26 @@ pub enum ErrorKind {
     Invalid,
     /// The store cannot do this at all.
     Unsupported,
-    /// Another held the name for as long as the caller was willing to wait. [`Error::holder`] tells who, where known.
+    /// Another client held the name until the timeout. [`Error::holder`] has it, if known.
     TimedOut,
-    /// The tenure ended before the work did.
+    /// The lease ended before the work did.
     Lost,
-    /// The store gave no answer: no connection, or no reply in time.
+    /// The store did not answer: no connection, or no reply in time.
     Unreachable,
     /// The store answered that it cannot serve now: loading, read-only, out of memory, too many clients.
     Unavailable,
     /// The store refused and will refuse again: password, permission.
     Refused,
-    /// Something of another kind is at the name: another kind of lock, or a key that is no lock.
+    /// The name has something of another kind: another kind of lock, or a key that is no lock.
     Mismatch,
     /// The embedded file cannot be used: corrupt, full, read-only, not a file.
     Damaged,
 }
 
-/// An error with its reason, the fix where there is one, and whether the call may have been applied.
+/// An error with its reason, its fix if there is one, and whether the call may have been applied.
 ///
-/// The text is one line: what failed, why, and what to do. Secrets are never in it. Clones are cheap, and keep the
-/// [source](StdError::source).
+/// The text is one line: what failed, why, and what to do. It never contains secrets. Clones are
+/// cheap, and keep the [source](StdError::source).
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -48,38 +48,38 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind` whose call was certainly not applied.
+    /// Makes an error of `kind`, of a call that was certainly not applied.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let what = what.into();
         Self(Arc::new(Inner { kind, what, hint: None, maybe_applied: false, holder: None, source: None }))
     }
 
-    /// An [`ErrorKind::Invalid`].
+    /// Makes an [`ErrorKind::Invalid`].
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, what)
     }
 
-    /// An [`ErrorKind::Unreachable`].
+    /// Makes an [`ErrorKind::Unreachable`].
     pub fn unreachable(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unreachable, what)
     }
 
-    /// An [`ErrorKind::Unavailable`].
+    /// Makes an [`ErrorKind::Unavailable`].
     pub fn unavailable(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, what)
     }
 
-    /// An [`ErrorKind::Refused`].
+    /// Makes an [`ErrorKind::Refused`].
     pub fn refused(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Refused, what)
     }
 
-    /// An [`ErrorKind::Lost`] of a lease that somebody else may have now.
+    /// Makes the [`ErrorKind::Lost`] of a lease that another client may have now.
     pub(crate) fn lost() -> Self {
         Self::new(ErrorKind::Lost, "the lock is not held any more")
     }
 
-    /// Says what the reader can do about it.
+    /// Adds what the reader can do about it.
     #[must_use]
     pub fn with_hint(mut self, fix: impl Into<String>) -> Self {
         self.inner().hint = Some(fix.into());
@@ -100,14 +100,14 @@ impl Error {
         self
     }
 
-    /// Names who held the name.
+    /// Adds the holder of the name.
     #[must_use]
     pub(crate) fn held_by(mut self, holder: Option<Holder>) -> Self {
         self.inner().holder = holder;
         self
     }
 
-    /// The class of the error.
+    /// Class of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -117,24 +117,24 @@ impl Error {
         self.0.maybe_applied
     }
 
-    /// Whether the same call may go through later, with nothing changed by the caller.
+    /// Whether the same call may succeed later, without a change by the caller.
     pub fn is_transient(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Unreachable | ErrorKind::Unavailable)
     }
 
-    /// Who held the name, for [`ErrorKind::TimedOut`] where the store tells.
+    /// Holder of the name, for [`ErrorKind::TimedOut`] if the store tells.
     pub fn holder(&self) -> Option<&Holder> {
         self.0.holder.as_ref()
     }
 
-    /// Puts what the caller was doing in front of the text.
+    /// Puts the action of the caller in front of the text.
     #[must_use]
     pub fn context(mut self, doing: impl fmt::Display) -> Self {
         self.inner().what = format!("{doing}: {}", self.0.what);
         self
     }
 
-    /// What can be changed: an error that others have is copied first.
+    /// Returns the part that can be changed. An error that has clones is copied first.
     fn inner(&mut self) -> &mut Inner {
         Arc::make_mut(&mut self.0)
     }

@@ -1,4 +1,4 @@
-//! The number by which the guarded resource refuses a stale holder.
+//! Fence, or fencing token: the number by which the guarded resource refuses a stale holder.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -6,21 +6,25 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A number that is larger for every later exclusive holder of a name.
+/// A *fencing token*: a number that is larger for every later exclusive holder of a name.
 ///
-/// Hand it to the guarded resource with each write; the resource remembers the largest it has seen and refuses smaller ones.
-/// It is a grant counter times 1024 plus the index of a hand-over within a process, always below 2^63 so that it fits a
-/// `BIGINT`. As JSON it is a string, because 2^53 is where many JSON readers stop counting.
+/// Send it to the guarded resource with each write. The resource remembers the largest that it has
+/// seen, and refuses smaller ones.
+///
+/// It is a grant counter times 1024, plus the index of a handoff within a process. It is always
+/// below 2^63, so that it fits a `BIGINT`. As JSON it is a string, because many JSON readers are
+/// exact only up to 2^53.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fence(u64);
 
 impl Fence {
-    /// The largest counter: 2^53 - 1, so that servers which count in doubles count right.
+    /// Largest counter: 2^53 - 1, so that servers which count in doubles count exactly.
     pub const MAX_COUNTER: u64 = (1 << 53) - 1;
     const HANDOVERS: u64 = 1024;
 
-    /// The fence of a grant whose counter is `counter`, before any hand-over. `None` above [`Fence::MAX_COUNTER`] or at 0.
+    /// Makes the fence of a grant, before any handoff. `None` for a counter of 0 or above
+    /// [`Fence::MAX_COUNTER`].
     pub const fn from_counter(counter: u64) -> Option<Self> {
         if counter == 0 || counter > Self::MAX_COUNTER {
             return None;
@@ -28,8 +32,8 @@ impl Fence {
         Some(Self(counter * Self::HANDOVERS))
     }
 
-    /// The fence after the next hand-over within the process that holds. `None` when this grant has no more: then the lease has
-    /// to go through the store, which gives a new counter.
+    /// Returns the fence after the next handoff within the process. `None` if this grant has no
+    /// more: then the lease has to go through the store, which gives a new counter.
     pub const fn next(self) -> Option<Self> {
         if self.0 % Self::HANDOVERS == Self::HANDOVERS - 1 {
             return None;
@@ -37,7 +41,7 @@ impl Fence {
         Some(Self(self.0 + 1))
     }
 
-    /// The grant counter it was made of.
+    /// Grant counter of the fence.
     pub const fn counter(self) -> u64 {
         self.0 / Self::HANDOVERS
     }

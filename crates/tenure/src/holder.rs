@@ -1,4 +1,4 @@
-//! Who holds a name, as far as its store tells.
+//! Holder of a name, as far as its store tells.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use crate::setters::setters;
 use crate::{Fence, Owner, Share, format_duration};
 
-/// One who holds.
+/// A holder of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's bytes.
+    /// Its owner token.
     pub owner: Owner,
     /// Its share.
     pub share: Share,
-    /// Its fence, where the store keeps it.
+    /// Its fence, if the store keeps it.
     pub fence: Option<Fence>,
-    /// What is left of its lease; `None` for a lease that never ends by itself.
+    /// Time until its lease ends; `None` for a lease that never ends by itself.
     pub ttl: Option<Duration>,
-    /// How long it has held, at least; `None` where nobody knows.
+    /// Time for which it has held, at least; `None` if unknown.
     pub age: Option<Duration>,
 }
 
 impl Holder {
-    /// A holder of whom nothing but the share is known.
+    /// Makes a holder of which only the share is known.
     pub const fn new(owner: Owner, share: Share) -> Self {
         Self { owner, share, fence: None, ttl: None, age: None }
     }

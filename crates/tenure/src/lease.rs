@@ -1,4 +1,7 @@
 //! Leases that this process holds: how long each is valid, and the watchdog that renews them.
+//!
+//! A lease is valid for its ttl from the moment its request was *sent*, less clock drift and the
+//! safety margin. No reply makes it valid for longer. See the module `terms`.
 
 mod release;
 mod session;

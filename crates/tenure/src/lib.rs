@@ -1,28 +1,42 @@
-//! Distributed locks: any number of processes agree who may do a thing now, learn at once when that ends, and get a fencing
-//! number by which the guarded resource refuses a stale holder.
+//! Distributed locks. Any number of processes agree which one may do a thing now. A holder notices
+//! at once, by its own clock, when it has lost its lock. Every grant comes with a fence: a *fencing
+//! token* by which the guarded resource refuses a stale holder.
 //!
-//! This crate is the core and has no backend but [`MemoryStore`]. Take `tenure-redis` for Redis or `tenure-sql` for an embedded
-//! file; all give a [`Locker`].
+//! This crate is the core. [`MemoryStore`] is its only store. `tenure-redis` has a store on Redis
+//! or Valkey, and `tenure-sql` one in an SQLite file. Each gives a [`Locker`].
 //!
-//! # What is promised
-//! - One holder at a time, for every fault in which the store keeps its data and its clock.
-//! - Where that cannot be (a holder paused longer than its lease, a failover that lost the write), the later holder's
-//!   [`Fence`] is larger, so a resource that compares refuses the stale one.
-//! - Loss is told by a local clock: no running holder believes longer than its lease.
-//! - After a crash, a cancelled wait or a lost reply a name is free again within its ttl.
+//! # In the words of other libraries
+//! - *TTL*, *lease time*: every lock is a lease that ends by itself; see [`Acquire::ttl`].
+//! - *Watchdog*, *auto-renewal*, *heartbeat*: one background task per locker renews what is held.
+//! - *Lock timeout*, *wait time*: see [`Acquire::wait`] and [`Acquire::try_acquire`].
+//! - *Fencing token*: see [`Fence`] and [`Guard::fence`].
+//! - *Lock lost*: see [`Guard::lost`], [`Guard::run`] and [`Guard::cancellation`].
 //!
-//! # What is not
-//! A lock with a lease cannot stop a process that was paused in the middle of a write. Only the resource can, by the fence.
+//! # Guarantees
+//! - One exclusive holder at a time, for every fault in which the store keeps its data and its
+//!   clock.
+//! - Some faults make that impossible: a holder paused for longer than its lease, a failover that
+//!   lost the write. Then the later exclusive holder has the larger [`Fence`], and a resource that
+//!   compares fences refuses the stale one.
+//! - No running holder regards itself as the holder for longer than its lease: a local clock ends
+//!   it, without waiting for a reply.
+//! - After a crash, a cancelled wait or a lost reply a name is free again within its TTL.
+//!
+//! # Limits
+//! A lock with a lease cannot stop a process that was paused in the middle of a write. Only the
+//! resource can, by the fence.
 //!
 //! # Layers
-//! A [`Store`] makes one attempt and says what came of it. Waiting, renewal, clean-up and belief stand above it, once for all
-//! stores. Programs without a runtime use [`blocking`].
+//! A [`Store`](store::Store) makes one attempt and returns its result. Waiting, renewal and
+//! clean-up stand above it, once for all stores. Programs without an async runtime use
+//! [`blocking`].
 //!
 //! # Coming from another lock
-//! `docs/calls.md` has the calls of others beside ours: those of a PHP class, of Redisson, of Spring and of `SET NX`. `docs/choosing.md`
-//! says which scheme to use beside whom.
+//! `docs/calls.md` has the calls of other locks beside ours: those of a PHP class, of Redisson, of
+//! Spring and of `SET NX`. `docs/choosing.md` says which scheme to use beside which client.
 
-// Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
+// Users copy the examples, so an example must compile without a warning. It may leave a value
+// unused.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
 mod client;

@@ -1,4 +1,4 @@
-//! What is locked.
+//! Name of a lock.
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::Error;
 use crate::owner::push_hex;
 
-/// The name of the thing that is held: UTF-8 text of 1 to [`Name::MAX_BYTES`] bytes without control characters.
+/// A lock's name: UTF-8 text of 1 to [`Name::MAX_BYTES`] bytes without control characters.
 ///
 /// Names are compared byte by byte; nothing is trimmed, folded or normalised. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -19,14 +19,15 @@ use crate::owner::push_hex;
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// The longest name any store accepts, in bytes. A store may allow less ([`Features::max_name`](crate::store::Features)).
+    /// Longest name that any store accepts, in bytes. A store may allow less; see
+    /// [`Features::max_name`](crate::store::Features).
     pub const MAX_BYTES: usize = 1024;
 
-    /// Checks and takes a name.
+    /// Checks and makes a name.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) when the name is empty, too long or has a control character: a line break
-    /// in a name would forge a second line in logs and in `TENURE_NAME`.
+    /// [`Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long or has a control
+    /// character. A line break in a name would forge a second line in logs and in `TENURE_NAME`.
     pub fn new(name: impl AsRef<str>) -> Result<Self, Error> {
         let name = name.as_ref();
         if name.is_empty() {
@@ -45,19 +46,21 @@ impl Name {
         Ok(Self(name.into()))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name as a key for a store that allows at most `max` bytes, and only those that `allowed` admits.
+    /// Returns the name as a key for a store that allows at most `max` bytes, and only those that
+    /// `allowed` admits.
     ///
-    /// A name that fits is its own key. Any other becomes a readable prefix of its admitted characters, `~`, and 128 bits
-    /// of its SHA-256 in hex: two names that differ anywhere get different keys. A name that itself ends like such a key is
-    /// never taken verbatim, so nobody can choose a name that meets another's digest.
+    /// A name that fits is its own key. Any other becomes a readable prefix of its admitted
+    /// characters, `~`, and 128 bits of its SHA-256 in hex. Two names that differ anywhere get
+    /// different keys. A name that itself ends like such a key is never used verbatim, so nobody
+    /// can choose a name that meets another's digest.
     ///
     /// # Panics
-    /// When `max` is below 40: there would be no room for the digest.
+    /// If `max` is below 40: there would be no room for the digest.
     pub fn short_key(&self, max: usize, allowed: impl Fn(u8) -> bool) -> Cow<'_, str> {
         const DIGEST: usize = 1 + 32;
         assert!(max >= 40, "a key of {max} bytes has no room for a digest");

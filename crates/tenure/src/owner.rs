@@ -1,4 +1,4 @@
-//! Who holds: the token that names one claim.
+//! Owner token: the value that names one acquisition.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,24 +12,25 @@ const RANDOM_HEX: usize = 32;
 const HEX: &[u8; 16] = b"0123456789abcdef";
 const LINGER: &[u8] = b"linger:";
 
-/// The opaque bytes that name one claim on a name.
+/// An owner token: the opaque bytes that name one acquisition of a name.
 ///
-/// Ours are `<label>.<128 random bits in hex>`: the label tells an operator who holds, the random bits make every attempt's
-/// owner unlike any other. Other clients' values are any bytes. As text, bytes that are not printable UTF-8 become
+/// A *generated* token is `<label>.<128 random bits in hex>`. The label tells an operator who
+/// holds, and the random bits make each token unique. A *supplied* token is any bytes, chosen by
+/// the caller or by another client. As text, bytes that are not printable UTF-8 become
 /// `hex:<digits>`, which parses back.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Owner(Arc<[u8]>);
 
 impl Owner {
-    /// The longest label, in bytes.
+    /// Longest label, in bytes.
     pub const MAX_LABEL: usize = 128;
 
-    /// A new owner that nobody has had before: `<label>.<random>`. The label may be empty.
+    /// Generates a token that nobody had before: `<label>.<random>`. The label may be empty.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) when the label is too long or has control characters;
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the system gives no random bytes.
+    /// [`Invalid`](crate::ErrorKind::Invalid) if the label is too long or has control characters.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the system gives no random bytes.
     pub fn generate(label: &str) -> Result<Self, Error> {
         check_label(label)?;
         let mut random = [0_u8; RANDOM_HEX / 2];
@@ -46,17 +47,17 @@ impl Owner {
         Ok(Self(bytes[..length].into()))
     }
 
-    /// An owner from bytes that somebody else chose.
+    /// Makes a supplied token.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         Self(bytes.into())
     }
 
-    /// The bytes as a store keeps them.
+    /// Returns the bytes as a store keeps them.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The label of an owner that has our shape, `None` for any other value.
+    /// Label of a generated token; `None` for any other value.
     pub fn label(&self) -> Option<&str> {
         let text = std::str::from_utf8(&self.0).ok()?;
         let split = text.len().checked_sub(RANDOM_HEX)?;
@@ -64,22 +65,24 @@ impl Owner {
         if !random.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return None;
         }
-        // No label of ours has control characters; whoever forged one means to write on somebody's terminal.
+        // No generated token has control characters. A forged one might write on a terminal.
         text[..split].strip_suffix('.').filter(|label| !label.chars().any(char::is_control))
     }
 
-    /// What stands at a name that lingers after this owner gave it up: no renewal and no release of the owner matches it.
+    /// Returns the value at a name that lingers after this owner's release. No renewal and no
+    /// release of the owner matches it.
     #[must_use]
     pub fn lingering(&self) -> Self {
         Self([LINGER, &self.0].concat().into())
     }
 
-    /// The owner after whom a name lingers, where the value says that it does.
+    /// Returns the owner after which a name lingers, if the value says so.
     pub fn lingers_after(&self) -> Option<Self> {
         self.0.strip_prefix(LINGER).map(Self::from_bytes)
     }
 
-    /// Whether the value has the shape of a token of ours, so that a scan may take its key for a lock.
+    /// Whether the value has the form of a generated token, so that a scan may take its key for a
+    /// lock.
     pub fn is_generated(&self) -> bool {
         self.label().is_some()
     }

@@ -1,6 +1,7 @@
-//! Setters of the types that stores exchange. They are `#[non_exhaustive]`, so that a new field breaks no store.
+//! Setters of the types that stores exchange. These are `#[non_exhaustive]`, so that a new field
+//! breaks no store.
 
-/// Gives a type a `with_...` method for each of the fields named.
+/// Gives a type a `with_...` method for each of the named fields.
 macro_rules! setters {
     ($type:ident: $($setter:ident($field:ident: $kind:ty)),+ $(,)?) => {
         impl $type {

@@ -1,4 +1,4 @@
-//! How much of a name is asked for.
+//! Share of a name: the permits that a holder has, out of all permits.
 
 use std::fmt;
 
@@ -6,10 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The kind of a lock as data: a weight out of a capacity.
+/// Permits of a name: a weight out of a capacity. This makes the kind of a lock plain data.
 ///
-/// A mutex is all of one, a semaphore k of N, a reader one of very many and a writer all of those. Two kinds on one name are
-/// refused by the store.
+/// - A mutex has one permit, and its holder takes it.
+/// - A holder of a semaphore takes k of N.
+/// - A read/write lock has very many: a reader takes one, and a writer takes all.
+///
+/// The store refuses two kinds on one name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
     weight: u32,
@@ -17,19 +20,21 @@ pub struct Share {
 }
 
 impl Share {
-    /// The whole of a name that has one holder: a mutex.
+    /// The one permit of a mutex.
     pub const MUTEX: Self = Self { weight: 1, capacity: 1 };
-    /// One reader among very many.
+    /// A reader: one of very many permits.
     pub const READ: Self = Self { weight: 1, capacity: u32::MAX };
-    /// A writer: all that readers could have.
+    /// A writer: all permits that readers could have.
     pub const WRITE: Self = Self { weight: u32::MAX, capacity: u32::MAX };
-    /// The most permits a semaphore can have: more would be a read/write lock.
+    /// Largest number of permits of a semaphore. More would be a read/write lock.
     pub const MAX_PERMITS: u32 = u32::MAX - 1;
 
-    /// `weight` of the `capacity` permits of a semaphore. Of one permit it is a [mutex](Share::MUTEX).
+    /// Makes `weight` of the `capacity` permits of a semaphore. With one permit it is a
+    /// [mutex](Share::MUTEX).
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for no permits, more than there are, or more than [`Share::MAX_PERMITS`].
+    /// [`Invalid`](crate::ErrorKind::Invalid) for no permits, more than there are, or more than
+    /// [`Share::MAX_PERMITS`].
     pub fn permits(weight: u32, capacity: u32) -> Result<Self, Error> {
         Self::from_parts(weight, capacity).filter(|_| capacity <= Self::MAX_PERMITS).ok_or_else(|| {
             let what = format!("{weight} of {capacity} permits is not a share of a semaphore");
@@ -37,22 +42,22 @@ impl Share {
         })
     }
 
-    /// A share as a store kept it; `None` for what is none.
+    /// Makes a share from the numbers that a store kept; `None` if they are none.
     pub const fn from_parts(weight: u32, capacity: u32) -> Option<Self> {
         if weight == 0 || weight > capacity { None } else { Some(Self { weight, capacity }) }
     }
 
-    /// What is asked for.
+    /// Number of permits that are taken.
     pub const fn weight(self) -> u32 {
         self.weight
     }
 
-    /// What there is.
+    /// Number of all permits.
     pub const fn capacity(self) -> u32 {
         self.capacity
     }
 
-    /// The kind of lock this is a share of. Shares of different kinds cannot meet on one name.
+    /// Kind of lock that this is a share of. A name has shares of one kind.
     pub const fn kind(self) -> Kind {
         match self.capacity {
             1 => Kind::Mutex,
@@ -61,20 +66,21 @@ impl Share {
         }
     }
 
-    /// Whether a holder of this share is alone. Only such a holder's fence may be remembered by the guarded resource.
+    /// Whether a holder of this share is alone. The guarded resource may remember the fence of such
+    /// a holder only.
     pub const fn is_exclusive(self) -> bool {
         self.weight == self.capacity
     }
 }
 
-/// A kind of lock, for people.
+/// Kind of a lock, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// One holder.
     Mutex,
     /// Many readers or one writer.
     ReadWrite,
-    /// So many permits.
+    /// This many permits.
     Semaphore(u32),
 }
 

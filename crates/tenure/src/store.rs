@@ -1,4 +1,6 @@
-//! The cut: a store makes one attempt; waiting, renewing and retrying stand above it.
+//! The contract between tenure and authors of stores.
+//!
+//! A store makes one attempt. Waiting, renewing and retrying stand above it, once for all stores.
 
 pub(crate) mod call;
 mod features;
@@ -20,60 +22,77 @@ use crate::{Entry, Error, Lease, Name};
 
 /// A place where names are held: a Redis, a file, a table.
 ///
-/// This is the contract between tenure and those who write stores or wrap them; users talk to [`Locker`](crate::Locker).
-/// Every method is one shot: it neither waits for a holder nor retries a refusal, and it has no default body, so that a
-/// wrapper cannot forget one. A call may be repeated after an unknown outcome with the same effect as one call.
+/// This is the contract between tenure and authors of stores or of wrappers around them. Users call
+/// [`Locker`](crate::Locker). Each method is one shot: it neither waits for a holder nor retries a
+/// refusal. No method has a default body, so a wrapper cannot forget one. A call that is repeated
+/// after an unknown outcome has the same effect as one call.
 ///
 /// # Cancel safety
-/// Any of these futures may be dropped at any point. What was sent may still run; the caller clears up with
-/// [`release`](Store::release).
+/// Any of these futures may be dropped at any point. Its command may still run. The caller cleans
+/// up with [`release`](Store::release).
 #[async_trait]
 pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
-    /// What this store can promise, as far as it knows now.
+    /// Returns what this store can promise, as far as it knows now.
     fn features(&self) -> Features;
 
     /// Asks for a share of a name, once.
     ///
-    /// What a store does in one atomic step: leases that have ended and places that have lapsed are dropped; those who wait are
-    /// served in order for as long as their shares fit, each with the `claim` of its own place; then the request is looked at.
-    /// It is granted where its share fits and nobody waits in front of it. An owner that holds already is granted again, for no
-    /// shorter than before, because it may be a late repetition; with a smaller share it is a downgrade, with a larger one it is
-    /// refused. An owner that was served is granted for its full ttl. A place that has lapsed, or was served and given up, is not
-    /// made again for a [`Enqueue::Heartbeat`]: it is answered busy without an [`position`](Busy::position), and its token is used up.
+    /// The store does this in one atomic step:
+    /// - It drops leases that have ended, and queue entries that have lapsed.
+    /// - It serves the waiters in order for as long as their shares fit. Each gets a lease of its
+    ///   own entry's `handoff_ttl`.
+    /// - Then it considers the request. It is granted if its share fits and nobody waits in front
+    ///   of it.
+    ///
+    /// An owner that holds already is granted again, because the request may be a late repetition.
+    /// Its lease does not get shorter. With a smaller share the request is a downgrade; with a
+    /// larger one it is refused. An owner that was served is granted for its full ttl.
+    ///
+    /// A [`Enqueue::Heartbeat`] never makes an entry. If its entry has lapsed, or was served and
+    /// released, the answer is busy without a [`position`](Busy::position). Its token is used up.
     ///
     /// # Errors
-    /// [`Mismatch`](crate::ErrorKind::Mismatch) when the name is held or waited for as another kind of lock.
+    /// [`Mismatch`](crate::ErrorKind::Mismatch) if the name is held or waited for as another kind
+    /// of lock.
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error>;
 
-    /// Asks for shares of several names, all or none, in one atomic step; the grants in the order of the requests.
+    /// Asks for shares of several names in one atomic step. Returns the grants in the order of the
+    /// requests.
     ///
-    /// None where one of them was not to be had, or where the store cannot take several in one step: then nothing was taken, and
-    /// the caller takes one after another. The requests are alike but for name and owner, for different names, repeatable, and
-    /// leave no place and no one to take over from.
+    /// All are granted or none. `None` if one of them is busy, or if the store cannot take several
+    /// in one step: then nothing was taken, and the caller takes one after another. The requests
+    /// are for different names and differ in name and owner alone. Their tokens are generated. They
+    /// join no queue and take over from nobody.
     ///
     /// # Errors
-    /// As [`acquire`](Store::acquire); a mismatch says at which name, and comes before a name that is busy.
+    /// As [`acquire`](Store::acquire). A mismatch says at which name, and comes before a name that
+    /// is busy.
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error>;
 
-    /// Makes each lease that is still its owner's last at least its ttl from the moment the store executes it.
+    /// Renews leases. Each that is still its owner's lasts at least its ttl from the moment the
+    /// store executes the renewal.
     ///
-    /// A renewal never shortens a lease: one that runs late, or is for a shorter ttl, must not end what its holder believes. The
-    /// answers stand in the order of the leases. A lease that is gone, or is another's, is left alone.
+    /// A renewal never shortens a lease: one that runs late, or is for a shorter ttl, must not end
+    /// a lease on which its holder relies. The answers are in the order of the leases. A lease that
+    /// is gone, or is another owner's, is left alone.
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>>;
 
-    /// Gives up a share or a place, if it is still this owner's, and serves those who wait.
+    /// Releases a share or a queue entry, if it is still this owner's, and serves the waiters.
     ///
-    /// With a `linger` the name stays taken that long, by nobody: no renewal and no acquisition of the owner matches it.
+    /// With a `linger` the name stays taken that long, by nobody: no renewal and no acquisition of
+    /// the owner matches it.
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error>;
 
-    /// A stream of hints that the request's name is worth another look; armed when the call returns.
+    /// Returns a stream of notices that a poll of the request's name is useful. The stream is armed
+    /// when the call returns.
     ///
-    /// A store that cannot push answers with a stream that stays silent: the caller looks again by itself in any case.
+    /// A store that cannot push returns a stream that stays silent. The caller polls in any case.
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error>;
 
-    /// Who holds `name` and how many wait; without a name, every name the store can tell to be a lock.
+    /// Returns the holders of `name` and the number of its waiters. Without a name, every name that
+    /// the store can tell to be a lock.
     ///
-    /// For people and tests: what it says may be over when it arrives. A free name is not listed.
+    /// For people and tests: the answer may be out of date on arrival. A free name is not listed.
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error>;
 }
 

@@ -1,4 +1,8 @@
-//! The wait for a lock: what is asked of the store and when, and what to do between looks.
+//! The wait for a lock: requests to the store, and the pauses between them.
+//!
+//! A wait begins with one attempt that joins no queue. If the name is busy, its task enters the
+//! process's local queue for the name. One waiter of each local queue, the leader, polls the store
+//! for all of them.
 
 mod attempt;
 mod guard;
@@ -28,35 +32,38 @@ use crate::store::call::backoff;
 use crate::store::{AcquireReply, Busy, Enqueue, Notice, Request};
 use crate::{BootTime, Error, ErrorKind, Holder, Name, Owner, Share, format_duration};
 
-/// How long a store that never answered is tried before an acquisition gives up, whatever its wait.
+/// Timeout of an acquisition at a store that never answered, whatever its wait.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
-/// How often a waiter looks, whatever it was told: not so often that it starves others, nor so seldom that it has left.
+/// Bounds of a poll interval: not so short that polls starve other clients, nor so long that a
+/// queue entry lapses unseen.
 const POLL_INTERVALS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3_600);
-/// For how long a name is a waiter's that was handed it, unless it renews: what a dead waiter costs those behind it.
+/// Ttl of a lease that is handed to a waiter, until the waiter renews it. A dead waiter costs the
+/// waiters behind it this long.
 const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
-/// For how much longer than a claim a place lives without a heartbeat: one may be lost.
+/// Time by which a queue entry outlives a handoff without a heartbeat, because one heartbeat may be
+/// lost.
 const ENTRY_GRACE: Duration = Duration::from_secs(1);
 
-/// One task's wait.
+/// The wait of one task.
 pub(crate) struct Wait<'a> {
     settings: &'a Settings,
     core: &'a Arc<Core>,
     name: Name,
     key: AcquireKey,
     started: BootTime,
-    /// For how long from then on.
+    /// Timeout, counted from `started`.
     patience: Option<Duration>,
     waiter: Option<Waiter<Guard, Box<WaitState>>>,
-    /// This task asks the store: for itself alone, or for all in its room.
+    /// Whether this task polls the store: for itself alone, or as the leader of its local queue.
     leads: bool,
     state: Option<Box<WaitState>>,
     outage: bool,
-    /// The observer was told that the name is busy, and by whom.
+    /// Whether the observer knows that the name is busy. The holder that it knows of stands below.
     observed: bool,
     observed_holder: Option<Owner>,
 }
 
-/// What a waiting task meets next.
+/// The next event of a waiting task.
 enum Event {
     Wakeup(Wakeup<Guard, Box<WaitState>>),
     Led(Result<Guard, Error>),
@@ -84,13 +91,13 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// A part of a longer wait that has begun before.
+    /// Counts the timeout from an earlier start, for one part of a longer wait.
     pub(crate) fn since(mut self, started: BootTime) -> Self {
         self.started = started;
         self
     }
 
-    /// Waits until the name is ours.
+    /// Waits until this process holds the name.
     pub(crate) async fn guard(&mut self) -> Result<Guard, Error> {
         let patient = self.left() != Some(Duration::ZERO);
         if !(patient && self.core.queues.is_contended(&self.name, self.started)) {
@@ -112,7 +119,7 @@ impl<'a> Wait<'a> {
         if leads {
             self.publish_status(None);
         } else {
-            // Whoever drives stands for this task as well.
+            // The leader polls the store for this task as well.
             self.state = None;
         }
         waiter
@@ -124,7 +131,8 @@ impl<'a> Wait<'a> {
         let mut end = end.map_or_else(|| Either::Left(pending()), Either::Right);
         loop {
             let asks = self.leads;
-            // In order, so that a simulation can be repeated; what was given comes first.
+            // In this order, so that a simulation can be repeated. A guard in the inbox comes
+            // first.
             let event = tokio::select! {
                 biased;
                 wakeup = waiter.woken() => Event::Wakeup(wakeup),
@@ -142,7 +150,7 @@ impl<'a> Wait<'a> {
                 Event::Wakeup(Wakeup::Over) => {}
                 Event::Led(guard) => {
                     let guard = guard?;
-                    // This token is used up; the next task of the room needs another.
+                    // This token is used up; the next waiter needs another.
                     self.state = None;
                     core.queues.note_contended(&self.name, core.session.clock.now());
                     let (leaves_margin, handoffs_until) = (guard.leaves_margin(), guard.handoffs_until());
@@ -153,7 +161,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// What this task has reached at the store. The first look of one that meets nobody is a try, which queues nowhere.
+    /// Returns the state of this wait at the store. The first poll outside a local queue is an
+    /// attempt that joins no queue.
     fn state(&mut self) -> Result<&mut WaitState, Error> {
         let state = match self.state.take() {
             Some(state) => state,
@@ -178,7 +187,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// While tasks of this process pass the name on among themselves, whoever has no place at the store needs none.
+    /// Waits while tasks of this process hand the name on among themselves: a leader without an
+    /// entry at the store needs none then.
     async fn sit_out_handoffs(&mut self) {
         while self.state.is_none()
             && let Some(until) = self.core.queues.handoffs_until(&self.name)
@@ -191,16 +201,18 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// One look at the store.
+    /// Polls the store once.
     ///
     /// # Cancel safety
-    /// What was sent is remembered: the next look asks again with the same token, or what has it clears up.
+    /// Dropping the future is safe. The attempt keeps its token: the next poll retries with it, or
+    /// `Drop` releases it.
     async fn poll(&mut self) -> Result<Option<Guard>, Error> {
         let (core, terms) = (self.core, self.key.terms);
         let (queues, handoff_ttl) = (self.queues(), HANDOFF_TTL.min(terms.ttl));
         let state = self.state()?;
         if state.contended && state.notices.is_none() {
-            // Between the look that found it busy and the arming of the watch the name may have become free: look again.
+            // The name may have become free between the busy answer and the start of the watch, so
+            // this request follows it.
             state.notices = Some(armed(&core.session, &state.attempt.request).await);
         }
         let entry = match state.heartbeat {
@@ -229,12 +241,14 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Whether this wait has a place in the store's queue. A value that was given may be another's, and has none.
+    /// Whether this wait has an entry in the store's queue. One with a supplied owner token has
+    /// none: another client may use the same token.
     fn queues(&self) -> bool {
         self.core.session.store.features().queue && self.key.token.is_none()
     }
 
-    /// The grant came when nothing of it could be believed any more. Its token goes to the clean-up and is never used again.
+    /// Starts over after a grant that came too late to be valid. Its token is released in the
+    /// background and never used again.
     fn start_over(&mut self) -> Result<Option<Guard>, Error> {
         let late = || Error::unreachable("the grant arrived too late to be valid");
         if self.key.token.is_some() {
@@ -270,7 +284,8 @@ impl<'a> Wait<'a> {
         }
         let lapsed = entry == Enqueue::Heartbeat && busy.position.is_none();
         if self.queues() && (first || lapsed) {
-            // A token that was tried for a free name, or whose place has lapsed, is not queued again.
+            // A token that was tried for a free name, or whose entry has lapsed, is not queued
+            // again.
             self.renew_token()?;
         }
         if first || lapsed {
@@ -280,21 +295,23 @@ impl<'a> Wait<'a> {
         self.poll_after(pause, Self::timed_out)
     }
 
-    /// How long to wait for a notice before the next look.
+    /// Time to wait for a notice before the next poll.
     fn pause_after(&self, poll_interval: Duration, queued: bool, handoff_ttl: Duration) -> Duration {
         let every = self.settings.poll_interval.unwrap_or(poll_interval).clamp(*POLL_INTERVALS.start(), *POLL_INTERVALS.end());
         let every = if queued {
-            // Rather late than often, because each waiting process costs the store that many; in time to keep the place.
+            // Rather late than often, because each waiting process costs the store that many
+            // requests. In time to keep the entry.
             every.min(handoff_ttl.mul_f64(2.0 / 3.0)).mul_f64(1.0 + fastrand::f64() * 0.2)
         } else {
             every.mul_f64(0.8 + fastrand::f64() * 0.4)
         };
-        // A lease that nobody renews ends at a known time: be there, not a whole interval later.
+        // A lease that nobody renews ends at a known time. The poll comes then, not a whole
+        // interval later.
         let ends = self.holder().and_then(|h| h.ttl).map_or(every, |ttl| ttl + Duration::from_millis(1));
         every.min(ends)
     }
 
-    /// What those in the room say when their time is up.
+    /// Publishes what waiters of this local queue report when their time is up.
     fn publish_status(&self, outage: Option<&Error>) {
         if let Some(waiter) = &self.waiter {
             let status = LeaderStatus { holder: self.holder().cloned(), outage: outage.cloned() };
@@ -327,7 +344,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Another look after `pause`, the last one at the end of the wait; `error` if that has come.
+    /// Plans the next poll after `pause`, the last one at the end of the wait. Returns `error` if
+    /// that has come.
     fn poll_after(&mut self, pause: Duration, error: impl FnOnce(&Self) -> Error) -> Result<Option<Guard>, Error> {
         let pause = match self.left() {
             Some(left) if left.is_zero() => return Err(error(self)),
@@ -340,7 +358,8 @@ impl<'a> Wait<'a> {
         Ok(None)
     }
 
-    /// Sleeps until the next look, unless a notice says that it is worth one before. A hand-over that can be believed needs none.
+    /// Sleeps until the next poll, or until a notice makes one useful before. A handoff that is
+    /// valid needs no poll.
     async fn pause(&mut self) -> Option<Guard> {
         let state = self.state.as_mut()?;
         if self.core.session.clock.now() >= state.poll_at {
@@ -372,23 +391,24 @@ impl<'a> Wait<'a> {
             }
             Some(_) => None,
             None => {
-                // A stream that has ended says nothing any more; the re-check goes on.
+                // The stream has ended. Polls go on without notices.
                 state.notices = Some(stream::pending().boxed());
                 None
             }
         }
     }
 
-    /// Whether a name that was handed over for `claim`, after what was sent at `heard` had been executed, may be taken to be ours
-    /// without asking. Else the hand-over is a hint.
+    /// Whether a handoff for `handoff_ttl` may be taken as a grant, without a poll. The store
+    /// executed it after a heartbeat that was sent at `heartbeat`. Else it is a hint.
     fn accepts_handoff(&self, heartbeat: BootTime, handoff_ttl: Duration) -> bool {
         let terms = self.key.terms.for_handoff(handoff_ttl);
         let left = (heartbeat + terms.validity(handoff_ttl)).since(self.core.session.clock.now());
-        // It is for the first in the room, whoever asks the store for all of them.
+        // The lease is for the first waiter of the local queue, whoever its leader is.
         let next_asks =
             self.waiter.as_ref().map_or(self.settings.asks_margin(), |waiter| self.core.queues.next_asks_margin(waiter));
         let enough_margin = !next_asks || self.key.terms.safety_margin <= terms.safety_margin;
-        // Time for a renewal to fail once, and for the rest of what the terms promise no store has been asked yet.
+        // A renewal must have time to fail once. The store was not asked for the rest of the terms
+        // yet.
         terms.renews && terms.min_hold.is_zero() && enough_margin && left >= handoff_ttl / 6
     }
 
@@ -408,7 +428,7 @@ impl<'a> Wait<'a> {
         }
         let holder = self.holder().cloned().or(status.holder);
         let why = match &holder {
-            // A reader does not keep another out.
+            // Readers do not keep a reader out: a writer does, who waits in front.
             Some(holder) if (holder.share, self.key.share) == (Share::READ, Share::READ) => {
                 format!("{:?} has readers, and a writer waits in front", self.name)
             }
@@ -431,7 +451,8 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// The store's hints for a request, or silence where it cannot give any: a wait without hints is slower, not wrong.
+/// Returns the store's notices for a request, or none if it cannot send any. A wait without notices
+/// is slower, not wrong.
 async fn armed(session: &Session, request: &Request) -> BoxStream<'static, Notice> {
     session.call(request.ttl, session.store.watch(request)).await.unwrap_or_else(|_| stream::pending().boxed())
 }

@@ -306,6 +306,11 @@ fn of_a_locker() -> Vec<Call> {
         call!("Locker::release", "a lease", mutex, passed_on, |scene, parts| {
             scene.here.release(parts.lease.as_ref().expect("it was passed on")).await.map(drop)
         }),
+        call!("Locker::release_lingering", "a lease", mutex, passed_on, |scene, parts| {
+            // A pause that is asked for is left: without one nothing may be.
+            let lease = parts.lease.as_ref().expect("it was passed on");
+            scene.here.release_lingering(lease, Duration::ZERO).await.map(drop)
+        }),
         call!("Locker::inspect", "held", mutex, mine, |scene, _parts| scene.here.inspect(&scene.name).await.map(drop)),
         call!("Locker::list", "held", mutex, mine, |scene, _parts| scene.here.list().await.map(drop)),
         call!("Locker::release_all", "of many", mutex, many, |scene, _parts| {

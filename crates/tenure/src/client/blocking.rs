@@ -1,8 +1,9 @@
 //! The same locks for programs without an async runtime.
 //!
-//! A [`Locker`] brings a runtime of one background thread, which renews what is held. Everything else blocks the calling thread,
-//! but for the drop of a guard, which leaves the release to that thread. The drop of the last handle waits up to a second for it.
-//! Inside an async runtime use [`crate::Locker`]: blocking there panics.
+//! A [`Locker`] has a runtime on one background thread, which renews what is held. Every call
+//! blocks the calling thread. The drop of a guard does not: the background thread releases its
+//! lease. The drop of the last handle waits up to a second for such releases. Inside an async
+//! runtime use [`crate::Locker`]: blocking there panics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct Locker {
     runtime: Arc<Background>,
 }
 
-/// The background thread, and what it works for.
+/// Background thread, with the locker that it serves.
 struct Background {
     runtime: Handle,
     locks: Option<crate::Locker>,
@@ -42,7 +43,8 @@ impl Background {
         self.runtime.block_on(future)
     }
 
-    /// A thread that drives a runtime. A runtime that starts its threads itself panics where there are none to be had.
+    /// Starts a thread that drives a runtime. A runtime that starts threads itself panics if the
+    /// system has none left.
     fn start() -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (lives, ended) = oneshot::channel();
@@ -55,7 +57,8 @@ impl Background {
     }
 }
 
-/// The last handle is gone, and the program perhaps about to end: what was dropped before is released first, if that is quick.
+/// Waits for pending releases if that is quick: the last handle is gone, and the program may be
+/// about to end.
 impl Drop for Background {
     fn drop(&mut self) {
         // Inside another runtime nothing may block.
@@ -67,14 +70,15 @@ impl Drop for Background {
     }
 }
 
-/// How long the end of the last handle waits for releases.
+/// Timeout of the last handle's wait for releases.
 const LAST_RELEASES: Duration = Duration::from_secs(1);
 
 impl Locker {
     /// Connects within a runtime of its own, e.g. `Locker::connect(tenure_redis::connect(url))`.
     ///
     /// # Errors
-    /// Those of the connection, and [`Unavailable`](crate::ErrorKind::Unavailable) when the thread cannot be started.
+    /// Those of the connection, and [`Unavailable`](crate::ErrorKind::Unavailable) if the thread
+    /// cannot be started.
     pub fn connect(connecting: impl Future<Output = Result<crate::Locker, Error>>) -> Result<Self, Error> {
         let no_thread = |e| Error::unavailable("the thread that renews locks could not be started").with_source(e);
         let mut runtime = Background::start().map_err(no_thread)?;
@@ -281,7 +285,7 @@ impl Guard {
         self.guard.lease_remaining()
     }
 
-    /// See [`Guard::state`](crate::Guard::state): look at it between the steps of the work.
+    /// See [`Guard::state`](crate::Guard::state). Read it between the steps of the work.
     pub fn state(&self) -> State {
         self.guard.state()
     }
@@ -357,7 +361,7 @@ impl IntoIterator for Guards {
     type Item = Guard;
     type IntoIter = std::vec::IntoIter<Guard>;
 
-    /// The guards on their own, sorted by name.
+    /// Returns the guards, sorted by name.
     fn into_iter(self) -> Self::IntoIter {
         let guards: Vec<_> = self.guards.into_iter().map(|guard| Guard::new(guard, &self.runtime)).collect();
         guards.into_iter()

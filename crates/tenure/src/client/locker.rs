@@ -1,4 +1,4 @@
-//! Where users begin: a store with the settings for its locks.
+//! Entry point for users: a store with the settings for its locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,12 +32,12 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// A locker over `store` with the defaults of [`Locker::builder`].
+    /// Makes a locker over `store` with the defaults of [`Locker::builder`].
     pub fn new(store: impl Store) -> Self {
         Self::builder(store).build_unchecked()
     }
 
-    /// A locker with settings of its own.
+    /// Starts the settings of a locker over `store`.
     pub fn builder(store: impl Store) -> LockerBuilder {
         LockerBuilder {
             store: Arc::new(store),
@@ -50,33 +50,37 @@ impl Locker {
     }
 
     /// Begins to take the mutex `name`. Nothing happens before [`acquire`](Acquire::acquire) or
-    /// [`try_acquire`](Acquire::try_acquire); a bad name is told there.
+    /// [`try_acquire`](Acquire::try_acquire), which also report a bad name.
     pub fn mutex(&self, name: impl AsRef<str>) -> Acquire {
         self.lock(name, Share::MUTEX)
     }
 
-    /// Begins to read under the read/write lock `name`: any number of readers hold it together.
+    /// Begins to read under the read/write lock `name`. Any number of readers hold it together.
     ///
-    /// Readers do not pass a writer who waits. The [fence](Guard::fence) of a reader orders it among the grants of the name; a
-    /// guarded resource compares it with the largest fence of a *writer* and does not remember it, else it refuses live readers.
+    /// A reader does not overtake a waiting writer. The [fence](Guard::fence) of a reader orders it
+    /// among the grants of the name. The guarded resource compares it with the largest fence of a
+    /// *writer*, and does not store it: else it would refuse live readers.
     pub fn read(&self, name: impl AsRef<str>) -> Acquire {
         self.lock(name, Share::READ)
     }
 
-    /// Begins to write under the read/write lock `name`, alone. [`Guard::downgrade`] makes the writer a reader.
+    /// Begins to write under the read/write lock `name`, alone. [`Guard::downgrade`] makes the
+    /// writer a reader.
     pub fn write(&self, name: impl AsRef<str>) -> Acquire {
         self.lock(name, Share::WRITE)
     }
 
-    /// Begins to take one of the `capacity` permits of the semaphore `name`, or more of them: [`Acquire::permits`].
+    /// Begins to take one of the `capacity` permits of the semaphore `name`. [`Acquire::permits`]
+    /// takes more of them.
     ///
-    /// Permits are leases: those of a holder that crashed come back when their ttl has passed. Their fences order grants and
-    /// exclude nobody, as those of [readers](Locker::read). All who use the name say the same capacity.
+    /// Permits are leases: those of a crashed holder come back after their ttl. Their fences order
+    /// grants and exclude nobody, as those of [readers](Locker::read). All clients must name the
+    /// same capacity.
     pub fn semaphore(&self, name: impl AsRef<str>, capacity: u32) -> Acquire {
         self.begin(name, Share::permits(1, capacity))
     }
 
-    /// Begins to take a share of `name`, for programs that learn the kind of lock when they run.
+    /// Begins to take a share of `name`, for programs that learn the kind of lock at run time.
     pub fn lock(&self, name: impl AsRef<str>, share: Share) -> Acquire {
         self.begin(name, Ok(share))
     }
@@ -87,36 +91,40 @@ impl Locker {
         Acquire { name: Name::new(name), settings }
     }
 
-    /// The store below.
+    /// Returns the store of this locker.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.core.session.store
     }
 
-    /// Takes over a lease that another guard gave up with [`Guard::into_lease`], in this process or another.
+    /// Takes over a lease that a guard handed out with [`Guard::into_lease`], in this process or
+    /// another.
     ///
-    /// One checked step at the store swaps in a new owner and a new fence: the lease that was passed on is finished, and of two
-    /// processes that adopt the same one, one gets it. Renewal goes on with the lease's ttl; other settings of the guard, such as
-    /// its shortest and longest hold, do not pass on.
+    /// One checked step at the store swaps in a new owner token and a new fence. The old token is
+    /// finished: of two processes that adopt the same lease, one gets it. Renewal goes on with the
+    /// lease's ttl. Other settings of the old guard, such as its shortest and longest hold, are not
+    /// carried over.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost) when the lease no longer stands. After an unknown outcome the step is not repeated: the
-    /// old owner may be gone already. [`Invalid`](crate::ErrorKind::Invalid) for a lease of a value that was
-    /// [given](Acquire::token): another may hold by the same value.
+    /// [`Lost`](crate::ErrorKind::Lost) if the lease has ended. After an unknown outcome the step
+    /// is not repeated, because the old owner may be gone already.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a lease with a [supplied](Acquire::token) owner
+    /// token: another client may hold with the same one.
     ///
     /// # Cancel safety
-    /// A dropped future may have taken the lease over; the new owner is then released.
+    /// A dropped future may have taken the lease over. The watchdog then releases the new owner.
     pub async fn adopt(&self, lease: &Lease) -> Result<Guard, Error> {
         self.lock(&lease.name, lease.share).ttl(lease.ttl).adopt(lease).await
     }
 
-    /// Renews a lease of whoever holds its token, once, so that it lasts at least its ttl from now. Nothing is believed or renewed
+    /// Renews a lease once, so that it lasts at least its ttl from now. Nothing renews it
     /// afterwards; for that, see [`adopt`](Locker::adopt).
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost) when it no longer stands, [`Invalid`](crate::ErrorKind::Invalid) for an impossible ttl.
+    /// [`Lost`](crate::ErrorKind::Lost) if the lease has ended,
+    /// [`Invalid`](crate::ErrorKind::Invalid) for an impossible ttl.
     ///
     /// # Cancel safety
-    /// After a dropped future the lease may have been renewed or not; it may be called again.
+    /// After a dropped future the lease may have been renewed or not. The call may be repeated.
     pub async fn renew(&self, lease: &Lease) -> Result<(), Error> {
         check_ttl(&self.core.session.store.features(), lease.ttl)?;
         let leases = std::slice::from_ref(lease);
@@ -129,21 +137,26 @@ impl Locker {
         }
     }
 
-    /// Gives up a lease of whoever holds its token.
+    /// Releases a lease. Returns [`Released`](ReleaseOutcome::Released) or
+    /// [`WasLost`](ReleaseOutcome::WasLost).
     ///
     /// # Errors
-    /// [`Unreachable`](crate::ErrorKind::Unreachable) when nobody knows whether it was given up; it may be called again.
+    /// [`Unreachable`](crate::ErrorKind::Unreachable) if the outcome is unknown. The call may be
+    /// repeated.
     ///
     /// # Cancel safety
-    /// After a dropped future the lease may have been given up or not; it may be called again. Nothing is done in the background.
+    /// After a dropped future the lease may have been released or not. The call may be repeated;
+    /// nothing goes on in the background.
     pub async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome, Error> {
         self.release_lingering(lease, Duration::ZERO).await
     }
 
-    /// Gives up a lease as [`release`](Locker::release) does, and keeps the name taken by nobody for `linger`.
+    /// Releases a lease as [`release`](Locker::release) does, and keeps the name taken by nobody
+    /// for `linger`.
     ///
     /// # Errors
-    /// As [`release`](Locker::release); [`Invalid`](crate::ErrorKind::Invalid) for an impossible `linger`.
+    /// As [`release`](Locker::release); [`Invalid`](crate::ErrorKind::Invalid) for an impossible
+    /// `linger`.
     ///
     /// # Cancel safety
     /// As [`release`](Locker::release).
@@ -155,7 +168,8 @@ impl Locker {
         }
     }
 
-    /// Who holds `name`; `None` when it is free. What it says may be over when it arrives.
+    /// Returns the holders of `name`, and `None` if it is free. The answer may be out of date on
+    /// arrival.
     ///
     /// # Cancel safety
     /// Changes nothing, dropped or not.
@@ -165,18 +179,18 @@ impl Locker {
         Ok(entries.into_iter().find(|entry| entry.name == name))
     }
 
-    /// Every name that is held, as far as the store can tell. Reads the whole store.
+    /// Returns every held name, as far as the store can tell. Reads the whole store.
     ///
     /// # Cancel safety
     /// Changes nothing, dropped or not.
     pub async fn list(&self) -> Result<Vec<Entry>, Error> {
-        // A scan of a large store takes as long as it takes: no limit of one operation applies.
+        // Without the limit of one operation: a scan of a large store takes long.
         self.core.session.store.inspect(None).await
     }
 
-    /// Gives up everything that this locker holds and says how each release went.
+    /// Releases everything that this locker holds, and returns how each release went.
     ///
-    /// The guards that are left learn it: they are lost, by [`EndReason::Released`](crate::EndReason::Released).
+    /// The remaining guards are lost, by [`EndReason::Released`](crate::EndReason::Released).
     ///
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
@@ -190,9 +204,10 @@ impl Locker {
         join_all(releases).await
     }
 
-    /// Waits until what dropped guards and cancelled waits left behind has been released.
+    /// Waits until the leases of dropped guards and cancelled waits have been released.
     ///
-    /// A program that drops guards and then ends its runtime calls this in between, else those names stay taken for their ttl.
+    /// Call it between the drop of the guards and the end of the runtime. Else those names stay
+    /// taken for their ttl.
     ///
     /// # Cancel safety
     /// A dropped future only stops waiting: the releases go on.
@@ -214,32 +229,33 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// The ttl of locks that set none: 30 s.
+    /// Ttl of locks that set none: 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How long before the lease ends at the store the holder stops believing it, so that work can stop before anyone else
-    /// starts: a tenth of the ttl.
+    /// Safety margin: the time between the moment the holder stops and the end of the lease at the
+    /// store. Work can stop in it before the next holder starts. A tenth of the ttl by default.
     pub fn safety_margin(mut self, guard: Duration) -> Self {
         self.safety_margin = Some(guard);
         self
     }
 
-    /// The part of every second by which this machine's clock and the store's may run apart, in addition to 2 ms: 0.01.
+    /// Clock drift: the part of every second by which the clocks of this machine and of the store
+    /// may run apart, besides 2 ms. 0.01 by default.
     pub fn drift(mut self, drift: f64) -> Self {
         self.drift = drift;
         self
     }
 
-    /// What operators see of the holder: `host.pid`. Empty for none.
+    /// Label by which operators recognise the holder: `host.pid` by default. May be empty.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Another clock, for simulations.
+    /// Uses another clock, for simulations.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
@@ -248,8 +264,9 @@ impl LockerBuilder {
     /// Checks the settings and makes the locker.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for a bad label, a drift outside 0 to 0.5, or a ttl too short for its timeouts;
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) where the system refuses the boot-time clock.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a bad label, a drift outside 0 to 0.5, or a ttl
+    /// too short for its timeouts. [`Unavailable`](crate::ErrorKind::Unavailable) if the system
+    /// refuses the boot-time clock.
     pub fn build(self) -> Result<Locker, Error> {
         BootTime::check()?;
         check_label(&self.label)?;

@@ -1,4 +1,4 @@
-//! Several names at once, all or nothing.
+//! Acquisition of several names, all or nothing.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -15,13 +15,14 @@ use crate::{BootTime, Error, ErrorKind, Fence, Name};
 
 /// An acquisition of several names, all or nothing; see [`Acquire::and`].
 ///
-/// First it asks for all names at once, which the store grants all or none in one step. Where it does not, or cannot, they are taken one
-/// after another in the order of their names: whoever waits for one holds smaller ones only, so nobody waits in a circle, in whatever
-/// order names were said.
+/// The first attempt asks the store for all names in one atomic step. If that fails, or the store
+/// cannot do it, the names are taken one after another in their order. A waiter then holds smaller
+/// names only, so clients that list the names in different orders cannot deadlock.
 ///
-/// While a later name is waited for, those that are held are renewed: a [fixed lease](Acquire::fixed_lease) and a
-/// [longest hold](Acquire::max_hold) begin when all are held. One that is lost meanwhile costs all that is held, and the wait begins
-/// anew. A [shortest hold](Acquire::min_hold) counts for each name from its own request.
+/// Held names are renewed while a later one is waited for. A [fixed lease](Acquire::fixed_lease)
+/// and a [longest hold](Acquire::max_hold) begin when all are held. If one is lost meanwhile, all
+/// are released and the wait begins anew. A [shortest hold](Acquire::min_hold) counts for each name
+/// from its own request.
 #[derive(Debug)]
 #[must_use = "nothing is acquired before acquire() or try_acquire() is awaited"]
 pub struct AcquireAll {
@@ -47,14 +48,14 @@ impl Acquire {
 }
 
 impl From<Acquire> for AcquireAll {
-    /// One name, to which others can be added.
+    /// Starts with one name, to which others can be added.
     fn from(Acquire { name, settings }: Acquire) -> Self {
         Self { names: name.map(|name| BTreeSet::from([name])), settings }
     }
 }
 
 impl AcquireAll {
-    /// Takes `name` as well. One that was said before is taken once.
+    /// Takes `name` as well. A name that is listed twice is taken once.
     pub fn and(mut self, name: impl AsRef<str>) -> Self {
         self.names = self.names.and_then(|mut names| {
             names.insert(Name::new(name)?);
@@ -66,7 +67,7 @@ impl AcquireAll {
     /// Checks the settings without taking anything.
     ///
     /// # Errors
-    /// As [`Acquire::check`]. A value that was [given](Acquire::token) is no owner of several names.
+    /// As [`Acquire::check`]. A [supplied](Acquire::token) owner token cannot own several names.
     pub fn check(&self) -> Result<(), Error> {
         let names = self.names.as_ref().map_err(Error::clone)?;
         self.settings.check(names)?;
@@ -77,37 +78,39 @@ impl AcquireAll {
         Ok(())
     }
 
-    /// Takes all of the names if nobody has any of them.
+    /// Takes all of the names if all are free, and returns `None` if another client holds any of
+    /// them.
     ///
-    /// Of those who try for the same names at once, one gets them.
+    /// Of several clients that try the same names at once, one gets them.
     ///
     /// # Errors
     /// As [`Acquire::try_acquire`].
     ///
     /// # Cancel safety
-    /// A dropped future leaves nothing behind: what it may have taken is released in the background.
+    /// A dropped future leaves nothing behind: the watchdog releases what it may have taken.
     pub async fn try_acquire(mut self) -> Result<Option<Guards>, Error> {
         self.settings.wait = Some(Duration::ZERO);
         unless_busy(self.acquire().await)
     }
 
-    /// Takes all of the names, waiting for them as long as [`wait`](Acquire::wait) says in all.
+    /// Takes all of the names, and waits as long as [`wait`](Acquire::wait) says for all of them
+    /// together.
     ///
     /// # Errors
-    /// As [`Acquire::acquire`], about the first name that was not to be had; nothing is held then.
+    /// As [`Acquire::acquire`], about the first name that could not be taken. Nothing is held then.
     ///
     /// # Cancel safety
-    /// A dropped future leaves nothing behind: what it may have taken is released in the background.
+    /// A dropped future leaves nothing behind: the watchdog releases what it may have taken.
     ///
     /// # Round trips
-    /// One where all are free. Else one more for each name that is free when its turn comes.
+    /// One if all are free. Else one more for each name that is free when its turn comes.
     pub async fn acquire(self) -> Result<Guards, Error> {
         self.check()?;
         let (settings, names) = (&self.settings, Vec::from_iter(self.names?));
         let core = &settings.core;
         core.session.watchdog.ensure_running();
         let mut key = settings.key()?;
-        // The longest hold of several counts from when all are held.
+        // The longest hold of several names counts from the moment when all are held.
         let max_hold = if names.len() > 1 { key.terms.max_hold.take() } else { None };
         let taking = Taking { settings, key, names, started: core.session.clock.now() };
         let guards = match taking.at_once().await? {
@@ -121,7 +124,7 @@ impl AcquireAll {
     }
 }
 
-/// Several names on their way into one hand.
+/// An acquisition of several names that has begun.
 struct Taking<'a> {
     settings: &'a Settings,
     key: AcquireKey,
@@ -131,7 +134,8 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    /// All in one step. None where there is nothing to gain by that, or where it did not get them: then they are taken in order.
+    /// Takes all names in one step. `None` if that has no use or did not succeed: then they are
+    /// taken in order.
     async fn at_once(&self) -> Result<Option<Vec<Guard>>, Error> {
         let Self { settings, key, names, .. } = self;
         let core = &settings.core;
@@ -143,9 +147,10 @@ impl Taking<'_> {
         let sent_at = core.session.clock.now();
         let grants = match Attempt::send_all(&mut attempts).await {
             Ok(Some(grants)) => grants,
-            // With no time left, what an unheard try may have taken would be met as another's.
+            // With no time left, a lease that an unanswered attempt may have left would count as
+            // another client's.
             Err(error) if !error.is_transient() || self.is_over() => return Err(error),
-            // Whatever may pass is waited for when it is a name's turn.
+            // What may pass is waited for when the name's turn comes.
             Ok(None) | Err(_) => return Ok(None),
         };
         let guards: Vec<Guard> = attempts
@@ -156,19 +161,19 @@ impl Taking<'_> {
             .collect();
         guards.iter().for_each(Guard::keep_idle);
         if guards.len() < names.len() {
-            claim_release(guards).await;
+            release_unused(guards).await;
             return Ok(None);
         }
         Ok(Some(guards))
     }
 
-    /// The time to wait has passed.
+    /// Whether the time to wait has passed.
     fn is_over(&self) -> bool {
         let waited = self.settings.core.session.clock.now().since(self.started);
         self.settings.wait.is_some_and(|wait| waited >= wait)
     }
 
-    /// One after another.
+    /// Takes the names one after another.
     async fn in_order(&self) -> Result<Vec<Guard>, Error> {
         let mut held: Vec<Guard> = Vec::with_capacity(self.names.len());
         loop {
@@ -177,16 +182,16 @@ impl Taking<'_> {
                 if held.iter().all(|guard| guard.end_reason().is_none()) {
                     return Ok(held);
                 }
-                claim_release(std::mem::take(&mut held)).await;
+                release_unused(std::mem::take(&mut held)).await;
                 continue;
             };
             tokio::select! {
                 biased;
-                () = self.ended(&held) => claim_release(std::mem::take(&mut held)).await,
+                () = self.ended(&held) => release_unused(std::mem::take(&mut held)).await,
                 next = self.one(name) => match next {
                     Ok(guard) => held.push(guard),
                     Err(error) => {
-                        claim_release(held).await;
+                        release_unused(held).await;
                         return Err(error);
                     }
                 },
@@ -201,12 +206,12 @@ impl Taking<'_> {
             _ if self.names.len() == 1 => error,
             _ => error.context(format_args!("{name:?}")),
         })?;
-        // A name that comes back unused is free at once.
+        // A name that comes back unused is free at once, without a shortest hold.
         guard.keep_idle();
         Ok(guard)
     }
 
-    /// Resolves when one of `held` has ended. Until then they are kept, whether or not they renew themselves.
+    /// Resolves when one of `held` has ended. Renews them until then, fixed leases too.
     async fn ended(&self, held: &[Guard]) {
         let clock = &self.settings.core.session.clock;
         let mut lost = pin!(first_lost(held));
@@ -224,18 +229,18 @@ impl Taking<'_> {
         }
     }
 
-    /// Has fixed leases last for their ttl from now.
+    /// Renews fixed leases for their ttl from now.
     async fn prolong(&self, held: &[Guard]) {
         if !self.key.terms.renews && self.names.len() > 1 {
-            // Who could not be prolonged is lost by its own clock, and told so.
+            // A lease that was not renewed ends by its own clock, and its guard reports that.
             join_all(held.iter().map(|guard| guard.extend(self.key.terms.ttl))).await;
         }
     }
 }
 
-/// Releases names that nothing was done with.
-async fn claim_release(guards: Vec<Guard>) {
-    // What stays unknown is repeated in the background.
+/// Releases leases under which no work has begun.
+async fn release_unused(guards: Vec<Guard>) {
+    // A release with an unknown outcome is repeated in the background.
     join_all(guards.into_iter().map(Guard::release)).await;
 }
 
@@ -254,9 +259,11 @@ fn first_lost(guards: &[Guard]) -> impl Future<Output = (Name, EndReason)> + Sen
     }
 }
 
-/// Proof of several tenures, for as long as [`state`](Guards::state) does not say otherwise: a [`Guard`] for each name.
+/// Proof that several names are held, until [`state`](Guards::state) says otherwise: a [`Guard`]
+/// for each name.
 ///
-/// Work that needs all of the names ends with the first that is lost. Dropping it gives all up in the background.
+/// Work that needs all of the names ends with the first that is lost. A drop releases all in the
+/// background.
 #[derive(Debug)]
 #[must_use = "guards that are dropped at once give the locks up at once"]
 pub struct Guards {
@@ -265,59 +272,60 @@ pub struct Guards {
 }
 
 impl Guards {
-    /// The guard of each name, sorted by name.
+    /// Returns the guard of each name, sorted by name.
     pub fn iter(&self) -> std::slice::Iter<'_, Guard> {
         self.guards.iter()
     }
 
-    /// The number to hand to each guarded resource, sorted by name; `None` where the store does not count.
+    /// Fencing token of each name, sorted by name; `None` if the store does not count grants.
     pub fn fences(&self) -> impl Iterator<Item = (&Name, Option<Fence>)> {
         self.iter().map(|guard| (guard.name(), guard.fence()))
     }
 
-    /// The state of the one that stands worst. No round trip.
+    /// State of the guard that stands worst. No round trip.
     pub fn state(&self) -> State {
         self.iter().map(Guard::state).max().unwrap_or(State::Held)
     }
 
-    /// Which one ended first in the order of names, and why; `None` while all stand.
+    /// First ended guard in the order of names, and the reason; `None` while all stand.
     pub fn end_reason(&self) -> Option<(&Name, EndReason)> {
         self.iter().find_map(|guard| Some((guard.name(), guard.end_reason()?)))
     }
 
-    /// Resolves when the first of them ends, with its name and the reason.
+    /// Resolves when the first guard ends, with its name and the reason.
     pub fn lost(&self) -> impl Future<Output = (Name, EndReason)> + Send + use<> {
         first_lost(&self.guards)
     }
 
-    /// How long all of them can be believed from now if no renewal is answered.
+    /// Time for which the holder may go on with all of them if no renewal is answered.
     pub fn remaining(&self) -> Duration {
         self.iter().map(Guard::remaining).min().unwrap_or_default()
     }
 
-    /// How long until the first lease ends at the store if no renewal is answered.
+    /// Time until the first lease ends at the store if no renewal is answered.
     pub fn lease_remaining(&self) -> Duration {
         self.iter().map(Guard::lease_remaining).min().unwrap_or_default()
     }
 
-    /// Runs `work` for as long as all tenures stand.
+    /// Runs `work` for as long as all leases stand.
     ///
     /// # Errors
-    /// [`Lost`](ErrorKind::Lost) the moment any of them ends; see [`Guard::run`]. The others go on until they are given up.
+    /// [`Lost`](ErrorKind::Lost) as soon as any of them ends; see [`Guard::run`]. The others go on
+    /// until they are released.
     ///
     /// # Cancel safety
-    /// `work` is dropped with the future, and the guards go on.
+    /// `work` is dropped with the future. The guards go on.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         run_until(self.lost(), || self.iter().try_for_each(Guard::check), work).await
     }
 
-    /// Takes the guard of `name` out, to be given up on its own.
+    /// Takes the guard of `name` out, to be released on its own.
     pub fn take(&mut self, name: &Name) -> Option<Guard> {
         let at = self.iter().position(|guard| guard.name() == name)?;
         Some(self.guards.remove(at))
     }
 
-    /// Gives all names up, at once, and says how each release went.
+    /// Releases all names at once, and returns how each release went.
     ///
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
@@ -330,7 +338,7 @@ impl IntoIterator for Guards {
     type Item = Guard;
     type IntoIter = std::vec::IntoIter<Guard>;
 
-    /// The guards on their own.
+    /// Returns the guards, to be used on their own.
     fn into_iter(self) -> Self::IntoIter {
         self.guards.into_iter()
     }

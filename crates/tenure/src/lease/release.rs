@@ -1,4 +1,4 @@
-//! Releases: now, or in the background where nobody heard how one went.
+//! Releases: now, or in the background after an unknown outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,35 +9,37 @@ use super::validity::{EndReason, HeldLease};
 use crate::store::ReleaseReply;
 use crate::{BootTime, Error};
 
-/// How a release went.
+/// Outcome of a release.
 #[derive(Clone, Debug)]
 pub enum ReleaseOutcome {
-    /// The name was ours and is free, or another's already (or lingers, see [`linger`](crate::Acquire::linger)).
+    /// The name was ours. It is free, or the next waiter's already, or it lingers; see
+    /// [`linger`](crate::Acquire::linger).
     Released,
-    /// So many other guards stand for the same tenure; see [`Guard::reenter`].
+    /// This many other guards of the lease remain; see [`Guard::reenter`](crate::Guard::reenter).
     StillHeld(usize),
-    /// The tenure had ended before: somebody else may have held the name meanwhile.
+    /// The lease had ended before. Another client may have held the name meanwhile.
     WasLost,
     /// No answer. The release is repeated in the background.
     Unknown {
-        /// The name is free by itself in this long at the latest.
+        /// The name is free by itself after this time at the latest.
         until: Duration,
-        /// Why there was no answer.
+        /// Error of the unanswered call.
         error: Error,
     },
 }
 
 impl Session {
-    /// Releases a tenure that has left the watchdog's book.
+    /// Releases a lease that has left the watchdog's table.
     ///
     /// # Cancel safety
-    /// A dropped future, also one that was never polled, and an outcome that stays unknown leave the release to the background.
+    /// A dropped future leaves the release to the background, even if it was never polled. So does
+    /// an outcome that stays unknown.
     pub(crate) fn release(&self, held: Arc<HeldLease>) -> impl Future<Output = Result<ReleaseOutcome, Error>> + Send {
         let releasing = Releasing { session: self, lease: held, settled: false };
         releasing.run()
     }
 
-    /// Has the watchdog release a tenure in the background.
+    /// Releases a lease in the background.
     pub(crate) fn release_later(&self, held: &HeldLease) {
         let (now, lease) = (self.clock.now(), held.snapshot());
         if !held.may_be_of_another(now, self.operation_timeout(lease.ttl)) {
@@ -46,13 +48,14 @@ impl Session {
         }
     }
 
-    /// When the store has forgotten the lease even if a renewal sent just now is executed last of all.
+    /// Time at which the lease has ended at the store, even if a renewal that was just sent is
+    /// executed last of all.
     fn forgotten_at(&self, held: &HeldLease) -> BootTime {
         held.store_until().max(self.clock.now() + held.snapshot().ttl)
     }
 }
 
-/// A release on its way. Dropped before it is settled, it goes to the background.
+/// A release under way. Its drop leaves the release to the background, unless it is settled.
 struct Releasing<'a> {
     session: &'a Session,
     lease: Arc<HeldLease>,
@@ -68,12 +71,13 @@ impl Releasing<'_> {
             self.settled = true;
             return Ok(ReleaseOutcome::WasLost);
         }
-        // A value that was given may be another's once this has run unheard: it is not sent again.
+        // Another client may hold with a supplied token once this release has run unanswered, so it
+        // is not repeated.
         self.settled = !held.generated;
         let linger = held.linger(session.clock.now());
         let answer = session.call(lease.ttl, session.store.release(&lease, linger)).await;
         self.settled |= match &answer {
-            // An acquire of this token may still run, and nobody would know of it.
+            // An acquire with this token may still run, and nobody would know.
             Ok(_) => !(held.late && session.store.features().late_commands),
             Err(error) => !error.is_transient(),
         };

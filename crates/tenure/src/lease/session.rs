@@ -1,4 +1,4 @@
-//! A store as this process uses it: with a clock, and with the watchdog of what is held there.
+//! A store as this process uses it: with a clock, and with the watchdog of the leases held there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ pub(crate) struct Session {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) watchdog: Watchdog,
-    /// The store has answered once: from then on an outage is something to wait out.
+    /// The store has answered once. From then on a wait rides out its outages.
     answered: AtomicBool,
 }
 
@@ -28,12 +28,12 @@ impl Session {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// The time one call may take for a lease of `ttl`.
+    /// Timeout of one call about a lease of `ttl`.
     pub(crate) fn operation_timeout(&self, ttl: Duration) -> Duration {
         self.store.features().limit(ttl)
     }
 
-    /// Runs one call to the store within the operation timeout, and notes that the store has answered.
+    /// Runs one call within the operation timeout, and notes whether the store answered.
     pub(crate) async fn call<T>(&self, ttl: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let answer = within(self.operation_timeout(ttl), call).await;
         if !matches!(&answer, Err(error) if error.kind() == ErrorKind::Unreachable) {
@@ -42,17 +42,17 @@ impl Session {
         answer
     }
 
-    /// Runs one look at the store, which hangs on no lease.
+    /// Runs one call that concerns no lease.
     pub(crate) async fn call_without_lease<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.call(Duration::MAX, call).await
     }
 
-    /// One attempt at the store.
+    /// Sends one request.
     pub(crate) async fn attempt(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.call(request.ttl, self.store.acquire(request)).await
     }
 
-    /// One attempt at several names.
+    /// Sends requests for several names, all or nothing.
     pub(crate) async fn attempt_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         let ttl = requests.iter().map(|request| request.ttl).min().unwrap_or_default();
         self.call(ttl, self.store.acquire_all(requests)).await

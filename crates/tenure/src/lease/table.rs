@@ -1,6 +1,7 @@
-//! What the watchdog knows: who is held until when, what is to be renewed, and what is to be cleared up.
+//! State of the watchdog: deadlines of held leases, renewals that are due, and pending releases.
 //!
-//! Plain data without waiting, under the watchdog's lock. What wakes others is handed out as [`After`] and done without the lock.
+//! Plain data without waiting, under the watchdog's lock. Wake-ups are returned as [`After`] and
+//! done outside the lock.
 
 #[cfg(test)]
 mod tests;
@@ -19,27 +20,28 @@ use crate::{BootTime, Error, Lease};
 
 pub(crate) type Id = u64;
 
-/// What must be released because nobody will use it.
+/// A release that the watchdog repeats in the background.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRelease {
     pub(crate) lease: Lease,
-    /// Until when the name stays taken by nobody.
+    /// End of the time in which the name stays taken by nobody.
     pub(crate) lingers_until: BootTime,
-    /// When the store has certainly forgotten it by itself.
+    /// Time at which the lease has certainly ended at the store by itself.
     pub(crate) until: BootTime,
-    /// An acquire of this token may still run, after an answered release.
+    /// An acquire with this token may still run, even after an answered release.
     pub(crate) late: bool,
-    /// The value was given, and may be another's after the first release was sent.
+    /// The token was supplied. Another client may hold with it after the first release, so only one
+    /// is sent.
     pub(crate) once: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct LeaseTable {
     pub(crate) closed: bool,
-    /// The task that looks at the book, of those that ever did.
+    /// Number of the task that reads the table now.
     pub(crate) runner: Option<u64>,
     pub(crate) runners: u64,
-    /// When it will next look by itself.
+    /// Time at which it will next read it by itself.
     pub(crate) awake_at: Option<BootTime>,
     last_id: Id,
     held: HashMap<Id, Entry>,
@@ -52,7 +54,7 @@ pub(crate) struct LeaseTable {
 struct Entry {
     lease: Arc<HeldLease>,
     deadline: BootTime,
-    /// When the next renewal is due; `None` while one is under way, and for a fixed lease.
+    /// Time of the next renewal; `None` while one is under way, and for a fixed lease.
     renew_at: Option<BootTime>,
     in_flight: bool,
     extension: Option<Extension>,
@@ -72,7 +74,7 @@ pub(crate) struct Sent {
     extension: Option<Extension>,
 }
 
-/// What is to be told once the lock on the book is gone: whoever hears it may come back to the book at once.
+/// Notifications for after the unlock: their receivers may lock the table at once.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct After {
@@ -86,14 +88,14 @@ impl After {
             held.end(reason);
         }
         for (extension, outcome) in self.answers {
-            // Whoever asked may have gone.
+            // The caller may be gone.
             let _ = extension.answer.send(outcome);
         }
     }
 }
 
 impl LeaseTable {
-    /// Enters a tenure; the time of its first appointment.
+    /// Enters a lease. Returns the time of its first deadline.
     pub(crate) fn insert(&mut self, held: Arc<HeldLease>) -> (Id, BootTime) {
         let id = self.next_id();
         let deadline = held.valid_until();
@@ -113,22 +115,22 @@ impl LeaseTable {
         Some(entry.lease)
     }
 
-    /// Gives what is held to the next task of this process, with the next fence. Its appointments stay.
+    /// Hands a lease to the next task of this process, with the next fence. Its deadlines stay.
     pub(crate) fn hand_on(&mut self, id: Id, now: BootTime) -> Option<Arc<HeldLease>> {
-        // Whatever was asked of the store for this one must not become the next one's.
+        // A request that is under way for this holder must not count for the next one.
         let entry = self.held.get_mut(&id).filter(|entry| entry.extension.is_none() && !entry.in_flight)?;
         let next = Arc::new(entry.lease.successor(now)?);
         entry.lease = Arc::clone(&next);
         Some(next)
     }
 
-    /// Ends a tenure at `at` however well its renewals go; when that is looked at.
+    /// Ends a lease at `at`, even if its renewals succeed. Returns its deadline.
     pub(crate) fn end_at(&mut self, id: Id, at: BootTime) -> Option<BootTime> {
         self.held.get(&id)?.lease.end_at(at);
         self.update_deadline(id)
     }
 
-    /// Notes that the end of a belief has moved, and where to.
+    /// Moves the deadline of a lease to the end of its validity, and returns it.
     fn update_deadline(&mut self, id: Id) -> Option<BootTime> {
         let entry = self.held.get_mut(&id)?;
         let deadline = entry.lease.valid_until();
@@ -142,7 +144,7 @@ impl LeaseTable {
         self.deadlines.clear();
         self.renewals.clear();
         let mut all: Vec<_> = self.held.drain().collect();
-        // In the order in which they were taken, and not in that of a hash.
+        // In the order of acquisition, not in that of a hash.
         all.sort_unstable_by_key(|(id, _)| *id);
         all.into_iter().map(|(_, entry)| entry.lease).collect()
     }
@@ -151,10 +153,10 @@ impl LeaseTable {
         self.held.contains_key(&id)
     }
 
-    /// Has the next renewal be this extension: now, or after the one that is under way.
+    /// Makes the next renewal this extension: now, or after the one that is under way.
     pub(crate) fn extend(&mut self, id: Id, extension: Extension, now: BootTime) -> Result<(), Error> {
         let entry = self.held.get_mut(&id).ok_or_else(Error::lost)?;
-        // One whose caller has gone away, and that was not sent yet, gives way to this one.
+        // An extension that was not sent, and whose caller is gone, gives way.
         if entry.extension.as_ref().is_some_and(|other| !other.answer.is_closed()) {
             return Err(Error::invalid("the lease is being extended already").with_hint("await the other extend first"));
         }
@@ -170,7 +172,7 @@ impl LeaseTable {
         self.pending.insert(id, (release, false));
     }
 
-    /// The orphans nobody sees to yet.
+    /// Takes the pending releases that no task repeats yet.
     pub(crate) fn take_pending(&mut self) -> Vec<(Id, PendingRelease)> {
         let waiting = self.pending.iter_mut().filter(|(_, (_, taken))| !taken);
         waiting
@@ -195,7 +197,7 @@ impl LeaseTable {
         deadline.into_iter().chain(renewal).min()
     }
 
-    /// Ends the tenures whose time has come.
+    /// Ends the leases whose deadline has passed.
     pub(crate) fn end_due(&mut self, now: BootTime) -> After {
         let mut after = After::default();
         while let Some(&(at, id)) = self.deadlines.first() {
@@ -211,7 +213,7 @@ impl LeaseTable {
         after
     }
 
-    /// Takes the renewals that are due, and with them those that soon will be, so that they share a batch.
+    /// Takes the renewals that are due, and those that soon will be, so that they share a batch.
     pub(crate) fn take_renewals(&mut self, now: BootTime) -> Vec<Sent> {
         let mut taken = Vec::new();
         while let Some(&(at, id)) = self.renewals.first() {
@@ -236,7 +238,7 @@ impl LeaseTable {
         taken
     }
 
-    /// Enters what came of a renewal that was sent at `sent_at`.
+    /// Enters the answer to a renewal that was sent at `sent_at`.
     pub(crate) fn renewed(&mut self, sent: Sent, sent_at: BootTime, answer: Result<RenewReply, Error>, now: BootTime) -> After {
         let Sent { id, lease, extension } = sent;
         let mut after = After::default();
@@ -244,7 +246,8 @@ impl LeaseTable {
         entry.in_flight = false;
         let held = Arc::clone(&entry.lease);
         let outcome = match answer {
-            // An answer that comes after the deadline is too late: somebody may have been told already.
+            // An answer after the deadline is too late: the guard may have reported the loss
+            // already.
             _ if held.end_reason(now).is_some() => Err(Error::lost()),
             Ok(RenewReply::Renewed) => {
                 if let Some(extension) = &extension {
@@ -266,7 +269,7 @@ impl LeaseTable {
                 debug!(name = %lease.name, %error, "renewal failed");
                 if held.terms.renews {
                     held.mark_overdue();
-                    // What was only handed over has little time: more than one try must fit in it.
+                    // A handed-over lease has little time. More than one attempt must fit in it.
                     let left = held.valid_until().since(now);
                     self.schedule(id, now + backoff(operation_timeout(lease.ttl)).min(left / 4));
                 }
@@ -274,14 +277,15 @@ impl LeaseTable {
             }
         };
         after.answers.extend(extension.map(|extension| (extension, outcome)));
-        // An extension that was asked for while this renewal was under way goes out next.
+        // An extension that was requested during this renewal goes out next.
         if self.held.get(&id).is_some_and(|entry| entry.extension.is_some()) {
             self.schedule(id, now);
         }
         after
     }
 
-    /// What was under way died with its task: it is due again at `at`. Extensions are not repeated: whoever asked is told.
+    /// Plans again what was under way in a task that has died, for `at`. Extensions are dropped,
+    /// and their callers get an error.
     pub(crate) fn requeue(&mut self, at: BootTime) {
         for (_, taken) in self.pending.values_mut() {
             *taken = false;

@@ -1,46 +1,51 @@
-//! Terms of a lease: how long it is asked for, and how much of that its holder may believe.
+//! Terms of a lease: its ttl, and the part of it for which the holder may go on.
+//!
+//! [`Terms::validity`] counts from the moment the request was sent, because the store may have
+//! executed it at once. Clock drift, the resolution of clocks and the safety margin are taken off.
 
 use std::time::Duration;
 
 use crate::store::Features;
 use crate::{Error, format_duration};
 
-/// How long a lease is asked for and believed.
+/// Terms on which a lease is requested and held.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,
-    /// The part of every second by which clocks may run apart.
+    /// Part of every second by which clocks may run apart.
     pub(crate) drift: f64,
-    /// Time to stop work between the end of belief and the end of the lease.
+    /// Time to stop work, between the end of the validity and the end of the lease.
     pub(crate) safety_margin: Duration,
     pub(crate) renews: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
-    /// For how long the name stays taken by nobody after its release.
+    /// Time for which the name stays taken by nobody after its release.
     pub(crate) linger: Duration,
 }
 
 impl Terms {
-    /// Terms of a lease that is renewed for as long as its holder keeps it.
+    /// Makes the terms of a lease that is renewed for as long as its holder keeps it.
     pub(crate) const fn new(ttl: Duration, drift: f64) -> Self {
         let (safety_margin, min_hold, linger) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         Self { ttl, drift, safety_margin, renews: true, max_hold: None, min_hold, linger }
     }
 
-    /// Clocks are read in whole milliseconds at either end.
+    /// Resolution of clocks, which are read in whole milliseconds at either end.
     const GRAIN: Duration = Duration::from_millis(2);
 
-    /// For how long after the request was *sent* a lease of `ttl` certainly stands, if nobody breaks it.
+    /// Time for which a lease of `ttl` certainly stands at the store, counted from the *sending* of
+    /// its request, unless it is broken.
     pub(super) fn certain(&self, ttl: Duration) -> Duration {
         ttl.saturating_sub(ttl.mul_f64(self.drift)).saturating_sub(Self::GRAIN)
     }
 
-    /// The terms of a lease that was only handed over for `claim`, and not renewed yet.
+    /// Returns the terms of a handed-over lease until its first renewal.
     pub(crate) fn for_handoff(self, handoff_ttl: Duration) -> Self {
         Self { safety_margin: handoff_ttl / 10, ..self }
     }
 
-    /// For how long after the request was *sent* a lease of `ttl` may be believed.
+    /// Time for which the holder of a lease of `ttl` may go on, counted from the *sending* of its
+    /// request.
     pub(crate) fn validity(&self, ttl: Duration) -> Duration {
         self.certain(ttl).saturating_sub(self.safety_margin)
     }
@@ -51,7 +56,7 @@ impl Terms {
         check_ttl(features, ttl)?;
         check_span("shortest hold", min_hold)?;
         check_span("linger", self.linger)?;
-        // A renewal must have had time to fail once before work has to stop.
+        // A renewal must have time to fail once before work has to stop.
         let timeout = features.limit(ttl);
         let needed = if self.renews { ttl / 3 + timeout } else { timeout };
         let validity = self.validity(ttl);
@@ -79,7 +84,7 @@ impl Terms {
     }
 }
 
-/// Longer spans overflow one store's arithmetic or another's.
+/// Longest span. Longer ones overflow the arithmetic of some stores.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Refuses a ttl that the store cannot keep.

@@ -1,4 +1,4 @@
-//! What a guard and the watchdog share about one held lease.
+//! State of one held lease, which its guards and the watchdog share.
 
 #[cfg(test)]
 mod tests;
@@ -13,27 +13,30 @@ use super::terms::Terms;
 use crate::{BootTime, Clock, Fence, Lease, Name, Owner, Share};
 
 /// How sure a holder may be.
+///
+/// The term *jeopardy* is that of Chubby, Google's lock service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// The lease stands and renewals, if any, are answered.
+    /// The lease stands, and its renewals are answered.
     Held,
-    /// The lease still stands, but a renewal is overdue and being retried.
+    /// The lease still stands. A renewal is overdue and being retried.
     Jeopardy,
-    /// The tenure has ended; another may hold the name.
+    /// The lease has ended. Another client may hold the name.
     Lost,
 }
 
-/// Why a tenure ended.
+/// Reason why a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EndReason {
-    /// The time for which it could be believed ran out without a renewal.
+    /// Its time ran out without an answered renewal.
     Expired,
-    /// The store says that it is this owner's no longer: deleted, flushed, evicted or taken over.
+    /// The store says that the owner does not hold any more: deleted, flushed, evicted or taken
+    /// over.
     Gone,
-    /// It had lasted for the longest hold that was allowed.
+    /// It reached its longest hold.
     MaxHold,
-    /// The holder gave it up itself.
+    /// Its holder released it.
     Released,
 }
 
@@ -48,7 +51,7 @@ impl std::fmt::Display for EndReason {
     }
 }
 
-/// The part of a lease that changes while it is held.
+/// The part of a lease that may change while it is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
     pub(crate) share: Share,
@@ -63,41 +66,43 @@ pub(crate) struct HeldLease {
     pub(crate) owner: Owner,
     current: Mutex<Current>,
     pub(crate) terms: Terms,
-    /// When it was asked for.
+    /// Time of its request.
     pub(crate) since: BootTime,
-    /// When the store's grant was heard of, or asked for: a cohort's turn begins.
+    /// Time of the store's grant, or of its notice: the handoff window begins.
     granted_at: BootTime,
-    /// When it is renewed for the first time, if it is.
+    /// Time of the first renewal, if it renews.
     pub(crate) renew_at: BootTime,
-    /// What operators see of the holder.
+    /// Label of the holder, for operators.
     pub(crate) label: Arc<str>,
     pub(crate) generated: bool,
-    /// An acquire of this token had no answer, and may still run.
+    /// An acquire with this token had no answer, and may still run.
     pub(crate) late: bool,
     valid_until: AtomicU64,
     store_until: AtomicU64,
-    /// Until when nobody else can have the name, whatever the clocks do: belief without the time to stop work, and without a cap.
+    /// End of the time in which nobody else can have the name, whatever the clocks do. Without the
+    /// safety margin and the cap.
     exclusive_until: AtomicU64,
-    /// When it ends however well renewals go; the largest number for never.
+    /// Latest end of the lease; the largest number for none.
     cap: AtomicU64,
     jeopardy: AtomicBool,
-    /// It claims less than the store may keep: no answer has told that the share shrank.
+    /// The guard claims less than the store may keep: no answer has confirmed the smaller share.
     shrinking: AtomicBool,
     pub(crate) ended: CancellationToken,
     reason: OnceLock<EndReason>,
-    /// Somebody has taken it on to give the name up, or to pass it on.
+    /// Somebody has claimed the right to release the lease, or to hand it on.
     release_claimed: AtomicBool,
-    /// No work has begun under it: no pause is due when it is given up.
+    /// No work has begun under it, so a release leaves no pause.
     idle: AtomicBool,
-    /// How many guards stand for it.
+    /// Number of guards.
     guards: AtomicUsize,
 }
 
-/// For how long a lease passes from task to task of one process before it goes through the store, where others may wait.
+/// Time for which a lease goes from task to task of one process, before the waiters at the store
+/// get their turn.
 const HANDOFF_WINDOW: Duration = Duration::from_millis(10);
 
 impl HeldLease {
-    /// The tenure of a lease that a request sent at `sent_at` was granted for `granted`.
+    /// Makes a lease that was granted for `granted`, after a request sent at `sent_at`.
     pub(crate) fn new(lease: Lease, terms: Terms, label: Arc<str>, sent_at: BootTime, granted: Duration) -> Self {
         let renew_at = sent_at + lease.ttl / 3;
         let held = Self { renew_at, ..Self::blank(lease, terms, label, sent_at) };
@@ -105,8 +110,9 @@ impl HeldLease {
         held
     }
 
-    /// The tenure of a lease that was handed to a waiter for `claim`, after the store had executed what the waiter sent at
-    /// `heard`. Until it is renewed it leaves a tenth of the claim to stop work.
+    /// Makes a lease that was handed to a waiter for `handoff_ttl`. The store did so after it had
+    /// executed the waiter's request of `sent_at`. Its safety margin is a tenth of that until it is
+    /// renewed.
     pub(crate) fn handed_over(
         lease: Lease,
         terms: Terms,
@@ -147,7 +153,8 @@ impl HeldLease {
         }
     }
 
-    /// Until when the lease may pass from task to task without the store. No time at all, where it never may.
+    /// End of the time in which the lease may go from task to task without the store. The time of
+    /// the grant if it never may.
     pub(crate) fn handoffs_until(&self) -> BootTime {
         let Terms { ttl, renews, min_hold, linger, .. } = self.terms;
         let plain = renews && self.cap.load(Ordering::Acquire) == u64::MAX && min_hold.is_zero() && linger.is_zero();
@@ -156,8 +163,9 @@ impl HeldLease {
         if passes { self.granted_at + HANDOFF_WINDOW } else { self.granted_at }
     }
 
-    /// The same lease as the next task of the process has it, with the next fence. `None` where it has to go through the store:
-    /// the turn is over, the fence leaves no room, or what was asked for it is not what the next one asks for.
+    /// Makes the lease of the next task of this process, with the next fence. `None` if it has to
+    /// go through the store: the handoff window is over, the fence has no room, or its terms were
+    /// changed.
     pub(crate) fn successor(&self, now: BootTime) -> Option<Self> {
         if self.end_reason(now).is_some() || now >= self.handoffs_until() {
             return None;
@@ -190,7 +198,7 @@ impl HeldLease {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over that a lease of `ttl`, asked for at `sent_at`, was granted. Never shortens a belief.
+    /// Notes a grant for `ttl`, after a request sent at `sent_at`. Never shortens the validity.
     pub(crate) fn extend_validity(&self, sent_at: BootTime, ttl: Duration) {
         self.extend_by(&self.terms, sent_at, ttl);
     }
@@ -203,34 +211,35 @@ impl HeldLease {
         self.jeopardy.store(false, Ordering::Release);
     }
 
-    /// One more guard stands for it.
+    /// Adds a guard.
     pub(crate) fn enter(&self) {
         self.guards.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One guard fewer stands for it; how many are left.
+    /// Removes a guard. Returns the number that is left.
     pub(crate) fn leave(&self) -> usize {
         self.guards.fetch_sub(1, Ordering::AcqRel) - 1
     }
 
-    /// How many guards stand for it.
+    /// Number of guards.
     pub(crate) fn guards(&self) -> usize {
         self.guards.load(Ordering::Acquire)
     }
 
-    /// True for the one who may give the name up: a token is released once, and never used after.
+    /// Claims the right to release the lease. Returns true once: a token is released once and never
+    /// used again.
     pub(crate) fn claim_release(&self) -> bool {
         !self.release_claimed.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether the value at the store may be another's, who was given the same, when a command that is sent now has run within
-    /// `limit`. Never for a value with random bits of our own.
+    /// Whether another client may hold with the same supplied token by the time a command sent now
+    /// has run within `limit`. Never true of a generated token.
     pub(crate) fn may_be_of_another(&self, now: BootTime, limit: Duration) -> bool {
         let exclusive_until = BootTime::from_boot(Duration::from_nanos(self.exclusive_until.load(Ordering::Acquire)));
         !self.generated && (self.reason.get() == Some(&EndReason::Gone) || now + limit >= exclusive_until)
     }
 
-    /// For how long the name stays taken by nobody if it is released now.
+    /// Time for which the name stays taken by nobody if it is released now.
     pub(crate) fn linger(&self, now: BootTime) -> Duration {
         if self.idle.load(Ordering::Acquire) {
             return Duration::ZERO;
@@ -238,18 +247,18 @@ impl HeldLease {
         (self.since + self.terms.min_hold).since(now).max(self.terms.linger)
     }
 
-    /// Whether it is only kept until its holder has all that its work needs.
+    /// Sets whether the lease only waits for others that the work needs.
     pub(crate) fn set_idle(&self, idle: bool) {
         self.idle.store(idle, Ordering::Release);
     }
 
-    /// Ends it at `at` however well renewals go. Renewals must not be entered meanwhile.
+    /// Ends the lease at `at`, even if its renewals succeed. No renewal may be entered meanwhile.
     pub(crate) fn end_at(&self, at: BootTime) {
         self.cap.store(nanos(at), Ordering::Release);
         self.valid_until.fetch_min(nanos(at), Ordering::AcqRel);
     }
 
-    /// From now on it claims no more than `share`, whatever the store still keeps. It never grows again.
+    /// Lowers the claimed share to `share`, whatever the store still keeps. It never grows again.
     pub(crate) fn shrink(&self, share: Share) {
         let mut current = self.current_mut();
         if share.weight() < current.share.weight() {
@@ -258,7 +267,7 @@ impl HeldLease {
         }
     }
 
-    /// The store keeps `share` and no more.
+    /// Notes that the store keeps `share` and no more.
     pub(crate) fn shrunk(&self, share: Share) {
         let current = self.current_mut();
         if share.weight() <= current.share.weight() {
@@ -266,18 +275,19 @@ impl HeldLease {
         }
     }
 
-    /// Whether the store may keep more than is claimed.
+    /// Whether the store may keep more than the guard claims.
     pub(crate) fn is_shrinking(&self) -> bool {
         self.shrinking.load(Ordering::Acquire)
     }
 
-    /// Takes over the number of another grant to the same owner, unless an answer that came before had a later one.
+    /// Notes the fence of another grant to the same owner, unless an earlier answer had a later
+    /// one.
     pub(crate) fn set_fence(&self, fence: Option<Fence>) {
         let mut current = self.current_mut();
         current.fence = current.fence.max(fence);
     }
 
-    /// From now on renewals are for `ttl`.
+    /// Sets the ttl of the next renewals.
     pub(crate) fn set_ttl(&self, ttl: Duration) {
         self.current_mut().ttl = ttl;
     }
@@ -290,29 +300,31 @@ impl HeldLease {
         BootTime::from_boot(Duration::from_nanos(self.valid_until.load(Ordering::Acquire)))
     }
 
-    /// Whether belief ends in time to stop work as the terms say. Not before a lease that was handed over has been renewed.
+    /// Whether the lease ends in time for the safety margin of its terms. A handed-over lease does
+    /// not before its first renewal.
     pub(crate) fn leaves_margin(&self) -> bool {
         let exclusive_until = BootTime::from_boot(Duration::from_nanos(self.exclusive_until.load(Ordering::Acquire)));
         self.valid_until() + self.terms.safety_margin <= exclusive_until
     }
 
-    /// When the lease ends at the store if nothing renews it, as far as answers tell.
+    /// Time at which the lease ends at the store without a renewal, as far as answers tell.
     pub(crate) fn store_until(&self) -> BootTime {
         BootTime::from_boot(Duration::from_nanos(self.store_until.load(Ordering::Acquire)))
     }
 
-    /// Why belief ends at its deadline.
+    /// Reason to end at the deadline.
     pub(crate) fn deadline_reason(&self) -> EndReason {
         if nanos(self.valid_until()) >= self.cap.load(Ordering::Acquire) { EndReason::MaxHold } else { EndReason::Expired }
     }
 
-    /// Ends the tenure, once: the first reason stays.
+    /// Ends the lease, once: the first reason stays.
     pub(crate) fn end(&self, reason: EndReason) {
         let _ = self.reason.set(reason);
         self.ended.cancel();
     }
 
-    /// Resolves when the tenure has ended, with the reason. The clock alone suffices: no other task need be alive.
+    /// Resolves when the lease has ended, with the reason. The clock alone suffices: no other task
+    /// need run.
     pub(crate) async fn until_end(&self, clock: &dyn Clock) -> EndReason {
         loop {
             tokio::select! {
@@ -328,7 +340,7 @@ impl HeldLease {
         }
     }
 
-    /// Why it ended, by the clock or by what was told; `None` while it stands.
+    /// Reason of its end, by the clock or by an answer; `None` while it stands.
     pub(crate) fn end_reason(&self, now: BootTime) -> Option<EndReason> {
         self.reason.get().copied().or_else(|| (now >= self.valid_until()).then(|| self.deadline_reason()))
     }

@@ -1,8 +1,10 @@
-//! One task per locker that renews what is held, says what is lost, and clears up what was left behind.
+//! The watchdog: one task per locker that renews leases, ends lost ones and repeats pending
+//! releases.
 //!
-//! Taking and giving up a lease touches the [`Book`] without waking the task, unless the task would sleep past the new lease's
-//! first appointment. The task sleeps until the next appointment, on the boot-time clock. It lives in the runtime of whoever
-//! needed it first; when that is gone, or is not driven any more, the next user's runtime gets another.
+//! Taking and releasing a lease changes the [`LeaseTable`]. It wakes the task only if the task
+//! would sleep past the new lease's first deadline. The task sleeps until the next deadline, on the
+//! boot-time clock. It runs in the first user's runtime. If that ends or is not driven any more,
+//! the next user's runtime gets another task.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,9 +26,9 @@ use crate::store::call::{backoff, within};
 use crate::store::{ReleaseReply, RenewReply, Store, operation_timeout};
 use crate::{BootTime, Clock, Error, ErrorKind, Lease};
 
-/// How late the task may be before its runtime is taken to be undriven.
+/// Delay after which the task's runtime counts as not driven.
 const OVERSLEPT: Duration = Duration::from_secs(1);
-/// How long after a panic in a store the next task tries again.
+/// Pause before the next task tries again after a panic in a store.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -52,10 +54,11 @@ impl Watchdog {
         Self(Arc::new(Shared { store, clock, table, wake: Notify::new(), flushed: Notify::new() }))
     }
 
-    /// Sees to it that a task is there for what is held.
+    /// Makes sure that the task runs.
     ///
     /// # Panics
-    /// As the clock's timer does in a runtime that has no I/O driver: here, where the caller sees it, and not in the task.
+    /// As the clock's timer does in a runtime without an I/O driver: here, where the caller sees
+    /// it, and not in the task.
     pub(crate) fn ensure_running(&self) {
         if self.0.table().runner.is_none() {
             let probe = self.0.clock.sleep_until(self.0.clock.now() + OVERSLEPT);
@@ -64,7 +67,7 @@ impl Watchdog {
         self.0.ensure_task(self.0.table(), None);
     }
 
-    /// Looks after a tenure from now on.
+    /// Renews a lease from now on.
     pub(crate) fn insert(&self, held: Arc<HeldLease>) -> Id {
         let mut table = self.0.table();
         let (id, first) = table.insert(held);
@@ -72,33 +75,33 @@ impl Watchdog {
         id
     }
 
-    /// Stops looking after a tenure. A renewal under way is not waited for: its answer finds nobody.
+    /// Stops renewing a lease. The answer of a renewal under way is ignored.
     pub(crate) fn forget(&self, id: Id) {
         self.0.table().remove(id);
     }
 
-    /// Gives a tenure to the next task of this process, if it may have it.
+    /// Hands a lease to the next task of this process, if the table allows it.
     pub(crate) fn hand_on(&self, id: Id) -> Option<Arc<HeldLease>> {
         self.0.table().hand_on(id, self.0.clock.now())
     }
 
-    /// Ends a tenure at `at` however well its renewals go.
+    /// Ends a lease at `at`, even if its renewals succeed.
     pub(crate) fn end_at(&self, id: Id, at: BootTime) {
         let mut table = self.0.table();
         let first = table.end_at(id, at);
         self.0.ensure_task(table, first);
     }
 
-    /// Takes note that a tenure has ended.
+    /// Ends a lease now.
     pub(crate) fn end(&self, id: Id, reason: EndReason) {
-        // In a statement of its own, so that the book is free when those who wait are woken.
+        // In a statement of its own, so that the table is unlocked when waiting tasks wake.
         let removed = self.0.table().remove(id);
         if let Some(held) = removed {
             held.end(reason);
         }
     }
 
-    /// Everything that is held, no longer looked after and ended.
+    /// Ends all leases, and returns them.
     pub(crate) fn end_all(&self) -> Vec<Arc<HeldLease>> {
         let all = self.0.table().remove_all();
         for held in &all {
@@ -107,10 +110,10 @@ impl Watchdog {
         all
     }
 
-    /// Renews now for `ttl`, behind a renewal that is under way, and keeps that ttl if it is granted.
+    /// Renews now for `ttl`, after a renewal that is under way. Keeps that ttl if it is granted.
     pub(crate) async fn extend(&self, id: Id, ttl: Duration) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
-        // Before anything is entered: a task that takes over strands what was asked of the one before it.
+        // Before the extension is entered: a new task drops the extensions of the one before it.
         self.0.ensure_task(self.0.table(), None);
         let now = self.0.clock.now();
         {
@@ -127,7 +130,7 @@ impl Watchdog {
         }
     }
 
-    /// Has a lease released that nobody will use, without waiting for it.
+    /// Releases a lease in the background.
     pub(crate) fn release_later(&self, release: PendingRelease) {
         let now = self.0.clock.now();
         let mut table = self.0.table();
@@ -135,10 +138,10 @@ impl Watchdog {
         self.0.ensure_task(table, Some(now));
     }
 
-    /// Waits until everything that was to be cleared is.
+    /// Waits until no release is pending.
     pub(crate) async fn flushed(&self) {
         loop {
-            // It hears of what is told from now on, also before it is waited for.
+            // Registers before the check, so that no notification is missed.
             let flushed = self.0.flushed.notified();
             {
                 let table = self.0.table();
@@ -164,7 +167,7 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that a task looks at the book by `at`, starting one where none is at work.
+    /// Makes sure that a task looks at the table by `at`, and starts one if none runs.
     ///
     /// Outside a runtime no task can be started; the next call from inside one does it.
     fn ensure_task(self: &Arc<Self>, mut table: MutexGuard<'_, LeaseTable>, at: Option<BootTime>) {
@@ -173,7 +176,7 @@ impl Shared {
         if table.runner.is_some() && !undriven {
             let too_late = at.is_some_and(|at| table.awake_at.is_none_or(|awake| at < awake));
             if too_late {
-                // It is to look now, and undriven if it does not.
+                // It has to run now, and counts as not driven if it does not.
                 table.awake_at = Some(now);
                 drop(table);
                 self.wake.notify_one();
@@ -204,7 +207,7 @@ impl Shared {
         Done::Renewed { sent_at, batch, answers }
     }
 
-    /// Releases until the store has confirmed it, or has forgotten the lease by itself.
+    /// Releases until the store has confirmed it, or the lease has ended there by itself.
     async fn release_until_done(self: Arc<Self>, id: Id, release: PendingRelease) -> Done {
         let PendingRelease { lease, lingers_until, until, late, once } = release;
         let limit = self.limit(lease.ttl);
@@ -214,7 +217,7 @@ impl Shared {
             match within(limit, self.store.release(&lease, linger)).await {
                 Ok(ReleaseReply::Released | ReleaseReply::NotHeld) if !(late && self.store.features().late_commands) => break,
                 Ok(_) => {}
-                // A full disk may have room again before the ttl has passed; a refusal stays one.
+                // A full disk may have room again before the ttl has passed. A refusal stays one.
                 Err(error) if error.is_transient() || error.kind() == ErrorKind::Damaged => {
                     debug!(name = %lease.name, %error, "clean-up failed");
                 }
@@ -223,7 +226,8 @@ impl Shared {
                     break;
                 }
             }
-            // The last one must not run before the end of what it clears up, however long its answer took.
+            // The last release must not run before the end of what it releases, however long its
+            // answer took.
             if once || sent_at >= until {
                 break;
             }
@@ -257,11 +261,12 @@ impl Shared {
     }
 }
 
-/// The task's presence in the book. When the task ends in whatever way, the next user starts another.
+/// Registration of the task in the table. If the task ends in any way, the next user starts
+/// another.
 struct Running {
     id: u64,
     shared: Arc<Shared>,
-    /// The task was polled: a runtime that is shutting down drops a new one before.
+    /// The task was polled. A runtime that shuts down drops a new task before.
     begun: bool,
 }
 
@@ -274,7 +279,7 @@ impl Drop for Running {
         table.runner = None;
         table.requeue(self.shared.clock.now() + AFTER_PANIC);
         if self.begun && std::thread::panicking() {
-            // A store panicked, and the runtime goes on.
+            // The store panicked, and the runtime goes on.
             self.shared.ensure_task(table, None);
         } else {
             drop(table);
@@ -283,18 +288,18 @@ impl Drop for Running {
     }
 }
 
-/// What the task does after a look at the book.
+/// Next steps of the task.
 struct Plan {
     due: Vec<Sent>,
     pending: Vec<(Id, PendingRelease)>,
-    /// When to look again.
+    /// Time of the next look at the table.
     next: Option<BootTime>,
-    /// Nothing is left to do but what is under way.
+    /// Nothing is left to do but the requests under way.
     last: bool,
 }
 
 impl Running {
-    /// Looks at the book, and tells those whose time has come.
+    /// Reads the table, and ends the leases whose deadline has passed.
     fn plan(&self) -> Plan {
         let now = self.shared.clock.now();
         let mut table = self.shared.table();
@@ -305,7 +310,7 @@ impl Running {
             table.awake_at = next;
             Plan { due, pending, next, last }
         } else {
-            // Overslept, and replaced.
+            // It overslept, and was replaced.
             Plan { due: Vec::new(), pending: Vec::new(), next: None, last: true }
         };
         drop(table);
@@ -330,13 +335,15 @@ async fn run(mut running: Running) {
         if last && jobs.is_empty() {
             return;
         }
-        // An alarm that rings early costs one look; making one for every change of plan would cost a timer each.
+        // An alarm that rings early costs one look at the table. A new alarm for every change would
+        // cost a timer each.
         if let Some(at) = next
             && alarm.as_ref().is_none_or(|(armed, _)| at < *armed)
         {
             alarm = Some((at, shared.clock.sleep_until(at)));
         }
-        // In order, so that a simulation can be repeated. Nothing starves: every turn looks at the book.
+        // In this order, so that a simulation can be repeated. Nothing starves: every iteration
+        // reads the table.
         tokio::select! {
             biased;
             Some(done) = jobs.next() => shared.apply(done),
@@ -346,7 +353,8 @@ async fn run(mut running: Running) {
     }
 }
 
-/// One batch for each operation timeout: a lease with a short one must not make the others give up as early.
+/// Makes one batch for each operation timeout: a lease with a short timeout must not cut the others
+/// short.
 fn by_limit(due: Vec<Sent>, limit: impl Fn(Duration) -> Duration) -> BTreeMap<Duration, Vec<Sent>> {
     let mut batches: BTreeMap<Duration, Vec<Sent>> = BTreeMap::new();
     for sent in due {

@@ -1,17 +1,17 @@
-//! One call to a store: how long it may take, and when to try again.
+//! One call to a store: its timeout, and the pause before the next one.
 
 use std::time::Duration;
 
 use crate::Error;
 
-/// Runs one call, and says that there was no answer where none comes within `limit`.
+/// Runs one call, with an error if no answer comes within `limit`.
 pub(crate) async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let no_answer = |_| Err(Error::unreachable(format!("the store did not answer within {limit:?}")).maybe_applied());
     tokio::time::timeout(limit, call).await.unwrap_or_else(no_answer)
 }
 
-/// A pause between tries that may take `limit` each, long enough not to burden a store in trouble, with jitter so that clients do
-/// not march in step.
+/// Pause between calls that may take `limit` each. Long enough not to burden a store in trouble,
+/// with jitter so that clients do not retry in step.
 pub(crate) fn backoff(limit: Duration) -> Duration {
     let base = (limit / 4).clamp(Duration::from_millis(5), Duration::from_millis(250));
     base.mul_f64(0.75 + fastrand::f64() / 2.0)

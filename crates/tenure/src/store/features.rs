@@ -1,42 +1,42 @@
-//! What a store can promise, and how long a call to it may take.
+//! Promises of a store, and the timeout of a call to it.
 
 use std::time::Duration;
 
 use crate::Name;
 use crate::setters::setters;
 
-/// What a store can promise.
+/// Promises of a store.
 #[allow(clippy::struct_excessive_bools, reason = "a list of independent promises")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Features {
     /// Grants carry a fence.
     pub fence: bool,
-    /// Shares other than a mutex are kept.
+    /// The store keeps shares other than a mutex.
     pub shares: bool,
     /// Waiters queue at the store and are served in order.
     pub queue: bool,
-    /// A lease may pass from task to task of one process without the store knowing: its value names the process's claim, and its
-    /// fence leaves room for a hand-over's index.
+    /// A lease may go from task to task of one process without a request to the store: its value
+    /// names the process's acquisition, and its fence has room for the index of a handoff.
     pub cohort: bool,
-    /// [`Store::watch`] says when to look.
+    /// [`Store::watch`](super::Store::watch) sends notices.
     pub push: bool,
-    /// Leases end by the store's own clock, not by that of its clients.
+    /// Leases end by the store's own clock, not by those of its clients.
     pub server_clock: bool,
-    /// A command whose reply was lost may still run after a later command was answered. Clean-ups are then repeated until
-    /// the ttl of what they clear up has passed.
+    /// A command whose reply was lost may still run after a later command was answered. Releases
+    /// are then repeated until the ttl of the lease has passed.
     pub late_commands: bool,
-    /// The shortest ttl the store can keep.
+    /// Shortest ttl that the store can keep.
     pub min_ttl: Duration,
-    /// The longest name the store can keep, in bytes.
+    /// Longest name that the store can keep, in bytes.
     pub max_name: usize,
-    /// How long one call may take; `None` is [`operation_timeout`].
+    /// Timeout of one call; `None` for [`operation_timeout`].
     pub operation_timeout: Option<Duration>,
 }
 
 impl Features {
-    /// The least a store can be: it keeps mutexes, by the clocks of its clients, and promises nothing more. Leases last 10 ms or
-    /// longer, and every name fits.
+    /// The least that a store can promise: it keeps mutexes, by the clocks of its clients. A lease
+    /// may last 10 ms, and every name fits.
     pub const fn basic() -> Self {
         Self {
             fence: false,
@@ -52,7 +52,8 @@ impl Features {
         }
     }
 
-    /// How long one call about a lease of `ttl` may take. A look hangs on no lease: its ttl is [`Duration::MAX`].
+    /// Timeout of one call about a lease of `ttl`. Pass [`Duration::MAX`] for calls that concern no
+    /// lease.
     pub fn limit(&self, ttl: Duration) -> Duration {
         self.operation_timeout.unwrap_or_else(|| operation_timeout(ttl))
     }
@@ -71,7 +72,7 @@ setters! { Features:
     with_operation_timeout(operation_timeout: impl Into<Option<Duration>>),
 }
 
-/// How long one call to a store may take where nothing else was said: a sixth of the ttl, at most a second.
+/// Default timeout of one call to a store: a sixth of the ttl, at most a second.
 pub fn operation_timeout(ttl: Duration) -> Duration {
     (ttl / 6).min(Duration::from_secs(1))
 }

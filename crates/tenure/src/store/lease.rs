@@ -1,4 +1,4 @@
-//! What a store keeps of a name: leases, and who waits.
+//! Values that a store keeps of a name: leases, and the number of waiters.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 use crate::setters::setters;
 use crate::{Fence, Holder, Name, Owner, Share};
 
-/// A tenure as plain data: it can be logged, renewed in batches and handed to another process.
+/// A lease as plain data, which can be logged, renewed in batches and handed to another process.
 ///
-/// It says who may renew or release, not that the tenure still stands: only the store knows that, and a
-/// [`Guard`](crate::Guard) believes it.
+/// It says who may renew or release. Only the store knows whether the lease still stands; a
+/// [`Guard`](crate::Guard) knows until when it is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Lease {
-    /// What is held.
+    /// Name of the lock.
     pub name: Name,
-    /// By whom.
+    /// Owner token.
     pub owner: Owner,
-    /// How much of it.
+    /// Share of the name.
     pub share: Share,
-    /// For how long from each renewal.
+    /// Time to live, counted from each renewal.
     #[serde(rename = "ttl_ms", with = "millis")]
     pub ttl: Duration,
-    /// The number of this tenure, where the store counts.
+    /// Fencing token, if the store counts grants.
     pub fence: Option<Fence>,
 }
 
 impl Lease {
-    /// A lease without a fence.
+    /// Makes a lease without a fence.
     pub const fn new(name: Name, owner: Owner, share: Share, ttl: Duration) -> Self {
         Self { name, owner, share, ttl, fence: None }
     }
@@ -56,20 +56,20 @@ mod millis {
     }
 }
 
-/// What [`Store::inspect`] tells of one name.
+/// Answer of [`Store::inspect`](super::Store::inspect) for one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// What is held.
+    /// Name of the lock.
     pub name: Name,
-    /// Those who hold it.
+    /// Its holders.
     pub holders: Vec<Holder>,
-    /// How many wait at the store.
+    /// Number of waiters at the store.
     pub waiters: u64,
 }
 
 impl Entry {
-    /// A name with those who hold it and the number of those who wait.
+    /// Makes the entry of a name.
     pub const fn new(name: Name, holders: Vec<Holder>, waiters: u64) -> Self {
         Self { name, holders, waiters }
     }

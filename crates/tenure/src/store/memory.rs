@@ -12,13 +12,15 @@ use crate::store::record::{Change, Listeners, Record};
 use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{BootClock, Clock, Entry, Error, Lease, Name};
 
-/// Those who wait are told, so a look is for a place's heartbeat and for leases that end by themselves.
+/// Poll interval. Waiters are notified, so a poll is a heartbeat, and finds leases that ended by
+/// themselves.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Fewer names than this are not worth looking through for dead ones.
+/// Number of names below which no sweep is useful.
 const FEW: usize = 64;
 
-/// Names held in this process's memory, with every kind of lock, and a queue for each. Clones are the same store.
+/// Names held in this process's memory, with every kind of lock and a queue for each. Clones are
+/// the same store.
 #[derive(Clone)]
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
@@ -30,17 +32,17 @@ pub struct MemoryStore {
 struct Held {
     counter: u64,
     names: HashMap<Name, Record>,
-    /// With so many names the dead ones are dropped.
+    /// Number of names from which on a sweep drops the dead ones.
     many: usize,
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Makes an empty store.
     pub fn new() -> Self {
         Self::with_clock(BootClock)
     }
 
-    /// An empty store on another clock, for simulations.
+    /// Makes an empty store on another clock, for simulations.
     pub fn with_clock(clock: impl Clock) -> Self {
         Self { clock: Arc::new(clock), held: Arc::default(), listeners: Listeners::default() }
     }
@@ -66,7 +68,7 @@ impl Default for MemoryStore {
 }
 
 impl Held {
-    /// Runs a call on the record of a name, and forgets the record when nothing is left in it.
+    /// Runs a call on the record of a name. Drops the record if nothing is left in it.
     fn with<T>(&mut self, name: &Name, call: impl FnOnce(&mut Record, &mut dyn FnMut() -> u64) -> T) -> T {
         let counter = &mut self.counter;
         let mut next = || {
@@ -96,11 +98,11 @@ impl Held {
             let change = self.with(&request.name, |record, next| record.acquire(request, "", now, next));
             change.map(Change::granted)
         };
-        // All are looked at, also when one is known to be busy: one of another kind is an error.
+        // All requests are considered, even after a busy one: another kind of lock is an error.
         let changes: Result<Vec<Option<_>>, Error> = requests.iter().map(one).collect();
         let changes = changes.map(|changes| changes.into_iter().collect());
         if !matches!(changes, Ok(Some(_))) {
-            // Those who were served on the way are served again when somebody looks.
+            // Waiters that were served on the way are served again by the next call.
             for (name, record) in before {
                 match record {
                     Some(record) => self.names.insert(name, record),
@@ -111,7 +113,7 @@ impl Held {
         changes
     }
 
-    /// Names that nobody asks for again are dropped all at once, when they may be half of all.
+    /// Drops names that nobody asks for again, all at once, when they may be half of all.
     fn sweep(&mut self, now: Duration) {
         if self.names.len() < self.many.max(FEW) {
             return;

@@ -1,13 +1,18 @@
-//! One name as a value: who holds it, who waits for it, and what each call makes of that.
+//! One name as a value: its holders, its waiters, and what each call makes of them.
 //!
-//! For authors of stores. A store that only has compare-and-swap (a version column, `WATCH`, memcached's `cas`) or a lock of its
-//! own reads the [`Record`] of a name, lets one call change it, and writes it back if nobody else did meanwhile; all that
-//! [`Store::acquire`](crate::store::Store::acquire) promises about shares and queues is kept here, once. Nothing in this module looks at a
-//! clock or counts grants: both are the store's. Points in time are [`Duration`]s since an epoch that the store chooses and
-//! keeps, on one clock for everybody who uses the record.
+//! For authors of stores. Some stores only have compare-and-swap (a version column, `WATCH`,
+//! memcached's `cas`) or a lock of their own. Such a store reads the [`Record`] of a name, lets one
+//! call change it, and writes it back if nobody else did meanwhile. All that
+//! [`Store::acquire`](crate::store::Store::acquire) promises about shares and queues is kept here,
+//! once.
 //!
-//! A change may serve waiters. They are told in [`Turn::served`], so that the store can push to them **after** it has written
-//! the record; each [`Waiter`] carries a text of the store's own by which its process is found.
+//! This module neither reads a clock nor counts grants: both are the store's. Points in time are
+//! [`Duration`]s since an epoch that the store chooses and keeps, on one clock for all users of the
+//! record.
+//!
+//! A change may serve waiters. [`Change::served`] lists them, so that the store can push to them
+//! **after** it has written the record. Each [`Waiter`] carries a text of the store's own by which
+//! it finds their process.
 //!
 //! ```
 //! use std::time::Duration;
@@ -17,10 +22,11 @@
 //!
 //! let now = Duration::from_secs(7); // the store's clock
 //! let mut counter = 41; // kept beside the record
-//! let request = Request::new("door".parse()?, Owner::generate("me")?, Share::MUTEX, Duration::from_secs(30));
+//! let (name, owner) = ("door".parse()?, Owner::generate("me")?);
+//! let request = Request::new(name, owner, Share::MUTEX, Duration::from_secs(30));
 //! let mut record = Record::default();
-//! let turn = record.acquire(&request, "", now, &mut || { counter += 1; counter })?;
-//! assert!(matches!(turn.answer, Answer::Granted(grant) if grant.fence.unwrap().counter() == 42));
+//! let change = record.acquire(&request, "", now, &mut || { counter += 1; counter })?;
+//! assert!(matches!(change.answer, Answer::Granted(grant) if grant.fence.unwrap().counter() == 42));
 //! # Ok::<(), tenure::Error>(())
 //! ```
 
@@ -41,34 +47,34 @@ pub use self::queue::Waiter;
 use crate::store::{AcquireReply, Busy, Enqueue, Grant, ReleaseReply, RenewReply, Request};
 use crate::{Error, ErrorKind, Fence, Holder, Owner};
 
-/// One call serves no more waiters than this; the next call goes on.
+/// Largest number of waiters that one call serves. The next call goes on.
 const SERVED_AT_ONCE: usize = 128;
 
-/// Who holds one name and who waits for it.
+/// Holders and waiters of one name.
 ///
-/// A call costs the logarithm of the number of holders and waiters, and what it drops and serves; to drop a place in the middle of the
-/// queue moves up to half of those who wait.
+/// A call costs the logarithm of the number of holders and waiters, besides what it drops and
+/// serves. To drop an entry in the middle of the queue moves up to half of the waiters.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     holders: Holders,
     queue: Queue,
 }
 
-/// What a call made of a record.
+/// Result of a call on a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "those who were served have to be told"]
 pub struct Change<T> {
-    /// For the caller.
+    /// Answer for the caller.
     pub answer: T,
-    /// Waiters, other than the caller, who hold now.
+    /// Waiters, other than the caller, that hold now.
     pub served: Vec<Served>,
-    /// Something was given up and is left over: worth a look for those who wait without a place.
+    /// Something was released and is left over: clients that wait without an entry should poll.
     pub freed: bool,
 }
 
 impl Change<Answer> {
-    /// The turn of a request that was granted; `None` for another.
+    /// Returns the change of a granted request; `None` for another.
     pub fn granted(self) -> Option<Change<Grant>> {
         let Answer::Granted(answer) = self.answer else { return None };
         Some(Change { answer, served: self.served, freed: self.freed })
@@ -79,32 +85,32 @@ impl Change<Answer> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Served {
-    /// To whom.
+    /// Its owner token.
     pub owner: Owner,
-    /// The number of the grant.
+    /// Number of the grant.
     pub counter: u64,
-    /// For how long, until it is renewed or asked for again.
+    /// Ttl of the lease, until it is renewed or asked for again.
     pub handoff_ttl: Duration,
-    /// How the store finds the waiter.
+    /// Text by which the store finds the waiter.
     pub wake: String,
 }
 
-/// What [`Record::acquire`] answers.
+/// Answer of [`Record::acquire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The share is the owner's.
+    /// The owner has the share.
     Granted(Grant),
-    /// It is not.
+    /// The owner does not have it.
     Busy {
-        /// How many wait in front of the place this owner has; `None` where it has none.
+        /// Number of waiters in front of the owner's entry; `None` if it has none.
         position: Option<u32>,
-        /// Of those who hold, the one whose lease ends first.
+        /// The holder whose lease ends first.
         holder: Option<Holder>,
     },
 }
 
 impl Answer {
-    /// The answer of a store; `poll_interval` and `grant_seq` are those of [`Busy`].
+    /// Makes the answer of a store. `poll_interval` and `grant_seq` are those of [`Busy`].
     pub fn acquired(self, poll_interval: Duration, grant_seq: Option<u64>) -> AcquireReply {
         match self {
             Self::Granted(grant) => AcquireReply::Granted(grant),
@@ -114,46 +120,50 @@ impl Answer {
 }
 
 impl Record {
-    /// A record from what a store kept, in any order.
+    /// Makes a record from the rows that a store kept, in any order.
     pub fn new(holders: impl IntoIterator<Item = Held>, waiters: impl IntoIterator<Item = Waiter>) -> Self {
         Self { holders: holders.into_iter().collect(), queue: waiters.into_iter().collect() }
     }
 
-    /// Those who hold, the dead that no call has met yet included.
+    /// Returns the holders, also those whose lease has ended and that no call has dropped yet.
     pub fn holders(&self) -> impl Iterator<Item = &Held> {
         self.holders.iter()
     }
 
-    /// Those who wait, in order, the lapsed that no call has met yet included.
+    /// Returns the waiters in order, also those whose entry has lapsed and that no call has dropped
+    /// yet.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
         self.queue.iter()
     }
 
-    /// What [`Store::inspect`](crate::store::Store::inspect) tells: those who hold at `now`, and how many wait.
+    /// Returns the holders at `now` and the number of waiters, as
+    /// [`Store::inspect`](crate::store::Store::inspect) does.
     pub fn inspect(&self, now: Duration) -> (Vec<Holder>, u64) {
         let holders = self.holders().filter(|held| held.until > now).map(|held| held.holder(now)).collect();
         (holders, self.waiters().filter(|waiter| waiter.until > now).map(|_| 1).sum())
     }
 
-    /// Drops leases that have ended and places that have lapsed. Every other call does so first.
+    /// Drops leases that have ended and entries that have lapsed. Every other call does so first.
     pub fn expire(&mut self, now: Duration) {
         self.holders.expire(now);
         self.queue.expire(now);
     }
 
-    /// Nobody holds and nobody waits: a store may forget it.
+    /// Whether nobody holds and nobody waits: a store may drop the record then.
     pub fn is_empty(&self) -> bool {
         self.holders.first().is_none() && self.queue.is_empty()
     }
 
-    /// Asks for a share, as [`Store::acquire`](crate::store::Store::acquire) says. `wake` is how the store finds the asker if it comes to
-    /// wait, and `next` gives the number of the next grant.
+    /// Asks for a share, as [`Store::acquire`](crate::store::Store::acquire) says. By `wake` the
+    /// store finds the client if it waits. `next` gives the number of the next grant.
     ///
-    /// An owner that was given is never queued: two who gave the same would have one place.
+    /// A supplied owner token is never queued: two clients with the same token would have one
+    /// entry.
     ///
     /// # Errors
-    /// [`Mismatch`](ErrorKind::Mismatch) for another kind of lock than is held or waited for; [`Invalid`](ErrorKind::Invalid)
-    /// for a larger share than the owner holds or waits for. Nobody is served then.
+    /// [`Mismatch`](ErrorKind::Mismatch) for another kind of lock than is held or waited for.
+    /// [`Invalid`](ErrorKind::Invalid) for a larger share than the owner holds or waits for. Nobody
+    /// is served then.
     pub fn acquire(
         &mut self,
         request: &Request,
@@ -191,7 +201,7 @@ impl Record {
         Ok(Change { answer, served, freed })
     }
 
-    /// Makes the owner's lease last at least `ttl` from now.
+    /// Renews the owner's lease, so that it lasts at least `ttl` from now.
     pub fn renew(&mut self, owner: &Owner, ttl: Duration, now: Duration) -> RenewReply {
         self.expire(now);
         match self.holders.get(owner).filter(|held| !held.lingers).cloned() {
@@ -203,8 +213,9 @@ impl Record {
         }
     }
 
-    /// Gives up the owner's share and place, and serves those who wait. With a `linger` the share stays taken that long, by
-    /// nobody; releasing its [`lingering`](Owner::lingering) value ends that.
+    /// Releases the owner's share and entry, and serves the waiters. With a `linger` the share
+    /// stays taken that long, by nobody. A release of its [`lingering`](Owner::lingering) value
+    /// ends that.
     pub fn release(
         &mut self,
         owner: &Owner,
@@ -224,8 +235,8 @@ impl Record {
         Change { answer, served, freed: gave_up && self.has_room() }
     }
 
-    /// Serves the heads of the queue while their shares fit. One that does not fit blocks all behind it, so that a stream of small
-    /// shares cannot starve a large one.
+    /// Serves the heads of the queue while their shares fit. One that does not fit blocks all
+    /// behind it, so that a stream of small shares cannot starve a large one.
     fn serve(&mut self, now: Duration, next: &mut dyn FnMut() -> u64) -> Vec<Served> {
         let mut served = Vec::new();
         while served.len() < SERVED_AT_ONCE
@@ -245,7 +256,7 @@ impl Record {
         served
     }
 
-    /// Refuses what could not be granted whoever came and went.
+    /// Refuses a request that could not be granted whoever holds or waits.
     fn check(&self, request: &Request) -> Result<(), Error> {
         let Request { name, owner, share, .. } = request;
         let known = self.holders.first().map(|held| held.share).or_else(|| self.queue.first().map(|waiter| waiter.share));
@@ -261,12 +272,12 @@ impl Record {
         }
     }
 
-    /// The lease that the request names as the one to take over.
+    /// Returns the lease that the request takes over.
     fn taken_over(&self, request: &Request) -> Option<&Held> {
         self.holders.get(request.from.as_ref()?).filter(|_| self.is_new(&request.owner))
     }
 
-    /// What becomes of a lease that the request's owner has, or takes over.
+    /// Returns the new state of a lease that the request's owner has, or takes over.
     fn again(&mut self, request: &Request, held: Held, now: Duration, counter: u64) -> Held {
         if held.owner == request.owner {
             let until = held.until.max(end(now, request.ttl));
@@ -294,7 +305,7 @@ impl Record {
         Answer::Busy { position, holder: self.holders.first().map(|held| held.holder(now)) }
     }
 
-    /// A heartbeat gets nothing but what its place was handed: without a place its token is used up.
+    /// A heartbeat gets only what its entry was handed. Without an entry its token is used up.
     fn is_free_for(&self, request: &Request) -> bool {
         let asks = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
         asks && self.queue.is_empty() && self.holders.fits(request.share) && self.is_new(&request.owner)
@@ -305,12 +316,12 @@ impl Record {
         asks && self.queue.get(&request.owner).is_none() && self.is_new(&request.owner)
     }
 
-    /// Nobody queues for what is left.
+    /// Whether something is left that nobody queues for.
     fn has_room(&self) -> bool {
         self.queue.is_empty() && self.holders.first().is_none_or(|held| self.holders.taken() < held.share.capacity().into())
     }
 
-    /// Whether the owner neither holds nor is kept in mind by a lingering share.
+    /// Whether the owner neither holds nor has a lingering share.
     fn is_new(&self, owner: &Owner) -> bool {
         self.holders.get(owner).is_none() && !self.lingers_after(owner)
     }
@@ -325,7 +336,7 @@ fn granted(request: &Request, now: Duration, counter: u64) -> Held {
     Held { owner: owner.clone(), share: *share, counter, since: now, until: end(now, *ttl), lingers: false }
 }
 
-/// The end of a span that begins now.
+/// Returns the end of a span that begins now.
 fn end(now: Duration, span: Duration) -> Duration {
     now.saturating_add(span)
 }

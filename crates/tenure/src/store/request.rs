@@ -1,39 +1,40 @@
-//! What is asked of a store, and what it answers.
+//! Requests to a store, and its answers.
 
 use std::time::Duration;
 
 use crate::setters::setters;
 use crate::{Fence, Holder, Lease, Name, Owner, Share};
 
-/// What is asked of [`Store::acquire`].
+/// Request of [`Store::acquire`](super::Store::acquire).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
-    /// What is locked.
+    /// Name of the lock.
     pub name: Name,
-    /// For whom.
+    /// Owner token of this attempt.
     pub owner: Owner,
-    /// How much of it.
+    /// Share of the name.
     pub share: Share,
-    /// For how long after the store executes it.
+    /// Time to live of the lease, counted from its execution at the store.
     pub ttl: Duration,
-    /// What to do when it is busy.
+    /// Action if the name is busy.
     pub enqueue: Enqueue,
-    /// The owner's bits were made for this attempt alone, so finding it in place already is success. For a value that the
-    /// caller gave it is busy: another may have given the same.
+    /// The owner token was generated for this attempt alone, so finding it in place is success. A
+    /// supplied token in place is busy: another client may have the same one.
     pub generated: bool,
-    /// Take the tenure over from this owner in one checked step, with a new fence; anything else in place is busy, and so
-    /// is a free name.
+    /// Owner to take the lease over from, in one checked step and with a new fence. If another
+    /// owner holds the name, or nobody does, the answer is busy.
     pub from: Option<Owner>,
 }
 
 impl Request {
-    /// Asks for a share with a generated owner token, once: it joins no queue and takes over from nobody.
+    /// Makes a request with a generated owner token, for one attempt: it joins no queue and takes
+    /// over from nobody.
     pub const fn new(name: Name, owner: Owner, share: Share, ttl: Duration) -> Self {
         Self { name, owner, share, ttl, enqueue: Enqueue::No, generated: true, from: None }
     }
 
-    /// The lease that a grant of this request gives, without its fence.
+    /// Returns the lease that a grant of this request gives, without its fence.
     pub fn lease(&self) -> Lease {
         Lease::new(self.name.clone(), self.owner.clone(), self.share, self.ttl)
     }
@@ -49,71 +50,73 @@ setters! { Request:
     with_from(from: impl Into<Option<Owner>>),
 }
 
-/// What a request that finds the name busy does about the queue.
+/// Action of a request that finds the name busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueue {
     /// Leaves nothing behind.
     No,
-    /// Takes a place that lapses unless it is looked after within `keep`; a grant handed to it lasts `claim` until renewed.
+    /// Joins the queue with an entry that lapses without a heartbeat within `entry_ttl`. A lease
+    /// that the store hands to it lasts `handoff_ttl` until renewed.
     Join {
-        /// How long the place lives without a heartbeat.
+        /// Lifetime of the entry without a heartbeat.
         entry_ttl: Duration,
-        /// The ttl of a lease handed to this waiter.
+        /// Ttl of a lease that is handed to this waiter.
         handoff_ttl: Duration,
     },
-    /// Looks after a place it has, and never makes one.
+    /// Keeps an entry alive, and never makes one.
     Heartbeat,
 }
 
-/// The answer to [`Store::acquire`].
+/// Answer to [`Store::acquire`](super::Store::acquire).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireReply {
-    /// The name is the owner's.
+    /// The owner has the name.
     Granted(Grant),
-    /// Another has it.
+    /// Another owner has it.
     Busy(Busy),
-    /// The store takes no part for now, e.g. after it may have forgotten leases.
+    /// The store grants nothing for now, e.g. after it may have forgotten leases.
     Refused {
-        /// How long, from now.
+        /// Time until it does, from now.
         until: Duration,
-        /// Why, for people.
+        /// Reason, for people.
         why: String,
     },
 }
 
-/// A name that was given.
+/// A grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The number of this tenure, where the store counts.
+    /// Fencing token, if the store counts grants.
     pub fence: Option<Fence>,
-    /// The ttl in force: the one asked for, or what the store made of it.
+    /// Ttl in force: the requested one, or what the store made of it.
     pub ttl: Duration,
 }
 
 impl Grant {
-    /// A grant for `ttl`, with its fence where the store counts.
+    /// Makes a grant for `ttl`, with its fence if the store counts grants.
     pub const fn new(fence: Option<Fence>, ttl: Duration) -> Self {
         Self { fence, ttl }
     }
 }
 
-/// A name that another has.
+/// A busy name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {
-    /// How many wait in front of the place this owner has; `None` where it has none.
+    /// Number of waiters in front of this owner's entry; `None` if it has none.
     pub position: Option<u32>,
-    /// When to look again if nothing is heard. The caller adds jitter.
+    /// Time until the next poll if no notice arrives. The caller adds jitter.
     pub poll_interval: Duration,
-    /// The grant counter when this was answered: a pushed grant that is not above it is an old one.
+    /// Grant counter at this answer. A pushed grant that is not above it is an old one.
     pub grant_seq: Option<u64>,
-    /// One of those who hold it, where the store tells.
+    /// One of the holders, if the store tells.
     pub holder: Option<Holder>,
 }
 
 impl Busy {
-    /// The answer to one who has no entry in a queue, and is to look again after `poll_interval`.
+    /// Makes the answer for an owner without a queue entry, to be polled again after
+    /// `poll_interval`.
     pub const fn new(poll_interval: Duration) -> Self {
         Self { position: None, poll_interval, grant_seq: None, holder: None }
     }
@@ -126,36 +129,36 @@ setters! { Busy:
     with_holder(holder: impl Into<Option<Holder>>),
 }
 
-/// The answer for one lease of [`Store::renew`].
+/// Answer of [`Store::renew`](super::Store::renew) for one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewReply {
     /// It lasts for its full ttl from now, or longer.
     Renewed,
-    /// It is this owner's no longer.
+    /// It is not this owner's any more.
     Gone,
 }
 
-/// The answer to [`Store::release`].
+/// Answer of [`Store::release`](super::Store::release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseReply {
-    /// It was the owner's and is given up.
+    /// It was the owner's and is released.
     Released,
     /// It was not the owner's.
     NotHeld,
 }
 
-/// What [`Store::watch`] tells.
+/// Notice of [`Store::watch`](super::Store::watch).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Something changed: look again.
+    /// Something changed: poll the name.
     Changed,
     /// The name was handed to this owner.
     Granted {
-        /// To whom.
+        /// Its token.
         owner: Owner,
-        /// With which number.
+        /// Its fencing token.
         fence: Fence,
-        /// For how long, until it is renewed.
+        /// Ttl of the lease, until it is renewed.
         handoff_ttl: Duration,
     },
 }

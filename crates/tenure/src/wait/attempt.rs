@@ -1,4 +1,4 @@
-//! One owner token on its way to the store.
+//! One attempt with one owner token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +8,19 @@ use crate::lease::{HeldLease, PendingRelease, Session, Terms};
 use crate::store::{AcquireReply, Enqueue, Grant, Request};
 use crate::{BootTime, Error, Fence, Name, Owner};
 
-/// After this long nothing is left of a place, though it was served at its very end.
+/// Time after which nothing is left of a queue entry, even if it was served at its very end.
 const LONGEST_ENTRY: Duration = Duration::from_secs(4);
 
-/// One owner token on its way to the store. What it may have left there is cleared up when it is dropped unfinished.
+/// One owner token on its way to the store. A drop releases in the background what it may have left
+/// there.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     session: Arc<Session>,
     pub(crate) request: Request,
-    /// The token may be in place at the store, or have a place in its queue, or may still get there.
+    /// The token may hold the name, or have a queue entry, or may still get either.
     dirty: bool,
-    /// A try had no answer. Where the store has late commands, it may still run after all that is sent later.
+    /// A request had no answer. At a store with late commands it may still run after everything
+    /// that is sent later.
     unanswered: bool,
 }
 
@@ -27,7 +29,7 @@ impl Attempt {
         Self { session: Arc::clone(session), request, dirty: false, unanswered: false }
     }
 
-    /// A try that leaves no place.
+    /// Starts an attempt that joins no queue.
     pub(super) fn first(session: &Arc<Session>, name: Name, owner: Owner, key: &AcquireKey) -> Self {
         // The first lease covers the shortest hold even if the holder crashes at once.
         let ttl = key.terms.ttl.max(key.terms.min_hold);
@@ -47,7 +49,7 @@ impl Attempt {
         answer
     }
 
-    /// Sends all at once. None is granted unless all are.
+    /// Sends all attempts at once. The store grants all or none.
     pub(crate) async fn send_all(attempts: &mut [Self]) -> Result<Option<Vec<Grant>>, Error> {
         let Some(first) = attempts.first() else { return Ok(Some(Vec::new())) };
         let (session, requests) =
@@ -60,28 +62,30 @@ impl Attempt {
         answer
     }
 
-    /// From here on the token may be anywhere, also where nobody waits for the answer any more. What was known before.
+    /// Marks that the token may be anywhere from now on, also if the future is dropped. Returns
+    /// what was known before.
     fn sending(&mut self) -> (bool, bool) {
         (std::mem::replace(&mut self.dirty, true), std::mem::replace(&mut self.unanswered, true))
     }
 
-    /// The answer says whether the token is there.
+    /// Notes whether the token is at the store, as the answer says.
     fn answered(&mut self, (was_dirty, was_unanswered): (bool, bool), there: Result<bool, &Error>) {
         self.unanswered = was_unanswered || matches!(there, Err(error) if error.may_have_been_applied());
         self.dirty = match there {
-            // That it is not is said of now: an unheard try may still come.
+            // The answer is of now: an unanswered request may still run.
             Ok(there) => there || (self.unanswered && self.session.store.features().late_commands),
             Err(error) => was_dirty || error.may_have_been_applied(),
         };
     }
 
-    /// The lease of a grant; `None` where it came too late to be believed.
+    /// Returns the lease of a grant; `None` if it came too late to be valid.
     pub(crate) fn granted(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<HeldLease> {
         let lease = self.request.lease().with_ttl(terms.ttl.min(grant.ttl)).with_fence(grant.fence);
         self.into_held(HeldLease::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
     }
 
-    /// The lease of a name that was handed to this token for `claim`, after the store had executed what was sent at `heard`.
+    /// Returns the lease of a handoff. The store made it after it had executed the heartbeat of
+    /// `sent_at`.
     pub(crate) fn handed_over(
         &mut self,
         terms: Terms,
@@ -106,10 +110,10 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // A given value may be another's claim: only what carries our own random bits is ours to clear up.
+        // A supplied token may be another client's. Only a generated one is ours to release.
         if self.dirty && self.request.generated {
             let now = self.session.clock.now();
-            // A place that is made late may be served at its very end.
+            // An entry that is made late may be served at its very end.
             let entry = if self.request.enqueue == Enqueue::No { Duration::ZERO } else { LONGEST_ENTRY };
             let until = now + self.request.ttl.max(entry);
             let lease = self.request.lease();

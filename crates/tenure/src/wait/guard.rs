@@ -1,4 +1,5 @@
-//! What a locker's tasks share, and the handle of a lease: where the lease goes when its last guard does.
+//! State that the tasks of a locker share, and the guard of a lease: where the lease goes when its
+//! last guard does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use super::state::WaitState;
 use crate::BootTime;
 use crate::lease::{EndReason, HeldLease, Id, Session};
 
-/// What the clones of a [`Locker`](crate::Locker) share: the store, and those of this process who wait for its names.
+/// State that the clones of a [`Locker`](crate::Locker) share: the session with the store, and the
+/// local queues.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) session: Arc<Session>,
@@ -21,22 +23,24 @@ impl Core {
     }
 }
 
-/// Proof of a tenure, for as long as [`state`](Guard::state) does not say otherwise.
+/// Proof that a name is held, until [`state`](Guard::state) says otherwise.
 ///
-/// It renews itself until it is released, dropped or lost. Loss is told by this machine's boot-time clock before the lease ends
-/// at the store, without waiting for anyone's answer.
+/// The lease renews itself until it is released, dropped or lost. The boot-time clock of this
+/// machine ends it before it ends at the store, without waiting for a reply.
 ///
-/// Dropping it gives the name up in the background: it never blocks and never panics, inside or outside a runtime. Where the
-/// runtime is gone as well nobody is left to send the release, and the name is free when its ttl has passed.
+/// A drop releases the name in the background. It never blocks and never panics, inside or outside
+/// a runtime. If the runtime is gone as well, nobody is left to send the release: the name is free
+/// after its ttl.
 ///
-/// Where another task of this process waits for the like of it, it gets the lease at once, with the next fence and without the
-/// store; that goes on for 10 ms or 1,023 hand-overs after the store's grant, and then those who wait at the store are served.
+/// If another task of this process waits with equal settings, it gets the lease at once: with the
+/// next fence, and without a request to the store. That goes on for 10 ms or 1,023 handoffs after
+/// the store's grant. Then the waiters at the store are served.
 #[must_use = "a guard that is dropped at once gives the lock up at once"]
 pub struct Guard {
     pub(crate) core: Arc<Core>,
     pub(crate) lease: Arc<HeldLease>,
     pub(crate) id: Id,
-    /// How many others stood for the tenure when this one left.
+    /// Number of other guards of the lease when this one left.
     pub(crate) others: Option<usize>,
 }
 
@@ -47,22 +51,22 @@ impl Guard {
         Self { core: Arc::clone(core), lease: held, id, others: None }
     }
 
-    /// Whether it is lost in time to stop work as was asked for.
+    /// Whether the lease ends in time for the safety margin.
     pub(crate) fn leaves_margin(&self) -> bool {
         self.lease.leaves_margin()
     }
 
-    /// Until when it may be given to the next task of this process.
+    /// End of the time in which the lease may go to the next task of this process.
     pub(crate) fn handoffs_until(&self) -> BootTime {
         self.lease.handoffs_until()
     }
 
-    /// Stands for the tenure no longer; how many others do.
+    /// Leaves the lease, once. Returns the number of other guards.
     pub(crate) fn leave(&mut self) -> usize {
         *self.others.get_or_insert_with(|| self.lease.leave())
     }
 
-    /// Gives the lease to a task of this process that waits for the like of it.
+    /// Hands the lease to a task of this process that waits with equal settings.
     pub(crate) fn hand_on(&self) -> bool {
         let Core { session, queues } = &*self.core;
         if queues.are_empty() {

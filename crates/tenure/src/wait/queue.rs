@@ -1,8 +1,8 @@
-//! Tasks of one process that wait for one name.
+//! Local queues: tasks of one process that wait for one name.
 //!
-//! They stand in a queue of their own, in memory, where whoever releases finds the next one without asking the store. One of
-//! them, the driver, stands for all of them at the store. Who entered last drives longest, so the driver is the hindmost: the
-//! role changes once for as many hand-overs as there are tasks.
+//! They queue in memory, so a release finds the next waiter without a request to the store. One of
+//! them, the leader, polls the store for all. The last waiter leads: it waits longest, so the role
+//! changes once for as many handoffs as there are waiters.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -14,7 +14,8 @@ use std::time::Duration;
 use crate::lease::Terms;
 use crate::{BootTime, Error, Holder, Name, Owner, Share};
 
-/// What tasks must have in common for one to take over what another has reached: their leases are alike.
+/// Settings that waiters of one local queue share. Their leases are alike, so one waiter can take
+/// over another's lease and state.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AcquireKey {
     pub(crate) share: Share,
@@ -23,11 +24,12 @@ pub(crate) struct AcquireKey {
     pub(crate) token: Option<Owner>,
 }
 
-/// Everybody in this process who waits for a `G`, with the `S` that each driver has reached at the store.
+/// All local queues of a locker. A `G` is the guard that a waiter gets, an `S` the state that a
+/// leader has reached at the store.
 #[derive(Debug)]
 pub(crate) struct LocalQueues<G, S> {
     inner: Mutex<Inner<G, S>>,
-    /// How many names the rooms know, so that whoever meets nobody takes no lock.
+    /// Number of tracked names. Lets the uncontended path skip the mutex.
     tracked: AtomicUsize,
 }
 
@@ -35,17 +37,17 @@ pub(crate) struct LocalQueues<G, S> {
 struct Inner<G, S> {
     queues: HashMap<Name, Vec<LocalQueue<G, S>>>,
     last_id: u64,
-    /// Names that were busy not long ago.
+    /// Names that were busy a moment ago.
     contended: HashMap<Name, Contended>,
-    /// When none of that is worth remembering any more.
+    /// End of the last of them, after which all can be forgotten.
     contended_until: Option<BootTime>,
 }
 
-/// What is remembered of a name that was busy.
+/// A name that was busy a moment ago.
 #[derive(Clone, Copy, Debug)]
 struct Contended {
     until: BootTime,
-    /// A task of this process holds it, and passes it on until then: the store need not be asked before.
+    /// End of the handoffs among tasks of this process. The store need not be asked before.
     handoffs_until: Option<BootTime>,
 }
 
@@ -54,61 +56,61 @@ struct LocalQueue<G, S> {
     id: u64,
     key: AcquireKey,
     waiters: VecDeque<Arc<Shared<G, S>>>,
-    /// How many of them have not left.
+    /// Number of waiters that have not left.
     live: usize,
     leader: Option<Arc<Shared<G, S>>>,
     status: LeaderStatus,
 }
 
-/// What the driver last heard from the store, for those who only wait.
+/// Last answer of the store to the leader, for the error of a waiter whose time is up.
 #[derive(Debug, Default)]
 pub(crate) struct LeaderStatus {
     pub(crate) holder: Option<Holder>,
     pub(crate) outage: Option<Error>,
 }
 
-/// What a task in a room is given.
+/// Reason to wake a waiter.
 #[derive(Debug)]
 pub(crate) enum Wakeup<G, S> {
-    /// The name.
+    /// The waiter has the name.
     Guard(G),
-    /// The role of the driver, with what the one before has reached.
+    /// The waiter becomes the leader, with the state that the one before has reached.
     Lead(Option<S>),
-    /// To a driver: this process has given the name back to the store.
+    /// For a leader: this process has released the name at the store.
     Over,
 }
 
 #[derive(Debug)]
 struct Shared<G, S> {
     inbox: Mutex<Inbox<G, S>>,
-    /// Its task asked for the time to stop work, which every lease must leave that it is given.
+    /// Its task asked for a safety margin, which every lease that it gets must leave.
     asks_margin: bool,
 }
 
 #[derive(Debug)]
 struct Inbox<G, S> {
     guard: Option<G>,
-    /// It was made the driver, and has not heard of it.
+    /// It was made the leader, and does not know yet.
     elected: bool,
     state: Option<S>,
     handoffs_over: bool,
     stage: Stage,
-    /// The task, where it waits for any of that.
+    /// Waker of the task, if the task waits for any of that.
     waker: Option<Waker>,
 }
 
-/// Where a task is that came to wait.
+/// Stage of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// In the queue.
     Waits,
-    /// Out of the queue, with what it was given.
+    /// Out of the queue, with a guard.
     Served,
     /// Gone. It may still stand in the queue.
     Left,
 }
 
-/// One task's presence in a room; see [`Rooms::leave`].
+/// A task's entry in a local queue; see [`LocalQueues::leave`].
 #[derive(Debug)]
 pub(crate) struct Waiter<G, S> {
     name: Name,
@@ -116,11 +118,11 @@ pub(crate) struct Waiter<G, S> {
     shared: Arc<Shared<G, S>>,
 }
 
-/// For how long a name that was busy is taken to be contended.
+/// Time for which a name counts as contended after a busy answer.
 const CONTENDED: Duration = Duration::from_secs(2);
-/// How many such names are remembered. Forgetting one costs a try of a name that is busy.
+/// Largest number of contended names. A forgotten one costs a useless attempt.
 const MOST_CONTENDED: usize = 10_000;
-/// As many waiters that have left may stand in a queue whatever its length.
+/// Number of waiters that have left and may stand in any queue, whatever its length.
 const FEW: usize = 64;
 
 impl<G, S> Default for LocalQueues<G, S> {
@@ -131,12 +133,12 @@ impl<G, S> Default for LocalQueues<G, S> {
 }
 
 impl<G, S> LocalQueues<G, S> {
-    /// Nobody waits, and nobody did a moment ago.
+    /// Whether no name is waited for or contended.
     pub(crate) fn are_empty(&self) -> bool {
         self.tracked.load(Ordering::Acquire) == 0
     }
 
-    /// Whether to queue at once instead of trying whether the name is free.
+    /// Whether a task should queue at once, instead of an attempt whether the name is free.
     pub(crate) fn is_contended(&self, name: &Name, now: BootTime) -> bool {
         if self.are_empty() {
             return false;
@@ -149,12 +151,12 @@ impl<G, S> LocalQueues<G, S> {
         inner.queues.contains_key(name) || inner.contended.get(name).is_some_and(|tracked| now < tracked.until)
     }
 
-    /// Until when a task of this process holds the name and passes it on.
+    /// End of the handoffs of `name` among tasks of this process.
     pub(crate) fn handoffs_until(&self, name: &Name) -> Option<BootTime> {
         self.inner().contended.get(name)?.handoffs_until
     }
 
-    /// The name is busy at the store.
+    /// Notes that the name is busy at the store.
     pub(crate) fn note_contended(&self, name: &Name, now: BootTime) {
         let mut inner = self.inner();
         if inner.contended.len() >= MOST_CONTENDED {
@@ -170,7 +172,7 @@ impl<G, S> LocalQueues<G, S> {
         self.count(&inner);
     }
 
-    /// Takes a seat at the end, and says whether its task drives: the first one does.
+    /// Enters a waiter at the end. Returns whether it leads: the first one does.
     pub(crate) fn enter(&self, name: &Name, key: &AcquireKey, asks_margin: bool) -> (Waiter<G, S>, bool) {
         let shared = Arc::new(Shared { asks_margin, inbox: Mutex::new(Inbox::new(Stage::Waits)) });
         let mut inner = self.inner();
@@ -193,7 +195,8 @@ impl<G, S> LocalQueues<G, S> {
         (waiter, leads)
     }
 
-    /// Goes back to the front of the queue, after what was given proved to be lost. `false` where the room is gone meanwhile.
+    /// Puts a waiter back to the front, after its lease proved to be lost. Returns false if the
+    /// local queue is gone meanwhile.
     pub(crate) fn reenter(&self, waiter: &Waiter<G, S>) -> bool {
         let mut inner = self.inner();
         let Some(queue) = inner.queue(waiter) else { return false };
@@ -203,14 +206,15 @@ impl<G, S> LocalQueues<G, S> {
         true
     }
 
-    /// Whether the first of those who wait where `seat` is asked for the time to stop work.
+    /// Whether the first waiter of this local queue asked for a safety margin.
     pub(crate) fn next_asks_margin(&self, waiter: &Waiter<G, S>) -> bool {
         let mut inner = self.inner();
         inner.queue(waiter).and_then(LocalQueue::first).is_some_and(|shared| shared.asks_margin)
     }
 
-    /// Gives `guard` to the first of those who wait where `seat` is, who may pass it on until `turn`. It comes back where nobody does
-    /// any more, or where it does not leave that one the time to stop work.
+    /// Gives `guard` to the first waiter of this local queue, which may hand it on until
+    /// `handoffs_until`. Returns it if nobody waits any more, or if the first waiter needs a safety
+    /// margin and it leaves none.
     pub(crate) fn deliver(&self, waiter: &Waiter<G, S>, guard: G, leaves_margin: bool, handoffs_until: BootTime) -> Option<G> {
         let mut guard = Some(guard);
         let mut inner = self.inner();
@@ -222,9 +226,11 @@ impl<G, S> LocalQueues<G, S> {
         guard
     }
 
-    /// Gives what `lease` makes to the first of those who wait for the like of it. Whether anybody took it: else the name goes back
-    /// to the store, and whoever wants it asks there. `lease` is told whether that one asked for the time to stop work, and tells
-    /// until when it may be passed on.
+    /// Hands the lease to the first local waiter with equal settings. Returns false if there is
+    /// none; the caller then releases it at the store.
+    ///
+    /// `lease` makes the guard. It is told whether that waiter asked for a safety margin, and
+    /// returns the end of the handoffs as well.
     pub(crate) fn hand_on(
         &self,
         name: &Name,
@@ -241,7 +247,8 @@ impl<G, S> LocalQueues<G, S> {
         handoffs_until.is_some()
     }
 
-    /// Leaves. What a driver has reached goes to the next one, what was given and not taken to the next in the queue.
+    /// Removes a waiter. The state of a leader goes to the next leader, and a guard that was not
+    /// taken to the next waiter.
     pub(crate) fn leave(&self, waiter: &Waiter<G, S>, led: bool, state: Option<S>) {
         let old = std::mem::replace(&mut *waiter.shared.inbox(), Inbox::new(Stage::Left));
         let Inbox { guard, elected, state: inherited, stage, .. } = old;
@@ -267,7 +274,7 @@ impl<G, S> LocalQueues<G, S> {
     }
 
     pub(crate) fn set_status(&self, waiter: &Waiter<G, S>, status: LeaderStatus) {
-        // In a statement of its own, so that the old news is dropped outside the lock.
+        // In a statement of its own, so that the old status is dropped outside the lock.
         let _old = self.inner().queue(waiter).map(|queue| std::mem::replace(&mut queue.status, status));
     }
 
@@ -291,14 +298,15 @@ impl<G, S> Inner<G, S> {
         self.queues.get_mut(&waiter.name)?.iter_mut().find(|queue| queue.id == waiter.queue)
     }
 
-    /// A task of this process was given the name, and passes it on until `turn`.
+    /// Notes that a task of this process holds the name, and when its handoffs end.
     fn begin_handoffs(&mut self, name: &Name, handoffs_until: BootTime) {
         if let Some(tracked) = self.contended.get_mut(name) {
             tracked.handoffs_until = Some(handoffs_until);
         }
     }
 
-    /// Nobody in this process has the name any more. Those who sat that out go to the store.
+    /// Notes that no task of this process holds the name any more. Leaders that waited for that
+    /// poll the store.
     fn end_handoffs(&mut self, name: &Name) {
         if self.contended.get_mut(name).and_then(|tracked| tracked.handoffs_until.take()).is_some() {
             for leader in self.queues.get(name).into_iter().flatten().filter_map(|queue| queue.leader.as_ref()) {
@@ -323,7 +331,7 @@ impl<G, S> LocalQueue<G, S> {
         Self { id, key, waiters: VecDeque::new(), live: 0, leader: None, status: LeaderStatus::default() }
     }
 
-    /// The first who is still there.
+    /// Returns the first waiter that has not left.
     fn first(&mut self) -> Option<Arc<Shared<G, S>>> {
         while let Some(shared) = self.waiters.front() {
             if shared.inbox().stage != Stage::Left {
@@ -334,7 +342,8 @@ impl<G, S> LocalQueue<G, S> {
         None
     }
 
-    /// Gives what `lease` makes to the first who is still there; `lease` is asked only then. Until when that may pass it on.
+    /// Gives the guard that `lease` makes to the first waiter; `lease` is called only if there is
+    /// one. Returns the end of its handoffs.
     fn serve(&mut self, lease: impl FnOnce(bool) -> Option<(G, BootTime)>) -> Option<BootTime> {
         while let Some(shared) = self.first() {
             let mut inbox = shared.inbox();
@@ -352,7 +361,7 @@ impl<G, S> LocalQueue<G, S> {
         None
     }
 
-    /// Makes the last who is still there the driver. Where nobody is, `standing` stays.
+    /// Makes the last waiter the leader. `state` stays if nobody waits.
     fn elect(&self, state: &mut Option<S>) -> Option<Arc<Shared<G, S>>> {
         for shared in self.waiters.iter().rev() {
             let mut inbox = shared.inbox();
@@ -365,7 +374,7 @@ impl<G, S> LocalQueue<G, S> {
         None
     }
 
-    /// Drops those who have left, when they are many.
+    /// Drops waiters that have left, if they are many.
     fn sweep(&mut self) {
         if self.waiters.len() > 2 * self.live + FEW {
             self.waiters.retain(|shared| shared.inbox().stage != Stage::Left);
@@ -385,7 +394,7 @@ impl<G, S> Inbox<G, S> {
     }
 }
 
-/// Wakes the task that an inbox is of, without the lock on it.
+/// Wakes the task of an inbox, outside its lock.
 fn wake<G, S>(mut inbox: MutexGuard<'_, Inbox<G, S>>) {
     let waker = inbox.waker.take();
     drop(inbox);
@@ -401,10 +410,10 @@ impl<G, S> Clone for Waiter<G, S> {
 }
 
 impl<G, S> Waiter<G, S> {
-    /// Waits to be given something.
+    /// Waits to be woken.
     ///
     /// # Cancel safety
-    /// Nothing that was given is lost.
+    /// A dropped future loses nothing: the inbox keeps it.
     pub(crate) async fn woken(&self) -> Wakeup<G, S> {
         poll_fn(|context| {
             let mut inbox = self.shared.inbox();

@@ -1,4 +1,4 @@
-//! Settings of an acquisition: what to ask the store for, and how to wait.
+//! Settings of an acquisition: the request to the store, and the way to wait.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use super::queue::AcquireKey;
 use crate::lease::Terms;
 use crate::{Error, ErrorKind, Holder, Name, Owner, Share};
 
-/// What a waiting acquisition meets; see [`Acquire::on_wait`].
+/// Event of a wait; see [`Acquire::on_wait`](crate::Acquire::on_wait).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Waiting<'a> {
-    /// Another holds the name. Told at first and whenever the holder changes.
+    /// Another client holds the name. Reported first, and whenever the holder changes.
     Busy(Option<&'a Holder>),
-    /// The store gives no answer. Told once for each outage.
+    /// The store does not answer. Reported once for each outage.
     Outage(&'a Error),
     /// The store answers again.
     Recovered,
@@ -24,7 +24,7 @@ pub enum Waiting<'a> {
 
 type Observer = Box<dyn Fn(Waiting<'_>) + Send + Sync>;
 
-/// How to acquire, whatever the name.
+/// Settings of an acquisition, whatever its names.
 pub(crate) struct Settings {
     pub(crate) core: Arc<Core>,
     pub(crate) share: Result<Share, Error>,
@@ -43,7 +43,7 @@ impl Settings {
         Self { core, share, terms, safety_margin, wait, poll_interval, label, token, observer }
     }
 
-    /// Refuses settings, and names, that cannot work with the store.
+    /// Refuses settings and names that cannot work with the store.
     pub(crate) fn check<'a>(&self, names: impl IntoIterator<Item = &'a Name>) -> Result<(), Error> {
         let (store, features) = (&self.core.session.store, self.core.session.store.features());
         for name in names {
@@ -72,12 +72,13 @@ impl Settings {
         Terms { safety_margin: self.safety_margin.unwrap_or(ttl / 10), ..self.terms }
     }
 
-    /// The time to stop work was asked for. Else it is our choice, and may be shorter until a lease that was handed over is renewed.
+    /// Whether the user set a safety margin. The default may be smaller until a handed-over lease
+    /// is renewed.
     pub(crate) fn asks_margin(&self) -> bool {
         self.safety_margin.is_some()
     }
 
-    /// An attempt with a token that was never sent, or with the one that was given.
+    /// Makes an attempt with a new token, or with the supplied one.
     pub(crate) fn attempt(&self, name: &Name, key: &AcquireKey) -> Result<Attempt, Error> {
         Ok(Attempt::first(&self.core.session, name.clone(), self.owner()?, key))
     }

@@ -1,4 +1,4 @@
-//! What a wait has reached at the store.
+//! State of a wait at the store.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::attempt::Attempt;
 use crate::store::Notice;
 use crate::{BootTime, Holder};
 
-/// What a wait has reached at the store. Tasks that wait for the like of it pass it on.
+/// State of a wait at the store. Waiters with equal settings pass it on.
 pub(crate) struct WaitState {
     pub(super) attempt: Attempt,
-    /// The name was busy, so that there is a reason to queue.
+    /// The name was busy, so there is a reason to queue.
     pub(super) contended: bool,
     pub(super) notices: Option<BoxStream<'static, Notice>>,
     pub(super) heartbeat: Option<Heartbeat>,
@@ -20,13 +20,13 @@ pub(crate) struct WaitState {
     pub(super) holder: Option<Holder>,
 }
 
-/// The last answered heartbeat of a place.
+/// The last answered heartbeat of a queue entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heartbeat {
     pub(super) sent_at: BootTime,
-    /// The grant counter when it was executed. A hand-over that came later has a larger one.
+    /// Grant counter at its execution. A later handoff has a larger one.
     pub(super) grant_seq: Option<u64>,
-    /// For how long the name will be ours if it is handed over.
+    /// Ttl of the lease after a handoff.
     pub(super) handoff_ttl: Duration,
 }
 

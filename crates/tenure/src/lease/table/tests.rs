@@ -104,7 +104,7 @@ fn an_extension_is_the_next_renewal_and_its_ttl_stays() {
     assert!(table.extend(id, extension(TTL).0, at(101)).is_err(), "one at a time");
     let sent = table.take_renewals(at(101)).remove(0);
     assert_eq!(sent.lease.ttl, TTL * 2);
-    // The next is asked for while this one is under way.
+    // The next extension is requested while this one is under way.
     table.extend(id, extension(TTL * 3).0, at(102)).unwrap();
     assert!(table.take_renewals(at(110)).is_empty(), "it waits for the one under way");
     table.renewed(sent, at(101), RENEWED, at(103)).notify();

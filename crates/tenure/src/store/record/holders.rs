@@ -1,4 +1,4 @@
-//! Those who hold: by owner, by the end of their leases, and how much they have in all.
+//! Holders of a name: by owner, by the end of their leases, and the sum of their shares.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,31 +6,31 @@ use std::time::Duration;
 use crate::setters::setters;
 use crate::{Fence, Holder, Owner, Share};
 
-/// One who holds a share, as a store keeps it.
+/// A holder of a share, as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// The owner; while the share lingers, the owner's [`lingering`](Owner::lingering) value.
+    /// Owner token. While the share lingers, the owner's [`lingering`](Owner::lingering) value.
     pub owner: Owner,
-    /// How much.
+    /// Its share.
     pub share: Share,
-    /// The number of the grant; 0 for a holder that the store did not count, and knows no more of than that it is there.
+    /// Number of the grant; 0 for a holder that the store did not count.
     pub counter: u64,
-    /// When it was granted.
+    /// Time of the grant.
     pub since: Duration,
-    /// When it ends; [`Duration::MAX`] for never.
+    /// End of the lease; [`Duration::MAX`] for never.
     pub until: Duration,
-    /// Given up, and kept taken by nobody.
+    /// The share was released, and is kept taken by nobody.
     pub lingers: bool,
 }
 
 impl Held {
-    /// A holder that was granted its share at `since`, and keeps it until `until` unless it is renewed or given up.
+    /// Makes a holder that was granted its share at `since`, for until `until`.
     pub const fn new(owner: Owner, share: Share, counter: u64, since: Duration, until: Duration) -> Self {
         Self { owner, share, counter, since, until, lingers: false }
     }
 
-    /// What [`Store::inspect`](crate::store::Store::inspect) tells of it at `now`.
+    /// Returns the holder as [`Store::inspect`](crate::store::Store::inspect) shows it at `now`.
     pub fn holder(&self, now: Duration) -> Holder {
         Holder {
             owner: self.owner.clone(),
@@ -53,7 +53,7 @@ setters! { Held:
 pub(super) struct Holders {
     by_owner: BTreeMap<Owner, Held>,
     by_end: BTreeSet<(Duration, Owner)>,
-    /// The sum of all weights.
+    /// Sum of all weights.
     taken: u64,
     lingering: usize,
 }
@@ -67,7 +67,7 @@ impl Holders {
         self.by_owner.get(owner)
     }
 
-    /// The one whose lease ends first.
+    /// Returns the holder whose lease ends first.
     pub(super) fn first(&self) -> Option<&Held> {
         self.by_end.first().and_then(|(_, owner)| self.by_owner.get(owner))
     }
@@ -84,7 +84,7 @@ impl Holders {
         self.taken + u64::from(share.weight()) <= u64::from(share.capacity())
     }
 
-    /// Puts a holder in, in the place of what its owner had.
+    /// Puts a holder in, instead of what its owner had.
     pub(super) fn put(&mut self, held: Held) {
         self.remove(&held.owner);
         self.taken += u64::from(held.share.weight());

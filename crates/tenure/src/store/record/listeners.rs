@@ -1,4 +1,4 @@
-//! Those who watch names in this process.
+//! Watchers of names in this process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use super::Change;
 use crate::store::{Notice, Request};
 use crate::{Fence, Name, Owner};
 
-/// More than one notice says no more than one does: look.
+/// Length of a watcher's buffer. Two notices say no more than one does: poll.
 const PENDING: usize = 2;
 
-/// The streams of [`Store::watch`](crate::store::Store::watch) within one process, for stores without a push of their own. Clones are
-/// the same.
+/// Streams of [`Store::watch`](crate::store::Store::watch) within one process, for stores without a
+/// push of their own. Clones are the same.
 #[derive(Clone, Default)]
 pub struct Listeners(Arc<Mutex<State>>);
 
@@ -27,10 +27,10 @@ struct State {
     names: BTreeMap<Name, BTreeMap<Listener, mpsc::Sender<Notice>>>,
 }
 
-/// Two may listen for one owner.
+/// Owner and number, because two may listen for one owner.
 type Listener = (Owner, u64);
 
-/// Leaves the list when its stream is dropped.
+/// Entry in the list. Its stream's drop removes it.
 struct Listening {
     listeners: Listeners,
     name: Name,
@@ -39,7 +39,7 @@ struct Listening {
 }
 
 impl Listeners {
-    /// What is told from now on to the request's owner, and to those who wait for its name.
+    /// Returns the notices from now on for the request's owner, and for all who wait for its name.
     pub fn listen(&self, request: &Request) -> BoxStream<'static, Notice> {
         let (sender, notices) = mpsc::channel(PENDING);
         let mut state = self.state();
@@ -52,8 +52,9 @@ impl Listeners {
         stream::unfold(listening, next).boxed()
     }
 
-    /// Tells what a call made of `name`: a grant to whom it was handed, a look to all if it is free. `elsewhere` is given
-    /// those who were served and do not listen here, with the notice.
+    /// Publishes a change of `name`: a grant to the owner that was served, and [`Notice::Changed`]
+    /// to all if something is free. `elsewhere` gets the notices for owners that do not listen
+    /// here.
     pub fn publish<T>(&self, name: &Name, change: &Change<T>, mut elsewhere: impl FnMut(&str, Notice)) {
         for served in &change.served {
             let (owner, handoff_ttl) = (served.owner.clone(), served.handoff_ttl);
@@ -71,7 +72,8 @@ impl Listeners {
         }
     }
 
-    /// Gives a notice to those who listen at `name` for `owner`, or for anybody. `false` where nobody does.
+    /// Sends a notice to those that listen at `name` for `owner`, or for anybody. Returns false if
+    /// nobody does.
     pub fn notify(&self, name: &Name, owner: Option<&Owner>, notice: &Notice) -> bool {
         let state = self.state();
         let Some(listeners) = state.names.get(name) else { return false };
@@ -81,7 +83,7 @@ impl Listeners {
             if owner.is_some_and(|owner| owner != to) {
                 break;
             }
-            // Where it is full a notice is pending already.
+            // A full buffer has a notice already.
             heard |= !matches!(sender.try_send(notice.clone()), Err(mpsc::error::TrySendError::Closed(_)));
         }
         heard

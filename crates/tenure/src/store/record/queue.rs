@@ -1,4 +1,4 @@
-//! Those who wait: in order, by owner, and by when their places lapse.
+//! Waiters of a name: in order, by owner, and by the end of their entries.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -6,28 +6,29 @@ use std::time::Duration;
 use crate::setters::setters;
 use crate::{Owner, Share};
 
-/// One who waits, as a store keeps it.
+/// A waiter, as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// Orders those who wait; rises from place to place, and begins anew when the queue was empty.
+    /// Number that orders the waiters. Rises from entry to entry, and begins anew after an empty
+    /// queue.
     pub number: u64,
-    /// For whom a grant would be.
+    /// Owner token of a grant.
     pub owner: Owner,
-    /// How much it waits for. A place keeps the share it was made for.
+    /// Share that it waits for. An entry keeps the share it was made for.
     pub share: Share,
-    /// How long the place lives from each heartbeat.
+    /// Lifetime of the entry, counted from each heartbeat.
     pub entry_ttl: Duration,
-    /// The ttl of a lease handed to it: the waiter's own number, whoever serves it.
+    /// Ttl of a lease that is handed to it. The waiter's own number, whoever serves it.
     pub handoff_ttl: Duration,
-    /// When the place lapses.
+    /// Time at which the entry lapses.
     pub until: Duration,
-    /// How the store finds the waiter. Means nothing here.
+    /// Text by which the store finds the waiter. Has no meaning here.
     pub wake: String,
 }
 
 impl Waiter {
-    /// An entry that lapses at `until`.
+    /// Makes an entry that lapses at `until`.
     pub const fn new(number: u64, owner: Owner, share: Share, until: Duration) -> Self {
         let (entry_ttl, handoff_ttl) = (Duration::ZERO, Duration::ZERO);
         Self { number, owner, share, entry_ttl, handoff_ttl, until, wake: String::new() }
@@ -65,18 +66,18 @@ impl Queue {
         self.waiters.get(self.at(owner)?)
     }
 
-    /// How many stand in front of the owner's place.
+    /// Number of waiters in front of the owner's entry.
     pub(super) fn position_of(&self, owner: &Owner) -> Option<u32> {
         self.at(owner).map(|at| u32::try_from(at).unwrap_or(u32::MAX))
     }
 
-    /// Takes the place at the end. Its number is given here.
+    /// Adds an entry at the end, and numbers it.
     pub(super) fn join(&mut self, waiter: Waiter) {
         let number = self.waiters.back().map_or(1, |last| last.number + 1);
         self.push(Waiter { number, ..waiter });
     }
 
-    /// Looks after a place, where the owner has one.
+    /// Keeps the owner's entry alive, if it has one.
     pub(super) fn refresh(&mut self, owner: &Owner, wake: &str, now: Duration) {
         let Some(waiter) = self.at(owner).and_then(|at| self.waiters.get_mut(at)) else { return };
         self.by_end.remove(&(waiter.until, waiter.number));
@@ -93,7 +94,7 @@ impl Queue {
         self.take(0)
     }
 
-    /// Gives up the owner's place; `false` where it has none.
+    /// Removes the owner's entry. Returns false if it has none.
     pub(super) fn leave(&mut self, owner: &Owner) -> bool {
         self.at(owner).and_then(|at| self.take(at)).is_some()
     }

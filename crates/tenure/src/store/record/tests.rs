@@ -40,7 +40,7 @@ impl Case {
         self.record.acquire(request, &format!("wake {}", request.owner), self.now, &mut next)
     }
 
-    /// The counter of a grant that must be given.
+    /// Returns the counter of a grant that must be made.
     fn takes(&mut self, name: &str, share: Share) -> u64 {
         self.granted(&ask(name, share, JOIN))
     }
@@ -52,7 +52,7 @@ impl Case {
         }
     }
 
-    /// How many are ahead of one who must not be granted.
+    /// Returns the position of a waiter that must not be granted.
     fn waits(&mut self, name: &str, share: Share, enqueue: Enqueue) -> Option<u32> {
         match self.change(&ask(name, share, enqueue)).unwrap().answer {
             Answer::Busy { position, .. } => position,
@@ -150,7 +150,7 @@ fn a_heartbeat_tells_where_its_waiter_is() {
     assert_eq!(case.release("a", Duration::ZERO).served[0].wake, "there");
 }
 
-/// A try neither queues nor overtakes, and a given value never queues.
+/// An attempt neither queues nor overtakes, and a supplied token never queues.
 #[test]
 fn only_those_who_may_queue_do() {
     let mut case = Case::default();
@@ -273,7 +273,7 @@ fn adoption_swaps_the_owner_and_keeps_the_share() {
     assert_eq!((case.holders(), case.record.inspect(case.now).1), (vec!["d".to_owned()], 0));
 }
 
-/// One call serves so many, and none is forgotten.
+/// One call serves a limited number, and none is forgotten.
 #[test]
 fn a_long_queue_is_served_in_parts() {
     let mut case = Case::default();
@@ -288,7 +288,7 @@ fn a_long_queue_is_served_in_parts() {
     case.granted(&ask("new", Share::READ, Enqueue::No));
 }
 
-/// The work of a call does not grow with the number of those who hold.
+/// The work of a call does not grow with the number of holders.
 #[test]
 fn many_readers_cost_each_other_nothing() {
     let mut case = Case::default();

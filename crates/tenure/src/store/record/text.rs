@@ -1,7 +1,9 @@
-//! A record as a value that a store keeps: one line for what it is, and one for each who holds or waits.
+//! A record as text that a store keeps: one line for its version, and one for each holder or
+//! waiter.
 //!
-//! The fields of a line are parted by tabs. Points in time and spans are whole microseconds. Owners, and how waiters are found, are as owners are
-//! shown, which has no control characters and reads back. No owner is empty.
+//! Tabs separate the fields of a line. Points in time and spans are whole microseconds. Owners and
+//! wake texts are written as owners are displayed: without control characters, and so that they
+//! read back. No owner is empty.
 
 use std::fmt;
 use std::str::{FromStr, Split};
@@ -10,12 +12,12 @@ use std::time::Duration;
 use super::{Held, Record, Waiter};
 use crate::{Error, ErrorKind, Owner, Share};
 
-/// What every version's value begins with, and what this one's does.
+/// Beginning of every version's text, and of this one's.
 const ANY: &[u8] = b"tenure:record:";
 const HEAD: &str = "tenure:record:1";
 
 impl Record {
-    /// Reads what [`Display`](fmt::Display) wrote; none for a value that is no record.
+    /// Reads what [`Display`](fmt::Display) wrote. `None` for a value that is no record.
     ///
     /// # Errors
     /// [`Mismatch`](ErrorKind::Mismatch) for a record that this version cannot read.
@@ -77,7 +79,7 @@ fn parsed<T: FromStr>(fields: &mut Split<'_, char>) -> Option<T> {
     fields.next()?.parse().ok()
 }
 
-/// The value to keep.
+/// Writes the text to keep.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(HEAD)?;

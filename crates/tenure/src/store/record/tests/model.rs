@@ -1,4 +1,4 @@
-//! The record held against lists that know no shortcut.
+//! Comparison of the record with plain lists that have no shortcuts.
 
 use super::*;
 use crate::{Name, Share};
@@ -24,7 +24,7 @@ struct Spot {
     until: u64,
 }
 
-/// What the contract says, word for word.
+/// The contract, word for word.
 #[derive(Default)]
 struct Lists {
     held: Vec<Lease>,
@@ -203,7 +203,7 @@ fn random_request(random: &mut fastrand::Rng, capacity: u32) -> Request {
     Request { name, owner, share, ttl: span(random), enqueue: place, generated: random.u8(..6) > 0, from }
 }
 
-/// Any calls in any order are answered as by the lists, and never is more given than there is.
+/// Calls in any order have the answers of the lists, and never more is granted than there is.
 #[test]
 fn the_record_is_as_the_lists() {
     for seed in 0..3_000 {
