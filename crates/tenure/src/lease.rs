@@ -9,7 +9,7 @@ mod watchdog;
 
 pub use self::release::ReleaseOutcome;
 pub(crate) use self::session::Session;
-pub(crate) use self::table::{Id, Orphan};
+pub(crate) use self::table::{Id, PendingRelease};
 pub(crate) use self::terms::{Terms, check_span, check_ttl};
+pub(crate) use self::validity::{Current, HeldLease};
 pub use self::validity::{EndReason, State};
-pub(crate) use self::validity::{Kept, Tenure};

@@ -28,9 +28,9 @@ pub(crate) struct Keys<'a> {
 
 impl Layout {
     pub(crate) fn new(prefix: &str) -> Self {
-        let (counter, mut increment) = (format!("{prefix}tenure:fence"), Commands::new());
-        increment.add(&[b"INCR", counter.as_bytes()]);
-        Self { prefix: prefix.to_owned(), counter, increment: increment.as_bytes().to_owned() }
+        let counter = format!("{prefix}tenure:fence");
+        let increment = Commands::of(&[b"INCR", counter.as_bytes()]).as_bytes().to_owned();
+        Self { prefix: prefix.to_owned(), counter, increment }
     }
 
     pub(crate) fn of<'a>(&'a self, name: &'a Name) -> Keys<'a> {

@@ -89,11 +89,7 @@ impl RedisStore {
 
     /// The counter at the server. None if it is gone or no number.
     async fn read_counter(&self, end: Instant) -> Result<Option<u64>, Error> {
-        let get = |_: &Link| {
-            let mut commands = Commands::new();
-            commands.add(&[b"GET", self.layout.counter.as_bytes()]);
-            commands
-        };
+        let get = |_: &Link| Commands::of(&[b"GET", self.layout.counter.as_bytes()]);
         let answers = self.connection.exchange(end, Repeat::Freely, get).await?.answers;
         let stored = match only(answers)?.map_err(|e| translate(&e)) {
             Ok(stored) => counter(&stored).ok(),

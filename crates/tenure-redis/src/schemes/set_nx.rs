@@ -53,11 +53,7 @@ impl SetNxStore {
         let keys = self.redis.layout.of(&request.name);
         let (unit, ttl) = if self.seconds { (&b"EX"[..], ttl.as_secs()) } else { (&b"PX"[..], millis(ttl)) };
         let ttl = Digits::of(ttl);
-        let set = |_: &Link| {
-            let mut commands = Commands::new();
-            commands.about(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", unit, ttl.as_bytes()]);
-            commands
-        };
+        let set = |_: &Link| Commands::of_key(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", unit, ttl.as_bytes()]);
         let Exchange { answers, repeated, .. } = self.redis.connection.exchange(end, Repeat::Settled, &set).await?;
         Ok((only(answers)?.map_err(|e| translate(&e))? == Value::Okay, repeated))
     }
@@ -90,11 +86,7 @@ impl SetNxStore {
         loop {
             let tried = self.redis.connection.delete();
             let Some((before, between)) = DELETES.get(tried) else { return Ok(None) };
-            let delete = |_: &Link| {
-                let mut commands = Commands::new();
-                commands.about(&keys.name(), before, &[*between, &[lease.owner.as_bytes()]].concat());
-                commands
-            };
+            let delete = |_: &Link| Commands::of_key(&keys.name(), before, &[*between, &[lease.owner.as_bytes()]].concat());
             let Exchange { link, answers, repeated } = self.redis.connection.exchange(end, releases(lease), &delete).await?;
             match only(answers)? {
                 Ok(Value::Int(0)) => return Ok(Some((self.lingers(lease, end).await?, repeated))),
@@ -112,11 +104,7 @@ impl SetNxStore {
     /// 1 if the owner's share lingers, so was released, else 0.
     async fn lingers(&self, lease: &Lease, end: Instant) -> Result<Value, Error> {
         let keys = self.redis.layout.of(&lease.name);
-        let get = |_: &Link| {
-            let mut commands = Commands::new();
-            commands.about(&keys.name(), b"GET", &[]);
-            commands
-        };
+        let get = |_: &Link| Commands::of_key(&keys.name(), b"GET", &[]);
         let Exchange { answers, .. } = self.redis.connection.exchange(end, Repeat::Freely, get).await?;
         let value = only(answers)?.map_err(|e| translate(&e))?;
         let lingers = matches!(value, Value::BulkString(value) if value == lease.owner.lingering().as_bytes());

@@ -29,6 +29,20 @@ impl Commands {
         Self { bytes: Vec::with_capacity(320), count: 0 }
     }
 
+    /// The one command that consists of `words`.
+    pub(crate) fn of(words: &[&[u8]]) -> Self {
+        let mut commands = Self::new();
+        commands.add(words);
+        commands
+    }
+
+    /// One command about one key, which is its first argument.
+    pub(crate) fn of_key(key: &Key<'_>, command: &[u8], rest: &[&[u8]]) -> Self {
+        let mut commands = Self::new();
+        commands.about(key, command, rest);
+        commands
+    }
+
     /// Adds the command that consists of `words`.
     pub(crate) fn add(&mut self, words: &[&[u8]]) {
         self.begin(words.len());

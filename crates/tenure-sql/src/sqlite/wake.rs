@@ -69,7 +69,7 @@ impl Wake {
 
     /// Notifies those whom a call served, after it was committed.
     pub(super) fn notify<T>(&mut self, name: &Name, change: &Change<T>) {
-        self.listeners().tell(name, change, |address, notice| self.send(address, name, &notice));
+        self.listeners().publish(name, change, |address, notice| self.send(address, name, &notice));
     }
 
     fn send(&mut self, address: &str, name: &Name, notice: &Notice) {

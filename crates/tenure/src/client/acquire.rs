@@ -138,22 +138,24 @@ impl Acquire {
     pub async fn acquire(self) -> Result<Guard, Error> {
         self.check()?;
         let Self { name, settings } = self;
-        settings.core.session.watchdog.tend();
-        Wait::new(&settings, name?, settings.shape()?).guard().await
+        settings.core.session.watchdog.ensure_running();
+        Wait::new(&settings, name?, settings.key()?).guard().await
     }
 
     /// Takes over `lease`, once.
     pub(crate) async fn adopt(self, lease: &Lease) -> Result<Guard, Error> {
         self.check()?;
         if !lease.owner.is_generated() {
-            let what =
-                format!("the lease of {:?} has an owner that was given, and another may hold by the same value", lease.name);
+            let what = format!(
+                "the lease of {:?} has a supplied owner token, and another client may hold with the same one",
+                lease.name
+            );
             return Err(Error::invalid(what).with_hint("release it where it was taken, and take it again"));
         }
         let Self { settings, .. } = self;
         let Settings { core, .. } = &settings;
         let session = &core.session;
-        session.watchdog.tend();
+        session.watchdog.ensure_running();
         let (name, from) = (&lease.name, lease.owner.clone());
         let mut attempt =
             Attempt::new(session, Request::new(name.clone(), settings.owner()?, lease.share, lease.ttl).with_from(from));
@@ -161,7 +163,7 @@ impl Acquire {
         let lost = || Error::lost().context(format_args!("{name:?}"));
         match attempt.send().await? {
             AcquireReply::Granted(grant) => attempt
-                .won(settings.terms(), &settings.label, sent_at, &grant)
+                .granted(settings.terms(), &settings.label, sent_at, &grant)
                 .map(|held| Guard::new(core, held))
                 .ok_or_else(lost),
             AcquireReply::Busy(_) => Err(lost()),

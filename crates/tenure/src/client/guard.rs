@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::lease::{EndReason, Kept, ReleaseOutcome, State, Terms};
+use crate::lease::{Current, EndReason, ReleaseOutcome, State, Terms};
 use crate::store::{AcquireReply, Enqueue, Request};
 use crate::wait::Guard;
 use crate::{Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
@@ -16,58 +16,58 @@ use crate::{Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 impl Guard {
     /// Another guard of the same tenure, for code that locks what its caller has locked. The name is given up with the last one.
     pub fn reenter(&self) -> Self {
-        self.tenure.enter();
-        Self { core: Arc::clone(&self.core), tenure: Arc::clone(&self.tenure), id: self.id, others: None }
+        self.lease.enter();
+        Self { core: Arc::clone(&self.core), lease: Arc::clone(&self.lease), id: self.id, others: None }
     }
 
     /// How many guards stand for the tenure, this one among them; see [`reenter`](Guard::reenter). No round trip.
     pub fn holds(&self) -> usize {
-        self.tenure.guards()
+        self.lease.guards()
     }
 
     /// What is held.
     pub fn name(&self) -> &Name {
-        &self.tenure.name
+        &self.lease.name
     }
 
     /// How much of the name is held. A [downgrade](Guard::downgrade) lowers it when it begins, whatever comes of it.
     pub fn share(&self) -> Share {
-        self.tenure.kept().share
+        self.lease.current().share
     }
 
     /// The number to hand to the guarded resource; `None` where the store does not count.
     pub fn fence(&self) -> Option<Fence> {
-        self.tenure.kept().fence
+        self.lease.current().fence
     }
 
     /// The owner token that names this claim at the store.
     pub fn token(&self) -> &Owner {
-        &self.tenure.owner
+        &self.lease.owner
     }
 
     /// How long the tenure can be believed from now if no renewal is answered; zero once it is lost.
     pub fn remaining(&self) -> Duration {
         let now = self.core.session.clock.now();
-        if self.tenure.loss(now).is_some() {
+        if self.lease.end_reason(now).is_some() {
             return Duration::ZERO;
         }
-        self.tenure.believed_until().since(now)
+        self.lease.valid_until().since(now)
     }
 
     /// How long until the lease ends at the store if no renewal is answered. Longer than [`remaining`](Guard::remaining) by
     /// the guard time, in which nobody else can hold.
     pub fn lease_remaining(&self) -> Duration {
-        self.tenure.store_until().since(self.core.session.clock.now())
+        self.lease.store_until().since(self.core.session.clock.now())
     }
 
     /// Held, in jeopardy or lost, by the clock. No round trip.
     pub fn state(&self) -> State {
-        self.tenure.state(self.core.session.clock.now())
+        self.lease.state(self.core.session.clock.now())
     }
 
     /// Why the tenure ended; `None` while it stands.
     pub fn end_reason(&self) -> Option<EndReason> {
-        self.tenure.loss(self.core.session.clock.now())
+        self.lease.end_reason(self.core.session.clock.now())
     }
 
     /// Asks the store whether the tenure stands. One round trip.
@@ -79,28 +79,28 @@ impl Guard {
     /// # Cancel safety
     /// Nothing has changed when the future is dropped.
     pub async fn verify(&self) -> Result<(), Error> {
-        self.core.session.watchdog.tend();
+        self.core.session.watchdog.ensure_running();
         self.check()?;
-        let entries = self.core.session.looked(self.core.session.store.inspect(Some(self.name()))).await?;
+        let entries = self.core.session.call_without_lease(self.core.session.store.inspect(Some(self.name()))).await?;
         // What the guard claims only shrinks, so what it claims now was the store's when it answered.
-        let claimed = self.share();
-        let ours = |holder: &Holder| holder.owner == *self.token() && holder.share.weight() >= claimed.weight();
+        let for_handoff = self.share();
+        let ours = |holder: &Holder| holder.owner == *self.token() && holder.share.weight() >= for_handoff.weight();
         if !entries.iter().flat_map(|entry| &entry.holders).any(ours) {
-            self.core.session.watchdog.lose(self.id, EndReason::Gone);
+            self.core.session.watchdog.end(self.id, EndReason::Gone);
         }
         self.check()
     }
 
     /// Resolves when the tenure ends, with the reason. It stays useful after the guard is gone.
     pub fn lost(&self) -> impl Future<Output = EndReason> + Send + use<> {
-        let (tenure, clock) = (Arc::clone(&self.tenure), Arc::clone(&self.core.session.clock));
-        async move { tenure.over(&*clock).await }
+        let (held, clock) = (Arc::clone(&self.lease), Arc::clone(&self.core.session.clock));
+        async move { held.until_end(&*clock).await }
     }
 
     /// A token that is cancelled when the tenure ends. It is told by the task that renews: where the runtime of that task has
     /// ended, [`lost`](Guard::lost) and [`run`](Guard::run) still tell.
     pub fn cancellation(&self) -> CancellationToken {
-        self.tenure.ended.clone()
+        self.lease.ended.clone()
     }
 
     /// Runs `work` for as long as the tenure stands.
@@ -114,8 +114,8 @@ impl Guard {
     /// # Cancel safety
     /// `work` is dropped with the future, and the guard goes on.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        self.core.session.watchdog.tend();
-        run_until(self.tenure.over(&*self.core.session.clock), || self.check(), work).await
+        self.core.session.watchdog.ensure_running();
+        run_until(self.lease.until_end(&*self.core.session.clock), || self.check(), work).await
     }
 
     /// Renews now, for `ttl` from now on. A shorter ttl counts from the next renewals: no renewal shortens a lease.
@@ -128,7 +128,7 @@ impl Guard {
     /// The renewal is sent and counted even if the future is dropped, unless another extend takes its place before it is sent.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         self.check()?;
-        Terms { ttl, ..self.tenure.terms }.check(&self.core.session.store.features())?;
+        Terms { ttl, ..self.lease.terms }.check(&self.core.session.store.features())?;
         self.core.session.watchdog.extend(self.id, ttl).await
     }
 
@@ -147,30 +147,30 @@ impl Guard {
     /// more. The lease does not pass to another task of this process any more.
     pub async fn downgrade(&self, share: Share) -> Result<(), Error> {
         self.check()?;
-        let (name, Kept { share: held, ttl, .. }) = (self.name(), self.tenure.kept());
-        if !self.tenure.minted {
-            let what = format!("the owner of {name:?} was given, and another may hold by the same value");
+        let (name, Current { share: held, ttl, .. }) = (self.name(), self.lease.current());
+        if !self.lease.generated {
+            let what = format!("the owner token of {name:?} was supplied, and another client may hold with the same one");
             return Err(Error::invalid(what).with_hint("release it, and take the smaller share"));
         }
         if share.kind() != held.kind() || share.weight() > held.weight() {
             let what = format!("{share:?} of {name:?} is not a part of {held:?}");
             return Err(Error::invalid(what).with_hint("take a larger share with an acquisition of its own"));
         }
-        if share == held && !self.tenure.is_shrinking() {
+        if share == held && !self.lease.is_shrinking() {
             return self.check();
         }
         // As a heartbeat, which takes nothing that the owner does not hold: one that runs after the release finds nothing.
         let request = Request::new(name.clone(), self.token().clone(), share, ttl).with_enqueue(Enqueue::Heartbeat);
         // Before anything is sent: the store may shrink the share, and nobody may be left to hear of it.
-        self.tenure.shrink(share);
+        self.lease.shrink(share);
         match self.core.session.attempt(&request).await? {
             AcquireReply::Granted(grant) => {
-                self.tenure.set_fence(grant.fence);
-                self.tenure.shrunk(share);
+                self.lease.set_fence(grant.fence);
+                self.lease.shrunk(share);
                 self.check()
             }
             AcquireReply::Busy(_) => {
-                self.core.session.watchdog.lose(self.id, EndReason::Gone);
+                self.core.session.watchdog.end(self.id, EndReason::Gone);
                 Err(self.lost_error())
             }
             AcquireReply::Refused { why, .. } => Err(Error::unavailable(why)),
@@ -186,11 +186,11 @@ impl Guard {
     /// A dropped future leaves the release to the background.
     pub async fn release(mut self) -> Result<ReleaseOutcome, Error> {
         match self.leave() {
-            0 if !self.tenure.give_up() => Ok(ReleaseOutcome::WasLost),
+            0 if !self.lease.claim_release() => Ok(ReleaseOutcome::WasLost),
             0 if self.hand_on() => Ok(ReleaseOutcome::Released),
             0 => {
                 self.core.session.watchdog.forget(self.id);
-                self.core.session.release(Arc::clone(&self.tenure)).await
+                self.core.session.release(Arc::clone(&self.lease)).await
             }
             others => Ok(ReleaseOutcome::StillHeld(others)),
         }
@@ -201,19 +201,19 @@ impl Guard {
     #[must_use = "the lease is all that can renew or release the name from now on"]
     pub fn into_lease(self) -> Lease {
         self.core.session.watchdog.forget(self.id);
-        self.tenure.give_up();
-        self.tenure.end(EndReason::Released);
-        self.tenure.lease()
+        self.lease.claim_release();
+        self.lease.end(EndReason::Released);
+        self.lease.snapshot()
     }
 
     /// It is only kept until its holder has all that its work needs.
     pub(crate) fn keep_idle(&self) {
-        self.tenure.set_idle(true);
+        self.lease.set_idle(true);
     }
 
     /// Work begins under it, and is to end after `max_hold`.
     pub(crate) fn begin(&self, max_hold: Option<Duration>) {
-        self.tenure.set_idle(false);
+        self.lease.set_idle(false);
         if let Some(max) = max_hold {
             self.core.session.watchdog.end_at(self.id, self.core.session.clock.now() + max);
         }
@@ -226,7 +226,7 @@ impl Guard {
     fn lost_error(&self) -> Error {
         let name = self.name();
         match self.end_reason() {
-            Some(loss) => Error::new(ErrorKind::Lost, format!("{name:?} was lost: {loss}")),
+            Some(reason) => Error::new(ErrorKind::Lost, format!("{name:?} was lost: {reason}")),
             None => Error::lost().context(format_args!("{name:?}")),
         }
     }

@@ -120,7 +120,7 @@ impl Locker {
     pub async fn renew(&self, lease: &Lease) -> Result<(), Error> {
         check_ttl(&self.core.session.store.features(), lease.ttl)?;
         let leases = std::slice::from_ref(lease);
-        let mut answers = self.core.session.limited(lease.ttl, async { Ok(self.core.session.store.renew(leases).await) }).await?;
+        let mut answers = self.core.session.call(lease.ttl, async { Ok(self.core.session.store.renew(leases).await) }).await?;
         match answers.pop() {
             Some(Ok(RenewReply::Renewed)) => Ok(()),
             Some(Ok(RenewReply::Gone)) => Err(Error::lost().context(format_args!("{:?}", lease.name))),
@@ -149,7 +149,7 @@ impl Locker {
     /// As [`release`](Locker::release).
     pub async fn release_lingering(&self, lease: &Lease, linger: Duration) -> Result<ReleaseOutcome, Error> {
         check_span("linger", linger)?;
-        match self.core.session.limited(lease.ttl, self.core.session.store.release(lease, linger)).await? {
+        match self.core.session.call(lease.ttl, self.core.session.store.release(lease, linger)).await? {
             ReleaseReply::Released => Ok(ReleaseOutcome::Released),
             ReleaseReply::NotHeld => Ok(ReleaseOutcome::WasLost),
         }
@@ -161,7 +161,7 @@ impl Locker {
     /// Changes nothing, dropped or not.
     pub async fn inspect(&self, name: impl AsRef<str> + Send) -> Result<Option<Entry>, Error> {
         let name = Name::new(name)?;
-        let entries = self.core.session.looked(self.core.session.store.inspect(Some(&name))).await?;
+        let entries = self.core.session.call_without_lease(self.core.session.store.inspect(Some(&name))).await?;
         Ok(entries.into_iter().find(|entry| entry.name == name))
     }
 
@@ -181,10 +181,10 @@ impl Locker {
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
     pub async fn release_all(&self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
-        let all = self.core.session.watchdog.give_up_all();
-        let given_up = all.into_iter().filter(|tenure| tenure.give_up());
-        let releases = given_up.map(|tenure| {
-            let (name, release) = (tenure.name.clone(), self.core.session.release(tenure));
+        let all = self.core.session.watchdog.end_all();
+        let given_up = all.into_iter().filter(|held| held.claim_release());
+        let releases = given_up.map(|held| {
+            let (name, release) = (held.name.clone(), self.core.session.release(held));
             async { (name, release.await) }
         });
         join_all(releases).await
@@ -197,7 +197,7 @@ impl Locker {
     /// # Cancel safety
     /// A dropped future only stops waiting: the releases go on.
     pub async fn flush_releases(&self) {
-        self.core.session.watchdog.cleared().await;
+        self.core.session.watchdog.flushed().await;
     }
 }
 

@@ -10,7 +10,7 @@ use futures_util::future::{join_all, select_all};
 use super::acquire::{Acquire, settings, unless_busy};
 use super::guard::run_until;
 use crate::lease::{EndReason, ReleaseOutcome, State};
-use crate::wait::{Attempt, Guard, Settings, Shape, Wait};
+use crate::wait::{AcquireKey, Attempt, Guard, Settings, Wait};
 use crate::{BootTime, Error, ErrorKind, Fence, Name};
 
 /// An acquisition of several names, all or nothing; see [`Acquire::and`].
@@ -71,7 +71,7 @@ impl AcquireAll {
         let names = self.names.as_ref().map_err(Error::clone)?;
         self.settings.check(names)?;
         if names.len() > 1 && self.settings.token.is_some() {
-            let what = "a value that was given cannot own several names: taking and releasing them may have to be repeated";
+            let what = "a supplied owner token cannot own several names: taking and releasing them may have to be repeated";
             return Err(Error::invalid(what).with_hint("leave the token out, or take the names one by one"));
         }
         Ok(())
@@ -105,11 +105,11 @@ impl AcquireAll {
         self.check()?;
         let (settings, names) = (&self.settings, Vec::from_iter(self.names?));
         let core = &settings.core;
-        core.session.watchdog.tend();
-        let mut shape = settings.shape()?;
+        core.session.watchdog.ensure_running();
+        let mut key = settings.key()?;
         // The longest hold of several counts from when all are held.
-        let max_hold = if names.len() > 1 { shape.terms.max_hold.take() } else { None };
-        let taking = Taking { settings, shape, names, started: core.session.clock.now() };
+        let max_hold = if names.len() > 1 { key.terms.max_hold.take() } else { None };
+        let taking = Taking { settings, key, names, started: core.session.clock.now() };
         let guards = match taking.at_once().await? {
             Some(guards) => guards,
             None => taking.in_order().await?,
@@ -124,7 +124,7 @@ impl AcquireAll {
 /// Several names on their way into one hand.
 struct Taking<'a> {
     settings: &'a Settings,
-    shape: Shape,
+    key: AcquireKey,
     /// Sorted.
     names: Vec<Name>,
     started: BootTime,
@@ -133,12 +133,12 @@ struct Taking<'a> {
 impl Taking<'_> {
     /// All in one step. None where there is nothing to gain by that, or where it did not get them: then they are taken in order.
     async fn at_once(&self) -> Result<Option<Vec<Guard>>, Error> {
-        let Self { settings, shape, names, .. } = self;
+        let Self { settings, key, names, .. } = self;
         let core = &settings.core;
-        if names.len() < 2 || names.iter().any(|name| core.rooms.is_contended(name, self.started)) {
+        if names.len() < 2 || names.iter().any(|name| core.queues.is_contended(name, self.started)) {
             return Ok(None);
         }
-        let attempts = names.iter().map(|name| settings.attempt(name, shape));
+        let attempts = names.iter().map(|name| settings.attempt(name, key));
         let mut attempts = attempts.collect::<Result<Vec<_>, _>>()?;
         let sent_at = core.session.clock.now();
         let grants = match Attempt::send_all(&mut attempts).await {
@@ -151,12 +151,12 @@ impl Taking<'_> {
         let guards: Vec<Guard> = attempts
             .iter_mut()
             .zip(grants)
-            .filter_map(|(attempt, grant)| attempt.won(shape.terms, &shape.label, sent_at, &grant))
+            .filter_map(|(attempt, grant)| attempt.granted(key.terms, &key.label, sent_at, &grant))
             .map(|held| Guard::new(core, held))
             .collect();
         guards.iter().for_each(Guard::keep_idle);
         if guards.len() < names.len() {
-            give_up(guards).await;
+            claim_release(guards).await;
             return Ok(None);
         }
         Ok(Some(guards))
@@ -177,16 +177,16 @@ impl Taking<'_> {
                 if held.iter().all(|guard| guard.end_reason().is_none()) {
                     return Ok(held);
                 }
-                give_up(std::mem::take(&mut held)).await;
+                claim_release(std::mem::take(&mut held)).await;
                 continue;
             };
             tokio::select! {
                 biased;
-                () = self.ended(&held) => give_up(std::mem::take(&mut held)).await,
+                () = self.ended(&held) => claim_release(std::mem::take(&mut held)).await,
                 next = self.one(name) => match next {
                     Ok(guard) => held.push(guard),
                     Err(error) => {
-                        give_up(held).await;
+                        claim_release(held).await;
                         return Err(error);
                     }
                 },
@@ -195,7 +195,7 @@ impl Taking<'_> {
     }
 
     async fn one(&self, name: &Name) -> Result<Guard, Error> {
-        let mut one = Wait::new(self.settings, name.clone(), self.shape.clone()).since(self.started);
+        let mut one = Wait::new(self.settings, name.clone(), self.key.clone()).since(self.started);
         let guard = one.guard().await.map_err(|error| match error.kind() {
             ErrorKind::TimedOut => error,
             _ if self.names.len() == 1 => error,
@@ -214,7 +214,7 @@ impl Taking<'_> {
             tokio::select! {
                 biased;
                 _ = &mut lost => return,
-                () = clock.nap_until(clock.now() + self.shape.terms.ttl / 3) => {}
+                () = clock.nap_until(clock.now() + self.key.terms.ttl / 3) => {}
             }
             tokio::select! {
                 biased;
@@ -226,15 +226,15 @@ impl Taking<'_> {
 
     /// Has fixed leases last for their ttl from now.
     async fn prolong(&self, held: &[Guard]) {
-        if !self.shape.terms.renews && self.names.len() > 1 {
+        if !self.key.terms.renews && self.names.len() > 1 {
             // Who could not be prolonged is lost by its own clock, and told so.
-            join_all(held.iter().map(|guard| guard.extend(self.shape.terms.ttl))).await;
+            join_all(held.iter().map(|guard| guard.extend(self.key.terms.ttl))).await;
         }
     }
 }
 
 /// Releases names that nothing was done with.
-async fn give_up(guards: Vec<Guard>) {
+async fn claim_release(guards: Vec<Guard>) {
     // What stays unknown is repeated in the background.
     join_all(guards.into_iter().map(Guard::release)).await;
 }

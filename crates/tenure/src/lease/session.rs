@@ -34,7 +34,7 @@ impl Session {
     }
 
     /// Runs one call to the store within the operation timeout, and notes that the store has answered.
-    pub(crate) async fn limited<T>(&self, ttl: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(crate) async fn call<T>(&self, ttl: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let answer = within(self.operation_timeout(ttl), call).await;
         if !matches!(&answer, Err(error) if error.kind() == ErrorKind::Unreachable) {
             self.answered.store(true, Ordering::Relaxed);
@@ -43,18 +43,18 @@ impl Session {
     }
 
     /// Runs one look at the store, which hangs on no lease.
-    pub(crate) async fn looked<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.limited(Duration::MAX, call).await
+    pub(crate) async fn call_without_lease<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.call(Duration::MAX, call).await
     }
 
     /// One attempt at the store.
     pub(crate) async fn attempt(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.limited(request.ttl, self.store.acquire(request)).await
+        self.call(request.ttl, self.store.acquire(request)).await
     }
 
     /// One attempt at several names.
     pub(crate) async fn attempt_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         let ttl = requests.iter().map(|request| request.ttl).min().unwrap_or_default();
-        self.limited(ttl, self.store.acquire_all(requests)).await
+        self.call(ttl, self.store.acquire_all(requests)).await
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::debug;
 
-use super::validity::{EndReason, Tenure};
+use super::validity::{EndReason, HeldLease};
 use crate::store::call::backoff;
 use crate::store::{RenewReply, operation_timeout};
 use crate::{BootTime, Error, Lease};
@@ -21,7 +21,7 @@ pub(crate) type Id = u64;
 
 /// What must be released because nobody will use it.
 #[derive(Clone, Debug)]
-pub(crate) struct Orphan {
+pub(crate) struct PendingRelease {
     pub(crate) lease: Lease,
     /// Until when the name stays taken by nobody.
     pub(crate) lingers_until: BootTime,
@@ -34,7 +34,7 @@ pub(crate) struct Orphan {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(crate) struct LeaseTable {
     pub(crate) closed: bool,
     /// The task that looks at the book, of those that ever did.
     pub(crate) runner: Option<u64>,
@@ -45,12 +45,12 @@ pub(crate) struct Book {
     held: HashMap<Id, Entry>,
     deadlines: BTreeSet<(BootTime, Id)>,
     renewals: BTreeSet<(BootTime, Id)>,
-    orphans: BTreeMap<Id, (Orphan, bool)>,
+    pending: BTreeMap<Id, (PendingRelease, bool)>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    tenure: Arc<Tenure>,
+    lease: Arc<HeldLease>,
     deadline: BootTime,
     /// When the next renewal is due; `None` while one is under way, and for a fixed lease.
     renew_at: Option<BootTime>,
@@ -76,14 +76,14 @@ pub(crate) struct Sent {
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct After {
-    ended: Vec<(Arc<Tenure>, EndReason)>,
+    ended: Vec<(Arc<HeldLease>, EndReason)>,
     answers: Vec<(Extension, Result<(), Error>)>,
 }
 
 impl After {
-    pub(crate) fn tell(self) {
-        for (tenure, loss) in self.ended {
-            tenure.end(loss);
+    pub(crate) fn notify(self) {
+        for (held, reason) in self.ended {
+            held.end(reason);
         }
         for (extension, outcome) in self.answers {
             // Whoever asked may have gone.
@@ -92,59 +92,59 @@ impl After {
     }
 }
 
-impl Book {
+impl LeaseTable {
     /// Enters a tenure; the time of its first appointment.
-    pub(crate) fn hold(&mut self, tenure: Arc<Tenure>) -> (Id, BootTime) {
+    pub(crate) fn insert(&mut self, held: Arc<HeldLease>) -> (Id, BootTime) {
         let id = self.next_id();
-        let deadline = tenure.believed_until();
-        let renew_at = tenure.terms.renews.then_some(tenure.renew_at);
-        self.held.insert(id, Entry { tenure, deadline, renew_at, in_flight: false, extension: None });
+        let deadline = held.valid_until();
+        let renew_at = held.terms.renews.then_some(held.renew_at);
+        self.held.insert(id, Entry { lease: held, deadline, renew_at, in_flight: false, extension: None });
         self.deadlines.insert((deadline, id));
         self.renewals.extend(renew_at.map(|at| (at, id)));
         (id, renew_at.map_or(deadline, |at| at.min(deadline)))
     }
 
-    pub(crate) fn remove(&mut self, id: Id) -> Option<Arc<Tenure>> {
+    pub(crate) fn remove(&mut self, id: Id) -> Option<Arc<HeldLease>> {
         let entry = self.held.remove(&id)?;
         self.deadlines.remove(&(entry.deadline, id));
         if let Some(at) = entry.renew_at {
             self.renewals.remove(&(at, id));
         }
-        Some(entry.tenure)
+        Some(entry.lease)
     }
 
     /// Gives what is held to the next task of this process, with the next fence. Its appointments stay.
-    pub(crate) fn pass_on(&mut self, id: Id, now: BootTime) -> Option<Arc<Tenure>> {
+    pub(crate) fn hand_on(&mut self, id: Id, now: BootTime) -> Option<Arc<HeldLease>> {
         // Whatever was asked of the store for this one must not become the next one's.
         let entry = self.held.get_mut(&id).filter(|entry| entry.extension.is_none() && !entry.in_flight)?;
-        let next = Arc::new(entry.tenure.successor(now)?);
-        entry.tenure = Arc::clone(&next);
+        let next = Arc::new(entry.lease.successor(now)?);
+        entry.lease = Arc::clone(&next);
         Some(next)
     }
 
     /// Ends a tenure at `at` however well its renewals go; when that is looked at.
     pub(crate) fn end_at(&mut self, id: Id, at: BootTime) -> Option<BootTime> {
-        self.held.get(&id)?.tenure.end_at(at);
-        self.follow(id)
+        self.held.get(&id)?.lease.end_at(at);
+        self.update_deadline(id)
     }
 
     /// Notes that the end of a belief has moved, and where to.
-    fn follow(&mut self, id: Id) -> Option<BootTime> {
+    fn update_deadline(&mut self, id: Id) -> Option<BootTime> {
         let entry = self.held.get_mut(&id)?;
-        let deadline = entry.tenure.believed_until();
+        let deadline = entry.lease.valid_until();
         let old = std::mem::replace(&mut entry.deadline, deadline);
         self.deadlines.remove(&(old, id));
         self.deadlines.insert((deadline, id));
         Some(deadline)
     }
 
-    pub(crate) fn remove_all(&mut self) -> Vec<Arc<Tenure>> {
+    pub(crate) fn remove_all(&mut self) -> Vec<Arc<HeldLease>> {
         self.deadlines.clear();
         self.renewals.clear();
         let mut all: Vec<_> = self.held.drain().collect();
         // In the order in which they were taken, and not in that of a hash.
         all.sort_unstable_by_key(|(id, _)| *id);
-        all.into_iter().map(|(_, entry)| entry.tenure).collect()
+        all.into_iter().map(|(_, entry)| entry.lease).collect()
     }
 
     pub(crate) fn holds(&self, id: Id) -> bool {
@@ -165,31 +165,31 @@ impl Book {
         Ok(())
     }
 
-    pub(crate) fn orphan(&mut self, orphan: Orphan) {
+    pub(crate) fn add_pending(&mut self, release: PendingRelease) {
         let id = self.next_id();
-        self.orphans.insert(id, (orphan, false));
+        self.pending.insert(id, (release, false));
     }
 
     /// The orphans nobody sees to yet.
-    pub(crate) fn take_orphans(&mut self) -> Vec<(Id, Orphan)> {
-        let waiting = self.orphans.iter_mut().filter(|(_, (_, seen_to))| !seen_to);
+    pub(crate) fn take_pending(&mut self) -> Vec<(Id, PendingRelease)> {
+        let waiting = self.pending.iter_mut().filter(|(_, (_, taken))| !taken);
         waiting
-            .map(|(id, (orphan, seen_to))| {
-                *seen_to = true;
-                (*id, orphan.clone())
+            .map(|(id, (release, taken))| {
+                *taken = true;
+                (*id, release.clone())
             })
             .collect()
     }
 
-    pub(crate) fn cleared(&mut self, id: Id) {
-        self.orphans.remove(&id);
+    pub(crate) fn remove_pending(&mut self, id: Id) {
+        self.pending.remove(&id);
     }
 
-    pub(crate) fn all_cleared(&self) -> bool {
-        self.orphans.is_empty()
+    pub(crate) fn nothing_pending(&self) -> bool {
+        self.pending.is_empty()
     }
 
-    pub(crate) fn next_appointment(&self) -> Option<BootTime> {
+    pub(crate) fn next_deadline(&self) -> Option<BootTime> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let renewal = self.renewals.first().map(|(at, _)| *at);
         deadline.into_iter().chain(renewal).min()
@@ -203,9 +203,9 @@ impl Book {
                 break;
             }
             self.deadlines.remove(&(at, id));
-            after.ended.extend(self.remove(id).map(|tenure| {
-                let loss = tenure.deadline_loss();
-                (tenure, loss)
+            after.ended.extend(self.remove(id).map(|held| {
+                let reason = held.deadline_reason();
+                (held, reason)
             }));
         }
         after
@@ -219,7 +219,7 @@ impl Book {
                 self.renewals.remove(&(at, id));
                 continue;
             };
-            let mut lease = entry.tenure.lease();
+            let mut lease = entry.lease.snapshot();
             let early = if taken.is_empty() { Duration::ZERO } else { lease.ttl / 30 };
             if at > now + early {
                 break;
@@ -242,32 +242,32 @@ impl Book {
         let mut after = After::default();
         let Some(entry) = self.held.get_mut(&id) else { return after };
         entry.in_flight = false;
-        let tenure = Arc::clone(&entry.tenure);
+        let held = Arc::clone(&entry.lease);
         let outcome = match answer {
             // An answer that comes after the deadline is too late: somebody may have been told already.
-            _ if tenure.loss(now).is_some() => Err(Error::lost()),
+            _ if held.end_reason(now).is_some() => Err(Error::lost()),
             Ok(RenewReply::Renewed) => {
                 if let Some(extension) = &extension {
-                    tenure.set_ttl(extension.ttl);
+                    held.set_ttl(extension.ttl);
                 }
-                tenure.believe(sent_at, lease.ttl);
-                self.follow(id);
-                if tenure.terms.renews {
-                    self.schedule(id, sent_at + tenure.kept().ttl / 3);
+                held.extend_validity(sent_at, lease.ttl);
+                self.update_deadline(id);
+                if held.terms.renews {
+                    self.schedule(id, sent_at + held.current().ttl / 3);
                 }
                 Ok(())
             }
             Ok(RenewReply::Gone) => {
                 self.remove(id);
-                after.ended.push((tenure, EndReason::Gone));
+                after.ended.push((held, EndReason::Gone));
                 Err(Error::lost())
             }
             Err(error) => {
                 debug!(name = %lease.name, %error, "renewal failed");
-                if tenure.terms.renews {
-                    tenure.doubt();
+                if held.terms.renews {
+                    held.mark_overdue();
                     // What was only handed over has little time: more than one try must fit in it.
-                    let left = tenure.believed_until().since(now);
+                    let left = held.valid_until().since(now);
                     self.schedule(id, now + backoff(operation_timeout(lease.ttl)).min(left / 4));
                 }
                 Err(error)
@@ -282,14 +282,14 @@ impl Book {
     }
 
     /// What was under way died with its task: it is due again at `at`. Extensions are not repeated: whoever asked is told.
-    pub(crate) fn strand(&mut self, at: BootTime) {
-        for (_, seen_to) in self.orphans.values_mut() {
-            *seen_to = false;
+    pub(crate) fn requeue(&mut self, at: BootTime) {
+        for (_, taken) in self.pending.values_mut() {
+            *taken = false;
         }
         let mut due = Vec::new();
         for (id, entry) in &mut self.held {
             entry.extension = None;
-            if std::mem::take(&mut entry.in_flight) && entry.tenure.terms.renews {
+            if std::mem::take(&mut entry.in_flight) && entry.lease.terms.renews {
                 due.push(*id);
             }
         }

@@ -36,32 +36,34 @@ impl Terms {
     }
 
     /// The terms of a lease that was only handed over for `claim`, and not renewed yet.
-    pub(crate) fn claimed(self, claim: Duration) -> Self {
-        Self { safety_margin: claim / 10, ..self }
+    pub(crate) fn for_handoff(self, handoff_ttl: Duration) -> Self {
+        Self { safety_margin: handoff_ttl / 10, ..self }
     }
 
     /// For how long after the request was *sent* a lease of `ttl` may be believed.
-    pub(crate) fn belief(&self, ttl: Duration) -> Duration {
+    pub(crate) fn validity(&self, ttl: Duration) -> Duration {
         self.certain(ttl).saturating_sub(self.safety_margin)
     }
 
     /// Refuses settings under which no lease could be kept.
     pub(crate) fn check(&self, features: &Features) -> Result<(), Error> {
-        let Self { ttl, safety_margin: guard, min_hold, .. } = *self;
+        let Self { ttl, safety_margin: margin, min_hold, .. } = *self;
         check_ttl(features, ttl)?;
         check_span("shortest hold", min_hold)?;
         check_span("linger", self.linger)?;
         // A renewal must have had time to fail once before work has to stop.
         let timeout = features.limit(ttl);
         let needed = if self.renews { ttl / 3 + timeout } else { timeout };
-        let belief = self.belief(ttl);
-        if belief <= needed {
-            let [ttl, belief, guard, timeout, needed] = [ttl, belief, guard, timeout, needed].map(format_duration);
+        let validity = self.validity(ttl);
+        if validity <= needed {
+            let [ttl, validity, margin, timeout, needed] = [ttl, validity, margin, timeout, needed].map(format_duration);
             let what = format!(
-                "a ttl of {ttl} is too short: it is valid for {belief} (less clock drift and {guard} to stop work), \
+                "a ttl of {ttl} is too short: it is valid for {validity} (less clock drift and the safety margin of {margin}), \
                  and a renewal with its timeout of {timeout} needs {needed}"
             );
-            return Err(Error::invalid(what).with_hint("use a longer ttl, a shorter operation timeout or less time to stop work"));
+            return Err(
+                Error::invalid(what).with_hint("use a longer ttl, a shorter operation timeout or a smaller safety margin")
+            );
         }
         match self.max_hold {
             Some(max) if max.is_zero() => {

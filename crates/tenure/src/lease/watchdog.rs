@@ -18,8 +18,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tracing::{debug, warn};
 
-use super::table::{After, Book, Extension, Id, Orphan, Sent};
-use super::validity::{EndReason, Tenure};
+use super::table::{After, Extension, Id, LeaseTable, PendingRelease, Sent};
+use super::validity::{EndReason, HeldLease};
 use crate::store::call::{backoff, within};
 use crate::store::{ReleaseReply, RenewReply, Store, operation_timeout};
 use crate::{BootTime, Clock, Error, ErrorKind, Lease};
@@ -36,73 +36,73 @@ pub(crate) struct Watchdog(Arc<Shared>);
 struct Shared {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    book: Mutex<Book>,
+    table: Mutex<LeaseTable>,
     wake: Notify,
-    cleared: Notify,
+    flushed: Notify,
 }
 
 enum Done {
     Renewed { sent_at: BootTime, batch: Vec<Sent>, answers: Vec<Result<RenewReply, Error>> },
-    Cleared(Id),
+    Flushed(Id),
 }
 
 impl Watchdog {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        let book = Mutex::default();
-        Self(Arc::new(Shared { store, clock, book, wake: Notify::new(), cleared: Notify::new() }))
+        let table = Mutex::default();
+        Self(Arc::new(Shared { store, clock, table, wake: Notify::new(), flushed: Notify::new() }))
     }
 
     /// Sees to it that a task is there for what is held.
     ///
     /// # Panics
     /// As the clock's timer does in a runtime that has no I/O driver: here, where the caller sees it, and not in the task.
-    pub(crate) fn tend(&self) {
-        if self.0.book().runner.is_none() {
+    pub(crate) fn ensure_running(&self) {
+        if self.0.table().runner.is_none() {
             let probe = self.0.clock.sleep_until(self.0.clock.now() + OVERSLEPT);
             let _ = pin!(probe).as_mut().poll(&mut Context::from_waker(Waker::noop()));
         }
-        self.0.attend(self.0.book(), None);
+        self.0.ensure_task(self.0.table(), None);
     }
 
     /// Looks after a tenure from now on.
-    pub(crate) fn hold(&self, tenure: Arc<Tenure>) -> Id {
-        let mut book = self.0.book();
-        let (id, first) = book.hold(tenure);
-        self.0.attend(book, Some(first));
+    pub(crate) fn insert(&self, held: Arc<HeldLease>) -> Id {
+        let mut table = self.0.table();
+        let (id, first) = table.insert(held);
+        self.0.ensure_task(table, Some(first));
         id
     }
 
     /// Stops looking after a tenure. A renewal under way is not waited for: its answer finds nobody.
     pub(crate) fn forget(&self, id: Id) {
-        self.0.book().remove(id);
+        self.0.table().remove(id);
     }
 
     /// Gives a tenure to the next task of this process, if it may have it.
-    pub(crate) fn pass_on(&self, id: Id) -> Option<Arc<Tenure>> {
-        self.0.book().pass_on(id, self.0.clock.now())
+    pub(crate) fn hand_on(&self, id: Id) -> Option<Arc<HeldLease>> {
+        self.0.table().hand_on(id, self.0.clock.now())
     }
 
     /// Ends a tenure at `at` however well its renewals go.
     pub(crate) fn end_at(&self, id: Id, at: BootTime) {
-        let mut book = self.0.book();
-        let first = book.end_at(id, at);
-        self.0.attend(book, first);
+        let mut table = self.0.table();
+        let first = table.end_at(id, at);
+        self.0.ensure_task(table, first);
     }
 
     /// Takes note that a tenure has ended.
-    pub(crate) fn lose(&self, id: Id, loss: EndReason) {
+    pub(crate) fn end(&self, id: Id, reason: EndReason) {
         // In a statement of its own, so that the book is free when those who wait are woken.
-        let removed = self.0.book().remove(id);
-        if let Some(tenure) = removed {
-            tenure.end(loss);
+        let removed = self.0.table().remove(id);
+        if let Some(held) = removed {
+            held.end(reason);
         }
     }
 
     /// Everything that is held, no longer looked after and ended.
-    pub(crate) fn give_up_all(&self) -> Vec<Arc<Tenure>> {
-        let all = self.0.book().remove_all();
-        for tenure in &all {
-            tenure.end(EndReason::Released);
+    pub(crate) fn end_all(&self) -> Vec<Arc<HeldLease>> {
+        let all = self.0.table().remove_all();
+        for held in &all {
+            held.end(EndReason::Released);
         }
         all
     }
@@ -111,16 +111,16 @@ impl Watchdog {
     pub(crate) async fn extend(&self, id: Id, ttl: Duration) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
         // Before anything is entered: a task that takes over strands what was asked of the one before it.
-        self.0.attend(self.0.book(), None);
+        self.0.ensure_task(self.0.table(), None);
         let now = self.0.clock.now();
         {
-            let mut book = self.0.book();
-            book.extend(id, Extension { ttl, answer }, now)?;
-            self.0.attend(book, Some(now));
+            let mut table = self.0.table();
+            table.extend(id, Extension { ttl, answer }, now)?;
+            self.0.ensure_task(table, Some(now));
         }
         match answered.await {
             Ok(outcome) => outcome,
-            Err(_) if self.0.book().holds(id) => {
+            Err(_) if self.0.table().holds(id) => {
                 Err(Error::unavailable("the runtime that was extending the lease has ended").maybe_applied())
             }
             Err(_) => Err(Error::lost()),
@@ -128,65 +128,65 @@ impl Watchdog {
     }
 
     /// Has a lease released that nobody will use, without waiting for it.
-    pub(crate) fn clear(&self, orphan: Orphan) {
+    pub(crate) fn release_later(&self, release: PendingRelease) {
         let now = self.0.clock.now();
-        let mut book = self.0.book();
-        book.orphan(orphan);
-        self.0.attend(book, Some(now));
+        let mut table = self.0.table();
+        table.add_pending(release);
+        self.0.ensure_task(table, Some(now));
     }
 
     /// Waits until everything that was to be cleared is.
-    pub(crate) async fn cleared(&self) {
+    pub(crate) async fn flushed(&self) {
         loop {
             // It hears of what is told from now on, also before it is waited for.
-            let cleared = self.0.cleared.notified();
+            let flushed = self.0.flushed.notified();
             {
-                let book = self.0.book();
-                if book.all_cleared() {
+                let table = self.0.table();
+                if table.nothing_pending() {
                     return;
                 }
-                self.0.attend(book, None);
+                self.0.ensure_task(table, None);
             }
-            cleared.await;
+            flushed.await;
         }
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.0.book().closed = true;
+        self.0.table().closed = true;
         self.0.wake.notify_one();
     }
 }
 
 impl Shared {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, LeaseTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sees to it that a task looks at the book by `at`, starting one where none is at work.
     ///
     /// Outside a runtime no task can be started; the next call from inside one does it.
-    fn attend(self: &Arc<Self>, mut book: MutexGuard<'_, Book>, at: Option<BootTime>) {
+    fn ensure_task(self: &Arc<Self>, mut table: MutexGuard<'_, LeaseTable>, at: Option<BootTime>) {
         let now = self.clock.now();
-        let undriven = book.awake_at.is_some_and(|awake| now > awake + OVERSLEPT);
-        if book.runner.is_some() && !undriven {
-            let too_late = at.is_some_and(|at| book.awake_at.is_none_or(|awake| at < awake));
+        let undriven = table.awake_at.is_some_and(|awake| now > awake + OVERSLEPT);
+        if table.runner.is_some() && !undriven {
+            let too_late = at.is_some_and(|at| table.awake_at.is_none_or(|awake| at < awake));
             if too_late {
                 // It is to look now, and undriven if it does not.
-                book.awake_at = Some(now);
-                drop(book);
+                table.awake_at = Some(now);
+                drop(table);
                 self.wake.notify_one();
             }
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        book.strand(now);
-        book.runners += 1;
-        book.runner = Some(book.runners);
-        book.awake_at = Some(now);
-        let running = Running { id: book.runners, shared: Arc::clone(self), begun: false };
-        drop(book);
+        table.requeue(now);
+        table.runners += 1;
+        table.runner = Some(table.runners);
+        table.awake_at = Some(now);
+        let running = Running { id: table.runners, shared: Arc::clone(self), begun: false };
+        drop(table);
         runtime.spawn(run(running));
     }
 
@@ -205,8 +205,8 @@ impl Shared {
     }
 
     /// Releases until the store has confirmed it, or has forgotten the lease by itself.
-    async fn clear(self: Arc<Self>, id: Id, orphan: Orphan) -> Done {
-        let Orphan { lease, lingers_until, until, late, once } = orphan;
+    async fn release_until_done(self: Arc<Self>, id: Id, release: PendingRelease) -> Done {
+        let PendingRelease { lease, lingers_until, until, late, once } = release;
         let limit = self.limit(lease.ttl);
         loop {
             let sent_at = self.clock.now();
@@ -229,7 +229,7 @@ impl Shared {
             }
             tokio::time::sleep(backoff(operation_timeout(lease.ttl))).await;
         }
-        Done::Cleared(id)
+        Done::Flushed(id)
     }
 
     fn apply(&self, done: Done) {
@@ -239,18 +239,18 @@ impl Shared {
                 let answers = answers.into_iter().chain(std::iter::repeat_with(short));
                 let now = self.clock.now();
                 let after: Vec<_> = {
-                    let mut book = self.book();
-                    batch.into_iter().zip(answers).map(|(sent, answer)| book.renewed(sent, sent_at, answer, now)).collect()
+                    let mut table = self.table();
+                    batch.into_iter().zip(answers).map(|(sent, answer)| table.renewed(sent, sent_at, answer, now)).collect()
                 };
-                after.into_iter().for_each(After::tell);
+                after.into_iter().for_each(After::notify);
             }
-            Done::Cleared(id) => {
-                let mut book = self.book();
-                book.cleared(id);
-                let all = book.all_cleared();
-                drop(book);
+            Done::Flushed(id) => {
+                let mut table = self.table();
+                table.remove_pending(id);
+                let all = table.nothing_pending();
+                drop(table);
                 if all {
-                    self.cleared.notify_waiters();
+                    self.flushed.notify_waiters();
                 }
             }
         }
@@ -267,26 +267,26 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut book = self.shared.book();
-        if book.runner != Some(self.id) {
+        let mut table = self.shared.table();
+        if table.runner != Some(self.id) {
             return;
         }
-        book.runner = None;
-        book.strand(self.shared.clock.now() + AFTER_PANIC);
+        table.runner = None;
+        table.requeue(self.shared.clock.now() + AFTER_PANIC);
         if self.begun && std::thread::panicking() {
             // A store panicked, and the runtime goes on.
-            self.shared.attend(book, None);
+            self.shared.ensure_task(table, None);
         } else {
-            drop(book);
+            drop(table);
         }
-        self.shared.cleared.notify_waiters();
+        self.shared.flushed.notify_waiters();
     }
 }
 
 /// What the task does after a look at the book.
 struct Plan {
     due: Vec<Sent>,
-    orphans: Vec<(Id, Orphan)>,
+    pending: Vec<(Id, PendingRelease)>,
     /// When to look again.
     next: Option<BootTime>,
     /// Nothing is left to do but what is under way.
@@ -295,21 +295,21 @@ struct Plan {
 
 impl Running {
     /// Looks at the book, and tells those whose time has come.
-    fn look(&self) -> Plan {
+    fn plan(&self) -> Plan {
         let now = self.shared.clock.now();
-        let mut book = self.shared.book();
-        let after = book.end_due(now);
-        let plan = if book.runner == Some(self.id) {
-            let (due, orphans) = (book.take_renewals(now), book.take_orphans());
-            let (next, last) = (book.next_appointment(), book.closed && book.all_cleared());
-            book.awake_at = next;
-            Plan { due, orphans, next, last }
+        let mut table = self.shared.table();
+        let after = table.end_due(now);
+        let plan = if table.runner == Some(self.id) {
+            let (due, pending) = (table.take_renewals(now), table.take_pending());
+            let (next, last) = (table.next_deadline(), table.closed && table.nothing_pending());
+            table.awake_at = next;
+            Plan { due, pending, next, last }
         } else {
             // Overslept, and replaced.
-            Plan { due: Vec::new(), orphans: Vec::new(), next: None, last: true }
+            Plan { due: Vec::new(), pending: Vec::new(), next: None, last: true }
         };
-        drop(book);
-        after.tell();
+        drop(table);
+        after.notify();
         plan
     }
 }
@@ -320,12 +320,12 @@ async fn run(mut running: Running) {
     let mut jobs: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
     let mut alarm: Option<(BootTime, BoxFuture<'static, ()>)> = None;
     loop {
-        let Plan { due, orphans, next, last } = running.look();
+        let Plan { due, pending, next, last } = running.plan();
         for (limit, batch) in by_limit(due, |ttl| shared.limit(ttl)) {
             jobs.push(Box::pin(Arc::clone(shared).renew(limit, batch)));
         }
-        for (id, orphan) in orphans {
-            jobs.push(Box::pin(Arc::clone(shared).clear(id, orphan)));
+        for (id, release) in pending {
+            jobs.push(Box::pin(Arc::clone(shared).release_until_done(id, release)));
         }
         if last && jobs.is_empty() {
             return;

@@ -13,7 +13,7 @@ use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewRep
 use crate::{BootClock, Clock, Entry, Error, Lease, Name};
 
 /// Those who wait are told, so a look is for a place's heartbeat and for leases that end by themselves.
-const RECHECK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Fewer names than this are not worth looking through for dead ones.
 const FEW: usize = 64;
@@ -53,9 +53,9 @@ impl MemoryStore {
         self.clock.now().since_boot()
     }
 
-    fn tell<T>(&self, name: &Name, turn: Change<T>) -> T {
-        self.listeners.tell(name, &turn, |_, _| ());
-        turn.answer
+    fn publish<T>(&self, name: &Name, change: Change<T>) -> T {
+        self.listeners.publish(name, &change, |_, _| ());
+        change.answer
     }
 }
 
@@ -93,13 +93,13 @@ impl Held {
         let names = requests.iter().map(|request| &request.name);
         let before: Vec<(Name, Option<Record>)> = names.map(|name| (name.clone(), self.names.get(name).cloned())).collect();
         let one = |request: &Request| {
-            let turn = self.with(&request.name, |record, next| record.acquire(request, "", now, next));
-            turn.map(Change::granted)
+            let change = self.with(&request.name, |record, next| record.acquire(request, "", now, next));
+            change.map(Change::granted)
         };
         // All are looked at, also when one is known to be busy: one of another kind is an error.
-        let turns: Result<Vec<Option<_>>, Error> = requests.iter().map(one).collect();
-        let turns = turns.map(|turns| turns.into_iter().collect());
-        if !matches!(turns, Ok(Some(_))) {
+        let changes: Result<Vec<Option<_>>, Error> = requests.iter().map(one).collect();
+        let changes = changes.map(|changes| changes.into_iter().collect());
+        if !matches!(changes, Ok(Some(_))) {
             // Those who were served on the way are served again when somebody looks.
             for (name, record) in before {
                 match record {
@@ -108,7 +108,7 @@ impl Held {
                 };
             }
         }
-        turns
+        changes
     }
 
     /// Names that nobody asks for again are dropped all at once, when they may be half of all.
@@ -138,24 +138,24 @@ impl Store for MemoryStore {
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let now = self.now();
-        let (turn, mark) = {
+        let (change, grant_seq) = {
             let mut held = self.held();
             held.sweep(now);
-            let turn = held.with(&request.name, |record, next| record.acquire(request, "", now, next))?;
-            (turn, held.counter)
+            let change = held.with(&request.name, |record, next| record.acquire(request, "", now, next))?;
+            (change, held.counter)
         };
-        Ok(self.tell(&request.name, turn).acquired(RECHECK, Some(mark)))
+        Ok(self.publish(&request.name, change).acquired(POLL_INTERVAL, Some(grant_seq)))
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         let now = self.now();
-        let turns = {
+        let changes = {
             let mut held = self.held();
             held.sweep(now);
             held.all(requests, now)?
         };
-        let grants =
-            turns.map(|turns| requests.iter().zip(turns).map(|(request, turn)| self.tell(&request.name, turn)).collect());
+        let grants = changes
+            .map(|changes| requests.iter().zip(changes).map(|(request, change)| self.publish(&request.name, change)).collect());
         Ok(grants)
     }
 
@@ -168,8 +168,8 @@ impl Store for MemoryStore {
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let now = self.now();
-        let turn = self.held().with(&lease.name, |record, next| record.release(&lease.owner, linger, now, next));
-        Ok(self.tell(&lease.name, turn))
+        let change = self.held().with(&lease.name, |record, next| record.release(&lease.owner, linger, now, next));
+        Ok(self.publish(&lease.name, change))
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {

@@ -105,12 +105,10 @@ pub enum Answer {
 
 impl Answer {
     /// The answer of a store; `poll_interval` and `grant_seq` are those of [`Busy`].
-    pub fn acquired(self, recheck: Duration, mark: Option<u64>) -> AcquireReply {
+    pub fn acquired(self, poll_interval: Duration, grant_seq: Option<u64>) -> AcquireReply {
         match self {
             Self::Granted(grant) => AcquireReply::Granted(grant),
-            Self::Busy { position: ahead, holder } => {
-                AcquireReply::Busy(Busy { position: ahead, poll_interval: recheck, grant_seq: mark, holder })
-            }
+            Self::Busy { position, holder } => AcquireReply::Busy(Busy { position, poll_interval, grant_seq, holder }),
         }
     }
 }
@@ -231,12 +229,18 @@ impl Record {
     fn serve(&mut self, now: Duration, next: &mut dyn FnMut() -> u64) -> Vec<Served> {
         let mut served = Vec::new();
         while served.len() < SERVED_AT_ONCE
-            && let Some(Waiter { owner, share, handoff_ttl: claim, wake, .. }) =
-                self.queue.next_if(|head| self.holders.fits(head.share))
+            && let Some(Waiter { owner, share, handoff_ttl, wake, .. }) = self.queue.next_if(|head| self.holders.fits(head.share))
         {
             let counter = next();
-            self.holders.put(Held { owner: owner.clone(), share, counter, since: now, until: end(now, claim), lingers: false });
-            served.push(Served { owner, counter, handoff_ttl: claim, wake });
+            self.holders.put(Held {
+                owner: owner.clone(),
+                share,
+                counter,
+                since: now,
+                until: end(now, handoff_ttl),
+                lingers: false,
+            });
+            served.push(Served { owner, counter, handoff_ttl, wake });
         }
         served
     }
@@ -280,22 +284,14 @@ impl Record {
     }
 
     fn busy(&mut self, request: &Request, wake: &str, now: Duration) -> Answer {
-        if let Enqueue::Join { entry_ttl: keep, handoff_ttl: claim } = request.enqueue
+        if let Enqueue::Join { entry_ttl, handoff_ttl } = request.enqueue
             && self.may_join(request)
         {
-            let (owner, share, until) = (request.owner.clone(), request.share, end(now, keep));
-            self.queue.join(Waiter {
-                number: 0,
-                owner,
-                share,
-                entry_ttl: keep,
-                handoff_ttl: claim,
-                until,
-                wake: wake.to_owned(),
-            });
+            let (owner, share, until) = (request.owner.clone(), request.share, end(now, entry_ttl));
+            self.queue.join(Waiter { number: 0, owner, share, entry_ttl, handoff_ttl, until, wake: wake.to_owned() });
         }
-        let ahead = self.queue.position_of(&request.owner);
-        Answer::Busy { position: ahead, holder: self.holders.first().map(|held| held.holder(now)) }
+        let position = self.queue.position_of(&request.owner);
+        Answer::Busy { position, holder: self.holders.first().map(|held| held.holder(now)) }
     }
 
     /// A heartbeat gets nothing but what its place was handed: without a place its token is used up.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue::Shape;
-use crate::lease::{Orphan, Session, Tenure, Terms};
+use super::queue::AcquireKey;
+use crate::lease::{HeldLease, PendingRelease, Session, Terms};
 use crate::store::{AcquireReply, Enqueue, Grant, Request};
 use crate::{BootTime, Error, Fence, Name, Owner};
 
 /// After this long nothing is left of a place, though it was served at its very end.
-const LONGEST_PLACE: Duration = Duration::from_secs(4);
+const LONGEST_ENTRY: Duration = Duration::from_secs(4);
 
 /// One owner token on its way to the store. What it may have left there is cleared up when it is dropped unfinished.
 #[derive(Debug)]
@@ -19,31 +19,31 @@ pub(crate) struct Attempt {
     /// The token may be in place at the store, or have a place in its queue, or may still get there.
     dirty: bool,
     /// A try had no answer. Where the store has late commands, it may still run after all that is sent later.
-    unheard: bool,
+    unanswered: bool,
 }
 
 impl Attempt {
     pub(crate) fn new(session: &Arc<Session>, request: Request) -> Self {
-        Self { session: Arc::clone(session), request, dirty: false, unheard: false }
+        Self { session: Arc::clone(session), request, dirty: false, unanswered: false }
     }
 
     /// A try that leaves no place.
-    pub(super) fn first(session: &Arc<Session>, name: Name, owner: Owner, shape: &Shape) -> Self {
+    pub(super) fn first(session: &Arc<Session>, name: Name, owner: Owner, key: &AcquireKey) -> Self {
         // The first lease covers the shortest hold even if the holder crashes at once.
-        let ttl = shape.terms.ttl.max(shape.terms.min_hold);
-        let request = Request::new(name, owner, shape.share, ttl).with_generated(shape.token.is_none());
+        let ttl = key.terms.ttl.max(key.terms.min_hold);
+        let request = Request::new(name, owner, key.share, ttl).with_generated(key.token.is_none());
         Self::new(session, request)
     }
 
     pub(crate) async fn send(&mut self) -> Result<AcquireReply, Error> {
-        let before = self.leaves();
+        let before = self.sending();
         let answer = self.session.attempt(&self.request).await;
         let there = answer.as_ref().map(|answer| match answer {
             AcquireReply::Granted(_) => true,
             AcquireReply::Busy(busy) => busy.position.is_some(),
             AcquireReply::Refused { .. } => false,
         });
-        self.heard(before, there);
+        self.answered(before, there);
         answer
     }
 
@@ -52,55 +52,55 @@ impl Attempt {
         let Some(first) = attempts.first() else { return Ok(Some(Vec::new())) };
         let (session, requests) =
             (Arc::clone(&first.session), attempts.iter().map(|one| one.request.clone()).collect::<Vec<_>>());
-        let before: Vec<_> = attempts.iter_mut().map(Self::leaves).collect();
+        let before: Vec<_> = attempts.iter_mut().map(Self::sending).collect();
         let answer = session.attempt_all(&requests).await;
         for (attempt, before) in attempts.iter_mut().zip(before) {
-            attempt.heard(before, answer.as_ref().map(Option::is_some));
+            attempt.answered(before, answer.as_ref().map(Option::is_some));
         }
         answer
     }
 
     /// From here on the token may be anywhere, also where nobody waits for the answer any more. What was known before.
-    fn leaves(&mut self) -> (bool, bool) {
-        (std::mem::replace(&mut self.dirty, true), std::mem::replace(&mut self.unheard, true))
+    fn sending(&mut self) -> (bool, bool) {
+        (std::mem::replace(&mut self.dirty, true), std::mem::replace(&mut self.unanswered, true))
     }
 
     /// The answer says whether the token is there.
-    fn heard(&mut self, (was_dirty, was_unheard): (bool, bool), there: Result<bool, &Error>) {
-        self.unheard = was_unheard || matches!(there, Err(error) if error.may_have_been_applied());
+    fn answered(&mut self, (was_dirty, was_unanswered): (bool, bool), there: Result<bool, &Error>) {
+        self.unanswered = was_unanswered || matches!(there, Err(error) if error.may_have_been_applied());
         self.dirty = match there {
             // That it is not is said of now: an unheard try may still come.
-            Ok(there) => there || (self.unheard && self.session.store.features().late_commands),
+            Ok(there) => there || (self.unanswered && self.session.store.features().late_commands),
             Err(error) => was_dirty || error.may_have_been_applied(),
         };
     }
 
     /// The lease of a grant; `None` where it came too late to be believed.
-    pub(crate) fn won(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<Tenure> {
+    pub(crate) fn granted(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<HeldLease> {
         let lease = self.request.lease().with_ttl(terms.ttl.min(grant.ttl)).with_fence(grant.fence);
-        self.believed(Tenure::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
+        self.into_held(HeldLease::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
     }
 
     /// The lease of a name that was handed to this token for `claim`, after the store had executed what was sent at `heard`.
-    pub(crate) fn handed(
+    pub(crate) fn handed_over(
         &mut self,
         terms: Terms,
         label: &Arc<str>,
-        heard: BootTime,
+        sent_at: BootTime,
         fence: Fence,
-        claim: Duration,
-    ) -> Option<Tenure> {
+        handoff_ttl: Duration,
+    ) -> Option<HeldLease> {
         let lease = self.request.lease().with_ttl(terms.ttl).with_fence(fence);
-        self.believed(Tenure::handed(lease, terms, Arc::clone(label), heard, claim, self.session.clock.now()))
+        self.into_held(HeldLease::handed_over(lease, terms, Arc::clone(label), sent_at, handoff_ttl, self.session.clock.now()))
     }
 
-    fn believed(&mut self, mut tenure: Tenure) -> Option<Tenure> {
-        (tenure.minted, tenure.late) = (self.request.generated, self.unheard);
-        if tenure.loss(self.session.clock.now()).is_some() {
+    fn into_held(&mut self, mut held: HeldLease) -> Option<HeldLease> {
+        (held.generated, held.late) = (self.request.generated, self.unanswered);
+        if held.end_reason(self.session.clock.now()).is_some() {
             return None;
         }
         self.dirty = false;
-        Some(tenure)
+        Some(held)
     }
 }
 
@@ -110,10 +110,16 @@ impl Drop for Attempt {
         if self.dirty && self.request.generated {
             let now = self.session.clock.now();
             // A place that is made late may be served at its very end.
-            let place = if self.request.enqueue == Enqueue::No { Duration::ZERO } else { LONGEST_PLACE };
-            let until = now + self.request.ttl.max(place);
+            let entry = if self.request.enqueue == Enqueue::No { Duration::ZERO } else { LONGEST_ENTRY };
+            let until = now + self.request.ttl.max(entry);
             let lease = self.request.lease();
-            self.session.watchdog.clear(Orphan { lease, lingers_until: now, until, late: self.unheard, once: false });
+            self.session.watchdog.release_later(PendingRelease {
+                lease,
+                lingers_until: now,
+                until,
+                late: self.unanswered,
+                once: false,
+            });
         }
     }
 }

@@ -3,21 +3,21 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::queue::{Rooms, Shape};
-use super::state::Standing;
+use super::queue::{AcquireKey, LocalQueues};
+use super::state::WaitState;
 use crate::BootTime;
-use crate::lease::{EndReason, Id, Session, Tenure};
+use crate::lease::{EndReason, HeldLease, Id, Session};
 
 /// What the clones of a [`Locker`](crate::Locker) share: the store, and those of this process who wait for its names.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) session: Arc<Session>,
-    pub(crate) rooms: Rooms<Guard, Box<Standing>>,
+    pub(crate) queues: LocalQueues<Guard, Box<WaitState>>,
 }
 
 impl Core {
     pub(crate) fn new(session: Session) -> Self {
-        Self { session: Arc::new(session), rooms: Rooms::default() }
+        Self { session: Arc::new(session), queues: LocalQueues::default() }
     }
 }
 
@@ -34,52 +34,51 @@ impl Core {
 #[must_use = "a guard that is dropped at once gives the lock up at once"]
 pub struct Guard {
     pub(crate) core: Arc<Core>,
-    pub(crate) tenure: Arc<Tenure>,
+    pub(crate) lease: Arc<HeldLease>,
     pub(crate) id: Id,
     /// How many others stood for the tenure when this one left.
     pub(crate) others: Option<usize>,
 }
 
 impl Guard {
-    pub(crate) fn new(core: &Arc<Core>, tenure: Tenure) -> Self {
-        let tenure = Arc::new(tenure);
-        let id = core.session.watchdog.hold(Arc::clone(&tenure));
-        Self { core: Arc::clone(core), tenure, id, others: None }
+    pub(crate) fn new(core: &Arc<Core>, held: HeldLease) -> Self {
+        let held = Arc::new(held);
+        let id = core.session.watchdog.insert(Arc::clone(&held));
+        Self { core: Arc::clone(core), lease: held, id, others: None }
     }
 
     /// Whether it is lost in time to stop work as was asked for.
-    pub(crate) fn leaves_time(&self) -> bool {
-        self.tenure.leaves_time()
+    pub(crate) fn leaves_margin(&self) -> bool {
+        self.lease.leaves_margin()
     }
 
     /// Until when it may be given to the next task of this process.
-    pub(crate) fn turn_ends(&self) -> BootTime {
-        self.tenure.turn_ends()
+    pub(crate) fn handoffs_until(&self) -> BootTime {
+        self.lease.handoffs_until()
     }
 
     /// Stands for the tenure no longer; how many others do.
     pub(crate) fn leave(&mut self) -> usize {
-        *self.others.get_or_insert_with(|| self.tenure.leave())
+        *self.others.get_or_insert_with(|| self.lease.leave())
     }
 
     /// Gives the lease to a task of this process that waits for the like of it.
     pub(crate) fn hand_on(&self) -> bool {
-        let Core { session, rooms } = &*self.core;
-        if rooms.are_empty() {
+        let Core { session, queues } = &*self.core;
+        if queues.are_empty() {
             return false;
         }
-        let (share, terms, label) = (self.tenure.kept().share, &self.tenure.terms, &self.tenure.label);
-        let like =
-            |shape: &Shape| shape.share == share && shape.terms == *terms && shape.label == *label && shape.token.is_none();
-        let next = |asks_time: bool| {
-            if !session.store.features().cohort || (asks_time && !self.tenure.leaves_time()) {
+        let (share, terms, label) = (self.lease.current().share, &self.lease.terms, &self.lease.label);
+        let matches = |key: &AcquireKey| key.share == share && key.terms == *terms && key.label == *label && key.token.is_none();
+        let next = |asks_margin: bool| {
+            if !session.store.features().cohort || (asks_margin && !self.lease.leaves_margin()) {
                 return None;
             }
-            let tenure = session.watchdog.pass_on(self.id)?;
-            let turn = tenure.turn_ends();
-            Some((Self { core: Arc::clone(&self.core), tenure, id: self.id, others: None }, turn))
+            let held = session.watchdog.hand_on(self.id)?;
+            let handoffs_until = held.handoffs_until();
+            Some((Self { core: Arc::clone(&self.core), lease: held, id: self.id, others: None }, handoffs_until))
         };
-        rooms.pass(&self.tenure.name, like, next)
+        queues.hand_on(&self.lease.name, matches, next)
     }
 }
 
@@ -88,20 +87,20 @@ impl Drop for Guard {
         if self.leave() > 0 {
             return;
         }
-        if self.tenure.give_up() && !self.hand_on() {
+        if self.lease.claim_release() && !self.hand_on() {
             self.core.session.watchdog.forget(self.id);
-            self.core.session.clear(&self.tenure);
+            self.core.session.release_later(&self.lease);
         }
-        self.tenure.end(EndReason::Released);
+        self.lease.end(EndReason::Released);
     }
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("name", &self.tenure.name)
-            .field("fence", &self.tenure.kept().fence)
-            .field("state", &self.tenure.state(self.core.session.clock.now()))
+            .field("name", &self.lease.name)
+            .field("fence", &self.lease.current().fence)
+            .field("state", &self.lease.state(self.core.session.clock.now()))
             .finish_non_exhaustive()
     }
 }

@@ -16,7 +16,7 @@ use crate::{BootTime, Error, Holder, Name, Owner, Share};
 
 /// What tasks must have in common for one to take over what another has reached: their leases are alike.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Shape {
+pub(crate) struct AcquireKey {
     pub(crate) share: Share,
     pub(crate) terms: Terms,
     pub(crate) label: Arc<str>,
@@ -25,15 +25,15 @@ pub(crate) struct Shape {
 
 /// Everybody in this process who waits for a `G`, with the `S` that each driver has reached at the store.
 #[derive(Debug)]
-pub(crate) struct Rooms<G, S> {
+pub(crate) struct LocalQueues<G, S> {
     inner: Mutex<Inner<G, S>>,
     /// How many names the rooms know, so that whoever meets nobody takes no lock.
-    known: AtomicUsize,
+    tracked: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Inner<G, S> {
-    rooms: HashMap<Name, Vec<Room<G, S>>>,
+    queues: HashMap<Name, Vec<LocalQueue<G, S>>>,
     last_id: u64,
     /// Names that were busy not long ago.
     contended: HashMap<Name, Contended>,
@@ -46,52 +46,52 @@ struct Inner<G, S> {
 struct Contended {
     until: BootTime,
     /// A task of this process holds it, and passes it on until then: the store need not be asked before.
-    turn: Option<BootTime>,
+    handoffs_until: Option<BootTime>,
 }
 
 #[derive(Debug)]
-struct Room<G, S> {
+struct LocalQueue<G, S> {
     id: u64,
-    shape: Shape,
-    waiters: VecDeque<Arc<Slot<G, S>>>,
+    key: AcquireKey,
+    waiters: VecDeque<Arc<Shared<G, S>>>,
     /// How many of them have not left.
     live: usize,
-    driver: Option<Arc<Slot<G, S>>>,
-    news: News,
+    leader: Option<Arc<Shared<G, S>>>,
+    status: LeaderStatus,
 }
 
 /// What the driver last heard from the store, for those who only wait.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct LeaderStatus {
     pub(crate) holder: Option<Holder>,
     pub(crate) outage: Option<Error>,
 }
 
 /// What a task in a room is given.
 #[derive(Debug)]
-pub(crate) enum Turn<G, S> {
+pub(crate) enum Wakeup<G, S> {
     /// The name.
     Guard(G),
     /// The role of the driver, with what the one before has reached.
-    Drive(Option<S>),
+    Lead(Option<S>),
     /// To a driver: this process has given the name back to the store.
     Over,
 }
 
 #[derive(Debug)]
-struct Slot<G, S> {
+struct Shared<G, S> {
     inbox: Mutex<Inbox<G, S>>,
     /// Its task asked for the time to stop work, which every lease must leave that it is given.
-    asks_time: bool,
+    asks_margin: bool,
 }
 
 #[derive(Debug)]
 struct Inbox<G, S> {
     guard: Option<G>,
     /// It was made the driver, and has not heard of it.
-    appointed: bool,
-    standing: Option<S>,
-    turn_over: bool,
+    elected: bool,
+    state: Option<S>,
+    handoffs_over: bool,
     stage: Stage,
     /// The task, where it waits for any of that.
     waker: Option<Waker>,
@@ -110,10 +110,10 @@ enum Stage {
 
 /// One task's presence in a room; see [`Rooms::leave`].
 #[derive(Debug)]
-pub(crate) struct Seat<G, S> {
+pub(crate) struct Waiter<G, S> {
     name: Name,
-    room: u64,
-    slot: Arc<Slot<G, S>>,
+    queue: u64,
+    shared: Arc<Shared<G, S>>,
 }
 
 /// For how long a name that was busy is taken to be contended.
@@ -123,17 +123,17 @@ const MOST_CONTENDED: usize = 10_000;
 /// As many waiters that have left may stand in a queue whatever its length.
 const FEW: usize = 64;
 
-impl<G, S> Default for Rooms<G, S> {
+impl<G, S> Default for LocalQueues<G, S> {
     fn default() -> Self {
-        let inner = Inner { rooms: HashMap::new(), last_id: 0, contended: HashMap::new(), contended_until: None };
-        Self { inner: Mutex::new(inner), known: AtomicUsize::new(0) }
+        let inner = Inner { queues: HashMap::new(), last_id: 0, contended: HashMap::new(), contended_until: None };
+        Self { inner: Mutex::new(inner), tracked: AtomicUsize::new(0) }
     }
 }
 
-impl<G, S> Rooms<G, S> {
+impl<G, S> LocalQueues<G, S> {
     /// Nobody waits, and nobody did a moment ago.
     pub(crate) fn are_empty(&self) -> bool {
-        self.known.load(Ordering::Acquire) == 0
+        self.tracked.load(Ordering::Acquire) == 0
     }
 
     /// Whether to queue at once instead of trying whether the name is free.
@@ -146,73 +146,77 @@ impl<G, S> Rooms<G, S> {
             (inner.contended, inner.contended_until) = <_>::default();
             self.count(&inner);
         }
-        inner.rooms.contains_key(name) || inner.contended.get(name).is_some_and(|known| now < known.until)
+        inner.queues.contains_key(name) || inner.contended.get(name).is_some_and(|tracked| now < tracked.until)
     }
 
     /// Until when a task of this process holds the name and passes it on.
-    pub(crate) fn turn(&self, name: &Name) -> Option<BootTime> {
-        self.inner().contended.get(name)?.turn
+    pub(crate) fn handoffs_until(&self, name: &Name) -> Option<BootTime> {
+        self.inner().contended.get(name)?.handoffs_until
     }
 
     /// The name is busy at the store.
-    pub(crate) fn contend(&self, name: &Name, now: BootTime) {
+    pub(crate) fn note_contended(&self, name: &Name, now: BootTime) {
         let mut inner = self.inner();
         if inner.contended.len() >= MOST_CONTENDED {
             inner.contended.clear();
         }
         let until = now + CONTENDED;
-        inner.contended.entry(name.clone()).and_modify(|known| known.until = until).or_insert(Contended { until, turn: None });
+        inner
+            .contended
+            .entry(name.clone())
+            .and_modify(|tracked| tracked.until = until)
+            .or_insert(Contended { until, handoffs_until: None });
         inner.contended_until = Some(until);
         self.count(&inner);
     }
 
     /// Takes a seat at the end, and says whether its task drives: the first one does.
-    pub(crate) fn enter(&self, name: &Name, shape: &Shape, asks_time: bool) -> (Seat<G, S>, bool) {
-        let slot = Arc::new(Slot { asks_time, inbox: Mutex::new(Inbox::new(Stage::Waits)) });
+    pub(crate) fn enter(&self, name: &Name, key: &AcquireKey, asks_margin: bool) -> (Waiter<G, S>, bool) {
+        let shared = Arc::new(Shared { asks_margin, inbox: Mutex::new(Inbox::new(Stage::Waits)) });
         let mut inner = self.inner();
         inner.last_id += 1;
         let id = inner.last_id;
-        let rooms = inner.rooms.entry(name.clone()).or_default();
-        let at = rooms.iter().position(|room| room.shape == *shape).unwrap_or_else(|| {
-            rooms.push(Room::new(id, shape.clone()));
-            rooms.len() - 1
+        let queues = inner.queues.entry(name.clone()).or_default();
+        let at = queues.iter().position(|queue| queue.key == *key).unwrap_or_else(|| {
+            queues.push(LocalQueue::new(id, key.clone()));
+            queues.len() - 1
         });
-        let room = &mut rooms[at];
-        room.waiters.push_back(Arc::clone(&slot));
-        room.live += 1;
-        let drives = room.driver.is_none();
-        if drives {
-            room.driver = Some(Arc::clone(&slot));
+        let queue = &mut queues[at];
+        queue.waiters.push_back(Arc::clone(&shared));
+        queue.live += 1;
+        let leads = queue.leader.is_none();
+        if leads {
+            queue.leader = Some(Arc::clone(&shared));
         }
-        let seat = Seat { name: name.clone(), room: room.id, slot };
+        let waiter = Waiter { name: name.clone(), queue: queue.id, shared };
         self.count(&inner);
-        (seat, drives)
+        (waiter, leads)
     }
 
     /// Goes back to the front of the queue, after what was given proved to be lost. `false` where the room is gone meanwhile.
-    pub(crate) fn reenter(&self, seat: &Seat<G, S>) -> bool {
+    pub(crate) fn reenter(&self, waiter: &Waiter<G, S>) -> bool {
         let mut inner = self.inner();
-        let Some(room) = inner.room(seat) else { return false };
-        room.waiters.push_front(Arc::clone(&seat.slot));
-        room.live += 1;
-        seat.slot.inbox().stage = Stage::Waits;
+        let Some(queue) = inner.queue(waiter) else { return false };
+        queue.waiters.push_front(Arc::clone(&waiter.shared));
+        queue.live += 1;
+        waiter.shared.inbox().stage = Stage::Waits;
         true
     }
 
     /// Whether the first of those who wait where `seat` is asked for the time to stop work.
-    pub(crate) fn next_asks_time(&self, seat: &Seat<G, S>) -> bool {
+    pub(crate) fn next_asks_margin(&self, waiter: &Waiter<G, S>) -> bool {
         let mut inner = self.inner();
-        inner.room(seat).and_then(Room::first).is_some_and(|slot| slot.asks_time)
+        inner.queue(waiter).and_then(LocalQueue::first).is_some_and(|shared| shared.asks_margin)
     }
 
     /// Gives `guard` to the first of those who wait where `seat` is, who may pass it on until `turn`. It comes back where nobody does
     /// any more, or where it does not leave that one the time to stop work.
-    pub(crate) fn deliver(&self, seat: &Seat<G, S>, guard: G, leaves_time: bool, turn: BootTime) -> Option<G> {
+    pub(crate) fn deliver(&self, waiter: &Waiter<G, S>, guard: G, leaves_margin: bool, handoffs_until: BootTime) -> Option<G> {
         let mut guard = Some(guard);
         let mut inner = self.inner();
-        let lease = |asks_time: bool| guard.take_if(|_| !asks_time || leaves_time).map(|guard| (guard, turn));
-        if let Some(turn) = inner.room(seat).and_then(|room| room.serve(lease)) {
-            inner.begin_turn(&seat.name, turn);
+        let lease = |asks_margin: bool| guard.take_if(|_| !asks_margin || leaves_margin).map(|guard| (guard, handoffs_until));
+        if let Some(handoffs_until) = inner.queue(waiter).and_then(|queue| queue.serve(lease)) {
+            inner.begin_handoffs(&waiter.name, handoffs_until);
         }
         drop(inner);
         guard
@@ -221,60 +225,60 @@ impl<G, S> Rooms<G, S> {
     /// Gives what `lease` makes to the first of those who wait for the like of it. Whether anybody took it: else the name goes back
     /// to the store, and whoever wants it asks there. `lease` is told whether that one asked for the time to stop work, and tells
     /// until when it may be passed on.
-    pub(crate) fn pass(
+    pub(crate) fn hand_on(
         &self,
         name: &Name,
-        like: impl Fn(&Shape) -> bool,
+        matches: impl Fn(&AcquireKey) -> bool,
         lease: impl FnOnce(bool) -> Option<(G, BootTime)>,
     ) -> bool {
         let mut inner = self.inner();
-        let room = inner.rooms.get_mut(name).and_then(|rooms| rooms.iter_mut().find(|room| like(&room.shape)));
-        let turn = room.and_then(|room| room.serve(lease));
-        match turn {
-            Some(turn) => inner.begin_turn(name, turn),
-            None => inner.end_turn(name),
+        let queue = inner.queues.get_mut(name).and_then(|queues| queues.iter_mut().find(|queue| matches(&queue.key)));
+        let handoffs_until = queue.and_then(|queue| queue.serve(lease));
+        match handoffs_until {
+            Some(handoffs_until) => inner.begin_handoffs(name, handoffs_until),
+            None => inner.end_handoffs(name),
         }
-        turn.is_some()
+        handoffs_until.is_some()
     }
 
     /// Leaves. What a driver has reached goes to the next one, what was given and not taken to the next in the queue.
-    pub(crate) fn leave(&self, seat: &Seat<G, S>, drove: bool, standing: Option<S>) {
-        let old = std::mem::replace(&mut *seat.slot.inbox(), Inbox::new(Stage::Left));
-        let Inbox { guard, appointed, standing: inherited, stage, .. } = old;
-        let mut standing = standing.or(inherited);
+    pub(crate) fn leave(&self, waiter: &Waiter<G, S>, led: bool, state: Option<S>) {
+        let old = std::mem::replace(&mut *waiter.shared.inbox(), Inbox::new(Stage::Left));
+        let Inbox { guard, elected, state: inherited, stage, .. } = old;
+        let mut state = state.or(inherited);
         {
             let mut inner = self.inner();
-            if let Some(room) = inner.room(seat) {
+            if let Some(queue) = inner.queue(waiter) {
                 if stage == Stage::Waits {
-                    room.live -= 1;
-                    room.sweep();
+                    queue.live -= 1;
+                    queue.sweep();
                 }
-                if drove || appointed {
-                    room.driver = room.appoint(&mut standing);
+                if led || elected {
+                    queue.leader = queue.elect(&mut state);
                 }
-                if room.live == 0 && room.driver.is_none() {
-                    inner.remove(seat);
+                if queue.live == 0 && queue.leader.is_none() {
+                    inner.remove(waiter);
                 }
             }
             self.count(&inner);
         }
         // Outside the lock: both may come back here.
-        drop((guard, standing));
+        drop((guard, state));
     }
 
-    pub(crate) fn tell(&self, seat: &Seat<G, S>, news: News) {
+    pub(crate) fn set_status(&self, waiter: &Waiter<G, S>, status: LeaderStatus) {
         // In a statement of its own, so that the old news is dropped outside the lock.
-        let _old = self.inner().room(seat).map(|room| std::mem::replace(&mut room.news, news));
+        let _old = self.inner().queue(waiter).map(|queue| std::mem::replace(&mut queue.status, status));
     }
 
-    pub(crate) fn news(&self, seat: &Seat<G, S>) -> News {
+    pub(crate) fn status(&self, waiter: &Waiter<G, S>) -> LeaderStatus {
         let mut inner = self.inner();
-        let Some(room) = inner.room(seat) else { return News::default() };
-        News { holder: room.news.holder.clone(), outage: room.news.outage.clone() }
+        let Some(queue) = inner.queue(waiter) else { return LeaderStatus::default() };
+        LeaderStatus { holder: queue.status.holder.clone(), outage: queue.status.outage.clone() }
     }
 
     fn count(&self, inner: &Inner<G, S>) {
-        self.known.store(inner.rooms.len() + inner.contended.len(), Ordering::Release);
+        self.tracked.store(inner.queues.len() + inner.contended.len(), Ordering::Release);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner<G, S>> {
@@ -283,47 +287,47 @@ impl<G, S> Rooms<G, S> {
 }
 
 impl<G, S> Inner<G, S> {
-    fn room(&mut self, seat: &Seat<G, S>) -> Option<&mut Room<G, S>> {
-        self.rooms.get_mut(&seat.name)?.iter_mut().find(|room| room.id == seat.room)
+    fn queue(&mut self, waiter: &Waiter<G, S>) -> Option<&mut LocalQueue<G, S>> {
+        self.queues.get_mut(&waiter.name)?.iter_mut().find(|queue| queue.id == waiter.queue)
     }
 
     /// A task of this process was given the name, and passes it on until `turn`.
-    fn begin_turn(&mut self, name: &Name, turn: BootTime) {
-        if let Some(known) = self.contended.get_mut(name) {
-            known.turn = Some(turn);
+    fn begin_handoffs(&mut self, name: &Name, handoffs_until: BootTime) {
+        if let Some(tracked) = self.contended.get_mut(name) {
+            tracked.handoffs_until = Some(handoffs_until);
         }
     }
 
     /// Nobody in this process has the name any more. Those who sat that out go to the store.
-    fn end_turn(&mut self, name: &Name) {
-        if self.contended.get_mut(name).and_then(|known| known.turn.take()).is_some() {
-            for driver in self.rooms.get(name).into_iter().flatten().filter_map(|room| room.driver.as_ref()) {
-                let mut inbox = driver.inbox();
-                inbox.turn_over = true;
+    fn end_handoffs(&mut self, name: &Name) {
+        if self.contended.get_mut(name).and_then(|tracked| tracked.handoffs_until.take()).is_some() {
+            for leader in self.queues.get(name).into_iter().flatten().filter_map(|queue| queue.leader.as_ref()) {
+                let mut inbox = leader.inbox();
+                inbox.handoffs_over = true;
                 wake(inbox);
             }
         }
     }
 
-    fn remove(&mut self, seat: &Seat<G, S>) {
-        let Some(rooms) = self.rooms.get_mut(&seat.name) else { return };
-        rooms.retain(|room| room.id != seat.room);
-        if rooms.is_empty() {
-            self.rooms.remove(&seat.name);
+    fn remove(&mut self, waiter: &Waiter<G, S>) {
+        let Some(queues) = self.queues.get_mut(&waiter.name) else { return };
+        queues.retain(|queue| queue.id != waiter.queue);
+        if queues.is_empty() {
+            self.queues.remove(&waiter.name);
         }
     }
 }
 
-impl<G, S> Room<G, S> {
-    fn new(id: u64, shape: Shape) -> Self {
-        Self { id, shape, waiters: VecDeque::new(), live: 0, driver: None, news: News::default() }
+impl<G, S> LocalQueue<G, S> {
+    fn new(id: u64, key: AcquireKey) -> Self {
+        Self { id, key, waiters: VecDeque::new(), live: 0, leader: None, status: LeaderStatus::default() }
     }
 
     /// The first who is still there.
-    fn first(&mut self) -> Option<Arc<Slot<G, S>>> {
-        while let Some(slot) = self.waiters.front() {
-            if slot.inbox().stage != Stage::Left {
-                return Some(Arc::clone(slot));
+    fn first(&mut self) -> Option<Arc<Shared<G, S>>> {
+        while let Some(shared) = self.waiters.front() {
+            if shared.inbox().stage != Stage::Left {
+                return Some(Arc::clone(shared));
             }
             self.waiters.pop_front();
         }
@@ -332,30 +336,30 @@ impl<G, S> Room<G, S> {
 
     /// Gives what `lease` makes to the first who is still there; `lease` is asked only then. Until when that may pass it on.
     fn serve(&mut self, lease: impl FnOnce(bool) -> Option<(G, BootTime)>) -> Option<BootTime> {
-        while let Some(slot) = self.first() {
-            let mut inbox = slot.inbox();
+        while let Some(shared) = self.first() {
+            let mut inbox = shared.inbox();
             // It may have left since.
             if inbox.stage == Stage::Left {
                 continue;
             }
-            let (guard, turn) = lease(slot.asks_time)?;
+            let (guard, handoffs_until) = lease(shared.asks_margin)?;
             (inbox.guard, inbox.stage) = (Some(guard), Stage::Served);
             wake(inbox);
             self.waiters.pop_front();
             self.live -= 1;
-            return Some(turn);
+            return Some(handoffs_until);
         }
         None
     }
 
     /// Makes the last who is still there the driver. Where nobody is, `standing` stays.
-    fn appoint(&self, standing: &mut Option<S>) -> Option<Arc<Slot<G, S>>> {
-        for slot in self.waiters.iter().rev() {
-            let mut inbox = slot.inbox();
+    fn elect(&self, state: &mut Option<S>) -> Option<Arc<Shared<G, S>>> {
+        for shared in self.waiters.iter().rev() {
+            let mut inbox = shared.inbox();
             if inbox.stage == Stage::Waits {
-                (inbox.appointed, inbox.standing) = (true, standing.take());
+                (inbox.elected, inbox.state) = (true, state.take());
                 wake(inbox);
-                return Some(Arc::clone(slot));
+                return Some(Arc::clone(shared));
             }
         }
         None
@@ -364,12 +368,12 @@ impl<G, S> Room<G, S> {
     /// Drops those who have left, when they are many.
     fn sweep(&mut self) {
         if self.waiters.len() > 2 * self.live + FEW {
-            self.waiters.retain(|slot| slot.inbox().stage != Stage::Left);
+            self.waiters.retain(|shared| shared.inbox().stage != Stage::Left);
         }
     }
 }
 
-impl<G, S> Slot<G, S> {
+impl<G, S> Shared<G, S> {
     fn inbox(&self) -> MutexGuard<'_, Inbox<G, S>> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -377,7 +381,7 @@ impl<G, S> Slot<G, S> {
 
 impl<G, S> Inbox<G, S> {
     const fn new(stage: Stage) -> Self {
-        Self { guard: None, appointed: false, standing: None, turn_over: false, stage, waker: None }
+        Self { guard: None, elected: false, state: None, handoffs_over: false, stage, waker: None }
     }
 }
 
@@ -390,28 +394,28 @@ fn wake<G, S>(mut inbox: MutexGuard<'_, Inbox<G, S>>) {
     }
 }
 
-impl<G, S> Clone for Seat<G, S> {
+impl<G, S> Clone for Waiter<G, S> {
     fn clone(&self) -> Self {
-        Self { name: self.name.clone(), room: self.room, slot: Arc::clone(&self.slot) }
+        Self { name: self.name.clone(), queue: self.queue, shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<G, S> Seat<G, S> {
+impl<G, S> Waiter<G, S> {
     /// Waits to be given something.
     ///
     /// # Cancel safety
     /// Nothing that was given is lost.
-    pub(crate) async fn turn(&self) -> Turn<G, S> {
+    pub(crate) async fn woken(&self) -> Wakeup<G, S> {
         poll_fn(|context| {
-            let mut inbox = self.slot.inbox();
+            let mut inbox = self.shared.inbox();
             if let Some(guard) = inbox.guard.take() {
-                return Poll::Ready(Turn::Guard(guard));
+                return Poll::Ready(Wakeup::Guard(guard));
             }
-            if std::mem::take(&mut inbox.appointed) {
-                return Poll::Ready(Turn::Drive(inbox.standing.take()));
+            if std::mem::take(&mut inbox.elected) {
+                return Poll::Ready(Wakeup::Lead(inbox.state.take()));
             }
-            if std::mem::take(&mut inbox.turn_over) {
-                return Poll::Ready(Turn::Over);
+            if std::mem::take(&mut inbox.handoffs_over) {
+                return Poll::Ready(Wakeup::Over);
             }
             let _old = inbox.waker.replace(context.waker().clone());
             drop(inbox);

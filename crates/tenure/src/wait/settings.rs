@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::attempt::Attempt;
 use super::guard::Core;
-use super::queue::Shape;
+use super::queue::AcquireKey;
 use crate::lease::Terms;
 use crate::{Error, ErrorKind, Holder, Name, Owner, Share};
 
@@ -62,9 +62,9 @@ impl Settings {
         self.terms().check(&features)
     }
 
-    pub(crate) fn shape(&self) -> Result<Shape, Error> {
+    pub(crate) fn key(&self) -> Result<AcquireKey, Error> {
         let share = self.share.clone()?;
-        Ok(Shape { share, terms: self.terms(), label: Arc::clone(&self.label), token: self.token.clone() })
+        Ok(AcquireKey { share, terms: self.terms(), label: Arc::clone(&self.label), token: self.token.clone() })
     }
 
     pub(crate) fn terms(&self) -> Terms {
@@ -78,8 +78,8 @@ impl Settings {
     }
 
     /// An attempt with a token that was never sent, or with the one that was given.
-    pub(crate) fn attempt(&self, name: &Name, shape: &Shape) -> Result<Attempt, Error> {
-        Ok(Attempt::first(&self.core.session, name.clone(), self.owner()?, shape))
+    pub(crate) fn attempt(&self, name: &Name, key: &AcquireKey) -> Result<Attempt, Error> {
+        Ok(Attempt::first(&self.core.session, name.clone(), self.owner()?, key))
     }
 
     pub(crate) fn owner(&self) -> Result<Owner, Error> {

@@ -10,34 +10,34 @@ use crate::store::Notice;
 use crate::{BootTime, Holder};
 
 /// What a wait has reached at the store. Tasks that wait for the like of it pass it on.
-pub(crate) struct Standing {
+pub(crate) struct WaitState {
     pub(super) attempt: Attempt,
     /// The name was busy, so that there is a reason to queue.
     pub(super) contended: bool,
     pub(super) notices: Option<BoxStream<'static, Notice>>,
-    pub(super) heard: Option<Heard>,
-    pub(super) look_at: BootTime,
+    pub(super) heartbeat: Option<Heartbeat>,
+    pub(super) poll_at: BootTime,
     pub(super) holder: Option<Holder>,
 }
 
 /// The last answered heartbeat of a place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(super) struct Heartbeat {
     pub(super) sent_at: BootTime,
     /// The grant counter when it was executed. A hand-over that came later has a larger one.
-    pub(super) mark: Option<u64>,
+    pub(super) grant_seq: Option<u64>,
     /// For how long the name will be ours if it is handed over.
-    pub(super) claim: Duration,
+    pub(super) handoff_ttl: Duration,
 }
 
-impl Standing {
+impl WaitState {
     pub(super) fn new(attempt: Attempt, contended: bool, now: BootTime) -> Self {
-        Self { attempt, contended, notices: None, heard: None, look_at: now, holder: None }
+        Self { attempt, contended, notices: None, heartbeat: None, poll_at: now, holder: None }
     }
 }
 
-impl fmt::Debug for Standing {
+impl fmt::Debug for WaitState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Standing").field("attempt", &self.attempt).field("heard", &self.heard).finish_non_exhaustive()
+        f.debug_struct("WaitState").field("attempt", &self.attempt).field("heartbeat", &self.heartbeat).finish_non_exhaustive()
     }
 }

@@ -4,13 +4,13 @@ use tenure::store::AcquireReply;
 use tenure::{ErrorKind, ReleaseOutcome, State};
 use tokio::time::timeout;
 
-use crate::fickle::Fate;
+use crate::scripted_store::Fate;
 use crate::{LONG, SOON, locker, ms, secs, world};
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_passes_with_a_new_owner_and_a_larger_fence() {
-    let (machine, store, here) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, here) = world();
+    let there = locker(&clock, &store);
     let guard = here.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     let fence = guard.fence();
     let lease = guard.into_lease();
@@ -31,7 +31,7 @@ async fn a_lease_passes_with_a_new_owner_and_a_larger_fence() {
 /// An unknown outcome is not repeated, and what it may have left is cleared up.
 #[tokio::test(start_paused = true)]
 async fn an_unheard_adoption_is_told_and_cleared_up() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let lease = locks.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
     store.forget_calls();
     store.fated(Fate::Unheard);
@@ -45,7 +45,7 @@ async fn an_unheard_adoption_is_told_and_cleared_up() {
     store.fated(Fate::Hangs);
     let mut adopting = std::pin::pin!(locks.adopt(&lease));
     assert!(timeout(ms(10), adopting.as_mut()).await.is_err());
-    machine.pause(secs(70));
+    clock.pause(secs(70));
     store.answer();
     assert_eq!(adopting.await.unwrap_err().kind(), ErrorKind::Lost);
     locks.flush_releases().await;
@@ -54,7 +54,7 @@ async fn an_unheard_adoption_is_told_and_cleared_up() {
 
 #[tokio::test(start_paused = true)]
 async fn an_adoption_by_a_store_that_takes_no_part_is_told() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let lease = locks.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
     store.answers([AcquireReply::Refused { until: secs(7), why: "it may have forgotten leases".to_owned() }]);
     let error = locks.adopt(&lease).await.unwrap_err();

@@ -5,11 +5,11 @@ use std::time::Instant;
 use tenure::blocking::Locker;
 use tenure::{BootClock, EndReason, ErrorKind, ReleaseOutcome, State};
 
-use crate::fickle::{Fate, Fickle};
+use crate::scripted_store::{Fate, ScriptedStore};
 use crate::{LONG, ms, secs};
 
-fn over_a_store() -> (Fickle, Locker) {
-    let store = Fickle::with(BootClock, |_| ());
+fn over_a_store() -> (ScriptedStore, Locker) {
+    let store = ScriptedStore::with(BootClock, |_| ());
     let locks = tenure::Locker::new(store.clone());
     (store, Locker::connect(async { Ok(locks) }).unwrap())
 }

@@ -8,7 +8,7 @@ use tenure::store::Enqueue;
 use tenure::{ErrorKind, Guard, Locker, Share, State};
 use tokio::time::timeout;
 
-use crate::fickle::{Call, Fate, Fickle};
+use crate::scripted_store::{Call, Fate, ScriptedStore};
 use crate::{LONG, SOON, locker, ms, settle, world};
 
 /// Polls a call once: it is on its way.
@@ -21,7 +21,7 @@ async fn writer(locks: &Locker) -> Guard {
 }
 
 /// Begins a downgrade to a reader, and drops it when the store has executed it or before.
-fn dropped_downgrade(store: &Fickle, guard: &Guard) {
+fn dropped_downgrade(store: &ScriptedStore, guard: &Guard) {
     store.fated(Fate::Hangs);
     begun(&mut Box::pin(guard.downgrade(Share::READ)));
     store.fated(Fate::Works);
@@ -36,8 +36,8 @@ async fn shares(locks: &Locker) -> Vec<Share> {
 /// The store has a reader. The next writer of the process must not take the lease over as one of a writer.
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_downgrade_was_dropped_is_not_passed_on() {
-    let (machine, store, locks) = world();
-    let other = locker(&machine, &store);
+    let (clock, store, locks) = world();
+    let other = locker(&clock, &store);
     let guard = writer(&locks).await;
     let next = tokio::spawn({
         let locks = locks.clone();
@@ -56,7 +56,7 @@ async fn a_lease_whose_downgrade_was_dropped_is_not_passed_on() {
 #[tokio::test(start_paused = true)]
 async fn a_guard_whose_downgrade_was_dropped_says_the_smaller_share() {
     for fate in [Fate::Hangs, Fate::Unheard, Fate::Fails] {
-        let (_machine, store, locks) = world();
+        let (_clock, store, locks) = world();
         let guard = writer(&locks).await;
         assert_eq!(guard.share(), Share::WRITE);
         store.fated(fate);
@@ -74,7 +74,7 @@ async fn a_guard_whose_downgrade_was_dropped_says_the_smaller_share() {
 /// Not even to a store without a queue, which knows no heartbeat and would take a name that is free.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_to_the_same_share_asks_nothing() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let (mutex, writer) = (locks.mutex("door").ttl(LONG).acquire().await.unwrap(), writer(&locks).await);
     store.forget_calls();
     mutex.downgrade(Share::MUTEX).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_downgrade_to_the_same_share_asks_nothing() {
 /// The answer to the first must not raise what the second has lowered.
 #[tokio::test(start_paused = true)]
 async fn of_two_downgrades_at_once_the_smaller_share_stays() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let permits = |weight| Share::permits(weight, 3).unwrap();
     let guard = locks.semaphore("pool", 3).permits(3).ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Slow);
@@ -103,7 +103,7 @@ async fn of_two_downgrades_at_once_the_smaller_share_stays() {
 /// Nobody holds the name any more: asking for less of it takes nothing.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_of_a_lost_lease_takes_nothing() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = writer(&locks).await;
     let lease = crate::lease_of(&guard).with_share(Share::WRITE);
     // Somebody takes it over by its token, and is done.
@@ -120,7 +120,7 @@ async fn a_downgrade_of_a_lost_lease_takes_nothing() {
 /// What the store keeps is less than what the guard says: that is not its tenure any more.
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_says_too_much_is_lost_when_it_asks() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = writer(&locks).await;
     let smaller = tenure::store::Request::new(guard.name().clone(), guard.token().clone(), Share::READ, LONG)
         .with_enqueue(Enqueue::Heartbeat);
@@ -133,7 +133,7 @@ async fn a_guard_that_says_too_much_is_lost_when_it_asks() {
 #[tokio::test(start_paused = true)]
 async fn everything_is_given_up_though_nobody_waits_for_it() {
     for polls in 0..4 {
-        let (_machine, store, locks) = world();
+        let (_clock, store, locks) = world();
         let mut guards = Vec::new();
         for i in 0..100 {
             guards.push(locks.mutex(format!("door {i}")).ttl(LONG).acquire().await.unwrap());

@@ -6,17 +6,17 @@ use std::task::{Context, Poll, Waker};
 use tenure::{Acquire, EndReason, ErrorKind, Fence, State};
 use tokio::time::timeout;
 
-use crate::fickle::{Call, Fate, Fickle, Hints};
+use crate::scripted_store::{Call, Fate, Hints, ScriptedStore};
 use crate::{LONG, SOON, door, locker, ms, released, secs, served, settle, waiter, world, world_with};
 
 /// How often a lease went back to the store. A place that is given up has no fence.
-fn gives_up(store: &Fickle) -> usize {
+fn gives_up(store: &ScriptedStore) -> usize {
     store.calls().iter().filter(|(_, call)| matches!(call, Call::Release(lease, _) if lease.fence.is_some())).count()
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_next_task_gets_the_lease_with_the_next_fence_and_no_command() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let mut guard = door(&locks).acquire().await.unwrap();
     let mut waiters = Vec::new();
     for _ in 0..5 {
@@ -39,7 +39,7 @@ async fn the_next_task_gets_the_lease_with_the_next_fence_and_no_command() {
 /// Dropping is as good as releasing.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_guard_passes_on() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = door(&locks).acquire().await.unwrap();
     let waiter = waiter(door(&locks)).await;
     drop(guard);
@@ -54,8 +54,8 @@ async fn a_dropped_guard_passes_on() {
 /// However many tasks wait here, others have their turn.
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_at_the_store() {
-    let (machine, store, here) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, here) = world();
+    let there = locker(&clock, &store);
     let guard = door(&here).acquire().await.unwrap();
     let (first, second) = (waiter(door(&here)).await, waiter(door(&here)).await);
     let other = waiter(door(&there)).await;
@@ -80,7 +80,7 @@ async fn a_turn_ends_at_the_store() {
 /// The fence has room for so many; the store gives a new one.
 #[tokio::test(start_paused = true)]
 async fn a_grant_passes_1023_times() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let mut guard = door(&locks).acquire().await.unwrap();
     let (first, mut last) = (guard.fence().unwrap(), guard.fence().unwrap());
     for _ in 0..1_023 {
@@ -112,7 +112,7 @@ async fn only_the_like_of_a_lease_passes() {
     for (i, other) in others.into_iter().enumerate() {
         for (held, wanted) in [(false, true), (true, false), (true, true)] {
             let plain_twins = i < 3 && held == wanted;
-            let (_machine, store, locks) = world();
+            let (_clock, store, locks) = world();
             let with = |changed: bool| if changed { other(door(&locks)) } else { door(&locks) };
             let guard = with(held).acquire().await.unwrap();
             let waiter = waiter(with(wanted)).await;
@@ -127,8 +127,8 @@ async fn only_the_like_of_a_lease_passes() {
 /// What a task asked for itself holds for it, whichever task of the process asks the store and by what it was told.
 #[tokio::test(start_paused = true)]
 async fn time_to_stop_work_that_was_asked_for_is_kept_by_every_hand_over() {
-    let (machine, store, here) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, here) = world();
+    let there = locker(&clock, &store);
     let first = door(&there).acquire().await.unwrap();
     // As much as who asks for none is given in the end, and more than a lease has that was only handed over.
     let asked = LONG / 10;
@@ -152,8 +152,8 @@ async fn time_to_stop_work_that_was_asked_for_is_kept_by_every_hand_over() {
 /// Whoever asks the store for the room asks on behalf of the first in it, who keeps his turn.
 #[tokio::test(start_paused = true)]
 async fn who_asked_for_time_to_stop_work_keeps_his_turn() {
-    let (machine, store, here) = world();
-    let (there, elsewhere) = (locker(&machine, &store), locker(&machine, &store));
+    let (clock, store, here) = world();
+    let (there, elsewhere) = (locker(&clock, &store), locker(&clock, &store));
     let first = door(&there).acquire().await.unwrap();
     let strict = waiter(door(&here).safety_margin(LONG / 10)).await;
     let lax = waiter(door(&here)).await;
@@ -169,7 +169,7 @@ async fn who_asked_for_time_to_stop_work_keeps_his_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_carry_it_hands_over_itself() {
-    let (_machine, store, locks) = world_with(|features| features.cohort = false);
+    let (_clock, store, locks) = world_with(|features| features.cohort = false);
     let guard = door(&locks).acquire().await.unwrap();
     let waiter = waiter(door(&locks)).await;
     let before: Fence = guard.fence().unwrap();
@@ -181,7 +181,7 @@ async fn a_store_that_cannot_carry_it_hands_over_itself() {
 /// What was given to a waiter that is dropped before it looks goes to the next one, and to the store when nobody is left.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_took_passes_on() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let mut context = Context::from_waker(Waker::noop());
     let guard = door(&locks).acquire().await.unwrap();
     let (mut first, mut second) = (Box::pin(door(&locks).acquire()), Box::pin(door(&locks).acquire()));
@@ -210,8 +210,8 @@ async fn what_nobody_took_passes_on() {
 /// Another asks the store when the one that did is gone.
 #[tokio::test(start_paused = true)]
 async fn a_room_goes_on_without_the_task_that_asked_for_all() {
-    let (machine, store, locks) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, locks) = world();
+    let there = locker(&clock, &store);
     let guard = door(&there).acquire().await.unwrap();
     let (first, second, third) = (waiter(door(&locks)).await, waiter(door(&locks)).await, waiter(door(&locks)).await);
     first.abort();
@@ -230,10 +230,10 @@ async fn a_room_goes_on_without_the_task_that_asked_for_all() {
 /// A lease that was lost on its way is not believed by the one that gets it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_lost_is_not_passed_on() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = door(&locks).acquire().await.unwrap();
     let waiter = waiter(door(&locks)).await;
-    machine.pause(LONG);
+    clock.pause(LONG);
     assert_eq!(guard.state(), State::Lost);
     drop(guard);
     let next = served(waiter).await;
@@ -244,7 +244,7 @@ async fn a_lease_that_was_lost_is_not_passed_on() {
 /// Given up for all while it is on its way: nobody holds it.
 #[tokio::test(start_paused = true)]
 async fn everything_can_be_given_up_while_it_passes() {
-    let (_machine, _store, locks) = world();
+    let (_clock, _store, locks) = world();
     let mut context = Context::from_waker(Waker::noop());
     let guard = door(&locks).acquire().await.unwrap();
     let mut next = Box::pin(door(&locks).acquire());
@@ -262,8 +262,8 @@ async fn everything_can_be_given_up_while_it_passes() {
 /// Those who only wait say who holds, and what the store's trouble is, when their time is up.
 #[tokio::test(start_paused = true)]
 async fn those_who_do_not_ask_the_store_are_told_why_they_wait() {
-    let (machine, store, locks) = world();
-    let _guard = locker(&machine, &store).mutex("door").label("keeper").ttl(LONG * 10).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let _guard = locker(&clock, &store).mutex("door").label("keeper").ttl(LONG * 10).acquire().await.unwrap();
     let _driver = waiter(door(&locks)).await;
     let error = door(&locks).wait(ms(500)).acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.holder().unwrap().owner.label()), (ErrorKind::TimedOut, Some("keeper")));
@@ -279,9 +279,9 @@ async fn those_who_do_not_ask_the_store_are_told_why_they_wait() {
 /// One place and one heartbeat, however many tasks wait.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_tasks_ask_as_often_as_one() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     store.hints(Hints::Work);
-    let guard = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    let guard = locker(&clock, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
     let mut waiters = Vec::new();
     for _ in 0..1_000 {
         waiters.push(tokio::spawn(door(&locks).acquire()));
@@ -304,7 +304,7 @@ async fn a_thousand_tasks_ask_as_often_as_one() {
 /// Served while its process stood still, for longer than the lease, and the room was left by the others: it waits on.
 #[tokio::test(start_paused = true)]
 async fn whoever_slept_through_its_turn_has_another() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     let mut context = Context::from_waker(Waker::noop());
     let guard = door(&locks).acquire().await.unwrap();
     let first = waiter(door(&locks)).await;
@@ -316,7 +316,7 @@ async fn whoever_slept_through_its_turn_has_another() {
     settle().await;
     last.abort();
     settle().await;
-    machine.pause(LONG * 2);
+    clock.pause(LONG * 2);
     // Whoever asks has the book looked at.
     released(locks.mutex("elsewhere").acquire().await.unwrap()).await;
     let guard = timeout(LONG, stopped).await.expect("the waiter was forgotten").unwrap();
@@ -326,7 +326,7 @@ async fn whoever_slept_through_its_turn_has_another() {
 /// A longer lease was for the one that asked, who did not wait for the answer.
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_extension_is_not_passed_on() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = door(&locks).acquire().await.unwrap();
     let next = waiter(door(&locks)).await;
     let mut extension = Box::pin(guard.extend(LONG * 60));
@@ -345,7 +345,7 @@ async fn an_abandoned_extension_is_not_passed_on() {
 /// Shares that fit beside each other need no turns.
 #[tokio::test(start_paused = true)]
 async fn readers_of_a_process_come_in_together() {
-    let (_machine, _store, locks) = world();
+    let (_clock, _store, locks) = world();
     let writer = locks.write("page").ttl(LONG).acquire().await.unwrap();
     let readers: Vec<_> = (0..200).map(|_| tokio::spawn(locks.read("page").ttl(LONG).acquire())).collect();
     tokio::time::sleep(secs(1)).await;

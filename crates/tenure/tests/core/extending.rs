@@ -6,17 +6,17 @@ use tenure::Clock;
 use tenure::{EndReason, ErrorKind, State};
 use tokio::time::timeout;
 
-use crate::fickle::{Fate, SLOW};
+use crate::scripted_store::{Fate, SLOW};
 use crate::{LIMIT, LONG, SOON, lease_of, locker, ms, secs, world};
 
 #[tokio::test(start_paused = true)]
 async fn an_extension_lasts_and_later_renewals_keep_to_it() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let fixed = locks.mutex("fixed").ttl(secs(3)).fixed_lease().acquire().await.unwrap();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     fixed.extend(LONG).await.unwrap();
     guard.extend(LONG).await.unwrap();
-    let extended = machine.now();
+    let extended = clock.now();
     assert_eq!((fixed.lease_remaining(), guard.lease_remaining()), (LONG, LONG));
     store.forget_calls();
     tokio::time::sleep(LONG - secs(10)).await;
@@ -30,8 +30,8 @@ async fn an_extension_lasts_and_later_renewals_keep_to_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shorter_extension_shortens_nothing() {
-    let (machine, store, ours) = world();
-    let theirs = locker(&machine, &store);
+    let (clock, store, ours) = world();
+    let theirs = locker(&clock, &store);
     for unheard in [false, true] {
         let guard = ours.mutex("door").ttl(LONG).safety_margin(ms(100)).fixed_lease().acquire().await.unwrap();
         store.fated(if unheard { Fate::Unheard } else { Fate::Works });
@@ -48,7 +48,7 @@ async fn a_shorter_extension_shortens_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn an_extension_that_cannot_work_is_refused_and_changes_nothing() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).fixed_lease().acquire().await.unwrap();
     let remaining = guard.remaining();
     assert_eq!(guard.extend(ms(1)).await.unwrap_err().kind(), ErrorKind::Invalid);
@@ -58,7 +58,7 @@ async fn an_extension_that_cannot_work_is_refused_and_changes_nothing() {
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
     assert_eq!((guard.state(), guard.remaining()), (State::Held, remaining - LIMIT));
     store.fated(Fate::Works);
-    let _ = locker(&machine, &store).release(&lease_of(&guard)).await.unwrap();
+    let _ = locker(&clock, &store).release(&lease_of(&guard)).await.unwrap();
     assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Gone)));
     assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -67,7 +67,7 @@ async fn an_extension_that_cannot_work_is_refused_and_changes_nothing() {
 /// A renewal is on its way: the extension goes out behind it, with its own ttl, and one at a time.
 #[tokio::test(start_paused = true)]
 async fn an_extension_goes_behind_a_renewal_that_is_under_way() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
     store.fated(Fate::Slow);
     tokio::time::sleep(secs(10) + ms(10)).await;
@@ -85,7 +85,7 @@ async fn an_extension_goes_behind_a_renewal_that_is_under_way() {
 /// What becomes of the one who waits: the store's code fails, or the guard is given up meanwhile.
 #[tokio::test(start_paused = true)]
 async fn whoever_extends_is_told_when_nobody_will_answer() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Panics);
     let error = timeout(SOON, guard.extend(LONG)).await.expect("it hangs").unwrap_err();
@@ -109,7 +109,7 @@ async fn whoever_extends_is_told_when_nobody_will_answer() {
 /// A fixed lease whose extension died with its task is not renewed by the next.
 #[tokio::test(start_paused = true)]
 async fn a_fixed_lease_stays_fixed_after_an_extension_that_failed() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     for fate in [Fate::Panics, Fate::Fails] {
         let guard = locks.mutex("door").ttl(secs(3)).fixed_lease().acquire().await.unwrap();
         store.forget_calls();
@@ -126,9 +126,9 @@ async fn a_fixed_lease_stays_fixed_after_an_extension_that_failed() {
 /// Anybody who has the token, without a guard.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_and_released_by_its_token() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).fixed_lease().acquire().await.unwrap();
-    let (theirs, lease) = (locker(&machine, &store), lease_of(&guard));
+    let (theirs, lease) = (locker(&clock, &store), lease_of(&guard));
     theirs.renew(&lease).await.unwrap();
     let entry = theirs.inspect("door").await.unwrap().unwrap();
     assert_eq!((entry.name.as_str(), entry.holders[0].ttl), ("door", Some(LONG)));
@@ -146,7 +146,7 @@ async fn a_lease_is_renewed_and_released_by_its_token() {
 /// A ttl counts when it was granted: after a failure the lease is renewed as before.
 #[tokio::test(start_paused = true)]
 async fn an_extension_that_failed_leaves_the_ttl_as_it_was() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     store.fated(Fate::Fails);
     guard.extend(LONG).await.unwrap_err();

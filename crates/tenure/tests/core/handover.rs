@@ -7,23 +7,23 @@ use tenure::{Acquire, ErrorKind, Fence, Guard, Owner, State};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::fickle::{Call, Fate, Fickle, Hints, SLOW};
-use crate::machine::Machine;
+use crate::scripted_store::{Call, Fate, Hints, SLOW, ScriptedStore};
+use crate::test_clock::TestClock;
 use crate::{LONG, SOON, door, locker, ms, secs, settle, until, world};
 
 const CLAIM: Duration = Duration::from_millis(1_500);
 
 /// A name that another process holds, and one that waits for it with a place of its own.
 struct Scene {
-    store: Fickle,
-    _machine: Machine,
+    store: ScriptedStore,
+    _clock: TestClock,
     held: Guard,
     waiter: JoinHandle<Guard>,
 }
 
 async fn scene(acquire: impl FnOnce(Acquire) -> Acquire) -> Scene {
-    let (machine, store, locks) = world();
-    let held = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let held = locker(&clock, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
     store.hints(Hints::Pushed);
     let acquire = acquire(door(&locks));
     let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
@@ -31,15 +31,15 @@ async fn scene(acquire: impl FnOnce(Acquire) -> Acquire) -> Scene {
     assert!(
         matches!(last_place(&store), Enqueue::Join { entry_ttl, handoff_ttl } if entry_ttl > handoff_ttl && handoff_ttl == CLAIM)
     );
-    Scene { store, _machine: machine, held, waiter }
+    Scene { store, _clock: clock, held, waiter }
 }
 
-fn last_place(store: &Fickle) -> Enqueue {
+fn last_place(store: &ScriptedStore) -> Enqueue {
     let place = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.enqueue) } else { None };
     store.calls().into_iter().filter_map(place).next_back().unwrap()
 }
 
-fn last_owner(store: &Fickle) -> Owner {
+fn last_owner(store: &ScriptedStore) -> Owner {
     store.acquires().pop().unwrap().1
 }
 
@@ -221,8 +221,8 @@ async fn who_queues_listens_already() {
 /// The one that was tried may have been given something, and have had to give it back.
 #[tokio::test(start_paused = true)]
 async fn a_token_that_was_tried_is_not_queued() {
-    let (machine, store, locks) = world();
-    let _held = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let _held = locker(&clock, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
     store.forget_calls();
     let _waiter = tokio::spawn(door(&locks).acquire());
     settle().await;
@@ -234,8 +234,8 @@ async fn a_token_that_was_tried_is_not_queued() {
 /// Whoever asks for less than a claim gets less: that is what its death costs those behind it.
 #[tokio::test(start_paused = true)]
 async fn no_claim_is_longer_than_the_ttl() {
-    let (machine, store, locks) = world();
-    let _held = locker(&machine, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let _held = locker(&clock, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
     let _waiter = tokio::spawn(locks.mutex("door").ttl(ms(900)).acquire());
     settle().await;
     assert!(

@@ -9,12 +9,12 @@ use futures_util::stream::BoxStream;
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{BootTime, Clock, Entry, Error, ErrorKind, Guard, Lease, Locker, MemoryStore, Name};
 
-use crate::machine::Machine;
+use crate::test_clock::TestClock;
 
 /// Keeps the first acquire back until it is told to run it, or until a release runs within a given time.
 #[derive(Clone, Debug)]
 struct Late {
-    machine: Machine,
+    clock: TestClock,
     inner: MemoryStore,
     asked: Arc<Mutex<bool>>,
     held: Arc<Mutex<Option<Request>>>,
@@ -25,8 +25,8 @@ struct Late {
 impl Late {
     fn new(answer_after: Duration) -> Self {
         let (asked, held, run_within) = <_>::default();
-        let machine = Machine::new();
-        Self { inner: MemoryStore::with_clock(machine.clone()), machine, asked, held, run_within, answer_after }
+        let clock = TestClock::new();
+        Self { inner: MemoryStore::with_clock(clock.clone()), clock, asked, held, run_within, answer_after }
     }
 
     async fn run_late(&self) {
@@ -67,7 +67,7 @@ impl Store for Late {
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let answer = self.inner.release(lease, linger).await;
-        let now = self.machine.now();
+        let now = self.clock.now();
         let is_due = self.run_within.lock().unwrap().is_some_and(|(from, until)| from <= now && now < until);
         if is_due {
             self.run_late().await;
@@ -86,7 +86,7 @@ impl Store for Late {
 }
 
 fn locks(store: &Late, ttl: Duration) -> Locker {
-    Locker::builder(store.clone()).clock(store.machine.clone()).ttl(ttl).build().unwrap()
+    Locker::builder(store.clone()).clock(store.clock.clone()).ttl(ttl).build().unwrap()
 }
 
 /// A guard whose first acquire had no answer, and has not run yet.
@@ -95,8 +95,8 @@ async fn held_once_unheard(store: &Late, ttl: Duration) -> Guard {
 }
 
 async fn is_free_within(store: &Late, limit: Duration) -> bool {
-    let (name, end) = (Name::new("x").unwrap(), store.machine.now() + limit);
-    while store.machine.now() < end {
+    let (name, end) = (Name::new("x").unwrap(), store.clock.now() + limit);
+    while store.clock.now() < end {
         if store.inspect(Some(&name)).await.unwrap().is_empty() {
             return true;
         }
@@ -130,7 +130,7 @@ async fn the_last_clean_up_is_sent_after_the_ttl_has_passed() {
     for _ in 0..50 {
         let store = Late::new(answer);
         let guard = held_once_unheard(&store, ttl).await;
-        let end = store.machine.now() + ttl;
+        let end = store.clock.now() + ttl;
         *store.run_within.lock().unwrap() = Some((end - answer, end));
         drop(guard);
         tokio::time::sleep_until(tokio::time::Instant::now() + ttl + answer).await;

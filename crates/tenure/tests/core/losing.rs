@@ -8,22 +8,22 @@ use std::time::Duration;
 use tenure::{Clock, EndReason, ErrorKind, ReleaseOutcome, State};
 use tokio::time::timeout;
 
-use crate::fickle::Fate;
+use crate::scripted_store::Fate;
 use crate::{LONG, SOON, lease_of, locker, ms, secs, until, world};
 
 /// Without an answer, at the time that was computed when the request was sent; the lease at the store outlasts it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_believed_for_its_ttl_less_drift_and_guard() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     let ttl = secs(30);
     let guard = locks.mutex("door").ttl(ttl).fixed_lease().acquire().await.unwrap();
-    let (started, believed) = (machine.now(), ttl - ms(300) - ms(2) - secs(3));
+    let (started, believed) = (clock.now(), ttl - ms(300) - ms(2) - secs(3));
     assert_eq!((guard.remaining(), guard.lease_remaining()), (believed, ttl));
     assert_eq!((guard.state(), guard.end_reason()), (State::Held, None));
     let cancelled = guard.cancellation();
     assert!(!cancelled.is_cancelled());
     assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), EndReason::Expired);
-    assert_eq!(machine.now().since(started), believed);
+    assert_eq!(clock.now().since(started), believed);
     assert_eq!((guard.state(), guard.end_reason(), guard.remaining()), (State::Lost, Some(EndReason::Expired), Duration::ZERO));
     timeout(SOON, cancelled.cancelled()).await.expect("nobody cancels");
     assert_eq!(guard.lease_remaining(), ttl - believed);
@@ -33,7 +33,7 @@ async fn a_lease_is_believed_for_its_ttl_less_drift_and_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_jeopardy_until_it_is_over_or_the_lease_is() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     for fate in [Fate::Fails, Fate::Unheard, Fate::Hangs, Fate::Short, Fate::Says(ErrorKind::Refused)] {
         store.fated(fate);
@@ -49,13 +49,13 @@ async fn an_outage_is_jeopardy_until_it_is_over_or_the_lease_is() {
 /// The store's word ends it long before the deadline, and is not asked again.
 #[tokio::test(start_paused = true)]
 async fn what_is_gone_is_lost_at_the_next_renewal() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let other = locks.mutex("gate").ttl(LONG).acquire().await.unwrap();
-    let _ = locker(&machine, &store).release(&lease_of(&guard)).await.unwrap();
-    let started = machine.now();
+    let _ = locker(&clock, &store).release(&lease_of(&guard)).await.unwrap();
+    let started = clock.now();
     assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), EndReason::Gone);
-    assert_eq!(machine.now().since(started), LONG / 3);
+    assert_eq!(clock.now().since(started), LONG / 3);
     tokio::time::sleep(LONG).await;
     assert!(store.renewals()[1..].iter().all(|(_, leases)| leases.iter().all(|lease| lease.name.as_str() == "gate")));
     assert_eq!(other.state(), State::Held);
@@ -65,11 +65,11 @@ async fn what_is_gone_is_lost_at_the_next_renewal() {
 
 #[tokio::test(start_paused = true)]
 async fn a_longest_hold_ends_it_however_well_renewals_go() {
-    let (machine, _store, locks) = world();
-    let started = machine.now();
+    let (clock, _store, locks) = world();
+    let started = clock.now();
     let guard = locks.mutex("door").ttl(secs(3)).max_hold(LONG).acquire().await.unwrap();
     assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), EndReason::MaxHold);
-    assert_eq!(machine.now().since(started), LONG);
+    assert_eq!(clock.now().since(started), LONG);
     let error = guard.verify().await.unwrap_err();
     assert!(error.to_string().contains("longest hold"), "{error}");
     assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
@@ -82,14 +82,14 @@ async fn a_longest_hold_ends_it_however_well_renewals_go() {
 /// One question, and what it says is believed at once.
 #[tokio::test(start_paused = true)]
 async fn verify_asks_the_store() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     guard.verify().await.unwrap();
     store.fated(Fate::Fails);
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Unreachable);
     assert_eq!(guard.state(), State::Held, "without an answer it is believed as before");
     store.fated(Fate::Works);
-    let theirs = locker(&machine, &store);
+    let theirs = locker(&clock, &store);
     let _ = theirs.release(&lease_of(&guard)).await.unwrap();
     let _next = theirs.mutex("door").ttl(LONG).acquire().await.unwrap();
     assert_eq!(guard.state(), State::Held, "nobody has told it yet");
@@ -101,27 +101,27 @@ async fn verify_asks_the_store() {
 
 #[tokio::test(start_paused = true)]
 async fn work_runs_while_the_tenure_lasts() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(30)).fixed_lease().acquire().await.unwrap();
     assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
-    let started = machine.now();
+    let started = clock.now();
     let error = timeout(LONG, guard.run(std::future::pending::<()>())).await.expect("the work runs on").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert!(error.to_string().contains("door") && error.to_string().contains("ran out"), "{error}");
-    assert!(machine.now().since(started) < secs(30));
+    assert!(clock.now().since(started) < secs(30));
     assert_eq!(guard.run(async { panic!("begun after the loss") }).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
 /// The process stood still, with it every timer: the work takes no step more, and what it finished meanwhile came too late.
 #[tokio::test(start_paused = true)]
 async fn work_does_not_go_on_after_a_pause() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     for finishes in [false, true] {
         let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
         let steps = AtomicUsize::new(0);
         let outcome = guard
             .run(async {
-                machine.pause(guard.remaining());
+                clock.pause(guard.remaining());
                 if finishes {
                     return;
                 }
@@ -139,11 +139,11 @@ async fn work_does_not_go_on_after_a_pause() {
 /// A clock that jumps, as one does that went on while the machine slept, and no timer of the runtime notices.
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_slept_finds_its_locks_lost() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
     let lost = guard.lost();
     assert_eq!(guard.state(), State::Held);
-    machine.sleep(secs(28));
+    clock.sleep(secs(28));
     assert_eq!((guard.state(), guard.remaining()), (State::Lost, Duration::ZERO), "the first look tells it");
     assert_eq!(timeout(SOON, lost).await.unwrap(), EndReason::Expired);
     assert_eq!(guard.run(async {}).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -152,13 +152,13 @@ async fn a_machine_that_slept_finds_its_locks_lost() {
 /// An answer that was under way when the deadline passed revives nothing.
 #[tokio::test(start_paused = true)]
 async fn an_answer_after_the_deadline_revives_nothing() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
     store.fated(Fate::Hangs);
     let extending = guard.extend(LONG);
     let mut extending = std::pin::pin!(extending);
     assert!(timeout(ms(10), extending.as_mut()).await.is_err());
-    machine.pause(secs(28));
+    clock.pause(secs(28));
     store.answer();
     assert_eq!(timeout(SOON, extending).await.unwrap().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.state(), State::Lost);
@@ -176,7 +176,7 @@ async fn the_reason_is_known_when_the_end_is_told() {
             self.heard.lock().unwrap().push(self.guard.end_reason());
         }
     }
-    let (_machine, _store, locks) = world();
+    let (_clock, _store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let asks = Arc::new(Asks { guard: guard.reenter(), heard: Mutex::default() });
     let (waker, token) = (Waker::from(Arc::clone(&asks)), guard.cancellation());

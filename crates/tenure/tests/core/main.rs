@@ -14,21 +14,21 @@ mod blocking;
 mod cancelling;
 mod cohort;
 mod extending;
-mod fickle;
-mod given;
 mod handover;
 mod late;
+mod local_queue;
 mod losing;
-mod machine;
 mod memory;
 mod multi;
 mod passing;
 mod reentering;
 mod releasing;
 mod renewing;
-mod rooms;
 mod runtimes;
+mod scripted_store;
 mod settings;
+mod supplied;
+mod test_clock;
 mod tries;
 mod waiting;
 
@@ -38,29 +38,29 @@ use tenure::{Acquire, Guard, Lease, Locker, ReleaseOutcome};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::fickle::Fickle;
-use crate::machine::Machine;
+use crate::scripted_store::ScriptedStore;
+use crate::test_clock::TestClock;
 
 const LONG: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(5);
-/// How long a call to a [`Fickle`] store may take.
+/// How long a call to a [`ScriptedStore`] store may take.
 const LIMIT: Duration = Duration::from_millis(200);
 
 /// A machine, a store on its clock, and a locker over it.
-fn world() -> (Machine, Fickle, Locker) {
+fn world() -> (TestClock, ScriptedStore, Locker) {
     world_with(|_| ())
 }
 
 /// The same, of a store with other features.
-fn world_with(change: impl FnOnce(&mut tenure::store::Features)) -> (Machine, Fickle, Locker) {
-    let machine = Machine::new();
-    let store = Fickle::with(machine.clone(), change);
-    let locks = locker(&machine, &store);
-    (machine, store, locks)
+fn world_with(change: impl FnOnce(&mut tenure::store::Features)) -> (TestClock, ScriptedStore, Locker) {
+    let clock = TestClock::new();
+    let store = ScriptedStore::with(clock.clone(), change);
+    let locks = locker(&clock, &store);
+    (clock, store, locks)
 }
 
-fn locker(machine: &Machine, store: &Fickle) -> Locker {
-    Locker::builder(store.clone()).clock(machine.clone()).label("test").build().unwrap()
+fn locker(clock: &TestClock, store: &ScriptedStore) -> Locker {
+    Locker::builder(store.clone()).clock(clock.clone()).label("test").build().unwrap()
 }
 
 fn lease_of(guard: &tenure::Guard) -> Lease {

@@ -7,7 +7,7 @@ use futures_util::{FutureExt, StreamExt};
 use tenure::store::{AcquireReply, Busy, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{ErrorKind, Lease, MemoryStore, Name, Owner, Share};
 
-use crate::machine::Machine;
+use crate::test_clock::TestClock;
 use crate::{LONG, ms, secs};
 
 fn request(name: &str) -> Request {
@@ -19,10 +19,10 @@ fn lease(request: &Request) -> Lease {
     request.lease()
 }
 
-fn new() -> (Machine, Arc<dyn Store>) {
-    let machine = Machine::new();
+fn new() -> (TestClock, Arc<dyn Store>) {
+    let clock = TestClock::new();
     // Behind a pointer, as a locker keeps it, and once more, as a user may.
-    (machine.clone(), Arc::new(Arc::new(MemoryStore::with_clock(machine))))
+    (clock.clone(), Arc::new(Arc::new(MemoryStore::with_clock(clock))))
 }
 
 async fn granted(store: &dyn Store, request: &Request) -> Grant {
@@ -49,16 +49,16 @@ async fn renewed(store: &dyn Store, lease: &Lease) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_name_has_one_holder_until_its_lease_ends() {
-    let (machine, store) = new();
+    let (clock, store) = new();
     let (first, second) = (request("door"), request("door"));
     let grant = granted(&*store, &first).await;
     assert_eq!((grant.fence.unwrap().counter(), grant.ttl), (1, LONG));
-    machine.sleep(LONG - ms(1));
+    clock.sleep(LONG - ms(1));
     let holder = busy(&*store, &second).await.holder.unwrap();
     assert_eq!((holder.owner, holder.ttl, holder.age), (first.owner.clone(), Some(ms(1)), Some(LONG - ms(1))));
     assert_eq!(holder.fence, grant.fence);
     assert_eq!(store.inspect(None).await.unwrap().len(), 1);
-    machine.sleep(ms(1));
+    clock.sleep(ms(1));
     assert_eq!(store.inspect(None).await.unwrap(), [], "what has ended is not listed");
     assert!(!renewed(&*store, &lease(&first)).await, "what has ended is not renewed");
     assert_eq!(store.release(&lease(&first), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
@@ -67,10 +67,10 @@ async fn a_name_has_one_holder_until_its_lease_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_counts_from_now_and_never_shortens() {
-    let (machine, store) = new();
+    let (clock, store) = new();
     let (held, other) = (request("door"), request("door"));
     granted(&*store, &held).await;
-    machine.sleep(secs(40));
+    clock.sleep(secs(40));
     assert!(renewed(&*store, &lease(&held)).await);
     assert!(renewed(&*store, &lease(&held).with_ttl(ms(10))).await);
     assert!(!renewed(&*store, &lease(&other)).await);
@@ -82,7 +82,7 @@ async fn a_renewal_counts_from_now_and_never_shortens() {
 /// What a name is found taken by makes the difference, and whether the asker's bits are its own.
 #[tokio::test(start_paused = true)]
 async fn an_owner_finds_itself_and_takes_over_whom_it_names() {
-    let (_machine, store) = new();
+    let (_clock, store) = new();
     let held = request("door");
     let first = granted(&*store, &held).await;
     assert!(granted(&*store, &held).await.fence > first.fence, "a repeated acquire is one tenure with a later number");
@@ -99,7 +99,7 @@ async fn an_owner_finds_itself_and_takes_over_whom_it_names() {
 
 #[tokio::test(start_paused = true)]
 async fn only_the_owner_frees() {
-    let (_machine, store) = new();
+    let (_clock, store) = new();
     let (held, other) = (request("door"), request("door"));
     granted(&*store, &held).await;
     assert_eq!(store.release(&lease(&other), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
@@ -113,7 +113,7 @@ async fn only_the_owner_frees() {
 /// While a name lingers it is nobody's, for exactly that long, however often its release is repeated; its value can be broken.
 #[tokio::test(start_paused = true)]
 async fn a_lingering_name_is_nobodys() {
-    let (machine, store) = new();
+    let (clock, store) = new();
     let (held, other) = (request("door"), request("door"));
     granted(&*store, &held).await;
     assert_eq!(store.release(&lease(&held), secs(5)).await.unwrap(), ReleaseReply::Released);
@@ -123,7 +123,7 @@ async fn a_lingering_name_is_nobodys() {
     let holder = busy(&*store, &held).await.holder.unwrap();
     assert_eq!((holder.owner.lingers_after(), holder.ttl), (Some(held.owner.clone()), Some(secs(5))));
     busy(&*store, &request("door").with_from(held.owner.clone())).await;
-    machine.sleep(secs(5));
+    clock.sleep(secs(5));
     granted(&*store, &held).await;
     assert_eq!(store.release(&lease(&held), LONG).await.unwrap(), ReleaseReply::Released);
     let broken = lease(&held).with_owner(held.owner.lingering());
@@ -136,7 +136,7 @@ async fn a_lingering_name_is_nobodys() {
 
 #[tokio::test(start_paused = true)]
 async fn names_are_kept_apart_and_listed() {
-    let (_machine, store) = new();
+    let (_clock, store) = new();
     let (door, gate) = (request("door"), request("gate"));
     granted(&*store, &door).await;
     granted(&*store, &gate).await;
@@ -148,7 +148,7 @@ async fn names_are_kept_apart_and_listed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_is_told_to_those_who_watch() {
-    let (_machine, store) = new();
+    let (_clock, store) = new();
     let held = request("door");
     granted(&*store, &held).await;
     let mut notices = store.watch(&request("door")).await.unwrap();
@@ -164,7 +164,7 @@ async fn a_release_is_told_to_those_who_watch() {
 /// Another kind at a name is an error of its own, and everything the trait has is kept.
 #[tokio::test(start_paused = true)]
 async fn it_keeps_every_kind_and_two_of_them_apart() {
-    let (_machine, store) = new();
+    let (_clock, store) = new();
     let reader = |name: &str| request(name).with_share(Share::READ);
     granted(&*store, &reader("door")).await;
     granted(&*store, &reader("door")).await;
@@ -184,7 +184,7 @@ fn join(name: &str) -> Request {
 /// The one that is served is told, with what it needs to know; those behind it are not disturbed.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_is_told_to_the_one_that_is_served() {
-    let (machine, store) = new();
+    let (clock, store) = new();
     let (held, first, second, other) = (request("door"), join("door"), join("door"), join("gate"));
     let before = granted(&*store, &held).await.fence.unwrap();
     granted(&*store, &request("gate")).await;
@@ -203,7 +203,7 @@ async fn a_hand_over_is_told_to_the_one_that_is_served() {
     for silent in &mut notices[1..] {
         assert!(silent.next().now_or_never().is_none(), "it was told as well");
     }
-    machine.sleep(secs(1));
+    clock.sleep(secs(1));
     let grant = granted(&*store, &second.clone().with_enqueue(Enqueue::Heartbeat)).await;
     assert_eq!(grant.ttl, LONG);
     assert!(grant.fence.unwrap() > fence, "the first one's claim has ended");
@@ -212,7 +212,7 @@ async fn a_hand_over_is_told_to_the_one_that_is_served() {
 /// Whoever watches without a place hears of a name that is free, and of none that was handed on.
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_free_is_told_to_those_without_a_place() {
-    let (_machine, store) = new();
+    let (_clock, store) = new();
     let (held, waiter) = (request("door"), join("door"));
     granted(&*store, &held).await;
     busy(&*store, &waiter).await;
@@ -233,8 +233,8 @@ async fn a_name_that_is_free_is_told_to_those_without_a_place() {
 #[tokio::test(start_paused = true)]
 async fn dead_names_are_forgotten() {
     for several in [false, true] {
-        let machine = Machine::new();
-        let store = MemoryStore::with_clock(machine.clone());
+        let clock = TestClock::new();
+        let store = MemoryStore::with_clock(clock.clone());
         for i in 0..10_000 {
             let request = request(&i.to_string());
             if several {
@@ -242,7 +242,7 @@ async fn dead_names_are_forgotten() {
             } else {
                 granted(&store, &request).await;
             }
-            machine.sleep(LONG / 100);
+            clock.sleep(LONG / 100);
         }
         let text = format!("{store:?}");
         let names: usize = text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::fickle::{Call, Fate, Fickle, SLOW};
+use crate::scripted_store::{Call, Fate, SLOW, ScriptedStore};
 use crate::{LONG, SOON, lease_of, locker, ms, secs, settle, world, world_with};
 
 fn three(locks: &Locker) -> AcquireAll {
@@ -43,7 +43,7 @@ fn expected(names: &[&str]) -> Vec<Name> {
 
 #[tokio::test(start_paused = true)]
 async fn free_names_are_taken_in_the_time_of_one() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     store.fated(Fate::Slow);
     let started = Instant::now();
     let guards = three(&locks).acquire().await.unwrap();
@@ -62,9 +62,9 @@ async fn free_names_are_taken_in_the_time_of_one() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_held_leaves_all_others_free() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     for name in ["a", "b", "c"] {
-        let guard = locker(&machine, &store).mutex(name).ttl(LONG).acquire().await.unwrap();
+        let guard = locker(&clock, &store).mutex(name).ttl(LONG).acquire().await.unwrap();
         assert!(three(&locks).try_acquire().await.unwrap().is_none());
         assert_eq!(held(&locks).await, [name], "with {name} held");
         let error = three_for(&locks, secs(3)).acquire().await.unwrap_err();
@@ -84,8 +84,8 @@ fn three_for(locks: &Locker, wait: Duration) -> AcquireAll {
 /// The wait is one for all: what the first name took of it the second does not have.
 #[tokio::test(start_paused = true)]
 async fn one_deadline_for_all() {
-    let (machine, store, locks) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, locks) = world();
+    let there = locker(&clock, &store);
     let first = there.mutex("a").ttl(LONG).acquire().await.unwrap();
     let _last = there.mutex("c").ttl(LONG).acquire().await.unwrap();
     let started = Instant::now();
@@ -99,8 +99,8 @@ async fn one_deadline_for_all() {
 
 #[tokio::test(start_paused = true)]
 async fn the_last_one_to_be_freed_completes_them() {
-    let (machine, store, locks) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, locks) = world();
+    let there = locker(&clock, &store);
     let (first, last) = (there.mutex("a").acquire().await.unwrap(), there.mutex("b").acquire().await.unwrap());
     let waiter = waiter(three(&locks)).await;
     assert_eq!(held(&locks).await, ["a", "b"], "c is kept from others though nobody works under it");
@@ -115,8 +115,8 @@ async fn the_last_one_to_be_freed_completes_them() {
 /// Those who say the names in another order, in this process and another.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_in_a_circle() {
-    let (machine, store, here) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, here) = world();
+    let there = locker(&clock, &store);
     let inside = Arc::new(Mutex::new(()));
     let orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"], ["c", "a", "b"]];
     let tasks = orders.into_iter().flat_map(|order| [(order, here.clone()), (order, there.clone())]);
@@ -143,15 +143,15 @@ async fn nobody_waits_in_a_circle() {
 /// For all in one step, and then for who it is that holds one.
 #[tokio::test(start_paused = true)]
 async fn who_has_no_time_asks_no_further_than_he_gets() {
-    let (machine, store, locks) = world();
-    let _held = locker(&machine, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let _held = locker(&clock, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
     store.forget_calls();
     assert!(three(&locks).try_acquire().await.unwrap().is_none());
     assert_eq!(asked(&store), expected(&["a", "b", "c", "a", "b"]));
 }
 
 /// The names that were asked for, in order.
-fn asked(store: &Fickle) -> Vec<Name> {
+fn asked(store: &ScriptedStore) -> Vec<Name> {
     let name = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.name) } else { None };
     store.calls().into_iter().filter_map(name).collect()
 }
@@ -159,8 +159,8 @@ fn asked(store: &Fickle) -> Vec<Name> {
 /// What is known to be busy is not tried, and the others are not taken in vain.
 #[tokio::test(start_paused = true)]
 async fn names_that_others_here_wait_for_are_waited_for_at_once() {
-    let (machine, store, locks) = world();
-    let _held = locker(&machine, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let _held = locker(&clock, &store).mutex("b").ttl(LONG).acquire().await.unwrap();
     let _first = waiter(locks.mutex("b").ttl(LONG).into()).await;
     store.forget_calls();
     let _second = waiter(three(&locks)).await;
@@ -171,8 +171,8 @@ async fn names_that_others_here_wait_for_are_waited_for_at_once() {
 #[tokio::test(start_paused = true)]
 async fn tries_do_not_cost_each_other_everything() {
     for lead in 0..40 {
-        let (machine, store, here) = world();
-        let there = locker(&machine, &store);
+        let (clock, store, here) = world();
+        let there = locker(&clock, &store);
         let second = async {
             for _ in 0..lead {
                 tokio::task::yield_now().await;
@@ -188,8 +188,8 @@ async fn tries_do_not_cost_each_other_everything() {
 /// A name that is lost while a later one is waited for is taken again, before anything is believed.
 #[tokio::test(start_paused = true)]
 async fn a_loss_on_the_way_begins_anew() {
-    let (machine, store, locks) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, locks) = world();
+    let there = locker(&clock, &store);
     let blocker = there.mutex("c").ttl(LONG).acquire().await.unwrap();
     let waiter = waiter(three(&locks)).await;
     let entry = locks.inspect("a").await.unwrap().unwrap();
@@ -213,10 +213,10 @@ async fn a_loss_on_the_way_begins_anew() {
 /// A process that stood still while it waited looks at the clock before it believes that it has all.
 #[tokio::test(start_paused = true)]
 async fn what_ended_unseen_is_taken_again() {
-    let (machine, store, locks) = world();
-    let blocker = locker(&machine, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let blocker = locker(&clock, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
     let waiter = waiter(three(&locks)).await;
-    machine.pause(LONG * 2);
+    clock.pause(LONG * 2);
     drop(blocker);
     let guards = taken(waiter).await;
     for guard in &guards {
@@ -227,8 +227,8 @@ async fn what_ended_unseen_is_taken_again() {
 /// A fixed lease begins when all are held, however long that took.
 #[tokio::test(start_paused = true)]
 async fn fixed_leases_are_kept_until_all_are_held() {
-    let (machine, store, locks) = world();
-    let last = locker(&machine, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let last = locker(&clock, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
     let waiter = waiter(locks.mutex("a").ttl(secs(10)).fixed_lease().and("b").and("c")).await;
     let owner = locks.inspect("a").await.unwrap().unwrap().holders[0].owner.clone();
     tokio::time::sleep(secs(101)).await;
@@ -242,8 +242,8 @@ async fn fixed_leases_are_kept_until_all_are_held() {
 /// So does a longest hold, and it is told without anybody's look.
 #[tokio::test(start_paused = true)]
 async fn a_longest_hold_begins_when_all_are_held() {
-    let (machine, store, locks) = world();
-    let last = locker(&machine, &store).mutex("c").ttl(LONG * 10).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let last = locker(&clock, &store).mutex("c").ttl(LONG * 10).acquire().await.unwrap();
     let waiter = waiter(locks.mutex("a").ttl(LONG).max_hold(secs(5)).and("b").and("c")).await;
     tokio::time::sleep(secs(101)).await;
     let _ = last.release().await.unwrap();
@@ -264,9 +264,9 @@ async fn a_longest_hold_begins_when_all_are_held() {
 /// A pause after the work is not due where no work has begun.
 #[tokio::test(start_paused = true)]
 async fn names_that_come_back_unused_do_not_linger() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let all = |locks: &Locker| locks.mutex("a").ttl(LONG).linger(LONG).min_hold(LONG).and("b").and("c");
-    let last = locker(&machine, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
+    let last = locker(&clock, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
     assert!(all(&locks).try_acquire().await.unwrap().is_none());
     assert_eq!(held(&locks).await, ["c"]);
     let waiter = waiter(all(&locks)).await;
@@ -285,8 +285,8 @@ async fn names_that_come_back_unused_do_not_linger() {
 async fn a_future_dropped_anywhere_leaves_nothing() {
     for busy in [false, true] {
         for steps in 0..40 {
-            let (machine, store, locks) = world();
-            let there = locker(&machine, &store);
+            let (clock, store, locks) = world();
+            let there = locker(&clock, &store);
             let mut last = if busy { Some(there.mutex("b").ttl(LONG).acquire().await.unwrap()) } else { None };
             store.fated(if steps % 2 == 0 { Fate::Slow } else { Fate::Works });
             let mut acquiring = Box::pin(three(&locks).acquire());
@@ -312,11 +312,11 @@ async fn a_future_dropped_anywhere_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn work_ends_with_the_first_that_is_lost() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guards = three(&locks).acquire().await.unwrap();
     assert_eq!(guards.run(async { 7 }).await.unwrap(), 7);
     let broken = lease_of(guards.iter().nth(1).unwrap());
-    let _ = locker(&machine, &store).release(&broken).await.unwrap();
+    let _ = locker(&clock, &store).release(&broken).await.unwrap();
     let (name, loss) = {
         let lost = guards.lost();
         let error = timeout(LONG, guards.run(std::future::pending::<()>())).await.expect("it goes on").unwrap_err();
@@ -333,7 +333,7 @@ async fn work_ends_with_the_first_that_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_guards_free_all() {
-    let (_machine, _store, locks) = world();
+    let (_clock, _store, locks) = world();
     drop(three(&locks).acquire().await.unwrap());
     locks.flush_releases().await;
     assert!(held(&locks).await.is_empty());
@@ -345,7 +345,7 @@ async fn dropped_guards_free_all() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_is_waited_for() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     drop(locks.mutex("z").acquire().await.unwrap());
     locks.flush_releases().await;
     for fate in [Fate::Fails, Fate::Unheard] {
@@ -362,15 +362,15 @@ async fn a_store_that_fails_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_one_is_the_answer_for_all() {
-    let (machine, store, locks) = world();
-    let _other_kind = locker(&machine, &store).read("b").ttl(LONG).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let _other_kind = locker(&clock, &store).read("b").ttl(LONG).acquire().await.unwrap();
     let started = Instant::now();
     for acquire in [three(&locks), three_for(&locks, LONG), three_for(&locks, Duration::ZERO)] {
         assert_eq!(acquire.acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
         assert_eq!((held(&locks).await, started.elapsed()), (vec!["b".to_owned()], Duration::ZERO));
     }
     // Also where another name would be waited for.
-    let _busy = locker(&machine, &store).mutex("a").ttl(LONG).acquire().await.unwrap();
+    let _busy = locker(&clock, &store).mutex("a").ttl(LONG).acquire().await.unwrap();
     let error = three_for(&locks, LONG).acquire().await.unwrap_err();
     assert_eq!((error.kind(), started.elapsed()), (ErrorKind::Mismatch, Duration::ZERO));
     assert!(error.to_string().contains("\"b\""), "{error}");
@@ -379,14 +379,14 @@ async fn a_refusal_of_one_is_the_answer_for_all() {
 
 #[tokio::test(start_paused = true)]
 async fn settings_that_cannot_work_are_told_before_anything_is_sent() {
-    let (_machine, store, locks) = world_with(|features| features.max_name = 8);
+    let (_clock, store, locks) = world_with(|features| features.max_name = 8);
     let given = || "job-7".parse().unwrap();
     for (bad, why) in [
         (locks.mutex("a").and(""), "empty"),
         (locks.mutex("").and("a"), "empty"),
         (locks.mutex("a").and("b".repeat(9)), "bytes"),
         (locks.mutex("a").ttl(Duration::ZERO).and("b"), "ttl"),
-        (locks.mutex("a").token(given()).and("b"), "given"),
+        (locks.mutex("a").token(given()).and("b"), "supplied"),
         (locks.semaphore("a", 2).permits(3).and("b"), "permits"),
     ] {
         let error = bad.acquire().await.unwrap_err();
@@ -400,8 +400,8 @@ async fn settings_that_cannot_work_are_told_before_anything_is_sent() {
 /// The template may be any kind of share.
 #[tokio::test(start_paused = true)]
 async fn several_shares_at_once() {
-    let (machine, store, here) = world();
-    let there = locker(&machine, &store);
+    let (clock, store, here) = world();
+    let there = locker(&clock, &store);
     let (one, other) = (here.read("a").and("b").acquire().await.unwrap(), there.read("b").and("a").acquire().await.unwrap());
     assert!(here.write("a").and("z").try_acquire().await.unwrap().is_none());
     let writer = waiter(here.write("a").ttl(LONG).and("b")).await;
@@ -416,7 +416,7 @@ async fn several_shares_at_once() {
 
 #[test]
 fn several_names_without_a_runtime() {
-    let store = Fickle::with(tenure::BootClock, |_| ());
+    let store = ScriptedStore::with(tenure::BootClock, |_| ());
     let locks = tenure::blocking::Locker::connect(async { Ok(Locker::new(store.clone())) }).unwrap();
     let guards = locks.mutex("b").ttl(LONG).and("a").acquire().unwrap();
     assert!(locks.mutex("c").ttl(LONG).and("a").try_acquire().unwrap().is_none());
@@ -436,7 +436,7 @@ fn several_names_without_a_runtime() {
 /// What a try took without hearing of it is nobody else's.
 #[tokio::test(start_paused = true)]
 async fn a_try_that_was_not_heard_does_not_say_that_another_holds() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     store.fated(Fate::Hangs);
     let trying = tokio::spawn(three(&locks).try_acquire());
     store.called().await;

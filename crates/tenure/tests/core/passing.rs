@@ -6,13 +6,13 @@ use tenure::store::Notice;
 use tenure::{Fence, State};
 use tokio::time::timeout;
 
-use crate::fickle::{Fate, Hints, SLOW};
+use crate::scripted_store::{Fate, Hints, SLOW};
 use crate::{LONG, door, locker, ms, served, waiter, world};
 
 /// A doubt about the lease is one for whoever has it.
 #[tokio::test(start_paused = true)]
 async fn a_doubt_passes_on() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = door(&locks).acquire().await.unwrap();
     let next = waiter(door(&locks)).await;
     store.fated(Fate::Fails);
@@ -27,8 +27,8 @@ async fn a_doubt_passes_on() {
 /// A turn begins with the hand-over, however long ago the place was looked after.
 #[tokio::test(start_paused = true)]
 async fn what_was_handed_over_passes_on() {
-    let (machine, store, locks) = world();
-    let held = door(&locker(&machine, &store)).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let held = door(&locker(&clock, &store)).acquire().await.unwrap();
     store.hints(Hints::Pushed);
     let (first, second) = (waiter(door(&locks)).await, waiter(door(&locks)).await);
     let owner = store.acquires().pop().unwrap().1;
@@ -45,7 +45,7 @@ async fn what_was_handed_over_passes_on() {
 /// An extension that is under way is the ttl of the one that asked for it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_with_an_extension_under_way_goes_through_the_store() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = door(&locks).acquire().await.unwrap();
     let next = waiter(door(&locks)).await;
     store.fated(Fate::Slow);

@@ -2,12 +2,12 @@
 
 use tenure::{EndReason, ErrorKind, ReleaseOutcome, Share, State};
 
-use crate::fickle::{Call, Fate};
+use crate::scripted_store::{Call, Fate};
 use crate::{LONG, ms, world};
 
 #[tokio::test(start_paused = true)]
 async fn a_name_is_given_up_as_often_as_it_was_taken() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let outer = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let (middle, inner) = (outer.reenter(), outer.reenter());
     assert_eq!((inner.token(), inner.fence()), (outer.token(), outer.fence()));
@@ -25,7 +25,7 @@ async fn a_name_is_given_up_as_often_as_it_was_taken() {
 /// A lease that passes elsewhere is nobody's here any more.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_taken_out_ends_every_guard() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let other = guard.reenter();
     let lease = guard.into_lease();
@@ -37,7 +37,7 @@ async fn a_lease_that_is_taken_out_ends_every_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn a_writer_becomes_a_reader() {
-    let (_machine, _store, locks) = world();
+    let (_clock, _store, locks) = world();
     let guard = locks.write("page").ttl(LONG).acquire().await.unwrap();
     assert!(locks.read("page").ttl(LONG).try_acquire().await.unwrap().is_none());
     guard.downgrade(Share::READ).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_writer_becomes_a_reader() {
 
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_that_had_no_answer_may_be_called_again() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.write("page").ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Unheard);
     assert!(guard.downgrade(Share::READ).await.unwrap_err().may_have_been_applied());
@@ -68,7 +68,7 @@ async fn a_downgrade_that_had_no_answer_may_be_called_again() {
 /// The name is nobody's for a while after its release.
 #[tokio::test(start_paused = true)]
 async fn a_name_lingers_after_its_release() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).linger(ms(700)).acquire().await.unwrap();
     tokio::time::sleep(ms(900)).await;
     let _ = guard.release().await.unwrap();

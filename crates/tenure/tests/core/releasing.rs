@@ -6,12 +6,12 @@ use tenure::Clock;
 use tenure::{EndReason, ErrorKind, ReleaseOutcome, State};
 use tokio::time::timeout;
 
-use crate::fickle::{Fate, Fickle};
+use crate::scripted_store::{Fate, ScriptedStore};
 use crate::{LONG, SOON, lease_of, locker, ms, secs, world};
 
 #[tokio::test(start_paused = true)]
 async fn a_release_that_was_answered_is_sent_once_and_ends_the_renewals() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
     tokio::time::sleep(LONG).await;
@@ -21,7 +21,7 @@ async fn a_release_that_was_answered_is_sent_once_and_ends_the_renewals() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_without_an_answer_is_unknown_and_goes_on() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     tokio::time::sleep(secs(10)).await;
     store.fated(Fate::Fails);
@@ -38,7 +38,7 @@ async fn a_release_without_an_answer_is_unknown_and_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_dropped_half_way_goes_on() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Hangs);
     assert!(timeout(ms(50), guard.release()).await.is_err());
@@ -50,7 +50,7 @@ async fn a_release_that_is_dropped_half_way_goes_on() {
 /// A permission that was withdrawn does not come back by asking: it is told, and asked once.
 #[tokio::test(start_paused = true)]
 async fn a_refused_release_is_told_and_not_repeated() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     for dropped in [false, true] {
         let guard = locks.mutex(format!("door {dropped}")).ttl(LONG).fixed_lease().acquire().await.unwrap();
         store.fated(Fate::Says(ErrorKind::Refused));
@@ -70,7 +70,7 @@ async fn a_refused_release_is_told_and_not_repeated() {
 #[tokio::test(start_paused = true)]
 async fn a_clean_up_that_may_go_through_later_is_repeated() {
     for fate in [Fate::Says(ErrorKind::Damaged), Fate::Says(ErrorKind::Unavailable), Fate::Fails, Fate::Hangs] {
-        let (_machine, store, locks) = world();
+        let (_clock, store, locks) = world();
         let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
         store.fated(fate);
         drop(guard);
@@ -85,20 +85,20 @@ async fn a_clean_up_that_may_go_through_later_is_repeated() {
 /// When the store has forgotten the lease by itself, nothing is left to clear up.
 #[tokio::test(start_paused = true)]
 async fn a_clean_up_ends_with_the_lease() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     store.fated(Fate::Fails);
-    let dropped_at = machine.now();
+    let dropped_at = clock.now();
     drop(guard);
     timeout(secs(4), locks.flush_releases()).await.expect("it is cleared up for ever");
-    let took = machine.now().since(dropped_at);
+    let took = clock.now().since(dropped_at);
     assert!(took >= secs(3), "given up after {took:?}, when the lease still stood");
 }
 
 /// What the holder no longer believed may have been another's meanwhile, whatever the store says now.
 #[tokio::test(start_paused = true)]
 async fn a_release_after_the_loss_says_so_and_frees_what_is_left() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).fixed_lease().acquire().await.unwrap();
     assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), EndReason::Expired);
     assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
@@ -108,15 +108,15 @@ async fn a_release_after_the_loss_says_so_and_frees_what_is_left() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_that_finds_another_says_so() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
-    let _ = locker(&machine, &store).release(&lease_of(&guard)).await.unwrap();
+    let _ = locker(&clock, &store).release(&lease_of(&guard)).await.unwrap();
     assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
 }
 
 #[tokio::test(start_paused = true)]
 async fn everything_is_given_up_at_once_and_each_once() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guards = [locks.mutex("door").ttl(LONG).acquire().await.unwrap(), locks.mutex("gate").ttl(LONG).acquire().await.unwrap()];
     let mut outcomes = locks.release_all().await;
     outcomes.sort_by(|a, b| a.0.cmp(&b.0));
@@ -136,8 +136,8 @@ async fn everything_is_given_up_at_once_and_each_once() {
 #[tokio::test(start_paused = true)]
 async fn a_shortest_hold_outlasts_the_guard() {
     for dropped in [false, true] {
-        let (machine, store, locks) = world();
-        let started = machine.now();
+        let (clock, store, locks) = world();
+        let started = clock.now();
         let min = secs(20);
         let guard = locks.mutex("door").ttl(secs(3)).min_hold(min).acquire().await.unwrap();
         assert_eq!(guard.lease_remaining(), min, "a crash would free it early");
@@ -151,25 +151,25 @@ async fn a_shortest_hold_outlasts_the_guard() {
         assert_eq!(linger(&store), secs(15), "dropped {dropped}");
         assert!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none());
         let _next = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
-        let freed = machine.now().since(started);
+        let freed = clock.now().since(started);
         assert!(freed >= min && freed < min + secs(2), "free after {freed:?}");
     }
     // One that is over leaves nothing behind.
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).min_hold(secs(1)).acquire().await.unwrap();
     tokio::time::sleep(secs(2)).await;
     let _ = guard.release().await.unwrap();
     assert_eq!(linger(&store), Duration::ZERO);
 }
 
-fn linger(store: &Fickle) -> Duration {
+fn linger(store: &ScriptedStore) -> Duration {
     store.releases().last().unwrap().2
 }
 
 /// A lease that leaves its guard is not renewed, not released, and not believed.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_passed_on_is_left_alone() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     let (token, fence, lost) = (guard.token().clone(), guard.fence(), guard.lost());
     let lease = guard.into_lease();
@@ -177,16 +177,16 @@ async fn a_lease_that_was_passed_on_is_left_alone() {
     assert_eq!(timeout(SOON, lost).await.unwrap(), EndReason::Released);
     tokio::time::sleep(secs(2)).await;
     assert_eq!((store.renewals().len(), store.released().len()), (0, 0));
-    assert!(locker(&machine, &store).inspect("door").await.unwrap().is_some());
+    assert!(locker(&clock, &store).inspect("door").await.unwrap().is_some());
 }
 
 /// However often its release has to be sent, a name lingers from when it was given up.
 #[tokio::test(start_paused = true)]
 async fn a_linger_counts_from_the_first_try() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).linger(secs(20)).acquire().await.unwrap();
     store.fated(Fate::Fails);
-    let free_at = machine.now() + secs(20);
+    let free_at = clock.now() + secs(20);
     drop(guard);
     tokio::time::sleep(secs(2)).await;
     store.fated(Fate::Works);
@@ -198,7 +198,7 @@ async fn a_linger_counts_from_the_first_try() {
 /// A release that takes its time is not overtaken by a renewal.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_renewed_once_its_release_was_sent() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     tokio::time::sleep(ms(950)).await;
     store.fated(Fate::Slow);
@@ -209,7 +209,7 @@ async fn nothing_is_renewed_once_its_release_was_sent() {
 /// The store's code fails in the middle of a release: that is sent again.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_panics_is_repeated() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Panics);
     drop(guard);

@@ -9,13 +9,13 @@ use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewRe
 use tenure::{Clock, Entry, Error, Lease, Locker, MemoryStore, Name, State};
 use tokio::time::timeout;
 
-use crate::fickle::{Fate, SLOW};
-use crate::machine::Machine;
+use crate::scripted_store::{Fate, SLOW};
+use crate::test_clock::TestClock;
 use crate::{LIMIT, LONG, ms, secs, settle, until, world};
 
 #[tokio::test(start_paused = true)]
 async fn renewals_share_batches_and_fixed_leases_stay_out() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let mut guards = Vec::new();
     for i in 0..500 {
         let acquire = locks.mutex(format!("door {i}")).ttl(secs(30));
@@ -33,8 +33,8 @@ async fn renewals_share_batches_and_fixed_leases_stay_out() {
 /// A third of the ttl after the last one was sent, however long its answer took.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_every_third_of_its_ttl() {
-    let (machine, store, locks) = world();
-    let started = machine.now();
+    let (clock, store, locks) = world();
+    let started = clock.now();
     let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
     store.fated(Fate::Slow);
     tokio::time::sleep(secs(35)).await;
@@ -47,7 +47,7 @@ async fn a_lease_is_renewed_every_third_of_its_ttl() {
 /// A renewal that failed is tried again soon, in measured steps.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_failed_is_tried_again_soon() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
     store.fated(Fate::Fails);
     tokio::time::sleep(secs(20)).await;
@@ -61,7 +61,7 @@ async fn a_renewal_that_failed_is_tried_again_soon() {
 /// The task that renews sleeps until the first appointment, whose ever it is.
 #[tokio::test(start_paused = true)]
 async fn a_short_lease_after_a_long_one_is_renewed_in_its_time() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let long = locks.mutex("long").ttl(LONG * 60).acquire().await.unwrap();
     tokio::time::sleep(ms(10)).await;
     let short = locks.mutex("short").ttl(secs(3)).acquire().await.unwrap();
@@ -76,7 +76,7 @@ async fn a_short_lease_after_a_long_one_is_renewed_in_its_time() {
 /// What is under way stays under way when somebody else comes by: it is not sent a second time.
 #[tokio::test(start_paused = true)]
 async fn what_is_under_way_is_not_sent_again() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let held = locks.mutex("held").ttl(secs(3)).acquire().await.unwrap();
     let dropped = locks.mutex("dropped").ttl(LONG).acquire().await.unwrap();
     tokio::time::sleep(ms(500)).await;
@@ -98,7 +98,7 @@ async fn what_is_under_way_is_not_sent_again() {
 /// However many come and go, one task looks after them, and it ends with the locker.
 #[tokio::test(start_paused = true)]
 async fn one_task_looks_after_all_and_ends_with_the_locker() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let handles = store.handles();
@@ -119,13 +119,13 @@ async fn one_task_looks_after_all_and_ends_with_the_locker() {
     until(|| tasks() == before).await;
     assert_eq!(store.handles(), handles - 1, "something still holds the connection");
     assert_eq!(store.inspect(None).await.unwrap(), []);
-    drop(machine);
+    drop(clock);
 }
 
 /// A store that panics once costs a task, and no lock; the next task waits a moment before it tries again.
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_a_store_costs_no_lock() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(2)).acquire().await.unwrap();
     let dropped = locks.mutex("dropped").ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Panics);
@@ -141,14 +141,14 @@ async fn a_panic_in_a_store_costs_no_lock() {
 /// One short lock among long ones renews on its own terms.
 #[tokio::test(start_paused = true)]
 async fn a_short_lease_does_not_hurry_the_long_ones() {
-    let machine = Machine::new();
-    let locks = Locker::builder(SlowByLease(MemoryStore::with_clock(machine.clone()))).clock(machine.clone()).build().unwrap();
+    let clock = TestClock::new();
+    let locks = Locker::builder(SlowByLease(MemoryStore::with_clock(clock.clone()))).clock(clock.clone()).build().unwrap();
     let mut guards = Vec::new();
     for i in 0..200 {
         guards.push(locks.mutex(format!("door {i}")).ttl(secs(4)).acquire().await.unwrap());
     }
-    let started = machine.now();
-    while machine.now().since(started) < secs(60) {
+    let started = clock.now();
+    while clock.now().since(started) < secs(60) {
         if let Ok(short) = locks.mutex("short").ttl(ms(300)).acquire().await {
             tokio::time::sleep(ms(150)).await;
             drop(short);
@@ -203,7 +203,7 @@ impl fmt::Display for SlowByLease {
 /// Nobody comes by: the task that failed sees to the next one itself.
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_followed_by_a_task_that_renews() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).acquire().await.unwrap();
     store.fated(Fate::Panics);
     tokio::time::sleep(LONG).await;
@@ -213,7 +213,7 @@ async fn a_panic_is_followed_by_a_task_that_renews() {
 /// Nothing is due for a long time: the task ends all the same, and lets go of the store.
 #[tokio::test(start_paused = true)]
 async fn a_task_that_sleeps_ends_with_its_locker() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let _lease = locks.mutex("door").ttl(LONG * 60).acquire().await.unwrap().into_lease();
     settle().await;
     drop(locks);

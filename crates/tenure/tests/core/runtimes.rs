@@ -8,15 +8,15 @@ use tenure::{BootClock, BootTime, Clock, EndReason, ErrorKind, Locker, ReleaseOu
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::fickle::{Fate, Fickle};
+use crate::scripted_store::{Fate, ScriptedStore};
 use crate::{LONG, SOON, lease_of, ms};
 
 const BRIEF: Duration = ms(1_000);
 /// Longer than a brief lease that nobody renews.
 const AFTER: Duration = ms(1_300);
 
-fn over_a_store() -> (Fickle, Locker) {
-    let store = Fickle::with(BootClock, |features| features.operation_timeout = Some(ms(50)));
+fn over_a_store() -> (ScriptedStore, Locker) {
+    let store = ScriptedStore::with(BootClock, |features| features.operation_timeout = Some(ms(50)));
     (store.clone(), Locker::new(store))
 }
 
@@ -153,7 +153,7 @@ fn a_runtime_without_timers_is_told_to_the_caller() {
     let bare = Builder::new_current_thread().enable_time().build().unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| bare.block_on(locks.mutex("door").acquire()))).is_err());
     // Nor are timers promised for a time that has passed.
-    let store = Fickle::with(BootClock, |_| ());
+    let store = ScriptedStore::with(BootClock, |_| ());
     let locks = Locker::builder(store).clock(NoTimers).build().unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| runtime().block_on(locks.mutex("door").acquire()))).is_err());
 }

@@ -14,7 +14,7 @@ fn refused(bad: &Acquire, why: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_work_is_refused_before_anything_is_sent() {
-    let (_machine, store, locks) = world_with(|features| features.max_name = 20);
+    let (_clock, store, locks) = world_with(|features| features.max_name = 20);
     let century = secs(100 * 365 * 86_400);
     let door = || locks.mutex("door").ttl(LONG);
     for (bad, why) in [
@@ -47,15 +47,15 @@ async fn what_cannot_work_is_refused_before_anything_is_sent() {
 /// A renewal must have had time to fail once before work has to stop: a third of the ttl and one timeout.
 #[tokio::test(start_paused = true)]
 async fn the_shortest_ttl_leaves_time_for_a_renewal() {
-    let (machine, store, _) = world();
-    let locks = Locker::builder(store).clock(machine).drift(0.0).safety_margin(Duration::ZERO).build().unwrap();
+    let (clock, store, _) = world();
+    let locks = Locker::builder(store).clock(clock).drift(0.0).safety_margin(Duration::ZERO).build().unwrap();
     let door = |millis| locks.mutex("door").ttl(ms(millis));
     // Less 2 ms, of which clocks know nothing.
     refused(&door(303), "a renewal with its timeout of 200ms needs 301ms");
     door(304).check().unwrap();
     refused(&door(202).fixed_lease(), "too short");
     door(203).fixed_lease().check().unwrap();
-    refused(&door(304).safety_margin(ms(1)), "1ms to stop work");
+    refused(&door(304).safety_margin(ms(1)), "safety margin of 1ms");
     assert_eq!(LIMIT, ms(200));
 }
 
@@ -81,9 +81,9 @@ async fn a_locker_is_checked_when_it_is_built() {
 /// Each setting is the locker's unless the lock has its own.
 #[tokio::test(start_paused = true)]
 async fn a_lock_has_the_lockers_settings_or_its_own() {
-    let (machine, store, _) = world();
+    let (clock, store, _) = world();
     let locks =
-        Locker::builder(store).clock(machine).ttl(secs(20)).safety_margin(secs(1)).drift(0.1).label("ours").build().unwrap();
+        Locker::builder(store).clock(clock).ttl(secs(20)).safety_margin(secs(1)).drift(0.1).label("ours").build().unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     assert_eq!((guard.lease_remaining(), guard.remaining()), (secs(20), secs(20 - 2 - 1) - ms(2)));
     assert_eq!(guard.token().label(), Some("ours"));

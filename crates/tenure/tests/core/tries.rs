@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use tenure::{Clock, ErrorKind, Owner, State};
 use tokio::time::timeout;
 
-use crate::fickle::{Fate, SLOW};
+use crate::scripted_store::{Fate, SLOW};
 use crate::{LIMIT, LONG, SOON, lease_of, locker, ms, secs, world, world_with};
 
 #[tokio::test(start_paused = true)]
 async fn an_unheard_grant_is_found_again_under_the_same_token() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     store.forget_calls();
     store.fated(Fate::Unheard);
@@ -24,7 +24,7 @@ async fn an_unheard_grant_is_found_again_under_the_same_token() {
 
 #[tokio::test(start_paused = true)]
 async fn belief_counts_from_the_send_and_not_from_the_answer() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     store.fated(Fate::Slow);
     let ttl = secs(3);
     let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
@@ -40,7 +40,7 @@ async fn belief_counts_from_the_send_and_not_from_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_try_that_is_unheard_says_so_and_is_cleared_up() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     for fate in [Fate::Unheard, Fate::Hangs] {
         store.fated(fate);
         let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
@@ -56,23 +56,23 @@ async fn a_try_that_is_unheard_says_so_and_is_cleared_up() {
 /// A call may take its time, and no longer.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_hangs_is_given_up_after_its_limit() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     store.fated(Fate::Hangs);
-    let started = machine.now();
+    let started = clock.now();
     locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
-    assert_eq!(machine.now().since(started), LIMIT);
-    let (machine, store, locks) = world_with(|features| features.operation_timeout = None);
+    assert_eq!(clock.now().since(started), LIMIT);
+    let (clock, store, locks) = world_with(|features| features.operation_timeout = None);
     store.fated(Fate::Hangs);
     for (ttl, limit) in [(LONG, secs(1)), (secs(3), ms(500))] {
-        let started = machine.now();
+        let started = clock.now();
         locks.mutex("door").ttl(ttl).try_acquire().await.unwrap_err();
-        assert_eq!(machine.now().since(started), limit, "of a ttl of {ttl:?}");
+        assert_eq!(clock.now().since(started), limit, "of a ttl of {ttl:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_dropped_half_way_is_cleared_up() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     store.fated(Fate::Hangs);
     assert!(timeout(ms(50), locks.mutex("door").ttl(LONG).acquire()).await.is_err());
     store.fated(Fate::Works);
@@ -82,7 +82,7 @@ async fn a_call_dropped_half_way_is_cleared_up() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_cleared_up_where_nothing_can_be() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     assert!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none());
     store.fated(Fate::Fails);
@@ -96,7 +96,7 @@ async fn nothing_is_cleared_up_where_nothing_can_be() {
 /// That later tries certainly failed says nothing of the first.
 #[tokio::test(start_paused = true)]
 async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     store.forget_calls();
     store.fated(Fate::Unheard);
@@ -115,15 +115,15 @@ async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
 
 #[tokio::test(start_paused = true)]
 async fn late_commands_are_cleared_up_after_until_they_cannot_come() {
-    let (machine, store, locks) = world_with(|features| features.late_commands = true);
+    let (clock, store, locks) = world_with(|features| features.late_commands = true);
     let ttl = secs(2);
     store.fated(Fate::Unheard);
-    let started = machine.now();
+    let started = clock.now();
     let error = locks.mutex("door").ttl(ttl).try_acquire().await.unwrap_err();
     assert!(error.may_have_been_applied());
     store.fated(Fate::Works);
     timeout(SOON, locks.flush_releases()).await.unwrap();
-    let took = machine.now().since(started);
+    let took = clock.now().since(started);
     assert!(took >= ttl, "settled after {took:?}, when the acquire may still run");
     assert!(store.released().len() > 1);
 }
@@ -131,7 +131,7 @@ async fn late_commands_are_cleared_up_after_until_they_cannot_come() {
 /// A guard whose first try was unheard is cleared up after like that try, though a later one was answered.
 #[tokio::test(start_paused = true)]
 async fn a_guard_does_not_forget_the_try_that_was_unheard() {
-    let (machine, store, locks) = world_with(|features| features.late_commands = true);
+    let (clock, store, locks) = world_with(|features| features.late_commands = true);
     let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     let ttl = secs(2);
     store.fated(Fate::Unheard);
@@ -142,15 +142,15 @@ async fn a_guard_does_not_forget_the_try_that_was_unheard() {
     store.called().await;
     store.fated(Fate::Works);
     let guard = waiting.await.unwrap().unwrap();
-    let started = machine.now();
+    let started = clock.now();
     drop(guard);
     timeout(SOON, locks.flush_releases()).await.unwrap();
-    assert!(machine.now().since(started) >= ttl, "the unheard acquire may still run");
+    assert!(clock.now().since(started) >= ttl, "the unheard acquire may still run");
 }
 
 #[tokio::test(start_paused = true)]
 async fn answered_tries_are_not_cleared_up_after_for_ever() {
-    let (_machine, store, locks) = world_with(|features| features.late_commands = true);
+    let (_clock, store, locks) = world_with(|features| features.late_commands = true);
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     for _ in 0..20 {
         assert!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap().is_none());
@@ -162,7 +162,7 @@ async fn answered_tries_are_not_cleared_up_after_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_came_too_late_is_not_believed() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     store.fated(Fate::Hangs);
     let waiting = {
         let locks = locks.clone();
@@ -170,7 +170,7 @@ async fn a_grant_that_came_too_late_is_not_believed() {
     };
     store.called().await;
     // The machine sleeps longer than the lease between the grant and its answer.
-    machine.sleep(secs(70));
+    clock.sleep(secs(70));
     store.answer();
     let guard = timeout(SOON, waiting).await.unwrap().unwrap();
     assert_eq!(guard.state(), State::Held);
@@ -182,8 +182,8 @@ async fn a_grant_that_came_too_late_is_not_believed() {
 
 /// With a given value there is no other token to go on with.
 #[tokio::test(start_paused = true)]
-async fn a_given_token_whose_grant_came_too_late_is_told_as_unknown() {
-    let (machine, store, locks) = world();
+async fn a_supplied_token_whose_grant_came_too_late_is_told_as_unknown() {
+    let (clock, store, locks) = world();
     store.fated(Fate::Hangs);
     let token = Owner::from_bytes(&b"fixed"[..]);
     let waiting = {
@@ -191,7 +191,7 @@ async fn a_given_token_whose_grant_came_too_late_is_told_as_unknown() {
         tokio::spawn(async move { locks.mutex("door").ttl(LONG).token(token).acquire().await })
     };
     store.called().await;
-    machine.sleep(secs(70));
+    clock.sleep(secs(70));
     store.answer();
     let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
@@ -202,21 +202,21 @@ async fn a_given_token_whose_grant_came_too_late_is_told_as_unknown() {
 /// Waiting does not help against a store that refuses.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_told_at_once() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let guard = locks.mutex("gate").ttl(LONG).acquire().await.unwrap();
     store.fated(Fate::Says(ErrorKind::Refused));
-    let started = machine.now();
+    let started = clock.now();
     assert_eq!(locks.mutex("door").ttl(LONG).acquire().await.unwrap_err().kind(), ErrorKind::Refused);
     assert_eq!(locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err().kind(), ErrorKind::Refused);
-    assert_eq!(machine.now(), started);
-    let other = locker(&machine, &store);
+    assert_eq!(clock.now(), started);
+    let other = locker(&clock, &store);
     assert_eq!(other.renew(&lease_of(&guard)).await.unwrap_err().kind(), ErrorKind::Refused);
 }
 
 /// Several names are believed from when they were asked for, as one is.
 #[tokio::test(start_paused = true)]
 async fn belief_in_several_counts_from_the_send() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     store.fated(Fate::Slow);
     let guards = locks.mutex("a").ttl(LONG).and("b").acquire().await.unwrap();
     assert_eq!(guards.lease_remaining(), LONG.saturating_sub(SLOW));
@@ -226,8 +226,8 @@ async fn belief_in_several_counts_from_the_send() {
 /// That the name is another's now does not say that an unheard try will not come.
 #[tokio::test(start_paused = true)]
 async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
-    let (machine, store, locks) = world_with(|features| features.late_commands = true);
-    let _held = locker(&machine, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
+    let (clock, store, locks) = world_with(|features| features.late_commands = true);
+    let _held = locker(&clock, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
     let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     store.forget_calls();
     store.fated(Fate::Unheard);
@@ -243,8 +243,8 @@ async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
 /// A place outlasts the ttl that was asked for, and so does its clean-up.
 #[tokio::test(start_paused = true)]
 async fn a_place_is_cleared_up_for_as_long_as_it_may_stand() {
-    let (machine, store, locks) = world();
-    let _held = locker(&machine, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let _held = locker(&clock, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(locks.mutex("door").ttl(secs(1)).acquire());
     tokio::time::sleep(ms(100)).await;
     store.fated(Fate::Fails);

@@ -7,7 +7,7 @@ use tenure::store::{AcquireReply, Busy};
 use tenure::{BootTime, Clock, ErrorKind, Holder, Owner, Share, Waiting};
 use tokio::time::timeout;
 
-use crate::fickle::{Call, Fate, Fickle, Hints};
+use crate::scripted_store::{Call, Fate, Hints, ScriptedStore};
 use crate::{LIMIT, LONG, SOON, locker, ms, secs, waiter, world};
 
 /// What an observer was told, in words.
@@ -33,7 +33,7 @@ impl Told {
     }
 }
 
-fn pauses(store: &Fickle) -> Vec<Duration> {
+fn pauses(store: &ScriptedStore) -> Vec<Duration> {
     let times: Vec<BootTime> = store.acquires().into_iter().map(|(at, _)| at).collect();
     times.windows(2).map(|pair| pair[1].since(pair[0])).collect()
 }
@@ -46,12 +46,12 @@ fn busy(label: &str, ttl: Option<Duration>, recheck: Duration) -> AcquireReply {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_never_answered_is_given_up_and_one_that_did_is_waited_for() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     store.fated(Fate::Fails);
-    let started = machine.now();
+    let started = clock.now();
     let error = timeout(LONG, locks.mutex("door").acquire()).await.expect("it waits for ever").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    let waited = machine.now().since(started);
+    let waited = clock.now().since(started);
     assert!(waited >= secs(5) && waited < secs(6), "{waited:?}");
     store.fated(Fate::Works);
     let _ = locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
@@ -69,7 +69,7 @@ async fn a_store_that_never_answered_is_given_up_and_one_that_did_is_waited_for(
 /// A store that says that it cannot serve now is there: that is an answer.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_loading_is_waited_for() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     store.fated(Fate::Says(ErrorKind::Unavailable));
     let waiting = tokio::spawn(locks.mutex("door").acquire());
     tokio::time::sleep(LONG).await;
@@ -81,13 +81,13 @@ async fn a_store_that_is_loading_is_waited_for() {
 /// The wait that was asked for ends earlier than the patience for a store that never answered.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_ends_in_an_outage_says_so() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     for answered in [false, true] {
         store.fated(Fate::Fails);
-        let started = machine.now();
+        let started = clock.now();
         let error = locks.mutex("door").ttl(LONG).wait(ms(400)).acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "answered {answered}");
-        assert_eq!(machine.now().since(started), ms(400), "answered {answered}");
+        assert_eq!(clock.now().since(started), ms(400), "answered {answered}");
         store.fated(Fate::Works);
         let _ = locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
     }
@@ -96,7 +96,7 @@ async fn a_wait_that_ends_in_an_outage_says_so() {
 /// Not so often that a store in trouble is burdened, and out of step with others.
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_looked_at_in_measured_steps() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     store.forget_calls();
     store.fated(Fate::Fails);
@@ -114,7 +114,7 @@ async fn an_outage_is_looked_at_in_measured_steps() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_without_hints_looks_at_the_interval() {
     for hints in [Hints::Silent, Hints::End, Hints::Fail] {
-        let (_machine, store, locks) = world();
+        let (_clock, store, locks) = world();
         store.hints(hints);
         let _guard = locks.mutex("door").ttl(LONG * 10).acquire().await.unwrap();
         // The store's own choice is a second.
@@ -148,13 +148,13 @@ async fn a_waiter_without_hints_looks_at_the_interval() {
 /// A lease that nobody renews ends at a known time: the waiter is there, and not an interval later.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_there_when_a_lease_ends() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     store.hints(Hints::Silent);
-    let started = machine.now();
+    let started = clock.now();
     let held = locks.mutex("door").ttl(secs(2)).fixed_lease().acquire().await.unwrap();
     store.forget_calls();
     let _guard = locks.mutex("door").ttl(LONG).poll_interval(LONG).acquire().await.unwrap();
-    let waited = machine.now().since(started);
+    let waited = clock.now().since(started);
     assert!(waited >= secs(2) && waited <= secs(2) + ms(5), "{waited:?}");
     assert_eq!(store.acquires().len(), 4, "busy, queued once the watch is armed, a heartbeat, granted");
     drop(held);
@@ -163,25 +163,25 @@ async fn a_waiter_is_there_when_a_lease_ends() {
 /// A release is told by the store's hint, long before the interval is over.
 #[tokio::test(start_paused = true)]
 async fn a_hint_ends_the_pause() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     let held = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).poll_interval(LONG).acquire());
     tokio::time::sleep(secs(3)).await;
     assert!(!waiting.is_finished());
-    let freed = machine.now();
+    let freed = clock.now();
     let _ = held.release().await.unwrap();
     let _guard = timeout(SOON, waiting).await.expect("the waiter was forgotten").unwrap().unwrap();
-    assert!(machine.now().since(freed) <= ms(5));
+    assert!(clock.now().since(freed) <= ms(5));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_lasts_as_long_as_was_asked() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     let _guard = locks.mutex("door").ttl(LONG * 10).label("keeper").acquire().await.unwrap();
     for (wait, words) in [(Duration::ZERO, "is held by keeper"), (ms(2_500), "gave up after 2.5s: \"door\" is held by keeper")] {
-        let started = machine.now();
+        let started = clock.now();
         let error = locks.mutex("door").ttl(LONG).wait(wait).acquire().await.unwrap_err();
-        assert_eq!((error.kind(), machine.now().since(started)), (ErrorKind::TimedOut, wait));
+        assert_eq!((error.kind(), clock.now().since(started)), (ErrorKind::TimedOut, wait));
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(error.holder().unwrap().owner.label(), Some("keeper"));
     }
@@ -192,7 +192,7 @@ async fn a_wait_lasts_as_long_as_was_asked() {
 /// Told at first and whenever the holder changes, and not at every look.
 #[tokio::test(start_paused = true)]
 async fn an_observer_hears_of_each_holder_once() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     store.hints(Hints::Silent);
     let (told, every) = (Told::default(), ms(100));
     let answers = ["first", "first", "first", "second", "second", "first"].map(|who| busy(who, None, every));
@@ -209,7 +209,7 @@ async fn an_observer_hears_of_each_holder_once() {
 /// How long a waiter has seen a holder is not how long that one has held.
 #[tokio::test(start_paused = true)]
 async fn an_age_that_the_store_does_not_tell_is_not_made_up() {
-    let (_machine, store, locks) = world();
+    let (_clock, store, locks) = world();
     store.hints(Hints::Silent);
     store.answers((0..6).map(|_| busy("first", None, LONG)));
     let error = locks.mutex("door").ttl(LONG).wait(LONG * 2).acquire().await.unwrap_err();
@@ -220,7 +220,7 @@ async fn an_age_that_the_store_does_not_tell_is_not_made_up() {
 /// What keeps a reader out is never a reader.
 #[tokio::test(start_paused = true)]
 async fn a_reader_behind_a_writer_who_waits_is_told_of_the_writer() {
-    let (_machine, _store, locks) = world();
+    let (_clock, _store, locks) = world();
     let _reader = locks.read("door").ttl(LONG * 10).label("reader").acquire().await.unwrap();
     let _writer = waiter(locks.write("door").ttl(LONG)).await;
     let error = locks.read("door").ttl(LONG).wait(Duration::ZERO).acquire().await.unwrap_err();
@@ -230,28 +230,28 @@ async fn a_reader_behind_a_writer_who_waits_is_told_of_the_writer() {
 /// A store that takes no part for now says for how long.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_takes_no_part_is_asked_again_when_it_does() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let refused = || AcquireReply::Refused { until: secs(7), why: "it may have forgotten leases".to_owned() };
     store.answers([refused()]);
-    let started = machine.now();
+    let started = clock.now();
     let _guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
-    let waited = machine.now().since(started);
+    let waited = clock.now().since(started);
     assert!(waited >= secs(7) && waited < secs(8), "{waited:?}");
     store.answers([refused(), refused(), refused()]);
-    let started = machine.now();
+    let started = clock.now();
     let error = locks.mutex("gate").ttl(LONG).wait(secs(3)).acquire().await.unwrap_err();
-    assert_eq!((error.kind(), machine.now().since(started)), (ErrorKind::Unavailable, secs(3)));
+    assert_eq!((error.kind(), clock.now().since(started)), (ErrorKind::Unavailable, secs(3)));
     assert!(error.to_string().contains("forgotten"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn extreme_settings_neither_panic_nor_spin() {
-    let (machine, store, locks) = world();
+    let (clock, store, locks) = world();
     let _guard = locks.mutex("door").ttl(LONG).max_hold(Duration::MAX).safety_margin(secs(1)).acquire().await.unwrap();
     let endless = locks.mutex("door").ttl(LONG).wait(Duration::MAX).poll_interval(Duration::MAX).acquire();
     assert!(timeout(ms(50), endless).await.is_err());
     store.forget_calls();
-    let spinning = locker(&machine, &store).mutex("door").ttl(LONG).poll_interval(Duration::ZERO).acquire();
+    let spinning = locker(&clock, &store).mutex("door").ttl(LONG).poll_interval(Duration::ZERO).acquire();
     assert!(timeout(ms(50), spinning).await.is_err());
     assert!(store.acquires().len() <= 70, "{} looks in 50 ms", store.acquires().len());
     assert!(locks.mutex("door").safety_margin(Duration::MAX).acquire().await.is_err());

@@ -129,7 +129,7 @@ impl TransactionConnection {
             return Ok(done(false));
         };
         // On another connection nothing is watched.
-        let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { ping() };
+        let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { Commands::of(&[b"PING"]) };
         let Exchange { link: asked, answers, repeated } = self.connection.exchange(end, repeat, write).await?;
         if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
             // A counter that was not written does not count.
@@ -230,12 +230,6 @@ pub(super) fn read_found(answers: Answers) -> Result<(Duration, Vec<Result<Found
 
 pub(super) fn overtaken() -> Error {
     Error::unavailable("others changed the name again and again")
-}
-
-fn ping() -> Commands {
-    let mut commands = Commands::new();
-    commands.add(&[b"PING"]);
-    commands
 }
 
 /// A seen counter if the clock explains it, else 0: one bad value must not use up the numbers. As

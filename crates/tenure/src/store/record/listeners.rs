@@ -54,19 +54,19 @@ impl Listeners {
 
     /// Tells what a call made of `name`: a grant to whom it was handed, a look to all if it is free. `elsewhere` is given
     /// those who were served and do not listen here, with the notice.
-    pub fn tell<T>(&self, name: &Name, turn: &Change<T>, mut elsewhere: impl FnMut(&str, Notice)) {
-        for served in &turn.served {
-            let (owner, claim) = (served.owner.clone(), served.handoff_ttl);
+    pub fn publish<T>(&self, name: &Name, change: &Change<T>, mut elsewhere: impl FnMut(&str, Notice)) {
+        for served in &change.served {
+            let (owner, handoff_ttl) = (served.owner.clone(), served.handoff_ttl);
             let notice = Fence::from_counter(served.counter).map_or(Notice::Changed, |fence| Notice::Granted {
                 owner,
                 fence,
-                handoff_ttl: claim,
+                handoff_ttl,
             });
             if !self.notify(name, Some(&served.owner), &notice) {
                 elsewhere(&served.wake, notice);
             }
         }
-        if turn.freed {
+        if change.freed {
             self.notify(name, None, &Notice::Changed);
         }
     }
@@ -139,7 +139,7 @@ mod tests {
             .into_iter()
             .map(|request| listeners.listen(request))
             .collect();
-        listeners.tell(&door.name, &served("b", 7), |_, _| panic!("it is here"));
+        listeners.publish(&door.name, &served("b", 7), |_, _| panic!("it is here"));
         let told: Vec<_> = to_all.iter_mut().map(|notices| notices.next().now_or_never().flatten()).collect();
         let grant = Notice::Granted {
             owner: door.owner.clone(),
@@ -154,10 +154,10 @@ mod tests {
         let listeners = Listeners::default();
         let stream = listeners.listen(&request("door", "b"));
         let mut elsewhere = Vec::new();
-        listeners.tell(&request("door", "a").name, &served("a", 7), |wake, notice| elsewhere.push((wake.to_owned(), notice)));
+        listeners.publish(&request("door", "a").name, &served("a", 7), |wake, notice| elsewhere.push((wake.to_owned(), notice)));
         assert!(matches!(&elsewhere[..], [(wake, Notice::Granted { .. })] if wake == "there"), "{elsewhere:?}");
         drop(stream);
-        listeners.tell(&request("door", "b").name, &served("b", 0), |_, notice| elsewhere.push((String::new(), notice)));
+        listeners.publish(&request("door", "b").name, &served("b", 0), |_, notice| elsewhere.push((String::new(), notice)));
         assert_eq!(elsewhere[1].1, Notice::Changed, "a number that is no fence");
         assert_eq!(format!("{listeners:?}"), "Listeners { names: 0, .. }", "one that has left is kept in mind");
     }
@@ -168,7 +168,7 @@ mod tests {
         let (mut first, mut second) = (listeners.listen(&request("door", "a")), listeners.listen(&request("door", "b")));
         let mut other = listeners.listen(&request("gate", "a"));
         for _ in 0..100 {
-            listeners.tell(&request("door", "z").name, &Change { answer: (), served: Vec::new(), freed: true }, |_, _| ());
+            listeners.publish(&request("door", "z").name, &Change { answer: (), served: Vec::new(), freed: true }, |_, _| ());
         }
         for notices in [&mut first, &mut second] {
             assert_eq!(notices.next().now_or_never(), Some(Some(Notice::Changed)));

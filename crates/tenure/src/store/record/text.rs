@@ -57,12 +57,12 @@ fn held(fields: &mut Split<'_, char>, lingers: bool) -> Option<Held> {
 
 fn waiter(fields: &mut Split<'_, char>) -> Option<Waiter> {
     let (share, number) = (share(fields)?, parsed(fields)?);
-    let (keep, claim, until, owner) = (span(fields)?, span(fields)?, span(fields)?, parsed(fields)?);
+    let (entry_ttl, handoff_ttl, until, owner) = (span(fields)?, span(fields)?, span(fields)?, parsed(fields)?);
     let wake = match fields.next()? {
         "" => String::new(),
         shown => String::from_utf8(shown.parse::<Owner>().ok()?.as_bytes().to_vec()).ok()?,
     };
-    Some(Waiter { number, owner, share, entry_ttl: keep, handoff_ttl: claim, until, wake })
+    Some(Waiter { number, owner, share, entry_ttl, handoff_ttl, until, wake })
 }
 
 fn share(fields: &mut Split<'_, char>) -> Option<Share> {
@@ -85,11 +85,11 @@ impl fmt::Display for Record {
             let (word, weight, capacity) = (if *lingers { "lingers" } else { "holds" }, share.weight(), share.capacity());
             write!(f, "\n{word}\t{weight}\t{capacity}\t{counter}\t{}\t{}\t{owner}", since.as_micros(), until.as_micros())?;
         }
-        for Waiter { number, owner, share, entry_ttl: keep, handoff_ttl: claim, until, wake } in self.waiters() {
+        for Waiter { number, owner, share, entry_ttl, handoff_ttl, until, wake } in self.waiters() {
             let (weight, capacity) = (share.weight(), share.capacity());
-            let [keep, claim, until] = [keep, claim, until].map(Duration::as_micros);
+            let [entry_ttl, handoff_ttl, until] = [entry_ttl, handoff_ttl, until].map(Duration::as_micros);
             let wake = Owner::from_bytes(wake.as_bytes());
-            write!(f, "\nwaits\t{weight}\t{capacity}\t{number}\t{keep}\t{claim}\t{until}\t{owner}\t{wake}")?;
+            write!(f, "\nwaits\t{weight}\t{capacity}\t{number}\t{entry_ttl}\t{handoff_ttl}\t{until}\t{owner}\t{wake}")?;
         }
         Ok(())
     }

@@ -175,9 +175,9 @@ impl Lists {
     }
 }
 
-fn said<T>(turn: Change<T>, told: impl FnOnce(T) -> Told) -> Said {
-    let served = turn.served.into_iter().map(|served| (served.owner, served.counter, seconds(served.handoff_ttl))).collect();
-    (told(turn.answer), served, turn.freed)
+fn said<T>(change: Change<T>, told: impl FnOnce(T) -> Told) -> Said {
+    let served = change.served.into_iter().map(|served| (served.owner, served.counter, seconds(served.handoff_ttl))).collect();
+    (told(change.answer), served, change.freed)
 }
 
 fn told(answer: Answer) -> Told {
@@ -209,15 +209,15 @@ fn the_record_is_as_the_lists() {
     for seed in 0..3_000 {
         let mut random = fastrand::Rng::with_seed(seed);
         let capacity = [1, 3, 5, u32::MAX][random.usize(..4)];
-        let (mut desk, mut lists) = (Desk::default(), Lists::default());
+        let (mut case, mut lists) = (Case::default(), Lists::default());
         for step in 0..60 {
-            desk.passes(Duration::from_secs(random.u64(..3)));
-            let now = seconds(desk.now);
+            case.passes(Duration::from_secs(random.u64(..3)));
+            let now = seconds(case.now);
             let who = owner(OWNERS[random.usize(..7)]);
             let span = if random.bool() { 0 } else { random.u64(1..9) };
             let (call, got, expected) = match random.u8(..10) {
                 0 => {
-                    let renewal = desk.record.renew(&who, Duration::from_secs(span), desk.now);
+                    let renewal = case.record.renew(&who, Duration::from_secs(span), case.now);
                     let told = match renewal {
                         RenewReply::Renewed => Told::Renewed,
                         RenewReply::Gone => Told::Gone,
@@ -225,13 +225,13 @@ fn the_record_is_as_the_lists() {
                     (format!("renew {who} {span}"), (told, Vec::new(), false), lists.renew(&who, span, now))
                 }
                 1..=3 => {
-                    let turn = desk.release(&who.to_string(), Duration::from_secs(span));
-                    (format!("release {who} {span}"), said(turn, Told::Released), lists.release(&who, span, now))
+                    let change = case.release(&who.to_string(), Duration::from_secs(span));
+                    (format!("release {who} {span}"), said(change, Told::Released), lists.release(&who, span, now))
                 }
                 _ => {
                     let request = random_request(&mut random, capacity);
-                    let got = match desk.turn(&request) {
-                        Ok(turn) => said(turn, told),
+                    let got = match case.change(&request) {
+                        Ok(change) => said(change, told),
                         Err(error) => (Told::Failed(error.kind()), Vec::new(), false),
                     };
                     (format!("{request:?}"), got, lists.acquire(&request, now))
@@ -239,17 +239,17 @@ fn the_record_is_as_the_lists() {
             };
             let at = format!("seed {seed}, step {step}, at {now}: {call}");
             assert_eq!(got, expected, "{at}");
-            same_state(&desk, &lists, &at);
+            same_state(&case, &lists, &at);
             // What a store writes and reads back is the same record.
-            desk.record = Record::new(desk.record.holders().cloned(), desk.record.waiters().cloned());
+            case.record = Record::new(case.record.holders().cloned(), case.record.waiters().cloned());
         }
     }
 }
 
-fn same_state(desk: &Desk, lists: &Lists, at: &str) {
+fn same_state(case: &Case, lists: &Lists, at: &str) {
     let mut held: Vec<Lease> = lists.held.clone();
     held.sort_by(|a, b| a.owner.cmp(&b.owner));
-    let ours: Vec<Lease> = desk
+    let ours: Vec<Lease> = case
         .record
         .holders()
         .map(|held| {
@@ -259,7 +259,7 @@ fn same_state(desk: &Desk, lists: &Lists, at: &str) {
         .collect();
     assert_eq!(ours, held, "{at}");
     let places = |waiter: &Waiter| (waiter.owner.clone(), waiter.share, seconds(waiter.until));
-    let ours: Vec<_> = desk.record.waiters().map(places).collect();
+    let ours: Vec<_> = case.record.waiters().map(places).collect();
     let theirs: Vec<_> = lists.queue.iter().map(|place| (place.owner.clone(), place.share, place.until)).collect();
     assert_eq!(ours, theirs, "{at}");
     let capacity = held.first().map_or(1, |lease| lease.share.capacity());

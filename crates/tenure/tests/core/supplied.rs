@@ -3,7 +3,7 @@
 use tenure::{ErrorKind, Owner, ReleaseOutcome};
 use tokio::time::timeout;
 
-use crate::fickle::Fate;
+use crate::scripted_store::Fate;
 use crate::{LONG, SOON, lease_of, locker, ms, secs, world};
 
 fn fixed() -> Owner {
@@ -11,8 +11,8 @@ fn fixed() -> Owner {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_given_token_is_neither_retried_nor_cleared_up() {
-    let (_machine, store, locks) = world();
+async fn a_supplied_token_is_neither_retried_nor_cleared_up() {
+    let (_clock, store, locks) = world();
     store.fated(Fate::Unheard);
     let error = locks.mutex("door").ttl(LONG).token(fixed()).acquire().await.unwrap_err();
     assert!(error.may_have_been_applied());
@@ -43,8 +43,8 @@ async fn a_given_token_is_neither_retried_nor_cleared_up() {
 
 /// A send that certainly failed may be repeated, whose value it ever was.
 #[tokio::test(start_paused = true)]
-async fn a_given_token_rides_out_an_outage_in_which_nothing_was_sent() {
-    let (_machine, store, locks) = world();
+async fn a_supplied_token_rides_out_an_outage_in_which_nothing_was_sent() {
+    let (_clock, store, locks) = world();
     let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     store.fated(Fate::Fails);
     let waiting = tokio::spawn(async move { locks.mutex("door").ttl(LONG).token(fixed()).acquire().await });
@@ -56,9 +56,9 @@ async fn a_given_token_rides_out_an_outage_in_which_nothing_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_given_tokens_release_is_sent_once() {
-    let (machine, store, ours) = world();
-    let theirs = locker(&machine, &store);
+async fn a_supplied_tokens_release_is_sent_once() {
+    let (clock, store, ours) = world();
+    let theirs = locker(&clock, &store);
     let guard = ours.mutex("door").ttl(LONG).token(fixed()).acquire().await.unwrap();
     store.fated(Fate::Unheard);
     assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Unknown { .. }));
@@ -76,8 +76,8 @@ async fn a_given_tokens_release_is_sent_once() {
 
 /// An answered release is not sent again, by guard or by drop.
 #[tokio::test(start_paused = true)]
-async fn a_given_tokens_lock_is_released() {
-    let (_machine, store, locks) = world();
+async fn a_supplied_tokens_lock_is_released() {
+    let (_clock, store, locks) = world();
     for dropped in [false, true] {
         store.forget_calls();
         let guard = locks.mutex("door").ttl(LONG).token(fixed()).acquire().await.unwrap();
@@ -94,8 +94,8 @@ async fn a_given_tokens_lock_is_released() {
 
 /// Each renewal that was answered makes it certain for another ttl that the value is ours.
 #[tokio::test(start_paused = true)]
-async fn a_given_tokens_lock_is_released_after_renewals() {
-    let (_machine, store, locks) = world();
+async fn a_supplied_tokens_lock_is_released_after_renewals() {
+    let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(secs(3)).token(fixed()).acquire().await.unwrap();
     tokio::time::sleep(LONG).await;
     assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));

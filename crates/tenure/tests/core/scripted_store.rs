@@ -55,7 +55,7 @@ pub(crate) enum Hints {
     End,
     /// An error.
     Fail,
-    /// What the test [pushes](Fickle::push), and nothing else.
+    /// What the test [pushes](ScriptedStore::push), and nothing else.
     Pushed,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum Call {
 }
 
 #[derive(Clone)]
-pub(crate) struct Fickle(Arc<State>);
+pub(crate) struct ScriptedStore(Arc<State>);
 
 struct State {
     inner: MemoryStore,
@@ -85,7 +85,7 @@ struct State {
     answer: Notify,
 }
 
-impl Fickle {
+impl ScriptedStore {
     pub(crate) fn with(clock: impl Clock + Clone, change: impl FnOnce(&mut Features)) -> Self {
         let inner = MemoryStore::with_clock(clock.clone());
         let mut features = inner.features().with_operation_timeout(LIMIT);
@@ -220,7 +220,7 @@ async fn yields() {
 }
 
 #[async_trait]
-impl Store for Fickle {
+impl Store for ScriptedStore {
     fn features(&self) -> Features {
         self.0.features.clone()
     }
@@ -284,14 +284,14 @@ impl Store for Fickle {
     }
 }
 
-impl fmt::Display for Fickle {
+impl fmt::Display for ScriptedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("fickle:")
     }
 }
 
-impl fmt::Debug for Fickle {
+impl fmt::Debug for ScriptedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fickle")
+        f.write_str("ScriptedStore")
     }
 }

@@ -7,10 +7,10 @@ use tenure::store::{Enqueue, Notice};
 use tenure::{Clock, State};
 use tokio::time::timeout;
 
-use crate::fickle::{Call, Fate, Fickle, Hints};
+use crate::scripted_store::{Call, Fate, Hints, ScriptedStore};
 use crate::{LONG, SOON, door, locker, ms, released, served, settle, waiter, world};
 
-fn joins(store: &Fickle) -> usize {
+fn joins(store: &ScriptedStore) -> usize {
     let joins = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.enqueue, Enqueue::Join { .. }));
     store.calls().iter().filter(|(_, call)| joins(call)).count()
 }
@@ -18,8 +18,8 @@ fn joins(store: &Fickle) -> usize {
 /// The one that was made the driver leaves before it hears of it: the next one has the role, and the place.
 #[tokio::test(start_paused = true)]
 async fn a_role_that_was_never_heard_of_passes_on_with_what_was_reached() {
-    let (machine, store, locks) = world();
-    let guard = door(&locker(&machine, &store)).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let guard = door(&locker(&clock, &store)).acquire().await.unwrap();
     // They try at the same time, so each has a token of its own.
     store.fated(Fate::Slow);
     let [first, second, third] = [0; 3].map(|_| tokio::spawn(door(&locks).acquire()));
@@ -39,8 +39,8 @@ async fn a_role_that_was_never_heard_of_passes_on_with_what_was_reached() {
 /// What the one before had heard is looked at by the one that comes after it.
 #[tokio::test(start_paused = true)]
 async fn a_notice_is_not_lost_with_the_task_that_heard_it() {
-    let (machine, store, locks) = world();
-    let _guard = door(&locker(&machine, &store)).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let _guard = door(&locker(&clock, &store)).acquire().await.unwrap();
     store.hints(Hints::Pushed);
     let (driver, _next) = (waiter(door(&locks)).await, waiter(door(&locks)).await);
     store.fated(Fate::Hangs);
@@ -56,8 +56,8 @@ async fn a_notice_is_not_lost_with_the_task_that_heard_it() {
 /// Those whose lease is not alike sit a turn out, and no longer than it lasts.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_turn_is_told_to_those_who_sat_it_out() {
-    let (machine, store, locks) = world();
-    let guard = door(&locker(&machine, &store)).acquire().await.unwrap();
+    let (clock, store, locks) = world();
+    let guard = door(&locker(&clock, &store)).acquire().await.unwrap();
     let first = waiter(door(&locks)).await;
     released(guard).await;
     let guard = served(first).await;
@@ -65,16 +65,16 @@ async fn the_end_of_a_turn_is_told_to_those_who_sat_it_out() {
     store.forget_calls();
     tokio::time::sleep(ms(3)).await;
     assert!(store.acquires().is_empty(), "it asks while the name is passed on here");
-    let ended = machine.now();
+    let ended = clock.now();
     released(guard).await;
     let _other = served(other).await;
-    assert_eq!(machine.now(), ended);
+    assert_eq!(clock.now(), ended);
 }
 
 /// Served while it stood still, for longer than the lease: it has its old place in the room, at the front.
 #[tokio::test(start_paused = true)]
 async fn whoever_slept_through_its_turn_is_the_next() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     let mut context = Context::from_waker(Waker::noop());
     let guard = door(&locks).acquire().await.unwrap();
     let mut stopped = pin!(door(&locks).acquire());
@@ -83,7 +83,7 @@ async fn whoever_slept_through_its_turn_is_the_next() {
     assert!(stopped.as_mut().poll(&mut context).is_pending());
     let other = waiter(door(&locks)).await;
     released(guard).await;
-    machine.pause(LONG * 2);
+    clock.pause(LONG * 2);
     let guard = timeout(SOON, stopped).await.expect("the waiter was forgotten").unwrap();
     assert!(guard.state() == State::Held && !other.is_finished(), "it was overtaken");
 }
@@ -91,7 +91,7 @@ async fn whoever_slept_through_its_turn_is_the_next() {
 /// It waits like the others again, and may be made the one that asks for all.
 #[tokio::test(start_paused = true)]
 async fn whoever_slept_through_its_turn_can_ask_for_all() {
-    let (machine, _store, locks) = world();
+    let (clock, _store, locks) = world();
     let guard = door(&locks).acquire().await.unwrap();
     let first = waiter(door(&locks)).await;
     let mut stopped = pin!(door(&locks).acquire());
@@ -101,7 +101,7 @@ async fn whoever_slept_through_its_turn_can_ask_for_all() {
     released(guard).await;
     released(served(first).await).await;
     settle().await;
-    machine.pause(LONG * 2);
+    clock.pause(LONG * 2);
     assert!(stopped.as_mut().poll(&mut context).is_pending(), "it believes in what has ended");
     last.abort();
     settle().await;

@@ -8,13 +8,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub(crate) struct TestClock {
     started: Instant,
     /// How far the clock has jumped, and whether the timers have noticed.
     jumped: watch::Sender<Duration>,
 }
 
-impl Machine {
+impl TestClock {
     pub(crate) fn new() -> Self {
         Self { started: Instant::now(), jumped: watch::Sender::new(Duration::from_secs(1_000)) }
     }
@@ -33,16 +33,16 @@ impl Machine {
     }
 }
 
-impl Clock for Machine {
+impl Clock for TestClock {
     fn now(&self) -> BootTime {
         BootTime::from_boot(*self.jumped.borrow()) + self.started.elapsed()
     }
 
     fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
-        let (machine, mut jumped) = (self.clone(), self.jumped.subscribe());
+        let (clock, mut jumped) = (self.clone(), self.jumped.subscribe());
         Box::pin(async move {
             loop {
-                let left = at.since(machine.now());
+                let left = at.since(clock.now());
                 if left.is_zero() {
                     return;
                 }
