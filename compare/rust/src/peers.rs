@@ -6,7 +6,7 @@ use distributed_lock_core::error::LockError;
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
 use rslock::{LockGuard, LockManager};
-use tenure::{Guard, Locker, Release};
+use tenure::{Guard, Locker, ReleaseOutcome};
 
 use crate::Failure;
 use crate::drive::{Case, Peer};
@@ -34,7 +34,7 @@ impl Peer for Tenure {
 
     async fn release(held: Guard) -> Result<(), Failure> {
         match held.release().await? {
-            Release::Released => Ok(()),
+            ReleaseOutcome::Released => Ok(()),
             other => Err(format!("the release said {other:?}").into()),
         }
     }

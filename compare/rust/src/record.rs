@@ -1,6 +1,6 @@
 //! What tenure sends, as the server sees it: so that the raw socket does the same, whatever that is.
 
-use tenure::Release;
+use tenure::ReleaseOutcome;
 
 use crate::Failure;
 use crate::resp::Socket;
@@ -33,7 +33,7 @@ pub async fn cycle(url: &str) -> Result<Cycle, Failure> {
     answered(&mut speaker, &[b"ECHO", b"taken"])?;
     let released = guard.release().await?;
     answered(&mut speaker, &[b"ECHO", b"released"])?;
-    if !matches!(released, Release::Released) {
+    if !matches!(released, ReleaseOutcome::Released) {
         return Err(format!("the release said {released:?}").into());
     }
     let acquire = until(&mut monitor, b"taken")?;

@@ -5,11 +5,12 @@ use std::process::Command;
 
 use crate::common::{Ended, Place, assert_one_line, script};
 
-/// Copies the command to a directory that has nothing else in it.
+/// Copies the command to a directory that has nothing else in it. By a process of its own: what this one has open for writing while
+/// another test starts a process cannot be executed.
 fn alone(place: &Place) -> PathBuf {
     let dir = place.path("bin");
     std::fs::create_dir(&dir).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_tenure"), dir.join("tenure")).unwrap();
+    assert!(Command::new("cp").args([env!("CARGO_BIN_EXE_tenure"), "."]).current_dir(&dir).status().unwrap().success());
     dir
 }
 

@@ -146,7 +146,7 @@ fn a_service_of_systemd() {
     let first = Running::start(&mut here.command(&command));
     here.place.line("started");
     let second = Running::start(&mut here.command(&command));
-    // A loss has it started again, by whoever holds the lock then.
+    // A loss has it started again, by the next holder.
     assert_eq!(here.tenure("break leader").code, 0);
     wait_for("the service to be started again", || here.place.read("started").lines().count() == 2);
     assert_eq!(here.place.line("ended"), "term");

@@ -59,8 +59,8 @@ fn a_killed_holder_is_followed_within_its_ttl() {
 fn a_killed_waiter_leaves_nothing() {
     let (place, server) = (Place::new(), RedisServer::start());
     let url = server.url();
-    let holder = place.spawn(&["run", "--store", &url, "x", "--", "sh", "-c", "echo $$ > held; read -r _ < wait"]);
     nix::unistd::mkfifo(&place.path("wait"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let holder = place.spawn(&["run", "--store", &url, "x", "--", "sh", "-c", "echo $$ > held; read -r _ < wait"]);
     place.pid("held");
     let waiter = place.spawn(&["run", "--store", &url, "x", "--", "true"]);
     wait_for("the waiter to ask", || server.cli("INFO clients").contains("connected_clients:3"));

@@ -55,7 +55,7 @@ fn two_users_share_a_file_if_it_is_asked_for() {
     });
     fs::write(place.path("go"), "\n").unwrap();
     assert_eq!((root.end().code, waiting.end().code), (0, 0));
-    // One who is not in the group is told whose it is, and what to do.
+    // The error of a user outside the group names the owner, and what to do.
     let stranger = outcome(&mut as_nobody(&place, 65_533, &["run", "-n", "--store", &store, "backup", "--", "true"]));
     assert_eq!(stranger.code, 74, "{stranger:?}");
     assert_one_line(&stranger);
@@ -161,7 +161,7 @@ fn some_of_many_names_are_shown() {
     assert!(json.contains("\"held_for_ms\":") && !json.contains("\"held_for_ms\":null"), "{json}");
 }
 
-/// A lease that is left to others keeps its shortest hold: whoever releases it has nothing but the token.
+/// A lease that is left to others keeps its shortest hold: a release has nothing but the token.
 #[test]
 fn a_shortest_hold_outlives_a_release() {
     let (place, server) = (Place::new(), RedisServer::start());
@@ -214,7 +214,7 @@ fn a_wait_covers_the_first_contact() {
     assert!((4..8).contains(&begun.elapsed().as_secs()), "without a limit it is 5 s: {:?}", begun.elapsed());
 }
 
-/// What an inner command needs, and no password.
+/// The inner command gets what it needs, and no password.
 #[test]
 fn the_command_gets_a_redis_without_its_password() {
     let (place, server) = (Place::new(), RedisServer::builder().password("s3cret").start());
@@ -268,7 +268,7 @@ fn foreign_keys_are_passed_over() {
     assert!(shown.out.lines().count() == 2 && spent < FOREIGN + 100, "{spent} commands: {shown:?}");
 }
 
-/// Another kind of lock is told alike by every store.
+/// The message about another kind of lock is the same for every store.
 #[test]
 fn another_kind_is_told_with_both_kinds() {
     let (place, server) = (Place::new(), RedisServer::start());

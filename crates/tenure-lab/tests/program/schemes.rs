@@ -19,7 +19,7 @@ const SCHEMES: [(&str, bool); 9] = [
 ];
 
 fn bench(server: &RedisServer, parameters: &str, args: &[&str]) -> Ended {
-    let url = format!("{}?{parameters}&recheck=20ms", server.url());
+    let url = format!("{}?{parameters}&poll_interval=20ms", server.url());
     Place::new().output(&[&["bench", "--store", &url], args].concat())
 }
 

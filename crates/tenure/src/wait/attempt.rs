@@ -81,7 +81,7 @@ impl Attempt {
     /// Returns the lease of a grant; `None` if it came too late to be valid.
     pub(crate) fn granted(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<HeldLease> {
         let lease = self.request.lease().with_ttl(terms.ttl.min(grant.ttl)).with_fence(grant.fence);
-        self.into_held(HeldLease::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
+        self.hand_out(HeldLease::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
     }
 
     /// Returns the lease of a handoff. The store made it after it had executed the heartbeat of
@@ -95,10 +95,10 @@ impl Attempt {
         handoff_ttl: Duration,
     ) -> Option<HeldLease> {
         let lease = self.request.lease().with_ttl(terms.ttl).with_fence(fence);
-        self.into_held(HeldLease::handed_over(lease, terms, Arc::clone(label), sent_at, handoff_ttl, self.session.clock.now()))
+        self.hand_out(HeldLease::handed_over(lease, terms, Arc::clone(label), sent_at, handoff_ttl, self.session.clock.now()))
     }
 
-    fn into_held(&mut self, mut held: HeldLease) -> Option<HeldLease> {
+    fn hand_out(&mut self, mut held: HeldLease) -> Option<HeldLease> {
         (held.generated, held.late) = (self.request.generated, self.unanswered);
         if held.end_reason(self.session.clock.now()).is_some() {
             return None;

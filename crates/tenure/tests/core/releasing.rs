@@ -217,3 +217,17 @@ async fn a_release_that_panics_is_repeated() {
     assert_eq!(store.released().len(), 2);
     assert_eq!(locks.list().await.unwrap(), []);
 }
+
+/// Of a lease that another process holds: the name stays taken by nobody for as long as was asked.
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_another_process_is_released_with_a_linger() {
+    let (_machine, _store, locks) = world();
+    let lease = locks.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
+    let century = Duration::from_secs(101 * 365 * 86_400);
+    assert_eq!(locks.release_lingering(&lease, century).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(matches!(locks.release_lingering(&lease, secs(5)).await.unwrap(), ReleaseOutcome::Released));
+    let held = locks.inspect("door").await.unwrap().unwrap();
+    assert!(held.holders[0].owner.lingers_after().is_some());
+    tokio::time::sleep(secs(5)).await;
+    assert_eq!(locks.list().await.unwrap(), []);
+}

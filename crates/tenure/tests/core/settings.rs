@@ -21,7 +21,7 @@ async fn what_cannot_work_is_refused_before_anything_is_sent() {
         (locks.mutex(""), "empty"),
         (locks.mutex("a\nb"), "control"),
         (locks.mutex("n".repeat(21)), "21 bytes, more than the 20"),
-        (locks.mutex("door").ttl(Duration::ZERO), "ttl of 0ns"),
+        (locks.mutex("door").ttl(Duration::ZERO), "ttl of 0ms"),
         (locks.mutex("door").ttl(century + ms(1)), "century"),
         (door().min_hold(century + ms(1)), "century"),
         (door().max_hold(Duration::ZERO), "longest hold of zero"),
