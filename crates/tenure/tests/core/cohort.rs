@@ -242,7 +242,7 @@ async fn a_lease_that_was_lost_is_not_passed_on() {
     assert!(gives_up(&store) >= 1);
 }
 
-/// Released by release_all while it is on its way: nobody holds it.
+/// Released by `release_all` while it is on its way: nobody holds it.
 #[tokio::test(start_paused = true)]
 async fn everything_can_be_given_up_while_it_passes() {
     let (_clock, _store, locks) = world();
