@@ -5,12 +5,11 @@
 //! changes once for as many handoffs as there are waiters.
 
 use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use super::waiter::{Inbox, Shared, Stage, Waiter, wake};
 use crate::lease::Terms;
 use crate::{BootTime, Error, Holder, Name, Owner, Share};
 
@@ -67,55 +66,6 @@ struct LocalQueue<G, S> {
 pub(crate) struct LeaderStatus {
     pub(crate) holder: Option<Holder>,
     pub(crate) outage: Option<Error>,
-}
-
-/// Reason to wake a waiter.
-#[derive(Debug)]
-pub(crate) enum Wakeup<G, S> {
-    /// The waiter has the name.
-    Guard(G),
-    /// The waiter becomes the leader, with the state that the one before has reached.
-    Lead(Option<S>),
-    /// For a leader: this process has released the name at the store.
-    Over,
-}
-
-#[derive(Debug)]
-struct Shared<G, S> {
-    inbox: Mutex<Inbox<G, S>>,
-    /// Its task asked for a safety margin, which every lease that it gets must leave.
-    asks_margin: bool,
-}
-
-#[derive(Debug)]
-struct Inbox<G, S> {
-    guard: Option<G>,
-    /// It was made the leader, and does not know yet.
-    elected: bool,
-    state: Option<S>,
-    handoffs_over: bool,
-    stage: Stage,
-    /// Waker of the task, if the task waits for any of that.
-    waker: Option<Waker>,
-}
-
-/// Stage of a waiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// In the queue.
-    Waits,
-    /// Out of the queue, with a guard.
-    Served,
-    /// Gone. It may still stand in the queue.
-    Left,
-}
-
-/// A task's entry in a local queue; see [`LocalQueues::leave`].
-#[derive(Debug)]
-pub(crate) struct Waiter<G, S> {
-    name: Name,
-    queue: u64,
-    shared: Arc<Shared<G, S>>,
 }
 
 /// Time for which a name counts as contended after a busy answer.
@@ -379,57 +329,5 @@ impl<G, S> LocalQueue<G, S> {
         if self.waiters.len() > 2 * self.live + FEW {
             self.waiters.retain(|shared| shared.inbox().stage != Stage::Left);
         }
-    }
-}
-
-impl<G, S> Shared<G, S> {
-    fn inbox(&self) -> MutexGuard<'_, Inbox<G, S>> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<G, S> Inbox<G, S> {
-    const fn new(stage: Stage) -> Self {
-        Self { guard: None, elected: false, state: None, handoffs_over: false, stage, waker: None }
-    }
-}
-
-/// Wakes the task of an inbox, outside its lock.
-fn wake<G, S>(mut inbox: MutexGuard<'_, Inbox<G, S>>) {
-    let waker = inbox.waker.take();
-    drop(inbox);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
-
-impl<G, S> Clone for Waiter<G, S> {
-    fn clone(&self) -> Self {
-        Self { name: self.name.clone(), queue: self.queue, shared: Arc::clone(&self.shared) }
-    }
-}
-
-impl<G, S> Waiter<G, S> {
-    /// Waits to be woken.
-    ///
-    /// # Cancel safety
-    /// A dropped future loses nothing: the inbox keeps it.
-    pub(crate) async fn woken(&self) -> Wakeup<G, S> {
-        poll_fn(|context| {
-            let mut inbox = self.shared.inbox();
-            if let Some(guard) = inbox.guard.take() {
-                return Poll::Ready(Wakeup::Guard(guard));
-            }
-            if std::mem::take(&mut inbox.elected) {
-                return Poll::Ready(Wakeup::Lead(inbox.state.take()));
-            }
-            if std::mem::take(&mut inbox.handoffs_over) {
-                return Poll::Ready(Wakeup::Over);
-            }
-            let _old = inbox.waker.replace(context.waker().clone());
-            drop(inbox);
-            Poll::Pending
-        })
-        .await
     }
 }
