@@ -11,7 +11,7 @@ servers *args:
     ./scripts/servers {{args}}
 
 # Style, lints, docs and dependencies, without the tests
-check: && docs deny
+check: && docs deny api
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 
@@ -22,6 +22,10 @@ fmt:
 # The documentation, with warnings as errors
 docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked
+
+# The public interface, as docs/api has it; --write accepts what changed
+api *args:
+    ./scripts/api {{args}}
 
 # Licences, sources and banned crates of the dependency tree
 deny:

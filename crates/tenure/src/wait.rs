@@ -403,7 +403,7 @@ impl<'a> Wait<'a> {
     fn accepts_handoff(&self, heartbeat: BootTime, handoff_ttl: Duration) -> bool {
         let terms = self.key.terms.for_handoff(handoff_ttl);
         let left = (heartbeat + terms.validity(handoff_ttl)).since(self.core.session.clock.now());
-        // The lease is for the first waiter of the local queue, whoever its leader is.
+        // The lease is for the first waiter of the local queue, which need not be its leader.
         let next_asks =
             self.waiter.as_ref().map_or(self.settings.asks_margin(), |waiter| self.core.queues.next_asks_margin(waiter));
         let enough_margin = !next_asks || self.key.terms.safety_margin <= terms.safety_margin;

@@ -292,7 +292,7 @@ impl Drop for Running {
 struct Plan {
     due: Vec<Sent>,
     pending: Vec<(Id, PendingRelease)>,
-    /// Time of the next look at the table.
+    /// Time of the next planning.
     next: Option<BootTime>,
     /// Nothing is left to do but the requests under way.
     last: bool,

@@ -63,7 +63,7 @@ pub struct Record {
 /// Result of a call on a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[must_use = "those who were served have to be told"]
+#[must_use = "the waiters that were served have to be notified"]
 pub struct Change<T> {
     /// Answer for the caller.
     pub answer: T,
@@ -256,7 +256,7 @@ impl Record {
         served
     }
 
-    /// Refuses a request that could not be granted whoever holds or waits.
+    /// Refuses a request that could never be granted, however free the name is.
     fn check(&self, request: &Request) -> Result<(), Error> {
         let Request { name, owner, share, .. } = request;
         let known = self.holders.first().map(|held| held.share).or_else(|| self.queue.first().map(|waiter| waiter.share));

@@ -229,7 +229,7 @@ impl<G, S> LocalQueues<G, S> {
     /// Hands the lease to the first local waiter with equal settings. Returns false if there is
     /// none; the caller then releases it at the store.
     ///
-    /// `lease` makes the guard. It is told whether that waiter asked for a safety margin, and
+    /// `lease` makes the guard. It learns whether that waiter asked for a safety margin, and
     /// returns the end of the handoffs as well.
     pub(crate) fn hand_on(
         &self,

@@ -28,7 +28,7 @@ async fn a_lease_passes_with_a_new_owner_and_a_larger_fence() {
     assert_eq!(there.list().await.unwrap(), []);
 }
 
-/// An unknown outcome is not repeated, and what it may have left is cleared up.
+/// An unknown outcome is not repeated, and what it may have left is released.
 #[tokio::test(start_paused = true)]
 async fn an_unheard_adoption_is_told_and_cleared_up() {
     let (clock, store, locks) = world();
@@ -40,7 +40,7 @@ async fn an_unheard_adoption_is_told_and_cleared_up() {
     store.fated(Fate::Works);
     timeout(SOON, locks.flush_releases()).await.unwrap();
     assert_eq!((store.acquires().len(), locks.list().await.unwrap().len()), (1, 0));
-    // One whose answer came when nothing of it could be believed is lost.
+    // An answer that comes too late to be valid counts as lost.
     let lease = locks.mutex("gate").ttl(LONG).acquire().await.unwrap().into_lease();
     store.fated(Fate::Hangs);
     let mut adopting = std::pin::pin!(locks.adopt(&lease));

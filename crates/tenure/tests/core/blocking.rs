@@ -101,7 +101,7 @@ fn a_lock_is_renewed_while_its_thread_works() {
     assert_eq!(guard.state(), State::Held, "nobody renewed it");
 }
 
-/// How a program ends: the guard goes, then the locker, then the process. The release is given a second.
+/// A program ends: the guard goes, then the locker, then the process. The release has a second.
 #[test]
 fn the_last_handle_waits_for_the_last_release() {
     let (store, locks) = over_a_store();

@@ -1,4 +1,5 @@
-//! Calls that are dropped before their answer is there: what the guard says afterwards is never more than what the store keeps.
+//! Calls that are dropped before their answer: what the guard claims afterwards is never more than
+//! what the store keeps.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +12,7 @@ use tokio::time::timeout;
 use crate::scripted_store::{Call, Fate, ScriptedStore};
 use crate::{LONG, SOON, locker, ms, settle, world};
 
-/// Polls a call once: it is on its way.
+/// Polls a call once, so that it is under way.
 fn begun<F: Future + ?Sized>(call: &mut Pin<Box<F>>) {
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it is over already");
 }
@@ -20,20 +21,21 @@ async fn writer(locks: &Locker) -> Guard {
     locks.write("page").ttl(LONG).acquire().await.unwrap()
 }
 
-/// Begins a downgrade to a reader, and drops it when the store has executed it or before.
+/// Begins a downgrade to a reader, and drops it before or after the store has executed it.
 fn dropped_downgrade(store: &ScriptedStore, guard: &Guard) {
     store.fated(Fate::Hangs);
     begun(&mut Box::pin(guard.downgrade(Share::READ)));
     store.fated(Fate::Works);
 }
 
-/// How much of the page its holders have at the store, in the order of their shares.
+/// Shares of the page's holders at the store, in order.
 async fn shares(locks: &Locker) -> Vec<Share> {
     let entry = locks.inspect("page").await.unwrap();
     entry.map(|entry| entry.holders.into_iter().map(|holder| holder.share).collect()).unwrap_or_default()
 }
 
-/// The store has a reader. The next writer of the process must not take the lease over as one of a writer.
+/// The store has a reader. The next writer of the process must not take its lease over as a
+/// writer's.
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_downgrade_was_dropped_is_not_passed_on() {
     let (clock, store, locks) = world();
@@ -71,7 +73,7 @@ async fn a_guard_whose_downgrade_was_dropped_says_the_smaller_share() {
     }
 }
 
-/// Not even to a store without a queue, which knows no heartbeat and would take a name that is free.
+/// Not even at a store without a queue, which knows no heartbeat and would grant a free name.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_to_the_same_share_asks_nothing() {
     let (_clock, store, locks) = world();
@@ -82,7 +84,7 @@ async fn a_downgrade_to_the_same_share_asks_nothing() {
     writer.downgrade(Share::READ).await.unwrap();
     assert_eq!(store.acquires().len(), 1, "{:?}", store.calls());
     writer.downgrade(Share::READ).await.unwrap();
-    assert_eq!(store.acquires().len(), 1, "the store has told that it shrank");
+    assert_eq!(store.acquires().len(), 1, "the store has answered that it shrank");
 }
 
 /// The answer to the first must not raise what the second has lowered.
@@ -106,7 +108,7 @@ async fn a_downgrade_of_a_lost_lease_takes_nothing() {
     let (_clock, store, locks) = world();
     let guard = writer(&locks).await;
     let lease = crate::lease_of(&guard).with_share(Share::WRITE);
-    // Somebody takes it over by its token, and is done.
+    // Another process takes it over by its token, and releases it.
     let _ = locks.adopt(&lease).await.unwrap().release().await.unwrap();
     assert_eq!(guard.downgrade(Share::READ).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!((guard.state(), shares(&locks).await), (State::Lost, vec![]));
@@ -117,7 +119,7 @@ async fn a_downgrade_of_a_lost_lease_takes_nothing() {
     assert_eq!(places.last(), Some(Enqueue::Heartbeat), "a late one would take the name again after its release");
 }
 
-/// What the store keeps is less than what the guard says: that is not its tenure any more.
+/// The store keeps less than the guard claims: the lease is not that guard's any more.
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_says_too_much_is_lost_when_it_asks() {
     let (_clock, store, locks) = world();
@@ -129,7 +131,7 @@ async fn a_guard_that_says_too_much_is_lost_when_it_asks() {
     assert_eq!(guard.state(), State::Lost);
 }
 
-/// However many there are: none is forgotten because its release had not begun.
+/// None is forgotten because its release had not begun.
 #[tokio::test(start_paused = true)]
 async fn everything_is_given_up_though_nobody_waits_for_it() {
     for polls in 0..4 {

@@ -1,4 +1,4 @@
-//! A lease that passes from task to task of one process, without the store.
+//! A lease that goes from task to task of one process, without the store.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::scripted_store::{Call, Fate, Hints, ScriptedStore};
 use crate::{LONG, SOON, door, locker, ms, released, secs, served, settle, waiter, world, world_with};
 
-/// How often a lease went back to the store. A place that is given up has no fence.
+/// Number of releases at the store. A released queue entry has no fence.
 fn gives_up(store: &ScriptedStore) -> usize {
     store.calls().iter().filter(|(_, call)| matches!(call, Call::Release(lease, _) if lease.fence.is_some())).count()
 }
@@ -26,7 +26,7 @@ async fn the_next_task_gets_the_lease_with_the_next_fence_and_no_command() {
     for waiter in waiters {
         let (fence, token, lost) = (guard.fence().unwrap(), guard.token().clone(), guard.lost());
         released(guard).await;
-        assert_eq!(lost.await, EndReason::Released, "the one before goes on believing");
+        assert_eq!(lost.await, EndReason::Released, "the one before regards itself as the holder still");
         guard = served(waiter).await;
         assert_eq!((guard.fence(), guard.token()), (fence.next(), &token), "not the next in order");
         assert_eq!(guard.state(), State::Held);
@@ -51,7 +51,7 @@ async fn a_dropped_guard_passes_on() {
     assert!(locks.inspect("door").await.unwrap().is_none());
 }
 
-/// However many tasks wait here, others have their turn.
+/// Other processes have their turn, however many tasks wait here.
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_at_the_store() {
     let (clock, store, here) = world();
@@ -65,7 +65,7 @@ async fn a_turn_ends_at_the_store() {
     assert_eq!(gives_up(&store), 0);
     tokio::time::sleep(ms(2)).await;
     released(guard).await;
-    // Those of this process queued at the store first; it has no other place until it has been served.
+    // This process queued at the store first. It has no other entry until it has been served.
     let guard = served(second).await;
     assert_eq!((guard.fence().unwrap().get() % 1_024, gives_up(&store)), (0, 1), "it did not go through the store");
     let third = waiter(door(&here)).await;
@@ -77,7 +77,7 @@ async fn a_turn_ends_at_the_store() {
     released(served(third).await).await;
 }
 
-/// The fence has room for so many; the store gives a new one.
+/// The fence has room for a limited number. The store gives a new one.
 #[tokio::test(start_paused = true)]
 async fn a_grant_passes_1023_times() {
     let (_clock, store, locks) = world();
@@ -97,7 +97,7 @@ async fn a_grant_passes_1023_times() {
     assert!(guard.fence().unwrap().counter() > first.counter() && gives_up(&store) == 1);
 }
 
-/// What one asked for is not what another gets.
+/// One task's settings are not another's.
 #[tokio::test(start_paused = true)]
 async fn only_the_like_of_a_lease_passes() {
     let others: [fn(Acquire) -> Acquire; 7] = [
@@ -124,13 +124,13 @@ async fn only_the_like_of_a_lease_passes() {
     }
 }
 
-/// What a task asked for itself holds for it, whichever task of the process asks the store and by what it was told.
+/// A task's own settings hold for it, whichever task is the leader, and whatever notice it got.
 #[tokio::test(start_paused = true)]
 async fn time_to_stop_work_that_was_asked_for_is_kept_by_every_hand_over() {
     let (clock, store, here) = world();
     let there = locker(&clock, &store);
     let first = door(&there).acquire().await.unwrap();
-    // As much as who asks for none is given in the end, and more than a lease has that was only handed over.
+    // As much as a task without the setting has in the end, and more than a handed-over lease has.
     let asked = LONG / 10;
     let mut waiters = Vec::new();
     for strict in [false, true, false, true, false] {
@@ -149,7 +149,7 @@ async fn time_to_stop_work_that_was_asked_for_is_kept_by_every_hand_over() {
     }
 }
 
-/// Whoever asks the store for the room asks on behalf of the first in it, who keeps his turn.
+/// The leader polls on behalf of the first waiter, which keeps its turn.
 #[tokio::test(start_paused = true)]
 async fn who_asked_for_time_to_stop_work_keeps_his_turn() {
     let (clock, store, here) = world();
@@ -178,7 +178,8 @@ async fn a_store_that_cannot_carry_it_hands_over_itself() {
     assert_eq!(gives_up(&store), 1);
 }
 
-/// What was given to a waiter that is dropped before it looks goes to the next one, and to the store when nobody is left.
+/// The guard of a waiter that is dropped before it wakes goes to the next one, and to the store
+/// after the last.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_took_passes_on() {
     let (_clock, store, locks) = world();
@@ -207,7 +208,7 @@ async fn what_nobody_took_passes_on() {
     assert!(locks.inspect("door").await.unwrap().is_none(), "it was kept by nobody");
 }
 
-/// Another asks the store when the one that did is gone.
+/// Another waiter becomes the leader when the leader is gone.
 #[tokio::test(start_paused = true)]
 async fn a_room_goes_on_without_the_task_that_asked_for_all() {
     let (clock, store, locks) = world();
@@ -227,7 +228,7 @@ async fn a_room_goes_on_without_the_task_that_asked_for_all() {
     assert!(locks.inspect("door").await.unwrap().is_none());
 }
 
-/// A lease that was lost on its way is not believed by the one that gets it.
+/// A lease that was lost on its way is not valid for the task that gets it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_lost_is_not_passed_on() {
     let (clock, store, locks) = world();
@@ -241,7 +242,7 @@ async fn a_lease_that_was_lost_is_not_passed_on() {
     assert!(gives_up(&store) >= 1);
 }
 
-/// Given up for all while it is on its way: nobody holds it.
+/// Released by `release_all` while it is on its way: nobody holds it.
 #[tokio::test(start_paused = true)]
 async fn everything_can_be_given_up_while_it_passes() {
     let (_clock, _store, locks) = world();
@@ -256,10 +257,10 @@ async fn everything_can_be_given_up_while_it_passes() {
     let all = locks.release_all().await;
     assert_eq!(all.len(), 1);
     let guard = timeout(SOON, next).await.expect("the waiter was forgotten").unwrap();
-    assert_eq!(guard.state(), State::Held, "it believes in what was given up");
+    assert_eq!(guard.state(), State::Held, "it regards itself as the holder of what was released");
 }
 
-/// Those who only wait say who holds, and what the store's trouble is, when their time is up.
+/// Waiters behind the leader name the holder, and the store's trouble, when their time is up.
 #[tokio::test(start_paused = true)]
 async fn those_who_do_not_ask_the_store_are_told_why_they_wait() {
     let (clock, store, locks) = world();
@@ -276,7 +277,7 @@ async fn those_who_do_not_ask_the_store_are_told_why_they_wait() {
     assert_eq!(door(&locks).wait(ms(500)).acquire().await.unwrap_err().kind(), ErrorKind::TimedOut);
 }
 
-/// One place and one heartbeat, however many tasks wait.
+/// One entry and one heartbeat, however many tasks wait.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_tasks_ask_as_often_as_one() {
     let (clock, store, locks) = world();
@@ -287,7 +288,7 @@ async fn a_thousand_tasks_ask_as_often_as_one() {
         waiters.push(tokio::spawn(door(&locks).acquire()));
     }
     settle().await;
-    // They may all have tried before the first of them knew that the name was busy.
+    // All of them may have made an attempt before the first of them knew that the name was busy.
     tokio::time::sleep(secs(3)).await;
     store.forget_calls();
     tokio::time::sleep(secs(50)).await;
@@ -301,7 +302,8 @@ async fn a_thousand_tasks_ask_as_often_as_one() {
     released(timeout(SOON, waiters.pop().unwrap()).await.unwrap().unwrap().unwrap()).await;
 }
 
-/// Served while its process stood still, for longer than the lease, and the room was left by the others: it waits on.
+/// Served while its process stood still, for longer than the lease, and the others left the local
+/// queue: it waits on.
 #[tokio::test(start_paused = true)]
 async fn whoever_slept_through_its_turn_has_another() {
     let (clock, _store, locks) = world();
@@ -317,13 +319,13 @@ async fn whoever_slept_through_its_turn_has_another() {
     last.abort();
     settle().await;
     clock.pause(LONG * 2);
-    // Whoever asks has the book looked at.
+    // The acquisition has the watchdog read its table.
     released(locks.mutex("elsewhere").acquire().await.unwrap()).await;
     let guard = timeout(LONG, stopped).await.expect("the waiter was forgotten").unwrap();
     assert_eq!(guard.state(), State::Held);
 }
 
-/// A longer lease was for the one that asked, who did not wait for the answer.
+/// The longer lease was for the task that asked, which did not wait for the answer.
 #[tokio::test(start_paused = true)]
 async fn an_abandoned_extension_is_not_passed_on() {
     let (_clock, store, locks) = world();
@@ -342,7 +344,7 @@ async fn an_abandoned_extension_is_not_passed_on() {
     assert!(!renewals.is_empty() && renewals.iter().all(|(_, leases)| leases[0].ttl == LONG), "{renewals:?}");
 }
 
-/// Shares that fit beside each other need no turns.
+/// Shares that fit beside each other need no handoffs.
 #[tokio::test(start_paused = true)]
 async fn readers_of_a_process_come_in_together() {
     let (_clock, _store, locks) = world();

@@ -37,7 +37,7 @@ async fn a_shorter_extension_shortens_nothing() {
         store.fated(if unheard { Fate::Unheard } else { Fate::Works });
         assert_eq!(guard.extend(ms(900)).await.is_err(), unheard);
         store.fated(Fate::Works);
-        // By its token anyone may ask for less, and gets no less for it.
+        // By its token anyone may ask for less. The lease gets no shorter.
         theirs.renew(&lease_of(&guard).with_ttl(ms(100))).await.unwrap();
         tokio::time::sleep(secs(1)).await;
         assert_eq!(guard.state(), State::Held);
@@ -64,7 +64,7 @@ async fn an_extension_that_cannot_work_is_refused_and_changes_nothing() {
     assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
-/// A renewal is on its way: the extension goes out behind it, with its own ttl, and one at a time.
+/// A renewal is under way. The extension goes out after it, with its own ttl, and one at a time.
 #[tokio::test(start_paused = true)]
 async fn an_extension_goes_behind_a_renewal_that_is_under_way() {
     let (_clock, store, locks) = world();
@@ -82,7 +82,7 @@ async fn an_extension_goes_behind_a_renewal_that_is_under_way() {
     assert!(guard.lease_remaining() > secs(59));
 }
 
-/// What becomes of the one who waits: the store's code fails, or the guard is given up meanwhile.
+/// The store's code fails, or the guard is released: the caller of the extension gets an error.
 #[tokio::test(start_paused = true)]
 async fn whoever_extends_is_told_when_nobody_will_answer() {
     let (_clock, store, locks) = world();
@@ -123,7 +123,7 @@ async fn a_fixed_lease_stays_fixed_after_an_extension_that_failed() {
     }
 }
 
-/// Anybody who has the token, without a guard.
+/// Anybody who has the token may renew, without a guard.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_and_released_by_its_token() {
     let (clock, store, locks) = world();

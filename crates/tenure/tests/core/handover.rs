@@ -1,4 +1,4 @@
-//! A hand-over that is pushed: when it is believed, for how long, and when it is only a hint.
+//! Pushed handoffs: when one is accepted, for how long it is valid, and when it is only a hint.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::scripted_store::{Call, Fate, Hints, SLOW, ScriptedStore};
 use crate::test_clock::TestClock;
 use crate::{LONG, SOON, door, locker, ms, secs, settle, until, world};
 
-const CLAIM: Duration = Duration::from_millis(1_500);
+const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
 
-/// A name that another process holds, and one that waits for it with a place of its own.
+/// A name that another process holds, and a process that waits for it with an entry of its own.
 struct Scene {
     store: ScriptedStore,
     _clock: TestClock,
@@ -29,7 +29,7 @@ async fn scene(acquire: impl FnOnce(Acquire) -> Acquire) -> Scene {
     let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
     settle().await;
     assert!(
-        matches!(last_place(&store), Enqueue::Join { entry_ttl, handoff_ttl } if entry_ttl > handoff_ttl && handoff_ttl == CLAIM)
+        matches!(last_place(&store), Enqueue::Join { entry_ttl, handoff_ttl } if entry_ttl > handoff_ttl && handoff_ttl == HANDOFF_TTL)
     );
     Scene { store, _clock: clock, held, waiter }
 }
@@ -44,16 +44,16 @@ fn last_owner(store: &ScriptedStore) -> Owner {
 }
 
 impl Scene {
-    /// The counter that every answer so far carried as its mark.
-    fn mark(&self) -> u64 {
+    /// Grant counter of every answer so far.
+    fn grant_seq(&self) -> u64 {
         self.held.fence().unwrap().counter()
     }
 
-    /// Pushes a hand-over to the waiter; how often the store was asked for the name since.
-    async fn pushes(&self, counter: u64, claim: Duration) -> usize {
+    /// Pushes a handoff to the waiter. Returns the number of requests for the name since.
+    async fn pushes(&self, counter: u64, handoff_ttl: Duration) -> usize {
         let owner = last_owner(&self.store);
         self.store.forget_calls();
-        self.store.push(&Notice::Granted { owner, fence: Fence::from_counter(counter).unwrap(), handoff_ttl: claim });
+        self.store.push(&Notice::Granted { owner, fence: Fence::from_counter(counter).unwrap(), handoff_ttl });
         settle().await;
         self.store.acquires().len()
     }
@@ -62,11 +62,11 @@ impl Scene {
 #[tokio::test(start_paused = true)]
 async fn a_push_is_believed_without_asking_and_renewed_soon() {
     let scene = scene(|acquire| acquire).await;
-    let fence = scene.mark() + 1;
-    assert_eq!(scene.pushes(fence, CLAIM).await, 0, "the store was asked");
+    let fence = scene.grant_seq() + 1;
+    assert_eq!(scene.pushes(fence, HANDOFF_TTL).await, 0, "the store was asked");
     let guard = timeout(SOON, scene.waiter).await.unwrap().unwrap();
     assert_eq!((guard.state(), guard.fence()), (State::Held, Fence::from_counter(fence)));
-    // A claim less drift, the clocks' grain and a tenth to stop work.
+    // The handoff's ttl less drift, the resolution of the clocks and a tenth as safety margin.
     let left = guard.remaining();
     assert!(left <= ms(1_333) && left > ms(1_300), "{left:?}");
     tokio::time::sleep(ms(600)).await;
@@ -74,59 +74,59 @@ async fn a_push_is_believed_without_asking_and_renewed_soon() {
     assert_eq!(renewals[0].1[0].ttl, LONG, "it is renewed for its ttl");
 }
 
-/// A grant that is not above what was heard is an old one.
+/// A grant that is not above the last grant counter is an old one.
 #[tokio::test(start_paused = true)]
 async fn an_old_push_is_a_hint() {
     let scene = scene(|acquire| acquire).await;
-    for counter in [scene.mark(), scene.mark() - 1] {
+    for counter in [scene.grant_seq(), scene.grant_seq() - 1] {
         if counter > 0 {
-            assert_eq!(scene.pushes(counter, CLAIM).await, 1, "it did not look");
+            assert_eq!(scene.pushes(counter, HANDOFF_TTL).await, 1, "it did not look");
         }
     }
-    assert!(!scene.waiter.is_finished(), "an old push was believed");
+    assert!(!scene.waiter.is_finished(), "an old push was accepted");
 }
 
-/// A push for a token that was given up says nothing about the one in use.
+/// A push for a released token says nothing about the one in use.
 #[tokio::test(start_paused = true)]
 async fn a_push_for_another_owner_is_a_hint() {
     let scene = scene(|acquire| acquire).await;
-    let (owner, fence) = (Owner::generate("other").unwrap(), Fence::from_counter(scene.mark() + 1).unwrap());
-    scene.store.push(&Notice::Granted { owner, fence, handoff_ttl: CLAIM });
+    let (owner, fence) = (Owner::generate("other").unwrap(), Fence::from_counter(scene.grant_seq() + 1).unwrap());
+    scene.store.push(&Notice::Granted { owner, fence, handoff_ttl: HANDOFF_TTL });
     settle().await;
     assert!(!scene.waiter.is_finished());
 }
 
-/// The claim is the waiter's own number, whatever others say.
+/// The handoff ttl is the waiter's own number, whatever others say.
 #[tokio::test(start_paused = true)]
 async fn nobody_else_makes_a_claim_longer() {
-    for (told, believed) in [(CLAIM * 10, ms(1_333)), (secs(1), ms(888))] {
+    for (said, valid) in [(HANDOFF_TTL * 10, ms(1_333)), (secs(1), ms(888))] {
         let scene = scene(|acquire| acquire).await;
-        assert_eq!(scene.pushes(scene.mark() + 1, told).await, 0);
+        assert_eq!(scene.pushes(scene.grant_seq() + 1, said).await, 0);
         let guard = timeout(SOON, scene.waiter).await.unwrap().unwrap();
-        assert!(guard.remaining() <= believed, "{:?} of {told:?}", guard.remaining());
+        assert!(guard.remaining() <= valid, "{:?} of {said:?}", guard.remaining());
     }
 }
 
-/// Whoever needs more than a claim has, asks.
+/// A waiter that needs more than the handoff ttl polls.
 #[tokio::test(start_paused = true)]
 async fn terms_that_a_claim_cannot_keep_make_it_a_hint() {
     let demanding: [fn(Acquire) -> Acquire; 3] =
         [|acquire| acquire.safety_margin(ms(151)), Acquire::fixed_lease, |acquire| acquire.min_hold(secs(1))];
     for terms in demanding {
         let scene = scene(terms).await;
-        assert_eq!(scene.pushes(scene.mark() + 1, CLAIM).await, 1, "it was believed");
+        assert_eq!(scene.pushes(scene.grant_seq() + 1, HANDOFF_TTL).await, 1, "it was accepted");
         assert!(!scene.waiter.is_finished());
     }
     let modest = scene(|acquire| acquire.safety_margin(ms(150))).await;
-    assert_eq!(modest.pushes(modest.mark() + 1, CLAIM).await, 0);
+    assert_eq!(modest.pushes(modest.grant_seq() + 1, HANDOFF_TTL).await, 0);
 }
 
-/// Belief counts from the last heartbeat that was answered, from when it was sent.
+/// Validity counts from the sending of the last answered heartbeat.
 #[tokio::test(start_paused = true)]
 async fn belief_counts_from_the_last_heartbeat() {
     let scene = scene(|acquire| acquire).await;
     tokio::time::sleep(ms(900)).await;
-    assert_eq!(scene.pushes(scene.mark() + 1, CLAIM).await, 0);
+    assert_eq!(scene.pushes(scene.grant_seq() + 1, HANDOFF_TTL).await, 0);
     let guard = timeout(SOON, scene.waiter).await.unwrap().unwrap();
     assert!(guard.remaining() <= ms(433), "{:?}", guard.remaining());
 }
@@ -141,7 +141,7 @@ async fn a_slow_answer_does_not_make_belief_longer() {
     }
     scene.store.fated(Fate::Works);
     tokio::time::sleep(SLOW + ms(1)).await;
-    assert_eq!(scene.pushes(scene.mark() + 1, CLAIM).await, 0);
+    assert_eq!(scene.pushes(scene.grant_seq() + 1, HANDOFF_TTL).await, 0);
     let guard = timeout(SOON, scene.waiter).await.unwrap().unwrap();
     assert!(guard.remaining() <= ms(1_333) - SLOW, "{:?}", guard.remaining());
 }
@@ -152,10 +152,10 @@ async fn a_push_after_an_old_heartbeat_is_a_hint() {
     let scene = scene(|acquire| acquire).await;
     scene.store.fated(Fate::Fails);
     tokio::time::sleep(ms(1_200)).await;
-    // Else a heartbeat may be answered at the very moment of the push.
+    // Else a heartbeat may be answered in the same moment as the push.
     scene.store.called().await;
     scene.store.fated(Fate::Works);
-    assert!(scene.pushes(scene.mark() + 1, CLAIM).await >= 1, "it was believed");
+    assert!(scene.pushes(scene.grant_seq() + 1, HANDOFF_TTL).await >= 1, "it was accepted");
     assert!(!scene.waiter.is_finished());
 }
 
@@ -165,14 +165,14 @@ async fn a_believed_lease_survives_one_error() {
     for age in [0, 500, 900, 990].into_iter().cycle().take(160) {
         let scene = scene(|acquire| acquire).await;
         tokio::time::sleep(ms(age)).await;
-        let (fence, owner) = (Fence::from_counter(scene.mark() + 1).unwrap(), last_owner(&scene.store));
+        let (fence, owner) = (Fence::from_counter(scene.grant_seq() + 1).unwrap(), last_owner(&scene.store));
         let Scene { store, held, waiter, .. } = scene;
         let _ = held.release().await.unwrap();
         store.forget_calls();
-        store.push(&Notice::Granted { owner, fence, handoff_ttl: CLAIM });
+        store.push(&Notice::Granted { owner, fence, handoff_ttl: HANDOFF_TTL });
         let guard = timeout(SOON, waiter).await.unwrap().unwrap();
-        // The last of these may be too old; what is asked for instead is granted for its full ttl.
-        assert!(store.acquires().is_empty() || age > 900, "a push after {age} ms was not believed");
+        // The last of these may be too old. The poll instead is granted for its full ttl.
+        assert!(store.acquires().is_empty() || age > 900, "a push after {age} ms was not accepted");
         store.fated(Fate::Says(ErrorKind::Unavailable));
         until(|| !store.renewals().is_empty()).await;
         store.fated(Fate::Works);
@@ -181,7 +181,7 @@ async fn a_believed_lease_survives_one_error() {
     }
 }
 
-/// A heartbeat never makes a place: where the place is gone, its token is used up.
+/// A heartbeat never makes an entry: if the entry is gone, its token is used up.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_gone_is_taken_anew_with_another_token() {
     let scene = scene(|acquire| acquire).await;
@@ -197,7 +197,7 @@ async fn a_place_that_is_gone_is_taken_anew_with_another_token() {
     assert_eq!(joins.count(), 1, "a token was queued twice");
 }
 
-/// The one for the token before would tell it nothing, and it would find out by its heartbeat.
+/// A watch for the token before would say nothing, and the heartbeat would find out.
 #[tokio::test(start_paused = true)]
 async fn another_token_is_listened_for() {
     let scene = scene(|acquire| acquire).await;
@@ -218,7 +218,7 @@ async fn who_queues_listens_already() {
     assert!(asked[..queued].iter().any(|(_, call)| matches!(call, Call::Watch)), "{asked:?}");
 }
 
-/// The one that was tried may have been given something, and have had to give it back.
+/// The token that was tried may have been granted, and had to be released.
 #[tokio::test(start_paused = true)]
 async fn a_token_that_was_tried_is_not_queued() {
     let (clock, store, locks) = world();
@@ -231,7 +231,7 @@ async fn a_token_that_was_tried_is_not_queued() {
     assert_ne!(asked[0].1, asked[1].1);
 }
 
-/// Whoever asks for less than a claim gets less: that is what its death costs those behind it.
+/// A waiter with a shorter ttl gets less: its death costs the waiters behind it this much.
 #[tokio::test(start_paused = true)]
 async fn no_claim_is_longer_than_the_ttl() {
     let (clock, store, locks) = world();

@@ -1,4 +1,5 @@
-//! Where a command that was given up may run late, what it did is cleared up until it cannot run any more.
+//! At a store with late commands: what an abandoned command did is released until it cannot run any
+//! more.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -11,7 +12,7 @@ use tenure::{BootTime, Clock, Entry, Error, ErrorKind, Guard, Lease, Locker, Mem
 
 use crate::test_clock::TestClock;
 
-/// Keeps the first acquire back until it is told to run it, or until a release runs within a given time.
+/// Holds the first acquire back until the test runs it, or until a release runs within a set time.
 #[derive(Clone, Debug)]
 struct Late {
     clock: TestClock,
@@ -126,7 +127,7 @@ async fn a_late_acquire_after_the_release_is_cleared_up() {
 async fn the_last_clean_up_is_sent_after_the_ttl_has_passed() {
     let (ttl, answer) = (Duration::from_secs(1), Duration::from_millis(120));
     let mut tried = 0;
-    // Clean-ups are sent out of step: not every run has one at that moment.
+    // Releases are sent with jitter, so not every run has one at that moment.
     for _ in 0..50 {
         let store = Late::new(answer);
         let guard = held_once_unheard(&store, ttl).await;

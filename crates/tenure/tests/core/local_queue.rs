@@ -1,4 +1,4 @@
-//! Who of a room asks the store, and what becomes of the role and of what was reached with it.
+//! Leaders of a local queue, and what becomes of the role and of its state.
 
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -15,12 +15,12 @@ fn joins(store: &ScriptedStore) -> usize {
     store.calls().iter().filter(|(_, call)| joins(call)).count()
 }
 
-/// The one that was made the driver leaves before it hears of it: the next one has the role, and the place.
+/// The new leader leaves before it wakes: the next waiter gets the role, and the queue entry.
 #[tokio::test(start_paused = true)]
 async fn a_role_that_was_never_heard_of_passes_on_with_what_was_reached() {
     let (clock, store, locks) = world();
     let guard = door(&locker(&clock, &store)).acquire().await.unwrap();
-    // They try at the same time, so each has a token of its own.
+    // All make an attempt at the same time, so each has a token of its own.
     store.fated(Fate::Slow);
     let [first, second, third] = [0; 3].map(|_| tokio::spawn(door(&locks).acquire()));
     tokio::time::sleep(ms(1_000)).await;
@@ -36,7 +36,7 @@ async fn a_role_that_was_never_heard_of_passes_on_with_what_was_reached() {
     released(timeout(SOON, second).await.expect("nobody asks for it").unwrap().unwrap()).await;
 }
 
-/// What the one before had heard is looked at by the one that comes after it.
+/// The new leader polls as the notice of the leader before it says.
 #[tokio::test(start_paused = true)]
 async fn a_notice_is_not_lost_with_the_task_that_heard_it() {
     let (clock, store, locks) = world();
@@ -53,7 +53,7 @@ async fn a_notice_is_not_lost_with_the_task_that_heard_it() {
     assert_eq!(store.acquires().len(), 1, "it waits for its heartbeat");
 }
 
-/// Those whose lease is not alike sit a turn out, and no longer than it lasts.
+/// Waiters with other settings wait while the handoffs last, and no longer.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_turn_is_told_to_those_who_sat_it_out() {
     let (clock, store, locks) = world();
@@ -71,7 +71,8 @@ async fn the_end_of_a_turn_is_told_to_those_who_sat_it_out() {
     assert_eq!(clock.now(), ended);
 }
 
-/// Served while it stood still, for longer than the lease: it has its old place in the room, at the front.
+/// Served while it stood still, for longer than the lease: it has its old position in the local
+/// queue, at the front.
 #[tokio::test(start_paused = true)]
 async fn whoever_slept_through_its_turn_is_the_next() {
     let (clock, _store, locks) = world();
@@ -88,7 +89,7 @@ async fn whoever_slept_through_its_turn_is_the_next() {
     assert!(guard.state() == State::Held && !other.is_finished(), "it was overtaken");
 }
 
-/// It waits like the others again, and may be made the one that asks for all.
+/// It waits again, and may become the leader.
 #[tokio::test(start_paused = true)]
 async fn whoever_slept_through_its_turn_can_ask_for_all() {
     let (clock, _store, locks) = world();
@@ -102,7 +103,7 @@ async fn whoever_slept_through_its_turn_can_ask_for_all() {
     released(served(first).await).await;
     settle().await;
     clock.pause(LONG * 2);
-    assert!(stopped.as_mut().poll(&mut context).is_pending(), "it believes in what has ended");
+    assert!(stopped.as_mut().poll(&mut context).is_pending(), "it regards itself as the holder of what has ended");
     last.abort();
     settle().await;
     let guard = timeout(LONG, stopped).await.expect("nobody asks the store").unwrap();

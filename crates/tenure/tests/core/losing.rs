@@ -1,4 +1,5 @@
-//! How a tenure ends: by the clock, by the store's word, by its longest hold; and who is told.
+//! Ends of a lease: by the clock, by an answer of the store, by its longest hold; and the reports
+//! of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,22 +12,23 @@ use tokio::time::timeout;
 use crate::scripted_store::Fate;
 use crate::{LONG, SOON, lease_of, locker, ms, secs, until, world};
 
-/// Without an answer, at the time that was computed when the request was sent; the lease at the store outlasts it.
+/// Without an answer, at the time that was computed when the request was sent. The lease at the
+/// store outlasts it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_believed_for_its_ttl_less_drift_and_guard() {
     let (clock, _store, locks) = world();
     let ttl = secs(30);
     let guard = locks.mutex("door").ttl(ttl).fixed_lease().acquire().await.unwrap();
-    let (started, believed) = (clock.now(), ttl - ms(300) - ms(2) - secs(3));
-    assert_eq!((guard.remaining(), guard.lease_remaining()), (believed, ttl));
+    let (started, valid) = (clock.now(), ttl - ms(300) - ms(2) - secs(3));
+    assert_eq!((guard.remaining(), guard.lease_remaining()), (valid, ttl));
     assert_eq!((guard.state(), guard.end_reason()), (State::Held, None));
     let cancelled = guard.cancellation();
     assert!(!cancelled.is_cancelled());
     assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), EndReason::Expired);
-    assert_eq!(clock.now().since(started), believed);
+    assert_eq!(clock.now().since(started), valid);
     assert_eq!((guard.state(), guard.end_reason(), guard.remaining()), (State::Lost, Some(EndReason::Expired), Duration::ZERO));
     timeout(SOON, cancelled.cancelled()).await.expect("nobody cancels");
-    assert_eq!(guard.lease_remaining(), ttl - believed);
+    assert_eq!(guard.lease_remaining(), ttl - valid);
     let text = format!("{guard:?}");
     assert!(text.contains("door") && text.contains("Lost"), "{text}");
 }
@@ -46,7 +48,7 @@ async fn an_outage_is_jeopardy_until_it_is_over_or_the_lease_is() {
     assert!(guard.lease_remaining() > Duration::ZERO, "told only when the lease had ended at the store");
 }
 
-/// The store's word ends it long before the deadline, and is not asked again.
+/// An answer ends it long before the deadline. The store is not asked again.
 #[tokio::test(start_paused = true)]
 async fn what_is_gone_is_lost_at_the_next_renewal() {
     let (clock, store, locks) = world();
@@ -79,7 +81,7 @@ async fn a_longest_hold_ends_it_however_well_renewals_go() {
     assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), EndReason::Expired);
 }
 
-/// One question, and what it says is believed at once.
+/// One request. Its answer counts at once.
 #[tokio::test(start_paused = true)]
 async fn verify_asks_the_store() {
     let (clock, store, locks) = world();
@@ -87,16 +89,16 @@ async fn verify_asks_the_store() {
     guard.verify().await.unwrap();
     store.fated(Fate::Fails);
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Unreachable);
-    assert_eq!(guard.state(), State::Held, "without an answer it is believed as before");
+    assert_eq!(guard.state(), State::Held, "without an answer it stays as it was");
     store.fated(Fate::Works);
     let theirs = locker(&clock, &store);
     let _ = theirs.release(&lease_of(&guard)).await.unwrap();
     let _next = theirs.mutex("door").ttl(LONG).acquire().await.unwrap();
-    assert_eq!(guard.state(), State::Held, "nobody has told it yet");
+    assert_eq!(guard.state(), State::Held, "no answer has said so yet");
     let lost = guard.lost();
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Gone)));
-    assert_eq!(timeout(ms(1), lost).await.expect("those who wait are not told"), EndReason::Gone);
+    assert_eq!(timeout(ms(1), lost).await.expect("the tasks that wait are not notified"), EndReason::Gone);
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,7 +114,8 @@ async fn work_runs_while_the_tenure_lasts() {
     assert_eq!(guard.run(async { panic!("begun after the loss") }).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
-/// The process stood still, with it every timer: the work takes no step more, and what it finished meanwhile came too late.
+/// The process stood still, with every timer: the work takes no further step, and what it finished
+/// meanwhile came too late.
 #[tokio::test(start_paused = true)]
 async fn work_does_not_go_on_after_a_pause() {
     let (clock, _store, locks) = world();
@@ -136,7 +139,8 @@ async fn work_does_not_go_on_after_a_pause() {
     }
 }
 
-/// A clock that jumps, as one does that went on while the machine slept, and no timer of the runtime notices.
+/// The clock jumps, as one does that went on while the machine slept, and no timer of the runtime
+/// notices.
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_slept_finds_its_locks_lost() {
     let (clock, _store, locks) = world();
@@ -164,7 +168,7 @@ async fn an_answer_after_the_deadline_revives_nothing() {
     assert_eq!(guard.state(), State::Lost);
 }
 
-/// Whoever is told of the end, on whatever thread, can ask for the reason at once.
+/// Every task that learns of the end, on whatever thread, can read the reason at once.
 #[tokio::test(start_paused = true)]
 async fn the_reason_is_known_when_the_end_is_told() {
     struct Asks {

@@ -1,6 +1,8 @@
-//! The core over a store whose answers the test decides: what is asked, how often, and what is made of it.
+//! The core over a store whose answers the test decides: its requests, their number, and what it
+//! makes of the answers.
 //!
-//! Most of it runs in virtual time, so that a wait of a minute costs nothing and its length can be told to the millisecond.
+//! Most of it runs in virtual time. A wait of a minute costs nothing then, and its length is exact
+//! to the millisecond.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,10 +45,10 @@ use crate::test_clock::TestClock;
 
 const LONG: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(5);
-/// How long a call to a [`ScriptedStore`] store may take.
+/// Timeout of a call to a [`ScriptedStore`].
 const LIMIT: Duration = Duration::from_millis(200);
 
-/// A machine, a store on its clock, and a locker over it.
+/// A clock, a store on it, and a locker over the store.
 fn world() -> (TestClock, ScriptedStore, Locker) {
     world_with(|_| ())
 }
@@ -72,7 +74,7 @@ fn door(locks: &Locker) -> Acquire {
     locks.mutex("door").ttl(LONG)
 }
 
-/// A task that waits, in the room when this returns.
+/// Starts a task that waits. It is in the local queue when this returns.
 async fn waiter(acquire: Acquire) -> JoinHandle<Guard> {
     let waiter = tokio::spawn(async { acquire.acquire().await.unwrap() });
     settle().await;

@@ -1,4 +1,4 @@
-//! The store in memory, asked directly.
+//! Direct calls to the store in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ async fn a_renewal_counts_from_now_and_never_shortens() {
     assert!(matches!(both[..], [Ok(RenewReply::Gone), Ok(RenewReply::Renewed)]), "{both:?}");
 }
 
-/// What a name is found taken by makes the difference, and whether the asker's bits are its own.
+/// The answer depends on the value at the name, and on whether the request's token was generated.
 #[tokio::test(start_paused = true)]
 async fn an_owner_finds_itself_and_takes_over_whom_it_names() {
     let (_clock, store) = new();
@@ -110,7 +110,8 @@ async fn only_the_owner_frees() {
     granted(&*store, &other).await;
 }
 
-/// While a name lingers it is nobody's, for exactly that long, however often its release is repeated; its value can be broken.
+/// A lingering name is nobody's, for exactly that long, however often its release is repeated. Its
+/// value can be broken.
 #[tokio::test(start_paused = true)]
 async fn a_lingering_name_is_nobodys() {
     let (clock, store) = new();
@@ -155,13 +156,13 @@ async fn a_release_is_told_to_those_who_watch() {
     assert!(notices.next().now_or_never().is_none());
     for _ in 0..2 {
         store.release(&lease(&held), Duration::ZERO).await.unwrap();
-        assert!(notices.next().now_or_never().is_some(), "nobody was told");
+        assert!(notices.next().now_or_never().is_some(), "nobody was notified");
         assert!(notices.next().now_or_never().is_none());
         granted(&*store, &held).await;
     }
 }
 
-/// Another kind at a name is an error of its own, and everything the trait has is kept.
+/// Another kind at a name is an error of its own. The store keeps all that the trait has.
 #[tokio::test(start_paused = true)]
 async fn it_keeps_every_kind_and_two_of_them_apart() {
     let (_clock, store) = new();
@@ -181,7 +182,8 @@ fn join(name: &str) -> Request {
     request(name).with_enqueue(Enqueue::Join { entry_ttl: secs(2), handoff_ttl: secs(1) })
 }
 
-/// The one that is served is told, with what it needs to know; those behind it are not disturbed.
+/// The waiter that is served is notified, with all that it needs. The waiters behind it are not
+/// disturbed.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_is_told_to_the_one_that_is_served() {
     let (clock, store) = new();
@@ -197,11 +199,13 @@ async fn a_hand_over_is_told_to_the_one_that_is_served() {
     }
     let mark = busy(&*store, &first).await.grant_seq.unwrap();
     assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
-    let Some(Some(Notice::Granted { owner, fence, handoff_ttl })) = notices[0].next().now_or_never() else { panic!("not told") };
+    let Some(Some(Notice::Granted { owner, fence, handoff_ttl })) = notices[0].next().now_or_never() else {
+        panic!("not notified")
+    };
     assert_eq!((&owner, handoff_ttl), (&first.owner, secs(1)));
     assert!(fence.counter() > mark);
     for silent in &mut notices[1..] {
-        assert!(silent.next().now_or_never().is_none(), "it was told as well");
+        assert!(silent.next().now_or_never().is_none(), "it was notified as well");
     }
     clock.sleep(secs(1));
     let grant = granted(&*store, &second.clone().with_enqueue(Enqueue::Heartbeat)).await;
@@ -209,7 +213,7 @@ async fn a_hand_over_is_told_to_the_one_that_is_served() {
     assert!(grant.fence.unwrap() > fence, "the first one's claim has ended");
 }
 
-/// Whoever watches without a place hears of a name that is free, and of none that was handed on.
+/// A watcher without an entry is notified of a free name, and not of one that was handed on.
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_free_is_told_to_those_without_a_place() {
     let (_clock, store) = new();

@@ -70,7 +70,7 @@ async fn one_that_is_held_leaves_all_others_free() {
         let error = three_for(&locks, secs(3)).acquire().await.unwrap_err();
         assert!(error.kind() == ErrorKind::TimedOut && error.to_string().contains(name), "{error}");
         assert_eq!(held(&locks).await, [name], "with {name} held");
-        // The place in the queue is given up in the background.
+        // The queue entry is released in the background.
         locks.flush_releases().await;
         let _ = guard.release().await.unwrap();
     }
@@ -81,7 +81,7 @@ fn three_for(locks: &Locker, wait: Duration) -> AcquireAll {
     locks.mutex("c").ttl(LONG).wait(wait).and("a").and("b")
 }
 
-/// The wait is one for all: what the first name took of it the second does not have.
+/// The wait is one for all: the second name has what the first left of it.
 #[tokio::test(start_paused = true)]
 async fn one_deadline_for_all() {
     let (clock, store, locks) = world();
@@ -112,7 +112,7 @@ async fn the_last_one_to_be_freed_completes_them() {
     assert_eq!((names(&guards), guards.state()), (expected(&["a", "b", "c"]), State::Held));
 }
 
-/// Those who say the names in another order, in this process and another.
+/// Clients that list the names in another order, in this process and another.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_in_a_circle() {
     let (clock, store, here) = world();
@@ -140,7 +140,7 @@ async fn nobody_waits_in_a_circle() {
     assert!(held(&here).await.is_empty());
 }
 
-/// For all in one step, and then for who it is that holds one.
+/// For all in one step, and then to learn who holds one.
 #[tokio::test(start_paused = true)]
 async fn who_has_no_time_asks_no_further_than_he_gets() {
     let (clock, store, locks) = world();
@@ -150,13 +150,13 @@ async fn who_has_no_time_asks_no_further_than_he_gets() {
     assert_eq!(asked(&store), expected(&["a", "b", "c", "a", "b"]));
 }
 
-/// The names that were asked for, in order.
+/// The names of the requests, in order.
 fn asked(store: &ScriptedStore) -> Vec<Name> {
     let name = |(_, call): (_, Call)| if let Call::Acquire(request) = call { Some(request.name) } else { None };
     store.calls().into_iter().filter_map(name).collect()
 }
 
-/// What is known to be busy is not tried, and the others are not taken in vain.
+/// A name that is known to be busy is not tried, and the others are not taken in vain.
 #[tokio::test(start_paused = true)]
 async fn names_that_others_here_wait_for_are_waited_for_at_once() {
     let (clock, store, locks) = world();
@@ -167,7 +167,7 @@ async fn names_that_others_here_wait_for_are_waited_for_at_once() {
     assert_eq!(asked(&store), expected(&["a"]));
 }
 
-/// Of two who have no time to wait and begin at the same moment, one gets all.
+/// Of two clients without time to wait that begin in the same moment, one gets all.
 #[tokio::test(start_paused = true)]
 async fn tries_do_not_cost_each_other_everything() {
     for lead in 0..40 {
@@ -185,7 +185,8 @@ async fn tries_do_not_cost_each_other_everything() {
     }
 }
 
-/// A name that is lost while a later one is waited for is taken again, before anything is believed.
+/// A name that is lost while a later one is waited for is taken again, before the guards are
+/// returned.
 #[tokio::test(start_paused = true)]
 async fn a_loss_on_the_way_begins_anew() {
     let (clock, store, locks) = world();
@@ -200,7 +201,7 @@ async fn a_loss_on_the_way_begins_anew() {
     assert_eq!(held(&locks).await, ["a", "c"], "b is kept though a is lost");
     let _ = blocker.release().await.unwrap();
     settle().await;
-    assert!(!waiter.is_finished(), "it believes in a, which another has");
+    assert!(!waiter.is_finished(), "it regards itself as the holder of a, which another has");
     let fence = thief.fence();
     let _ = thief.release().await.unwrap();
     let guards = taken(waiter).await;
@@ -210,7 +211,7 @@ async fn a_loss_on_the_way_begins_anew() {
     assert!(guards.fences().next().unwrap().1 > fence);
 }
 
-/// A process that stood still while it waited looks at the clock before it believes that it has all.
+/// A process that stood still while it waited reads the clock before it returns the guards.
 #[tokio::test(start_paused = true)]
 async fn what_ended_unseen_is_taken_again() {
     let (clock, store, locks) = world();
@@ -239,7 +240,7 @@ async fn fixed_leases_are_kept_until_all_are_held() {
     assert_eq!(timeout(secs(20), guards.lost()).await.unwrap().1, EndReason::Expired, "somebody renews them");
 }
 
-/// So does a longest hold, and it is told without anybody's look.
+/// So does a longest hold. Its end is reported without a call.
 #[tokio::test(start_paused = true)]
 async fn a_longest_hold_begins_when_all_are_held() {
     let (clock, store, locks) = world();
@@ -433,7 +434,7 @@ fn several_names_without_a_runtime() {
     assert!(matches!(permits.release().unwrap(), ReleaseOutcome::Released));
 }
 
-/// What a try took without hearing of it is nobody else's.
+/// A name that an unanswered attempt took is nobody else's.
 #[tokio::test(start_paused = true)]
 async fn a_try_that_was_not_heard_does_not_say_that_another_holds() {
     let (_clock, store, locks) = world();

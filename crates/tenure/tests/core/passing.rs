@@ -1,4 +1,4 @@
-//! What goes with a lease that passes from task to task, and what must not.
+//! State that goes along with a lease from task to task, and state that must not.
 
 use std::pin::pin;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::scripted_store::{Fate, Hints, SLOW};
 use crate::{LONG, door, locker, ms, served, waiter, world};
 
-/// A doubt about the lease is one for whoever has it.
+/// Jeopardy of the lease goes along.
 #[tokio::test(start_paused = true)]
 async fn a_doubt_passes_on() {
     let (_clock, store, locks) = world();
@@ -24,7 +24,7 @@ async fn a_doubt_passes_on() {
     assert_eq!((next.fence(), next.state()), (fence.next(), State::Jeopardy));
 }
 
-/// A turn begins with the hand-over, however long ago the place was looked after.
+/// The handoff window begins with the handoff, however old the last heartbeat is.
 #[tokio::test(start_paused = true)]
 async fn what_was_handed_over_passes_on() {
     let (clock, store, locks) = world();
@@ -42,7 +42,7 @@ async fn what_was_handed_over_passes_on() {
     assert!(store.acquires().is_empty(), "it went through the store");
 }
 
-/// An extension that is under way is the ttl of the one that asked for it.
+/// The ttl of an extension that is under way belongs to the task that asked for it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_with_an_extension_under_way_goes_through_the_store() {
     let (_clock, store, locks) = world();

@@ -1,4 +1,4 @@
-//! Several guards of one tenure, and tenures that become smaller.
+//! Several guards of one lease, and smaller shares.
 
 use tenure::{EndReason, ErrorKind, ReleaseOutcome, Share, State};
 
@@ -22,7 +22,7 @@ async fn a_name_is_given_up_as_often_as_it_was_taken() {
     assert!(locks.mutex("door").try_acquire().await.unwrap().is_some());
 }
 
-/// A lease that passes elsewhere is nobody's here any more.
+/// A lease that goes to another process is nobody's here any more.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_taken_out_ends_every_guard() {
     let (_clock, store, locks) = world();

@@ -1,4 +1,4 @@
-//! Giving up: what is answered, what is sent again in the background, and what is left alone.
+//! Releases: their outcomes, what is repeated in the background, and what is left alone.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn a_release_that_is_dropped_half_way_goes_on() {
     assert_eq!(locks.list().await.unwrap(), []);
 }
 
-/// A permission that was withdrawn does not come back by asking: it is told, and asked once.
+/// A withdrawn permission does not come back: the refusal is reported, and the store asked once.
 #[tokio::test(start_paused = true)]
 async fn a_refused_release_is_told_and_not_repeated() {
     let (_clock, store, locks) = world();
@@ -82,7 +82,7 @@ async fn a_clean_up_that_may_go_through_later_is_repeated() {
     }
 }
 
-/// When the store has forgotten the lease by itself, nothing is left to clear up.
+/// Once the lease has ended at the store by itself, nothing is left to release.
 #[tokio::test(start_paused = true)]
 async fn a_clean_up_ends_with_the_lease() {
     let (clock, store, locks) = world();
@@ -95,7 +95,7 @@ async fn a_clean_up_ends_with_the_lease() {
     assert!(took >= secs(3), "given up after {took:?}, when the lease still stood");
 }
 
-/// What the holder no longer believed may have been another's meanwhile, whatever the store says now.
+/// Another client may have held the name after the deadline, whatever the store says now.
 #[tokio::test(start_paused = true)]
 async fn a_release_after_the_loss_says_so_and_frees_what_is_left() {
     let (_clock, store, locks) = world();
@@ -166,7 +166,7 @@ fn linger(store: &ScriptedStore) -> Duration {
     store.releases().last().unwrap().2
 }
 
-/// A lease that leaves its guard is not renewed, not released, and not believed.
+/// A lease that left its guard is not renewed, not released, and not held by the guard.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_passed_on_is_left_alone() {
     let (clock, store, locks) = world();
@@ -180,7 +180,7 @@ async fn a_lease_that_was_passed_on_is_left_alone() {
     assert!(locker(&clock, &store).inspect("door").await.unwrap().is_some());
 }
 
-/// However often its release has to be sent, a name lingers from when it was given up.
+/// A name lingers from its first release, however often the release is sent.
 #[tokio::test(start_paused = true)]
 async fn a_linger_counts_from_the_first_try() {
     let (clock, store, locks) = world();

@@ -1,4 +1,4 @@
-//! Renewal: when, how many at once, and what one lease costs the others.
+//! Renewals: when, how many at once, and what one lease costs the others.
 
 use std::fmt;
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn a_renewal_that_failed_is_tried_again_soon() {
     assert_eq!(guard.state(), State::Jeopardy);
 }
 
-/// The task that renews sleeps until the first appointment, whose ever it is.
+/// The watchdog sleeps until the first deadline of any lease.
 #[tokio::test(start_paused = true)]
 async fn a_short_lease_after_a_long_one_is_renewed_in_its_time() {
     let (_clock, store, locks) = world();
@@ -73,7 +73,7 @@ async fn a_short_lease_after_a_long_one_is_renewed_in_its_time() {
     assert!((50..=70).contains(&store.renewals().len()), "{} renewals", store.renewals().len());
 }
 
-/// What is under way stays under way when somebody else comes by: it is not sent a second time.
+/// A renewal that is under way stays under way when somebody else comes by. It is not sent twice.
 #[tokio::test(start_paused = true)]
 async fn what_is_under_way_is_not_sent_again() {
     let (_clock, store, locks) = world();
@@ -95,7 +95,7 @@ async fn what_is_under_way_is_not_sent_again() {
     assert!(renewed.count() <= 11);
 }
 
-/// However many come and go, one task looks after them, and it ends with the locker.
+/// However many come and go, one task renews their leases, and it ends with the locker.
 #[tokio::test(start_paused = true)]
 async fn one_task_looks_after_all_and_ends_with_the_locker() {
     let (clock, store, locks) = world();
@@ -200,7 +200,7 @@ impl fmt::Display for SlowByLease {
     }
 }
 
-/// Nobody comes by: the task that failed sees to the next one itself.
+/// Nobody comes by: the task that failed starts the next one itself.
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_followed_by_a_task_that_renews() {
     let (_clock, store, locks) = world();

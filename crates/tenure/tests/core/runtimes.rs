@@ -1,4 +1,4 @@
-//! The task that renews lives in one runtime: what holders in others are told, and how it passes on. In real time.
+//! The watchdog runs in one runtime: reports to holders in others, and how it moves. In real time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// The first runtime has taken a lock, and is not driven from then on; it may be gone altogether.
+/// The first runtime has taken a lock, and is not driven from then on. It may be gone altogether.
 fn told_in_another_runtime(gone: bool) {
     let (store, locks) = over_a_store();
     let mut first = Some(runtime());
@@ -39,7 +39,7 @@ fn told_in_another_runtime(gone: bool) {
         assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), EndReason::Expired);
         drop(guard);
         if !gone {
-            // A runtime is taken to be undriven when its task is a second late.
+            // A runtime counts as not driven when its task is a second late.
             tokio::time::sleep(ms(1_050)).await;
         }
         let guard = locks.mutex("door").ttl(BRIEF).acquire().await.unwrap();
@@ -102,7 +102,7 @@ fn a_task_that_was_replaced_ends() {
     assert_eq!((store.renewals().len(), store.released().len()), (1, 2));
 }
 
-/// A runtime that ends in the middle of an extension: whoever asked is told, wherever they are.
+/// A runtime ends in the middle of an extension: its caller gets an error, in whatever runtime.
 #[test]
 fn an_extension_whose_runtime_ends_is_told() {
     let (store, locks) = over_a_store();
@@ -146,7 +146,8 @@ fn a_program_that_panics_ends() {
     });
 }
 
-/// Where the clock's timer cannot work, whoever takes a lock hears it, and not a task that nobody looks at.
+/// If the clock's timer cannot work, the caller of an acquisition sees the panic, and not a task in
+/// the background.
 #[test]
 fn a_runtime_without_timers_is_told_to_the_caller() {
     let (_store, locks) = over_a_store();
@@ -184,12 +185,13 @@ fn a_guard_dropped_outside_a_runtime_is_released() {
     assert_eq!(store.released(), [token]);
 }
 
-/// A runtime whose task sleeps for long, and which nobody drives any more: whoever needs the task earlier finds that out.
+/// A runtime whose task sleeps for long is not driven any more. The next caller that needs the task
+/// earlier finds out.
 #[test]
 fn a_short_lease_is_renewed_though_the_task_sleeps_in_a_runtime_that_stands_still() {
     let (store, locks) = over_a_store();
     let (first, second) = (runtime(), runtime());
-    // Its task has looked, and has a renewal under way that will never be answered there.
+    // Its task has run, and has a renewal under way that will never be answered there.
     store.fated(Fate::Hangs);
     let long = first.block_on(async {
         store.fated(Fate::Works);
@@ -209,7 +211,7 @@ fn a_short_lease_is_renewed_though_the_task_sleeps_in_a_runtime_that_stands_stil
     });
 }
 
-/// Whoever waits for clean-ups in one runtime sees to them when that of the task ends.
+/// A caller that waits for releases in one runtime sends them when that of the task ends.
 #[test]
 fn clean_ups_go_on_where_somebody_waits_for_them() {
     let (store, locks) = over_a_store();

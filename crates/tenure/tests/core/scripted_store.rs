@@ -1,4 +1,4 @@
-//! A store in memory that fails as it is told, and notes what it was asked and when.
+//! A store in memory that fails as the test plans, and notes its calls and their times.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,16 +17,16 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::LIMIT;
 
-/// How long an answer takes that is [`Fate::Slow`].
+/// Delay of an answer with [`Fate::Slow`].
 pub(crate) const SLOW: Duration = Duration::from_millis(150);
-/// More calls than any test needs: whoever makes them has no pause in a loop.
+/// More calls than any test needs: a loop without a pause made them.
 const TOO_MANY: usize = 3_000;
 
-/// What becomes of one call.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Works,
-    /// Not executed, and told so.
+    /// Not executed, with an error that says so.
     Fails,
     /// Not executed, for this reason.
     Says(ErrorKind),
@@ -44,7 +44,7 @@ pub(crate) enum Fate {
     Panics,
 }
 
-/// What [`Store::watch`] gives.
+/// Result of [`Store::watch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hints {
     /// A notice for every release.
@@ -55,7 +55,7 @@ pub(crate) enum Hints {
     End,
     /// An error.
     Fail,
-    /// What the test [pushes](ScriptedStore::push), and nothing else.
+    /// Notices that the test [pushes](ScriptedStore::push), and nothing else.
     Pushed,
 }
 
@@ -81,7 +81,7 @@ struct State {
     watchers: Mutex<Vec<UnboundedSender<Notice>>>,
     calls: Mutex<Vec<(BootTime, Call)>>,
     called: Notify,
-    /// Ends the wait of a call that hangs.
+    /// Wakes a call that hangs.
     answer: Notify,
 }
 
@@ -116,17 +116,17 @@ impl ScriptedStore {
         *self.0.hints.lock().unwrap() = hints;
     }
 
-    /// What the next acquires are answered in place of the truth, one answer each.
+    /// Sets the answers of the next acquires, one each, instead of the store's.
     pub(crate) fn answers(&self, answers: impl IntoIterator<Item = AcquireReply>) {
         self.0.answers.lock().unwrap().extend(answers);
     }
 
-    /// Has every watch that is armed hear `notice`.
+    /// Sends `notice` to every armed watch.
     pub(crate) fn push(&self, notice: &Notice) {
         self.0.watchers.lock().unwrap().retain(|watcher| watcher.send(notice.clone()).is_ok());
     }
 
-    /// Has the call that hangs be answered.
+    /// Answers the call that hangs.
     pub(crate) fn answer(&self) {
         self.fated(Fate::Works);
         self.0.answer.notify_one();
@@ -146,7 +146,7 @@ impl ScriptedStore {
         self.0.calls.lock().unwrap().clear();
     }
 
-    /// When it was asked for a name, and by which owner.
+    /// Times and owners of all requests for a name.
     pub(crate) fn acquires(&self) -> Vec<(BootTime, Owner)> {
         let owner = |(at, call)| if let Call::Acquire(request) = call { Some((at, request.owner)) } else { None };
         self.calls().into_iter().filter_map(owner).collect()
@@ -166,7 +166,7 @@ impl ScriptedStore {
         self.releases().into_iter().map(|(_, lease, _)| lease.owner).collect()
     }
 
-    /// How many have a handle on this store.
+    /// Number of handles on this store.
     pub(crate) fn handles(&self) -> usize {
         Arc::strong_count(&self.0)
     }

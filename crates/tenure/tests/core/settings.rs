@@ -1,4 +1,4 @@
-//! Settings under which no lease could be kept are refused, by name; all others work.
+//! Settings under which no lease could be kept are refused, by name. All others work.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn the_shortest_ttl_leaves_time_for_a_renewal() {
     let (clock, store, _) = world();
     let locks = Locker::builder(store).clock(clock).drift(0.0).safety_margin(Duration::ZERO).build().unwrap();
     let door = |millis| locks.mutex("door").ttl(ms(millis));
-    // Less 2 ms, of which clocks know nothing.
+    // Less 2 ms, the resolution of clocks.
     refused(&door(303), "a renewal with its timeout of 200ms needs 301ms");
     door(304).check().unwrap();
     refused(&door(202).fixed_lease(), "too short");
@@ -96,7 +96,7 @@ async fn a_lock_has_the_lockers_settings_or_its_own() {
     assert!(text.contains("\"c\"") && text.contains("7s"), "{text}");
 }
 
-/// What operators see of a holder that set no label.
+/// Label of a holder that set none.
 #[tokio::test]
 async fn a_holder_is_labelled_with_its_host_and_process() {
     let guard = Locker::new(MemoryStore::new()).mutex("door").acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! A value that was given may be another's: less is done with it.
+//! A supplied owner token may be another client's: less is done with it.
 
 use tenure::{ErrorKind, Owner, ReleaseOutcome};
 use tokio::time::timeout;
@@ -19,14 +19,15 @@ async fn a_supplied_token_is_neither_retried_nor_cleared_up() {
     store.fated(Fate::Works);
     locks.flush_releases().await;
     assert_eq!((store.acquires().len(), store.released().len()), (1, 0));
-    // What ends by its longest hold is certainly still ours at the store.
+    // A lease that ends by its longest hold is certainly still ours at the store.
     let capped = locks.mutex("capped").ttl(LONG).max_hold(ms(50)).token(fixed()).acquire().await.unwrap();
     timeout(SOON, capped.lost()).await.unwrap();
     assert!(matches!(capped.release().await.unwrap(), ReleaseOutcome::WasLost));
     locks.flush_releases().await;
     assert_eq!(store.released().len(), 1);
     store.forget_calls();
-    // What the store has let go is not released: the value may be another's by now.
+    // A lease that the store has dropped is not released: another client may hold with the token by
+    // now.
     for dropped in [false, true] {
         let guard = locks.mutex("gate").ttl(secs(1)).fixed_lease().token(fixed()).acquire().await.unwrap();
         timeout(SOON, guard.lost()).await.unwrap();
@@ -41,7 +42,7 @@ async fn a_supplied_token_is_neither_retried_nor_cleared_up() {
     }
 }
 
-/// A send that certainly failed may be repeated, whose value it ever was.
+/// A request that certainly failed may be repeated, with any token.
 #[tokio::test(start_paused = true)]
 async fn a_supplied_token_rides_out_an_outage_in_which_nothing_was_sent() {
     let (_clock, store, locks) = world();
@@ -92,7 +93,7 @@ async fn a_supplied_tokens_lock_is_released() {
     }
 }
 
-/// Each renewal that was answered makes it certain for another ttl that the value is ours.
+/// Each answered renewal makes it certain for another ttl that the lease is ours.
 #[tokio::test(start_paused = true)]
 async fn a_supplied_tokens_lock_is_released_after_renewals() {
     let (_clock, store, locks) = world();

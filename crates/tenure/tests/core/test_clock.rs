@@ -1,4 +1,5 @@
-//! A machine whose boot-time clock the test winds: it follows tokio's clock, which stands still in a paused runtime until all wait.
+//! A boot-time clock that the test moves. It follows tokio's clock, which stands still in a paused
+//! runtime until all tasks wait.
 
 use std::time::Duration;
 

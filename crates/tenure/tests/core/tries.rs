@@ -1,4 +1,5 @@
-//! One attempt after another: which token is used, what may be in place afterwards, and who clears it up.
+//! One attempt after another: the token that each uses, what may be left at the store, and who
+//! releases it.
 
 use std::collections::BTreeSet;
 
@@ -128,7 +129,8 @@ async fn late_commands_are_cleared_up_after_until_they_cannot_come() {
     assert!(store.released().len() > 1);
 }
 
-/// A guard whose first try was unheard is cleared up after like that try, though a later one was answered.
+/// A guard whose first request was unanswered is released like that request, though a later one was
+/// answered.
 #[tokio::test(start_paused = true)]
 async fn a_guard_does_not_forget_the_try_that_was_unheard() {
     let (clock, store, locks) = world_with(|features| features.late_commands = true);
@@ -180,7 +182,7 @@ async fn a_grant_that_came_too_late_is_not_believed() {
     assert!(store.released().contains(&asked[0].1), "what came too late was not given up");
 }
 
-/// With a given value there is no other token to go on with.
+/// With a supplied token there is no other token to go on with.
 #[tokio::test(start_paused = true)]
 async fn a_supplied_token_whose_grant_came_too_late_is_told_as_unknown() {
     let (clock, store, locks) = world();
@@ -213,7 +215,7 @@ async fn a_refusal_is_told_at_once() {
     assert_eq!(other.renew(&lease_of(&guard)).await.unwrap_err().kind(), ErrorKind::Refused);
 }
 
-/// Several names are believed from when they were asked for, as one is.
+/// Several names are valid from the sending of their request, as one is.
 #[tokio::test(start_paused = true)]
 async fn belief_in_several_counts_from_the_send() {
     let (_clock, store, locks) = world();
@@ -223,7 +225,7 @@ async fn belief_in_several_counts_from_the_send() {
     store.fated(Fate::Works);
 }
 
-/// That the name is another's now does not say that an unheard try will not come.
+/// Another owner's lease on the name does not say that an unanswered request will not run.
 #[tokio::test(start_paused = true)]
 async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
     let (clock, store, locks) = world_with(|features| features.late_commands = true);
@@ -240,7 +242,7 @@ async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
     assert!(store.released().contains(unheard), "it may run late, and nobody would know of it");
 }
 
-/// A place outlasts the ttl that was asked for, and so does its clean-up.
+/// A queue entry outlasts the ttl of its request, and so does its release.
 #[tokio::test(start_paused = true)]
 async fn a_place_is_cleared_up_for_as_long_as_it_may_stand() {
     let (clock, store, locks) = world();

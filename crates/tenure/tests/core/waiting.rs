@@ -1,4 +1,4 @@
-//! Between two looks: how long, what is told meanwhile, and when the wait ends.
+//! The time between two polls: its length, the reports meanwhile, and the end of the wait.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::scripted_store::{Call, Fate, Hints, ScriptedStore};
 use crate::{LIMIT, LONG, SOON, locker, ms, secs, waiter, world};
 
-/// What an observer was told, in words.
+/// Reports to an observer, in words.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -38,10 +38,10 @@ fn pauses(store: &ScriptedStore) -> Vec<Duration> {
     times.windows(2).map(|pair| pair[1].since(pair[0])).collect()
 }
 
-fn busy(label: &str, ttl: Option<Duration>, recheck: Duration) -> AcquireReply {
+fn busy(label: &str, ttl: Option<Duration>, poll_interval: Duration) -> AcquireReply {
     let owner = Owner::from_bytes(format!("{label}.{}", "0".repeat(32)).into_bytes());
     let holder = Holder::new(owner, Share::MUTEX).with_ttl(ttl);
-    AcquireReply::Busy(Busy::new(recheck).with_holder(holder))
+    AcquireReply::Busy(Busy::new(poll_interval).with_holder(holder))
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +110,7 @@ async fn an_outage_is_looked_at_in_measured_steps() {
     assert!(pauses.iter().max().unwrap().saturating_sub(*pauses.iter().min().unwrap()) > ms(10), "{pauses:?}");
 }
 
-/// Without hints a waiter looks again at the interval, with jitter, and never starves others.
+/// Without notices a waiter polls at the interval, with jitter, and never starves others.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_without_hints_looks_at_the_interval() {
     for hints in [Hints::Silent, Hints::End, Hints::Fail] {
@@ -128,7 +128,8 @@ async fn a_waiter_without_hints_looks_at_the_interval() {
             }
             assert_eq!(acquire.acquire().await.unwrap_err().kind(), ErrorKind::TimedOut);
             let mut pauses = pauses(&store);
-            // The look after the watch is armed comes at once, and so does one when there are no more hints.
+            // The poll after the watch is armed comes at once, and so does one when the notices
+            // have ended.
             let at_once = pauses.iter().take_while(|pause| pause.is_zero()).count();
             assert_eq!(at_once, if hints == Hints::End { 2 } else { 1 }, "{hints:?}: {pauses:?}");
             // The last one comes at the end of the wait.
@@ -160,7 +161,7 @@ async fn a_waiter_is_there_when_a_lease_ends() {
     drop(held);
 }
 
-/// A release is told by the store's hint, long before the interval is over.
+/// A notice reports the release, long before the interval is over.
 #[tokio::test(start_paused = true)]
 async fn a_hint_ends_the_pause() {
     let (clock, _store, locks) = world();
@@ -189,7 +190,7 @@ async fn a_wait_lasts_as_long_as_was_asked() {
     assert!(endless.is_err(), "without a limit it waits for ever");
 }
 
-/// Told at first and whenever the holder changes, and not at every look.
+/// Reported first and whenever the holder changes, and not at every poll.
 #[tokio::test(start_paused = true)]
 async fn an_observer_hears_of_each_holder_once() {
     let (_clock, store, locks) = world();
@@ -199,14 +200,14 @@ async fn an_observer_hears_of_each_holder_once() {
     store.answers(answers);
     let _guard = locks.mutex("door").ttl(LONG).on_wait(told.observer()).acquire().await.unwrap();
     assert_eq!(told.all(), ["busy Some(\"first\")", "busy Some(\"second\")", "busy Some(\"first\")"]);
-    // One that nobody can name is told as well, once.
+    // An unknown holder is reported as well, once.
     let (told, unknown) = (Told::default(), AcquireReply::Busy(Busy::new(every)));
     store.answers([unknown.clone(), unknown.clone(), unknown]);
     let _other = locks.mutex("gate").ttl(LONG).on_wait(told.observer()).acquire().await.unwrap();
     assert_eq!(told.all(), ["busy None"]);
 }
 
-/// How long a waiter has seen a holder is not how long that one has held.
+/// The time for which a waiter has seen a holder is not the time for which that one has held.
 #[tokio::test(start_paused = true)]
 async fn an_age_that_the_store_does_not_tell_is_not_made_up() {
     let (_clock, store, locks) = world();
@@ -217,7 +218,7 @@ async fn an_age_that_the_store_does_not_tell_is_not_made_up() {
     assert_eq!((holder.owner.label(), holder.age), (Some("first"), None), "{error}");
 }
 
-/// What keeps a reader out is never a reader.
+/// A reader is never the reason that keeps a reader out.
 #[tokio::test(start_paused = true)]
 async fn a_reader_behind_a_writer_who_waits_is_told_of_the_writer() {
     let (_clock, _store, locks) = world();
@@ -227,7 +228,7 @@ async fn a_reader_behind_a_writer_who_waits_is_told_of_the_writer() {
     assert_eq!(error.to_string(), "\"door\" has readers, and a writer waits in front");
 }
 
-/// A store that takes no part for now says for how long.
+/// A store that grants nothing for now says for how long.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_takes_no_part_is_asked_again_when_it_does() {
     let (clock, store, locks) = world();

@@ -34,7 +34,7 @@ fn an_answer_after_the_deadline_changes_nothing() {
     let sent = table.take_renewals(at(110)).remove(0);
     let until = held.valid_until();
     table.renewed(sent, at(110), RENEWED, until).notify();
-    assert_eq!((held.valid_until(), held.state(until)), (until, State::Lost), "what was told lost was believed again");
+    assert_eq!((held.valid_until(), held.state(until)), (until, State::Lost), "a lease that was reported lost is valid again");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn what_dies_with_its_task_is_due_again_unless_it_was_fixed() {
     table.extend(fixed, asked, at(101)).unwrap();
     drop(table.take_renewals(at(101)));
     table.requeue(at(102));
-    assert!(answered.try_recv().is_err(), "nobody is told of what nobody knows");
+    assert!(answered.try_recv().is_err(), "an outcome that nobody knows is reported");
     assert!(table.take_renewals(at(109)).is_empty(), "a fixed lease is renewed, or one that was not under way");
     assert_eq!(table.take_renewals(at(110)).len(), 1);
     assert!(table.holds(fixed));

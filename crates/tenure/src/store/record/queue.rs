@@ -19,7 +19,7 @@ pub struct Waiter {
     pub share: Share,
     /// Lifetime of the entry, counted from each heartbeat.
     pub entry_ttl: Duration,
-    /// Ttl of a lease that is handed to it. The waiter's own number, whoever serves it.
+    /// Ttl of a lease that is handed to it. The waiter's own number, not that of the client that serves it.
     pub handoff_ttl: Duration,
     /// Time at which the entry lapses.
     pub until: Duration,

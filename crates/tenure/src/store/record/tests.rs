@@ -89,14 +89,14 @@ fn waiters_are_served_in_order_with_their_own_claim() {
     let mut case = Case::default();
     case.takes("a", Share::MUTEX);
     assert_eq!(["b", "c", "d"].map(|name| case.waits(name, Share::MUTEX, JOIN)), [Some(0), Some(1), Some(2)]);
-    assert_eq!(case.waits("c", Share::MUTEX, JOIN), Some(1), "a repeated join has the enqueue it had");
+    assert_eq!(case.waits("c", Share::MUTEX, JOIN), Some(1), "a repeated join keeps its entry");
     let change = case.release("a", Duration::ZERO);
     let served = Served { owner: owner("b"), counter: 2, handoff_ttl: HANDOFF_TTL, wake: "wake b".into() };
     assert_eq!((change.served, change.freed), (vec![served], false));
     assert_eq!(case.record.inspect(case.now).0[0].ttl, Some(HANDOFF_TTL));
     assert_eq!(case.granted(&ask("b", Share::MUTEX, Enqueue::Heartbeat)), 3);
     assert_eq!(case.record.inspect(case.now).0[0].ttl, Some(TTL), "a served one that comes has its full ttl");
-    assert_eq!(case.frees("c"), [""; 0], "a enqueue is given up");
+    assert_eq!(case.frees("c"), [""; 0], "an entry is released");
     assert_eq!(case.frees("b"), ["d"]);
     assert!(case.release("d", Duration::ZERO).freed);
     assert!(case.record.is_empty());
@@ -192,9 +192,9 @@ fn a_smaller_share_lets_others_in_and_none_grows() {
     assert_eq!(case.holders(), ["r1", "r2", "w"]);
     assert!(case.change(&ask("w", Share::READ, Enqueue::No)).unwrap().served.is_empty());
     case.waits("late", Share::WRITE, JOIN);
-    assert_eq!(case.change(&ask("late", Share::READ, Enqueue::Heartbeat)).unwrap().served, [], "a enqueue keeps its share");
+    assert_eq!(case.change(&ask("late", Share::READ, Enqueue::Heartbeat)).unwrap().served, [], "an entry keeps its share");
     let small = Request { generated: false, ..ask("w", Share::READ, Enqueue::No) };
-    assert!(matches!(case.change(&small).unwrap().answer, Answer::Busy { .. }), "a given value shrinks nobody");
+    assert!(matches!(case.change(&small).unwrap().answer, Answer::Busy { .. }), "a supplied token shrinks nobody");
 }
 
 #[test]

@@ -19,8 +19,8 @@ struct Lease {
 struct Spot {
     owner: Owner,
     share: Share,
-    keep: u64,
-    claim: u64,
+    entry_ttl: u64,
+    handoff_ttl: u64,
     until: u64,
 }
 
@@ -36,7 +36,7 @@ struct Lists {
 #[derive(Debug, PartialEq)]
 enum Told {
     Granted { counter: u64 },
-    Busy { ahead: Option<u32>, holder: bool },
+    Busy { position: Option<u32>, holder: bool },
     Failed(ErrorKind),
     Renewed,
     Gone,
@@ -76,10 +76,10 @@ impl Lists {
     fn serve(&mut self, now: u64) -> Vec<(Owner, u64, u64)> {
         let mut served = Vec::new();
         while !self.queue.is_empty() && self.fits(self.queue[0].share) {
-            let Spot { owner, share, claim, .. } = self.queue.remove(0);
+            let Spot { owner, share, handoff_ttl, .. } = self.queue.remove(0);
             let counter = self.count();
-            self.held.push(Lease { owner: owner.clone(), share, counter, since: now, until: now + claim, lingers: false });
-            served.push((owner, counter, claim));
+            self.held.push(Lease { owner: owner.clone(), share, counter, since: now, until: now + handoff_ttl, lingers: false });
+            served.push((owner, counter, handoff_ttl));
         }
         served
     }
@@ -90,22 +90,22 @@ impl Lists {
 
     fn acquire(&mut self, request: &Request, now: u64) -> Said {
         self.drop_dead(now);
-        let Request { owner, share, ttl, generated: repeatable, .. } = request;
+        let Request { owner, share, ttl, generated, .. } = request;
         let shares = self.held.iter().map(|lease| (&lease.owner, lease.share));
         let mut shares = shares.chain(self.queue.iter().map(|place| (&place.owner, place.share)));
         if shares.clone().any(|(_, other)| other.capacity() != share.capacity()) {
             return (Told::Failed(ErrorKind::Mismatch), Vec::new(), false);
         }
-        if *repeatable && shares.any(|(of, has)| of == owner && has.weight() < share.weight()) {
+        if *generated && shares.any(|(of, has)| of == owner && has.weight() < share.weight()) {
             return (Told::Failed(ErrorKind::Invalid), Vec::new(), false);
         }
         let place = self.queue.iter_mut().find(|place| place.owner == *owner && request.enqueue != Enqueue::No);
         if let Some(place) = place {
-            place.until = now + place.keep;
+            place.until = now + place.entry_ttl;
         }
         let mut served = self.serve(now);
         let until = now + seconds(*ttl);
-        let mine = self.held.iter().position(|lease| lease.owner == *owner && *repeatable);
+        let mine = self.held.iter().position(|lease| lease.owner == *owner && *generated);
         let theirs = request.from.as_ref().filter(|_| !self.known(owner));
         let theirs = theirs.and_then(|from| self.held.iter().position(|lease| lease.owner == *from));
         if let Some(at) = mine.or(theirs).filter(|at| !self.held[*at].lingers) {
@@ -135,16 +135,16 @@ impl Lists {
             return (Told::Granted { counter }, served, false);
         }
         let has_place = self.queue.iter().any(|place| place.owner == *owner);
-        if let Enqueue::Join { entry_ttl: keep, handoff_ttl: claim } = request.enqueue
+        if let Enqueue::Join { entry_ttl, handoff_ttl } = request.enqueue
             && new
-            && *repeatable
+            && *generated
             && !has_place
         {
-            let (keep, claim) = (seconds(keep), seconds(claim));
-            self.queue.push(Spot { owner: owner.clone(), share: *share, keep, claim, until: now + keep });
+            let (entry_ttl, handoff_ttl) = (seconds(entry_ttl), seconds(handoff_ttl));
+            self.queue.push(Spot { owner: owner.clone(), share: *share, entry_ttl, handoff_ttl, until: now + entry_ttl });
         }
-        let ahead = self.queue.iter().position(|place| place.owner == *owner).map(|at| u32::try_from(at).unwrap());
-        (Told::Busy { ahead, holder: !self.held.is_empty() }, served, false)
+        let position = self.queue.iter().position(|place| place.owner == *owner).map(|at| u32::try_from(at).unwrap());
+        (Told::Busy { position, holder: !self.held.is_empty() }, served, false)
     }
 
     fn renew(&mut self, owner: &Owner, ttl: u64, now: u64) -> Said {
@@ -183,7 +183,7 @@ fn said<T>(change: Change<T>, told: impl FnOnce(T) -> Told) -> Said {
 fn told(answer: Answer) -> Told {
     match answer {
         Answer::Granted(grant) => Told::Granted { counter: grant.fence.unwrap().counter() },
-        Answer::Busy { position: ahead, holder } => Told::Busy { ahead, holder: holder.is_some() },
+        Answer::Busy { position, holder } => Told::Busy { position, holder: holder.is_some() },
     }
 }
 
