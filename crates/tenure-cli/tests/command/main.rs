@@ -17,3 +17,4 @@ mod run;
 mod several;
 mod store;
 mod terminal;
+mod waits;

@@ -227,9 +227,10 @@ impl Mount {
     }
 }
 
-/// `outer` with `command` behind it.
+/// `outer` with `command` behind it, and what its environment has.
 pub(super) fn wrap(mut outer: Command, command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args());
+    outer.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
     outer
 }
 

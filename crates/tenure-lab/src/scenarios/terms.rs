@@ -187,7 +187,7 @@ fn foreign_value(stage: &mut Stage<'_>) {
     stage.a_moment();
     stage.fault("somebody renews and releases the door by another value");
     stage.expect(&b.by_hand(ByHand::Renew, DOOR, FOREIGN), "Lost");
-    stage.expect(&b.by_hand(ByHand::Release, DOOR, FOREIGN), "NotHeld");
+    stage.expect(&b.by_hand(ByHand::Release, DOOR, FOREIGN), "WasLost");
     let wait = Duration::from_millis(200);
     b.asks(DOOR, terms().wait(wait)).failed("TimedOut");
     stage.holds_true(!second.is_granted(), "the door was given up");

@@ -165,10 +165,10 @@ async fn a_stopped_server_costs_no_memory() {
     let end = Instant::now() + Duration::from_secs(5);
     let mut tasks = JoinSet::new();
     let before = resident();
-    for i in 0..500 {
+    for i in 0..800 {
         let store = store.clone();
         tasks.spawn(async move {
-            let request = request(&format!("{}{i}", "n".repeat(500)));
+            let request = request(&format!("{}{i}", "n".repeat(1_000)));
             while Instant::now() < end {
                 store.acquire(&request).await.unwrap_err();
             }
@@ -177,8 +177,9 @@ async fn a_stopped_server_costs_no_memory() {
     while let Some(ended) = tasks.join_next().await {
         ended.unwrap();
     }
+    // Kept calls would take 80 MB and more. Other tests of this program need some memory meanwhile.
     let grown = resident().saturating_sub(before) >> 10;
-    assert!(grown < 24, "{grown} MB more");
+    assert!(grown < 64, "{grown} MB more");
     server.cont();
     let recovered = async { while acquire(&store, "after").await.is_err() {} };
     timeout(PATIENCE, recovered).await.expect("the store stays broken");

@@ -35,7 +35,7 @@ pub(super) fn ours_is_late(stage: &mut Stage<'_>, redis: &Redis, takes: Takes) {
     stage.told_since(&first, on);
     stage.expect(&b.by_hand(ByHand::Renew, DOOR, &token), "Lost");
     stage.expect(&first.releases(), "WasLost");
-    stage.expect(&b.by_hand(ByHand::Release, DOOR, &token), "NotHeld");
+    stage.expect(&b.by_hand(ByHand::Release, DOOR, &token), "WasLost");
     stage.expect(&redis.value(DOOR), &value);
     let (passed, now_left) = (since.elapsed(), redis.left(DOOR));
     let most = left.saturating_sub(passed) + Duration::from_millis(10);

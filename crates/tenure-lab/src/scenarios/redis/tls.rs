@@ -65,7 +65,7 @@ fn trusted(stage: &mut Stage<'_>, tls: &Tls<'_>) {
     let first = a.takes(DOOR);
     let second = b.asks(DOOR, terms());
     stage.keeps = true;
-    is_turned_away(stage, &tls.url(tls.others), SLACK, "renew the server's certificate");
+    is_turned_away(stage, &tls.url(tls.others), SLACK, "name the authority that signed the server's certificate");
     first.renewed(now());
     stage.ends_well(&first, &second);
 }
