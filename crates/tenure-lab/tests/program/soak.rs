@@ -133,7 +133,7 @@ impl Store for Wrong {
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        if self.errs(Mistake::KeepsOnRelease, 20) {
+        if self.errs(Mistake::KeepsOnRelease, 4) {
             return Ok(ReleaseReply::Released);
         }
         self.store.release(lease, linger).await
