@@ -150,18 +150,20 @@ fn clock_ahead(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// Nobody new is granted; renewal, release and hand-over work.
 fn out_of_memory(stage: &mut Stage<'_>, redis: &Redis) {
-    let (.., first, second) = stage.begins();
-    let c = stage.far();
+    let (a, b, c) = (stage.near(), stage.far(), stage.far());
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
     stage.keeps = true;
     redis.server.cli("CONFIG SET maxmemory-policy noeviction");
     redis.server.cli("CONFIG SET maxmemory 1");
     let since = stage.fault("the server is out of memory");
+    // It cannot queue now. A waiter with an entry would get the name at once.
+    let second = b.asks(DOOR, terms());
     c.asks("other", terms().wait(Duration::ZERO)).failed("Unavailable");
     first.renewed(since);
     first.renewed(now());
     let since = now();
     stage.expect(&first.releases(), "Released");
-    // To one whose place is still there it is handed at once.
     stage.free_due(DOOR, SLACK);
     redis.server.cli("CONFIG SET maxmemory 0");
     stage.fault("it has memory again");
