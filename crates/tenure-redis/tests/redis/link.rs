@@ -162,7 +162,7 @@ async fn a_stopped_server_costs_no_memory() {
     let store = store(&format!("{}?timeout=50ms", server.url())).await;
     acquire(&store, "warm").await.unwrap();
     server.stop();
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(10);
     let mut tasks = JoinSet::new();
     let before = resident();
     for i in 0..800 {
@@ -177,9 +177,9 @@ async fn a_stopped_server_costs_no_memory() {
     while let Some(ended) = tasks.join_next().await {
         ended.unwrap();
     }
-    // Kept calls would take 80 MB and more. Other tests of this program need some memory meanwhile.
+    // Kept calls would take 170 MB and more. Other tests of this program need some memory meanwhile.
     let grown = resident().saturating_sub(before) >> 10;
-    assert!(grown < 64, "{grown} MB more");
+    assert!(grown < 112, "{grown} MB more");
     server.cont();
     let recovered = async { while acquire(&store, "after").await.is_err() {} };
     timeout(PATIENCE, recovered).await.expect("the store stays broken");
