@@ -49,7 +49,7 @@ impl Background {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (lives, ended) = oneshot::channel();
         let background = Self { runtime: runtime.handle().clone(), locks: None, _lives: lives };
-        std::thread::Builder::new().name("held".into()).spawn(move || {
+        std::thread::Builder::new().name("tenure".into()).spawn(move || {
             let _ = runtime.block_on(ended);
             runtime.shutdown_background();
         })?;
