@@ -8,8 +8,10 @@ use crate::Error;
 
 /// The kind of a lock as data: a weight out of a capacity.
 ///
-/// A mutex is all of one, a semaphore k of N, a reader one of very many and a writer all of those. Two kinds on one name are
-/// refused by the store.
+/// A mutex is all of one, a semaphore k of N, a reader one of very many and a writer all of those.
+///
+/// A mutex is the writer of a read/write lock of the same name: each keeps the other out, and they
+/// wait in one queue. The store refuses any other two kinds on one name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
     weight: u32,
@@ -52,13 +54,19 @@ impl Share {
         self.capacity
     }
 
-    /// The kind of lock this is a share of. Shares of different kinds cannot meet on one name.
+    /// The kind of lock this is a share of. Of different kinds, only a mutex and a read/write lock can
+    /// meet on one name.
     pub const fn kind(self) -> Kind {
         match self.capacity {
             1 => Kind::Mutex,
             u32::MAX => Kind::ReadWrite,
             permits => Kind::Semaphore(permits),
         }
+    }
+
+    /// The share as its name counts it: a mutex is the writer of a read/write lock.
+    pub(crate) const fn counted(self) -> Self {
+        if self.capacity == 1 { Self::WRITE } else { self }
     }
 
     /// Whether a holder of this share is alone. Only such a holder's fence may be remembered by the guarded resource.

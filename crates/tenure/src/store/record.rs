@@ -245,12 +245,13 @@ impl Record {
     fn check(&self, request: &Request) -> Result<(), Error> {
         let Request { name, owner, share, .. } = request;
         let known = self.holders.first().map(|held| held.share).or_else(|| self.queue.first().map(|waiter| waiter.share));
-        if let Some(known) = known.filter(|known| known.capacity() != share.capacity()) {
+        if let Some(known) = known.filter(|known| known.counted().capacity() != share.counted().capacity()) {
             let what = format!("{name:?} is in use as {}, and cannot be {} as well", known.kind(), share.kind());
             return Err(Error::new(ErrorKind::Mismatch, what).with_hint("use one kind of lock for a name"));
         }
         let has = self.holders.get(owner).map(|held| held.share).or_else(|| self.queue.get(owner).map(|waiter| waiter.share));
-        match has.filter(|has| request.generated && has.weight() < share.weight()) {
+        let grows = |has: &Share| has.capacity() == share.capacity() && has.weight() < share.weight();
+        match has.filter(|has| request.generated && grows(has)) {
             Some(has) => Err(Error::invalid(format!("a share of {name:?} cannot grow from {has:?} to {share:?}"))
                 .with_hint("release it first and take the larger share, or take that from the start")),
             None => Ok(()),
@@ -311,7 +312,7 @@ impl Record {
 
     /// Nobody queues for what is left.
     fn has_room(&self) -> bool {
-        self.queue.is_empty() && self.holders.first().is_none_or(|held| self.holders.taken() < held.share.capacity().into())
+        self.queue.is_empty() && self.holders.first().is_none_or(|held| self.holders.taken() < held.share.counted().capacity().into())
     }
 
     /// Whether the owner neither holds nor is kept in mind by a lingering share.
