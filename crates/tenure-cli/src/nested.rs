@@ -34,6 +34,7 @@ fn held_around_us() -> Vec<(Name, Owner)> {
 
 /// Whether both can be held at once. Another kind of lock is refused by the store, at once.
 fn fit_together(outer: Share, inner: Share) -> bool {
+    let (outer, inner) = (outer.counted(), inner.counted());
     let both = u64::from(outer.weight()) + u64::from(inner.weight());
     outer.capacity() != inner.capacity() || both <= u64::from(outer.capacity())
 }
@@ -52,7 +53,9 @@ mod tests {
             (Share::WRITE, Share::READ, false),
             (permits(2), permits(3), true),
             (permits(3), permits(3), false),
-            (Share::MUTEX, Share::READ, true),
+            (Share::MUTEX, Share::READ, false),
+            (Share::WRITE, Share::MUTEX, false),
+            (Share::MUTEX, permits(3), true),
         ] {
             assert_eq!(fit_together(outer, inner), fit, "{outer:?} {inner:?}");
         }

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::args::Taking;
 use crate::config::{Settings, TTL};
-use crate::exit::{Failure, REFUSED, UNREACHABLE, about};
+use crate::exit::{Failure, UNREACHABLE, about};
 use crate::names::Names;
 use crate::observer::Observer;
 use crate::signals::Signals;
@@ -211,10 +211,9 @@ impl<'a> Plan<'a> {
         for name in self.names.iter() {
             let entry = locker.inspect(name).await.ok().flatten();
             let holder = entry.and_then(|entry| entry.holders.into_iter().next());
-            if let Some(holder) = holder.filter(|holder| holder.share.capacity() != ours.capacity()) {
-                let (theirs, ours) = (holder.share.kind(), ours.kind());
-                let what = format!("{name:?} is in use as {theirs} by {holder}, and cannot be {ours} as well");
-                return Some(Failure::new(REFUSED, format!("{what}; use one kind of lock for a name")));
+            if let Some(holder) = holder.filter(|holder| holder.share.counted().capacity() != ours.counted().capacity()) {
+                let theirs = format!("{} by {holder}", holder.share.kind());
+                return Some(Error::other_kind(name, theirs, ours.kind()).into());
             }
         }
         None

@@ -45,6 +45,7 @@ pub const MUTEXES_ONLY: &[&str] = &[
     "a_heartbeat_never_makes_a_place",
     "a_lingering_share_is_nobodys_share",
     "a_lost_lease_is_gone_whatever_kind_came_after",
+    "a_mutex_is_the_writer_of_a_read_write_lock",
     "a_place_without_heartbeat_lapses",
     "a_released_place_is_used_up",
     "a_repeated_join_is_one_place",

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::Holder;
+use crate::{Holder, Kind, Name};
 
 /// Class of an error, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +77,13 @@ impl Error {
     /// Makes the [`ErrorKind::Lost`] of a lease that another client may have now.
     pub(crate) fn lost() -> Self {
         Self::new(ErrorKind::Lost, "the lock is not held any more")
+    }
+
+    /// Makes an [`ErrorKind::Mismatch`] of a name that is in use as another kind of lock.
+    #[must_use]
+    pub fn other_kind(name: &Name, in_use_as: impl fmt::Display, asked: Kind) -> Self {
+        let what = format!("{name:?} is in use as {in_use_as}, and cannot be {asked} as well");
+        Self::new(ErrorKind::Mismatch, what).with_hint("use one kind of lock for a name")
     }
 
     /// Adds what the reader can do about it.

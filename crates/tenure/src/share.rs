@@ -12,7 +12,8 @@ use crate::Error;
 /// - A holder of a semaphore takes k of N.
 /// - A read/write lock has very many: a reader takes one, and a writer takes all.
 ///
-/// The store refuses two kinds on one name.
+/// A mutex is the writer of a read/write lock of the same name. Each keeps the other out, and they
+/// wait in one queue. The store refuses any other two kinds on one name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
     weight: u32,
@@ -57,13 +58,27 @@ impl Share {
         self.capacity
     }
 
-    /// Kind of lock that this is a share of. A name has shares of one kind.
+    /// Kind of lock that this is a share of. Of different kinds, only a mutex and a read/write lock
+    /// can meet on one name.
     pub const fn kind(self) -> Kind {
         match self.capacity {
             1 => Kind::Mutex,
             u32::MAX => Kind::ReadWrite,
             permits => Kind::Semaphore(permits),
         }
+    }
+
+    /// Returns the share as its name counts it: a mutex as the writer of a read/write lock.
+    ///
+    /// Two shares can meet on one name if their counted capacities are equal.
+    #[must_use]
+    pub const fn counted(self) -> Self {
+        if self.capacity == 1 { Self::WRITE } else { self }
+    }
+
+    /// Whether a holder of this share may ask for `other` with the same owner token.
+    pub(crate) const fn covers(self, other: Self) -> bool {
+        self.capacity == other.capacity && self.weight >= other.weight
     }
 
     /// Whether a holder of this share is alone. The guarded resource may remember the fence of such

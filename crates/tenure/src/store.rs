@@ -53,7 +53,8 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Mismatch`](crate::ErrorKind::Mismatch) if the name is held or waited for as another kind
-    /// of lock.
+    /// of lock. A mutex and a read/write lock of one name are no mismatch, see
+    /// [`Share::counted`](crate::Share::counted).
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error>;
 
     /// Asks for shares of several names in one atomic step. Returns the grants in the order of the

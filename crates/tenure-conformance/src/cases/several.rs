@@ -162,7 +162,8 @@ pub async fn all_shares_of_a_kind_are_taken_together(subject: &dyn Subject) -> O
     assert!(is_refused(&ours, &writers).await);
     release(&ours, &first).await;
     assert!(is_refused(&ours, &writers).await, "the other readers are still there");
-    let error = ours.acquire_all(&each(LONG)).await.unwrap_err();
+    assert!(is_refused(&ours, &each(LONG)).await, "a mutex is a writer");
+    let error = ours.acquire_all(&shares(Share::permits(2, 3).unwrap())).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
     assert!(error.to_string().contains("door"), "it names none: {error}");
     release(&theirs, &second).await;
@@ -186,13 +187,14 @@ pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subje
     granted(&theirs, &dying).await;
     let waiting = joining(&request("door", LONG).with_share(Share::READ));
     assert!(is_busy(&theirs, &waiting).await);
-    let held = request("attic", LONG);
+    let permits: Vec<_> = each(LONG).into_iter().map(|request| request.with_share(Share::permits(2, 3).unwrap())).collect();
+    let held = request("attic", LONG).with_share(permits[0].share);
     for attic_is_free in [true, false] {
         if !attic_is_free {
             tokio::time::sleep(TTL).await;
             granted(&theirs, &held).await;
         }
-        let error = ours.acquire_all(&each(LONG)).await.unwrap_err();
+        let error = ours.acquire_all(&permits).await.unwrap_err();
         assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{error}");
         assert_eq!(error.to_string().matches("door").count(), 1, "it is to be named once: {error}");
     }

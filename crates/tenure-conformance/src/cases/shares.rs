@@ -218,10 +218,11 @@ pub async fn a_crashed_permit_returns(subject: &dyn Subject) -> Outcome {
 pub async fn two_kinds_at_a_name_are_a_mismatch(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let kinds = || [share(Share::MUTEX, LONG), reader(), writer(), permits(2, 5), permits(1, 3)];
+    let counted = |request: &Request| request.share.counted().capacity();
     for (i, held) in kinds().into_iter().enumerate() {
         granted(&ours, &held).await;
         for lingers in [false, true] {
-            for other in kinds().into_iter().filter(|other| other.share.capacity() != held.share.capacity()) {
+            for other in kinds().into_iter().filter(|other| counted(other) != counted(&held)) {
                 for other in [joining(&other), other] {
                     let error = theirs.acquire(&other).await.unwrap_err();
                     assert_eq!(
@@ -241,6 +242,55 @@ pub async fn two_kinds_at_a_name_are_a_mismatch(subject: &dyn Subject) -> Outcom
             assert_eq!(ours.release(&given_up, linger).await.unwrap(), ReleaseReply::Released);
         }
     }
+    Ok(())
+}
+
+/// A mutex and a read/write lock of one name keep each other out, wait in one queue, and are served
+/// in order.
+pub async fn a_mutex_is_the_writer_of_a_read_write_lock(subject: &dyn Subject) -> Outcome {
+    let [ours, theirs] = two(subject).await?;
+    let mutex = || share(Share::MUTEX, LONG);
+    for (held, others) in [(mutex(), [reader(), writer()]), (reader(), [mutex(), writer()]), (writer(), [mutex(), reader()])] {
+        granted(&ours, &held).await;
+        for other in others {
+            assert!(is_busy(&theirs, &other).await, "{:?} beside {:?}", other.share, held.share);
+        }
+        let changed = held.clone().with_share(if held.share == Share::MUTEX { Share::READ } else { Share::MUTEX });
+        let error = ours.acquire(&changed).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{error}");
+        assert_eq!(holders(&theirs).await, BTreeMap::from([(held.owner.clone(), held.share)]));
+        // A share that lingers keeps the same ones out.
+        assert_eq!(ours.release(&lease(&held), LONG).await.unwrap(), ReleaseReply::Released);
+        assert!(is_busy(&theirs, &mutex()).await && is_busy(&theirs, &writer()).await);
+        release(&ours, &held.clone().with_owner(held.owner.lingering())).await;
+    }
+    if !ours.features().queue {
+        return Ok(());
+    }
+    let (first, waiting) = (reader(), [mutex(), reader(), reader(), mutex(), writer(), mutex()].map(|request| joining(&request)));
+    granted(&ours, &first).await;
+    for (position, request) in waiting.iter().enumerate() {
+        let reply = theirs.acquire(request).await.unwrap();
+        let AcquireReply::Busy(busy) = reply else { panic!("{:?}: {reply:?}", request.share) };
+        assert_eq!(busy.position, u32::try_from(position).ok(), "{:?}", request.share);
+    }
+    let mut before = vec![first];
+    for together in [&waiting[..1], &waiting[1..3], &waiting[3..4], &waiting[4..5], &waiting[5..]] {
+        for held in &before {
+            release(&ours, held).await;
+        }
+        let expected = together.iter().map(|request| (request.owner.clone(), request.share)).collect();
+        assert_eq!(holders(&ours).await, expected);
+        for request in together {
+            granted(&theirs, &keeping(request)).await;
+            assert!(renewed(&theirs, request).await);
+        }
+        before = together.to_vec();
+    }
+    for held in &before {
+        release(&ours, held).await;
+    }
+    assert!(ours.inspect(Some(&before[0].name)).await.unwrap().is_empty());
     Ok(())
 }
 

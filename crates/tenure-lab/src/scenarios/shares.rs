@@ -128,7 +128,9 @@ fn two_kinds(stage: &mut Stage<'_>) {
     stage.capacity = u32::MAX;
     let (a, b, c) = (stage.near(), stage.far(), stage.far());
     stage.keeps = true;
-    for (kind, others) in [(terms(), [reads(), permits(1)]), (writes(), [terms(), permits(3)]), (permits(3), [terms(), writes()])]
+    // Two sizes of semaphores are two kinds.
+    let two = terms().share(Share::permits(2, 7).expect("a share"));
+    for (kind, others) in [(terms(), [two.clone(), permits(1)]), (writes(), [two, permits(3)]), (permits(3), [terms(), writes()])]
     {
         let first = a.asks(DOOR, kind.clone());
         first.granted();

@@ -207,7 +207,7 @@ impl RedisStore {
             self.counter.confirmed(owner);
             return Ok(AcquireReply::Granted(Grant::new(Some(fence(counter)?), request.ttl)));
         }
-        let busy = busy(&answer, *share).map_err(Error::maybe_applied)?;
+        let busy = busy(&answer).map_err(Error::maybe_applied)?;
         if let Some(grant_seq) = busy.grant_seq {
             self.counter.saw(grant_seq, now_ms());
         }

@@ -49,14 +49,10 @@ pub(crate) fn about_counter(error: Error) -> Error {
     if error.may_have_been_applied() { refused.maybe_applied() } else { refused }
 }
 
-/// The error of a script that was asked for `share` of `name`. Another kind of lock is refused in
-/// the words of a [`Record`](tenure::store::record::Record).
+/// The error of a script that was asked for `share` of `name`.
 pub(crate) fn refusal(error: &RedisError, name: &Name, share: Share) -> Error {
     match other_capacity(error).and_then(|(capacity, _)| Share::from_parts(1, capacity)) {
-        Some(known) => {
-            let what = format!("{name:?} is in use as {}, and cannot be {} as well", known.kind(), share.kind());
-            Error::new(ErrorKind::Mismatch, what).with_hint("use one kind of lock for a name")
-        }
+        Some(known) => Error::other_kind(name, known.kind(), share.kind()),
         None => translate(error),
     }
 }
@@ -103,14 +99,15 @@ pub(crate) fn holder(value: &[u8], ttl: i64, share: Share) -> Holder {
 }
 
 /// Reads the reply of `acquire.lua` about a busy name. It does not contain the poll interval.
-pub(crate) fn busy(answer: &Value, asked: Share) -> Result<Busy, Error> {
+pub(crate) fn busy(answer: &Value) -> Result<Busy, Error> {
     let odd = || unexpected(format_args!("{answer:?} to an acquisition"));
     let Value::Array(parts) = answer else { return Err(odd()) };
     let [Value::Int(0), grant_seq, Value::Int(position), held @ ..] = &parts[..] else { return Err(odd()) };
     let holder = match held {
         [] => None,
-        [Value::BulkString(value), Value::Int(ttl), Value::Int(weight)] => {
-            let share = u32::try_from(*weight).ok().and_then(|weight| Share::from_parts(weight, asked.capacity()));
+        [Value::BulkString(value), Value::Int(ttl), Value::Int(weight), Value::Int(capacity)] => {
+            let share = u32::try_from(*weight).ok().zip(u32::try_from(*capacity).ok());
+            let share = share.and_then(|(weight, capacity)| Share::from_parts(weight, capacity));
             Some(holder(value, *ttl, share.ok_or_else(odd)?))
         }
         _ => return Err(odd()),

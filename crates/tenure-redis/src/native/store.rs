@@ -129,9 +129,7 @@ impl RedisStore {
         let call = |_: &Link, form| {
             let keys = self.layout.of(name);
             let keys = [keys.name(), keys.queue(), keys.entries(), whole(self.layout.counter.as_bytes()), keys.shares()];
-            // The release of a mutex does not need the last.
-            let short = share == Share::MUTEX && std::ptr::eq(script, &raw const *scripts::RELEASE);
-            scripts::call(script, form, if short { &keys[..4] } else { &keys }, args)
+            scripts::call(script, form, &keys, args)
         };
         let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, &call).await?;
         Ok((only(answers)?.map_err(|e| refusal(&e, name, share))?, repeated))

@@ -20,13 +20,15 @@ local function acquire_all(keys, args)
     if refused then
       return redis.error_reply(refused.err .. ' at ' .. name)
     end
-    local held, first, their = weight_of(owner), waiter(0)
-    if first and their.capacity ~= capacity then
+    local held, of = weight_of(owner)
+    local first, their = waiter(0)
+    if first and kind_of(their.capacity) ~= kind_of(capacity) then
       return redis.error_reply(other_kind(their.capacity).err .. ' at ' .. name)
     end
     -- A released owner token never acquires again.
-    local gone = not mutex and weight_of('linger:' .. owner)
-    free = free and (held == weight or not held and not gone and not first and patience > 0 and fits(weight))
+    local gone = weight_of('linger:' .. owner)
+    local has = held == weight and of == capacity
+    free = free and (has or not held and not gone and not first and patience > 0 and fits(weight, capacity))
   end
   if not free then
     return {}
@@ -42,10 +44,10 @@ local function acquire_all(keys, args)
   for i = 1, #args - 4 do
     local _, owner = open(i)
     last_counter = first + i - 1
-    local held, till = weight_of(owner)
+    local held, _, till = weight_of(owner)
     -- A repetition that runs late must not end what a renewal has prolonged.
-    local left = held and (mutex and redis.call('PTTL', name) or till - now) or 0
-    hold(owner, weight, digits(math.max(ttl, left)), held)
+    local left = held and (till and till - now or redis.call('PTTL', name)) or 0
+    hold(owner, weight, capacity, digits(math.max(ttl, left)), held)
     settle()
     counters[i] = digits(last_counter)
   end

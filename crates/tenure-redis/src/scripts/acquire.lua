@@ -9,13 +9,22 @@
 --         moment ago, and those who wait come before it
 -- ARGV[9] entry_ttl, ms  ARGV[10] handoff_ttl, ms  ARGV[11] channel, '-' for none
 -- reply   {1, counter}                       granted, for the full ttl at least
---         {0, grant_seq, position, value, ttl in ms, weight}
+--         {0, grant_seq, position, value, ttl in ms, weight, capacity}
 --                                            busy, with one of the holders; ttl -1: no end
 --         {0, grant_seq, position}           free, but others come first, or `from` does not hold it
 --         position is -1 without a queue entry; grant_seq and counter are strings
 
 -- The request.
 local owner, ttl, weight
+
+-- Whether an owner that holds, or waits for, `has` of a capacity `of` may ask for this request.
+local function covers(of, has)
+  return of == capacity and has >= weight
+end
+
+local function not_covered()
+  return redis.error_reply('TENUREMORE the owner holds or waits for another share')
+end
 
 local function granted(number)
   settle()
@@ -25,14 +34,15 @@ end
 local function busy(enqueue)
   settle()
   local position = enqueue ~= 'none' and redis.call('ZRANK', queue, owner) or -1
-  if mutex then
-    return holder and { 0, grant_seq(), position, holder, redis.call('PTTL', name), 1 } or { 0, grant_seq(), position }
+  if holder then
+    return { 0, grant_seq(), position, holder, redis.call('PTTL', name), 1, 1 }
   end
   local next_to_end = redis.call('ZRANGEBYSCORE', name, '(' .. digits(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  if not next_to_end[1] then
+  local first, till = next_to_end[1], tonumber(next_to_end[2])
+  if not first then
     return { 0, grant_seq(), position }
   end
-  return { 0, grant_seq(), position, next_to_end[1], tonumber(next_to_end[2]) - now, (weight_of(next_to_end[1])) }
+  return { 0, grant_seq(), position, first, till - now, (weight_of(first)), tonumber(kind) }
 end
 
 -- Grants a share that the owner, or the one it takes over from, holds. Waiters are served if it
@@ -45,13 +55,13 @@ local function grant_again(held_by, held, till)
   local ms = tonumber(ttl)
   if held_by == owner then
     -- A repetition that runs late must not shorten a renewed lease.
-    ms = math.max(ms, mutex and redis.call('PTTL', name) or till - now)
+    ms = math.max(ms, till and till - now or redis.call('PTTL', name))
   else
     drop(held_by, held)
     weight, held = held, nil
   end
   dequeue(owner)
-  hold(owner, weight, digits(ms), held)
+  hold(owner, weight, capacity, digits(ms), held)
   if held and weight < held then
     serve()
   end
@@ -66,26 +76,25 @@ local function acquire(keys, args)
   owner, ttl, weight = args[3], args[4], tonumber(args[5])
   local generated, from, enqueue = args[6] == '1', args[7], args[8]
   local first, their = waiter(0)
-  if first and their.capacity ~= capacity then
+  if first and kind_of(their.capacity) ~= kind_of(capacity) then
     return other_kind(their.capacity)
   end
 
-  local held, till = weight_of(owner)
-  if held and enqueue == 'yield' then
+  local held, of, till = weight_of(owner)
+  if held and generated and not covers(of, held) then
+    return not_covered()
+  elseif held and enqueue == 'yield' then
     drop(owner, held)
     enqueue = 'none'
   elseif held and generated then
-    if weight > held then
-      return redis.error_reply('TENUREMORE the owner holds less than it asks for')
-    end
     return grant_again(owner, held, till)
-  elseif held or (not mutex and kind and weight_of('linger:' .. owner)) then
+  elseif held or weight_of('linger:' .. owner) then
     -- A supplied token may be another client's. A released token never acquires again.
     return busy('none')
   end
   if from ~= '' then
-    held = weight_of(from)
-    return held and grant_again(from, held) or busy(enqueue)
+    held, of = weight_of(from)
+    return held and of == capacity and grant_again(from, held) or busy(enqueue)
   end
 
   local queued = first or patience < DEAD_AT_ONCE
@@ -94,12 +103,14 @@ local function acquire(keys, args)
     dequeue(owner)
     mine = nil
   end
-  if mine then
+  if mine and not covers(mine.capacity, mine.weight) then
+    return not_covered()
+  elseif mine then
     -- The first write must be one that a server out of memory allows, as ZREM. Then it allows HSET.
     redis.call('ZREM', queue, '')
     mine.channel = args[11]
     store_entry(owner, mine)
-  elseif enqueue == 'join' and (first or not fits(weight)) then
+  elseif enqueue == 'join' and (first or not fits(weight, capacity)) then
     join(owner, { handoff_ttl = args[10], entry_ttl = args[9], weight = weight, capacity = capacity, channel = args[11] }, queued)
   end
   local number, unfit = serve(owner, ttl)
@@ -108,12 +119,12 @@ local function acquire(keys, args)
   end
   -- A lost queue entry is not made again, and a heartbeat without one gets nothing: the release of
   -- its owner may have been sent. Without patience, somebody may wait behind the lapsed entries.
-  if not number and enqueue ~= 'keep' and fits(weight) and not waiter(0) and patience > 0 then
+  if not number and enqueue ~= 'keep' and fits(weight, capacity) and not waiter(0) and patience > 0 then
     number, unfit = next_counter()
     if not number then
       return unfit
     end
-    hold(owner, weight, ttl)
+    hold(owner, weight, capacity, ttl)
   end
   return number and granted(number) or busy(enqueue)
 end

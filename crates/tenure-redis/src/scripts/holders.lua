@@ -2,45 +2,65 @@
 --
 -- `read_name` reads the state of the name into variables, so that each command runs once.
 
-local mutex
--- The value of a mutex, false if it is free.
+local MUTEX, READ_WRITE = '1', '4294967295'
+
+-- The value of a mutex, false if nobody holds one.
 local holder
 -- Of shares: the capacity that holders have, nil without holders, and the sum of their weights.
 local kind, total
+-- A mutex was released, and its value is still there.
+local leftover
 
--- The weight that `owner` holds, nil for none. Of shares, the end of its lease as well.
+-- What a capacity makes a lock. A mutex is the writer of a read/write lock of the same name.
+local function kind_of(capacity)
+  return capacity == MUTEX and READ_WRITE or capacity
+end
+
+-- The weight that `owner` holds and the capacity that it is a part of, nil for none. Of shares, the
+-- end of its lease as well.
 local function weight_of(owner)
-  if mutex then
-    return holder == owner and 1 or nil
+  if holder then
+    if holder == owner then
+      return 1, MUTEX
+    end
+    return nil
   end
   local till = kind and redis.call('ZSCORE', name, owner)
   if not till then
     return nil
   end
-  return tonumber(redis.call('HGET', shares, '=' .. owner) or '1'), tonumber(till)
+  return tonumber(redis.call('HGET', shares, '=' .. owner) or '1'), kind, tonumber(till)
 end
 
--- Whether a share of `weight` fits beside the holders.
-local function fits(weight)
-  if mutex then
-    return not holder
+-- Whether `weight` of `capacity` fits beside the holders.
+local function fits(weight, capacity)
+  if holder then
+    return false
+  elseif capacity == MUTEX then
+    return not kind
   end
   return total + weight <= tonumber(capacity)
 end
 
--- Makes the owner, who has had `held`, a holder of `weight` for `ms` from now.
-local function hold(owner, weight, ms, held)
-  if mutex then
+-- Makes the owner, who has had `held`, a holder of `weight` of `capacity` for `ms` from now.
+local function hold(owner, weight, capacity, ms, held)
+  if capacity == MUTEX then
     redis.call('SET', name, owner, 'PX', ms)
-    holder = owner
+    holder, leftover = owner, false
     return
+  end
+  if leftover then
+    redis.call('DEL', name)
+    leftover = false
   end
   local more = weight - (held or 0)
   total = total + more
-  redis.call('HINCRBY', shares, '#', digits(more))
-  if not kind then
+  if kind then
+    redis.call('HINCRBY', shares, '#', digits(more))
+  else
+    -- A hash that outlived its holders is not counted on.
     kind = capacity
-    redis.call('HSET', shares, '##', capacity)
+    redis.call('HSET', shares, '##', capacity, '#', digits(total))
   end
   if weight ~= 1 then
     redis.call('HSET', shares, '=' .. owner, digits(weight))
@@ -52,7 +72,7 @@ local function hold(owner, weight, ms, held)
 end
 
 local function drop(owner, weight)
-  if mutex then
+  if holder then
     redis.call('DEL', name)
     holder = false
     return
@@ -70,22 +90,20 @@ local function drop(owner, weight)
   end
 end
 
--- Drops leases that have ended.
-local function reap()
+-- Drops leases that have ended, of `count` in all.
+local function reap(count)
   local ended = redis.call('ZCOUNT', name, '-inf', digits(now))
   if ended == 0 then
     return
-  end
-  if redis.call('HLEN', shares) == 2 then
+  elseif ended == count then
+    redis.call('DEL', name, shares)
+    kind, total = nil, 0
+    return
+  elseif redis.call('HLEN', shares) == 2 then
     -- All weigh 1: one command drops them.
     redis.call('ZREMRANGEBYSCORE', name, '-inf', digits(now))
+    redis.call('HINCRBY', shares, '#', digits(-ended))
     total = total - ended
-    if total > 0 then
-      redis.call('HINCRBY', shares, '#', digits(-ended))
-    else
-      redis.call('DEL', shares)
-      kind, total = nil, 0
-    end
     return
   end
   for _, owner in ipairs(redis.call('ZRANGEBYSCORE', name, '-inf', digits(now), 'LIMIT', 0, DEAD_AT_ONCE)) do
@@ -101,7 +119,7 @@ local function member_otherwise(owner)
     return value == owner
   end
   local member = type(redis.pcall('ZSCORE', name, owner)) == 'string'
-  return member and (mutex or kind) or member and 'torn'
+  return member and (kind or 'torn')
 end
 
 -- The refusal of a name that is held or waited for with another capacity.
@@ -111,39 +129,37 @@ end
 
 -- Reads the name, drops leases that have ended, and refuses a name of another kind.
 local function read_name()
-  mutex, holder, kind, total = capacity == '1', false, nil, 0
-  local known = not mutex and redis.call('HMGET', shares, '##', '#')
-  if mutex then
-    local value = redis.pcall('GET', name)
-    if type(value) ~= 'table' then
-      holder = value
-      return nil
-    end
-    -- The name has shares, unless all of them have ended.
-    known = shares and redis.call('HMGET', shares, '##', '#') or {}
-    if not known[1] then
-      return value
-    elseif redis.call('ZCOUNT', name, '(' .. digits(now), '+inf') > 0 then
-      return other_kind(known[1])
-    end
-    redis.call('DEL', name, shares)
+  holder, kind, total, leftover = false, nil, 0, false
+  local value = capacity == MUTEX and redis.pcall('GET', name) or nil
+  if capacity == MUTEX and type(value) ~= 'table' then
+    holder = value or false
     return nil
+  elseif value and not value.err:find('WRONGTYPE', 1, true) then
+    return value
   end
+  local known = redis.call('HMGET', shares, '##', '#')
   kind, total = known[1] or nil, tonumber(known[2] or '0')
   local count = redis.pcall('ZCARD', name)
   if type(count) == 'table' then
-    return type(redis.pcall('GET', name)) == 'string' and other_kind(1) or count
-  elseif count == 0 and kind then
-    -- Somebody deleted the name while it was held.
+    value = value or redis.pcall('GET', name)
+    if type(value) == 'table' then
+      kind, total = nil, 0
+      return value
+    end
+    holder = value
+  end
+  if kind and (holder or count == 0) then
+    -- Somebody overwrote or deleted the name under its holders.
     redis.call('DEL', shares)
     kind, total = nil, 0
-  elseif count > 0 and not kind then
-    -- A sorted set without the hash beside it is not ours.
+  elseif not holder and count > 0 and not kind then
+    -- A sorted set without the hash beside it is not ours to read.
     return redis.error_reply('WRONGTYPE it is held as something else')
   elseif kind then
-    reap()
+    reap(count)
   end
-  if kind and kind ~= capacity then
-    return other_kind(kind)
+  local held = holder and MUTEX or kind
+  if held and kind_of(held) ~= kind_of(capacity) then
+    return other_kind(held)
   end
 end

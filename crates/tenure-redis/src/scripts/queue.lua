@@ -117,9 +117,9 @@ end
 -- if `me` was not served, nil and the reason if no grant can be counted.
 local function serve(me, my_ttl)
   local at, mine, left = 0, false, AT_ONCE
-  while left > 0 and not (mutex and holder) do
+  while left > 0 and not holder do
     local owner, entry = waiter(at)
-    if not owner or entry.capacity ~= capacity or not fits(entry.weight) then
+    if not owner or kind_of(entry.capacity) ~= kind_of(capacity) or not fits(entry.weight, entry.capacity) then
       break
     elseif owner ~= me and is_deaf(entry.channel) then
       -- As with lapsed entries: after so many, the next call goes on.
@@ -132,7 +132,7 @@ local function serve(me, my_ttl)
       end
       -- The first write: a server out of memory allows it, and then all that follow.
       dequeue(owner)
-      hold(owner, entry.weight, owner == me and my_ttl or entry.handoff_ttl)
+      hold(owner, entry.weight, entry.capacity, owner == me and my_ttl or entry.handoff_ttl)
       if owner == me then
         mine = number
       elseif entry.channel ~= '-' then

@@ -25,30 +25,30 @@ local function release(keys, args)
     return otherwise(owner, refused)
   end
   local lingering = 'linger:' .. owner
-  local held = weight_of(owner)
+  local held, of = weight_of(owner)
   if held and linger == '0' then
-    if mutex then
-      -- The next holder overwrites it, or it is deleted below.
-      holder = false
+    if holder then
+      -- The next mutex overwrites it; else it is deleted.
+      holder, leftover = false, true
     else
       drop(owner, held)
     end
   elseif held then
-    if mutex then
+    if holder then
       -- The first write must be one that a server out of memory allows, as PEXPIRE. Then it allows
       -- SET.
       redis.call('PEXPIRE', name, linger)
     else
       drop(owner, held)
     end
-    hold(lingering, held, linger)
+    hold(lingering, held, of, linger)
   elseif weight_of(lingering) then
     return 1
   elseif not dequeue(owner) then
     return 0
   end
   serve()
-  if mutex and held and not holder then
+  if leftover then
     redis.call('DEL', name)
   end
   settle()

@@ -57,8 +57,8 @@ const MEANINGS: &[Meaning] = &[
     Meaning {
         starts: &["TENUREMORE"],
         kind: ErrorKind::Invalid,
-        what: "the owner holds a smaller share than it asks for",
-        fix: "release that first, or take the larger share with an acquisition of its own",
+        what: "the owner holds or waits for a smaller share than it asks for, or for one of another kind",
+        fix: "release that first, or take the other share with an acquisition of its own",
     },
     Meaning {
         starts: &["WRONGTYPE", "TENUREKIND"],

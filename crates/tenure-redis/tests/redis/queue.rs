@@ -98,9 +98,10 @@ async fn the_free_name_of_another_kind_of_line_is_not_taken() {
     let server = RedisServer::start();
     let store = Options::parse(&server.url()).unwrap().connect().await.unwrap();
     let join = Enqueue::Join { entry_ttl: Duration::from_secs(10), handoff_ttl: Duration::from_secs(5) };
-    let (writer, reader) = (request("writer", Share::WRITE, Enqueue::No), request("reader", Share::READ, join));
-    assert!(matches!(store.acquire(&writer).await.unwrap(), AcquireReply::Granted(_)));
-    assert!(matches!(store.acquire(&reader).await.unwrap(), AcquireReply::Busy(_)));
+    let permits = |some| Share::permits(some, 3).unwrap();
+    let (holder, waiter) = (request("holder", permits(3), Enqueue::No), request("waiter", permits(1), join));
+    assert!(matches!(store.acquire(&holder).await.unwrap(), AcquireReply::Granted(_)));
+    assert!(matches!(store.acquire(&waiter).await.unwrap(), AcquireReply::Busy(_)));
     server.cli("DEL door");
     let other = request("other", Share::MUTEX, Enqueue::No);
     let error = store.acquire(&other).await.unwrap_err();
@@ -108,8 +109,8 @@ async fn the_free_name_of_another_kind_of_line_is_not_taken() {
     let Request { name, owner, share, ttl, .. } = other;
     let released = store.release(&Lease::new(name, owner, share, ttl), Duration::ZERO).await.unwrap();
     assert_eq!(released, ReleaseReply::Released);
-    assert_eq!(server.cli("TYPE door"), "none", "a reader was made the holder of a mutex");
-    let granted = store.acquire(&reader.with_enqueue(Enqueue::Heartbeat)).await.unwrap();
+    assert_eq!(server.cli("TYPE door"), "none", "a waiter for a permit was made the holder of a mutex");
+    let granted = store.acquire(&waiter.with_enqueue(Enqueue::Heartbeat)).await.unwrap();
     assert!(matches!(granted, AcquireReply::Granted(_)), "{granted:?}");
-    wait_until(OVER, "the readers' own kind", || server.cli("TYPE door") == "zset");
+    wait_until(OVER, "the waiter's own kind", || server.cli("TYPE door") == "zset");
 }

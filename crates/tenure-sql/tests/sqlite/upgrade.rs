@@ -78,8 +78,8 @@ async fn leases_of_version_1_stand_on() {
     assert_eq!(store.release(&lease("left", &odd().lingering()), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     let grant = granted(&store, &request("over", &owner())).await;
     assert!(grant.fence.unwrap().counter() > COUNTER, "{grant:?}");
-    let reader = request("held", &owner()).with_share(Share::READ);
-    assert_eq!(store.acquire(&reader).await.unwrap_err().kind(), ErrorKind::Mismatch);
+    let permit = request("held", &owner()).with_share(Share::permits(1, 3).unwrap());
+    assert_eq!(store.acquire(&permit).await.unwrap_err().kind(), ErrorKind::Mismatch);
     check_integrity(&path);
     drop(store);
     assert_eq!(open(&path).unwrap().inspect(None).await.unwrap().len(), 2, "held and over");

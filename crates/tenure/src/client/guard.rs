@@ -87,7 +87,7 @@ impl Guard {
         let entries = self.core.session.call_without_lease(self.core.session.store.inspect(Some(self.name()))).await?;
         // The share of a guard only shrinks, so the store had at least this much when it answered.
         let claimed = self.share();
-        let ours = |holder: &Holder| holder.owner == *self.token() && holder.share.weight() >= claimed.weight();
+        let ours = |holder: &Holder| holder.owner == *self.token() && holder.share.covers(claimed);
         if !entries.iter().flat_map(|entry| &entry.holders).any(ours) {
             self.core.session.watchdog.end(self.id, EndReason::Gone);
         }

@@ -45,7 +45,7 @@ pub use self::listeners::Listeners;
 use self::queue::Queue;
 pub use self::queue::Waiter;
 use crate::store::{AcquireReply, Busy, Enqueue, Grant, ReleaseReply, RenewReply, Request};
-use crate::{Error, ErrorKind, Fence, Holder, Owner};
+use crate::{Error, Fence, Holder, Owner};
 
 /// Largest number of waiters that one call serves. The next call goes on.
 const SERVED_AT_ONCE: usize = 128;
@@ -161,9 +161,9 @@ impl Record {
     /// entry.
     ///
     /// # Errors
-    /// [`Mismatch`](ErrorKind::Mismatch) for another kind of lock than is held or waited for.
-    /// [`Invalid`](ErrorKind::Invalid) for a larger share than the owner holds or waits for. Nobody
-    /// is served then.
+    /// [`Mismatch`](crate::ErrorKind::Mismatch) for another kind of lock than is held or waited for.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a larger share than the owner holds or waits for, or for
+    /// the share of a read/write lock where it has a mutex. Nobody is served then.
     pub fn acquire(
         &mut self,
         request: &Request,
@@ -260,21 +260,21 @@ impl Record {
     fn check(&self, request: &Request) -> Result<(), Error> {
         let Request { name, owner, share, .. } = request;
         let known = self.holders.first().map(|held| held.share).or_else(|| self.queue.first().map(|waiter| waiter.share));
-        if let Some(known) = known.filter(|known| known.capacity() != share.capacity()) {
-            let what = format!("{name:?} is in use as {}, and cannot be {} as well", known.kind(), share.kind());
-            return Err(Error::new(ErrorKind::Mismatch, what).with_hint("use one kind of lock for a name"));
+        if let Some(known) = known.filter(|known| known.counted().capacity() != share.counted().capacity()) {
+            return Err(Error::other_kind(name, known.kind(), share.kind()));
         }
         let has = self.holders.get(owner).map(|held| held.share).or_else(|| self.queue.get(owner).map(|waiter| waiter.share));
-        match has.filter(|has| request.generated && has.weight() < share.weight()) {
-            Some(has) => Err(Error::invalid(format!("a share of {name:?} cannot grow from {has:?} to {share:?}"))
-                .with_hint("release it first and take the larger share, or take that from the start")),
+        match has.filter(|has| request.generated && !has.covers(*share)) {
+            Some(has) => Err(Error::invalid(format!("an owner with {has:?} of {name:?} cannot ask for {share:?}"))
+                .with_hint("release it first and take the other share, or take that from the start")),
             None => Ok(()),
         }
     }
 
     /// Returns the lease that the request takes over.
     fn taken_over(&self, request: &Request) -> Option<&Held> {
-        self.holders.get(request.from.as_ref()?).filter(|_| self.is_new(&request.owner))
+        let from = self.holders.get(request.from.as_ref()?);
+        from.filter(|from| from.share.capacity() == request.share.capacity() && self.is_new(&request.owner))
     }
 
     /// Returns the new state of a lease that the request's owner has, or takes over.
@@ -318,7 +318,8 @@ impl Record {
 
     /// Whether something is left that nobody queues for.
     fn has_room(&self) -> bool {
-        self.queue.is_empty() && self.holders.first().is_none_or(|held| self.holders.taken() < held.share.capacity().into())
+        self.queue.is_empty()
+            && self.holders.first().is_none_or(|held| self.holders.taken() < held.share.counted().capacity().into())
     }
 
     /// Whether the owner neither holds nor has a lingering share.

@@ -169,7 +169,8 @@ async fn it_keeps_every_kind_and_two_of_them_apart() {
     let reader = |name: &str| request(name).with_share(Share::READ);
     granted(&*store, &reader("door")).await;
     granted(&*store, &reader("door")).await;
-    assert_eq!(store.acquire(&request("door")).await.unwrap_err().kind(), ErrorKind::Mismatch);
+    let permit = request("door").with_share(Share::permits(1, 3).unwrap());
+    assert_eq!(store.acquire(&permit).await.unwrap_err().kind(), ErrorKind::Mismatch);
     assert_eq!(store.inspect(None).await.unwrap()[0].holders.len(), 2);
     let features = store.features();
     assert!(features.fence && features.push && features.shares && features.queue && !features.late_commands);

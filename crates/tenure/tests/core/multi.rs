@@ -364,7 +364,7 @@ async fn a_store_that_fails_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_one_is_the_answer_for_all() {
     let (clock, store, locks) = world();
-    let _other_kind = locker(&clock, &store).read("b").ttl(LONG).acquire().await.unwrap();
+    let _other_kind = locker(&clock, &store).semaphore("b", 3).ttl(LONG).acquire().await.unwrap();
     let started = Instant::now();
     for acquire in [three(&locks), three_for(&locks, LONG), three_for(&locks, Duration::ZERO)] {
         assert_eq!(acquire.acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);

@@ -53,7 +53,7 @@ setters! { Held:
 pub(super) struct Holders {
     by_owner: BTreeMap<Owner, Held>,
     by_end: BTreeSet<(Duration, Owner)>,
-    /// Sum of all weights.
+    /// Sum of all weights, as the name counts them.
     taken: u64,
     lingering: usize,
 }
@@ -81,13 +81,14 @@ impl Holders {
     }
 
     pub(super) fn fits(&self, share: Share) -> bool {
+        let share = share.counted();
         self.taken + u64::from(share.weight()) <= u64::from(share.capacity())
     }
 
     /// Puts a holder in, instead of what its owner had.
     pub(super) fn put(&mut self, held: Held) {
         self.remove(&held.owner);
-        self.taken += u64::from(held.share.weight());
+        self.taken += u64::from(held.share.counted().weight());
         self.lingering += usize::from(held.lingers);
         self.by_end.insert((held.until, held.owner.clone()));
         self.by_owner.insert(held.owner.clone(), held);
@@ -95,7 +96,7 @@ impl Holders {
 
     pub(super) fn remove(&mut self, owner: &Owner) -> Option<Held> {
         let held = self.by_owner.remove(owner)?;
-        self.taken -= u64::from(held.share.weight());
+        self.taken -= u64::from(held.share.counted().weight());
         self.lingering -= usize::from(held.lingers);
         self.by_end.remove(&(held.until, held.owner.clone()));
         Some(held)

@@ -3,7 +3,7 @@
 mod model;
 
 use super::*;
-use crate::{Name, Share};
+use crate::{ErrorKind, Name, Share};
 
 const TTL: Duration = Duration::from_secs(30);
 const ENTRY_TTL: Duration = Duration::from_millis(2_500);
@@ -201,20 +201,42 @@ fn a_smaller_share_lets_others_in_and_none_grows() {
 fn another_kind_is_refused_by_holders_and_by_waiters() {
     let mut case = Case::default();
     case.takes("a", Share::MUTEX);
-    for other in [Share::READ, Share::WRITE, permits(1)] {
-        let error = case.change(&ask("b", other, JOIN)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Mismatch);
-        assert!(error.to_string().contains("a mutex"), "{error}");
-    }
+    let error = case.change(&ask("b", permits(1), JOIN)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Mismatch);
+    assert!(error.to_string().contains("a mutex"), "{error}");
     case.waits("b", Share::MUTEX, JOIN);
     for _ in 1..TTL.as_secs() {
         case.passes(Duration::from_secs(1));
         assert_eq!(case.waits("b", Share::MUTEX, Enqueue::Heartbeat), Some(0));
     }
     case.passes(Duration::from_secs(1));
-    assert_eq!(case.change(&ask("c", Share::READ, JOIN)).unwrap_err().kind(), ErrorKind::Mismatch, "b waits for a mutex");
+    assert_eq!(case.change(&ask("c", permits(1), JOIN)).unwrap_err().kind(), ErrorKind::Mismatch, "b waits for a mutex");
     case.passes(ENTRY_TTL);
-    case.takes("c", Share::READ);
+    case.takes("c", permits(1));
+}
+
+#[test]
+fn a_mutex_is_the_writer_of_a_read_write_lock() {
+    let mut case = Case::default();
+    case.takes("r1", Share::READ);
+    assert_eq!(case.waits("m", Share::MUTEX, JOIN), Some(0));
+    assert_eq!(case.waits("r2", Share::READ, JOIN), Some(1));
+    assert_eq!(case.waits("w", Share::WRITE, JOIN), Some(2));
+    assert_eq!(case.frees("r1"), ["m"]);
+    let error = case.change(&ask("m", Share::READ, Enqueue::No)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "a mutex has no part: {error}");
+    let adopts = Request { from: Some(owner("m")), ..ask("n", Share::WRITE, Enqueue::No) };
+    assert!(matches!(case.change(&adopts).unwrap().answer, Answer::Busy { .. }), "it is taken over as what it is");
+    assert_eq!(case.release("m", TTL).served, []);
+    assert_eq!(case.waits("r3", Share::READ, Enqueue::No), None, "what lingers keeps readers out");
+    case.passes(ENTRY_TTL / 2);
+    for (name, share) in [("r2", Share::READ), ("w", Share::WRITE)] {
+        case.waits(name, share, Enqueue::Heartbeat);
+    }
+    assert_eq!(case.release(&owner("m").lingering().to_string(), Duration::ZERO).served[0].owner, owner("r2"));
+    assert_eq!(case.frees("r2"), ["w"]);
+    assert_eq!(case.waits("late", Share::MUTEX, Enqueue::No), None);
+    assert!(case.release("w", Duration::ZERO).freed);
 }
 
 #[test]

@@ -56,15 +56,16 @@ impl Lists {
     }
 
     fn taken(&self) -> u64 {
-        self.held.iter().map(|lease| u64::from(lease.share.weight())).sum()
+        self.held.iter().map(|lease| u64::from(lease.share.counted().weight())).sum()
     }
 
     fn fits(&self, share: Share) -> bool {
+        let share = share.counted();
         self.taken() + u64::from(share.weight()) <= u64::from(share.capacity())
     }
 
     fn is_open(&self) -> bool {
-        let capacity = self.held.first().map_or(1, |lease| u64::from(lease.share.capacity()));
+        let capacity = self.held.first().map_or(1, |lease| u64::from(lease.share.counted().capacity()));
         self.queue.is_empty() && self.taken() < capacity
     }
 
@@ -93,10 +94,12 @@ impl Lists {
         let Request { owner, share, ttl, generated, .. } = request;
         let shares = self.held.iter().map(|lease| (&lease.owner, lease.share));
         let mut shares = shares.chain(self.queue.iter().map(|place| (&place.owner, place.share)));
-        if shares.clone().any(|(_, other)| other.capacity() != share.capacity()) {
+        if shares.clone().any(|(_, other)| other.counted().capacity() != share.counted().capacity()) {
             return (Told::Failed(ErrorKind::Mismatch), Vec::new(), false);
         }
-        if *generated && shares.any(|(of, has)| of == owner && has.weight() < share.weight()) {
+        if *generated
+            && shares.any(|(of, has)| of == owner && (has.capacity() != share.capacity() || has.weight() < share.weight()))
+        {
             return (Told::Failed(ErrorKind::Invalid), Vec::new(), false);
         }
         let place = self.queue.iter_mut().find(|place| place.owner == *owner && request.enqueue != Enqueue::No);
@@ -107,7 +110,9 @@ impl Lists {
         let until = now + seconds(*ttl);
         let mine = self.held.iter().position(|lease| lease.owner == *owner && *generated);
         let theirs = request.from.as_ref().filter(|_| !self.known(owner));
-        let theirs = theirs.and_then(|from| self.held.iter().position(|lease| lease.owner == *from));
+        let theirs = theirs.and_then(|from| {
+            self.held.iter().position(|lease| lease.owner == *from && lease.share.capacity() == share.capacity())
+        });
         if let Some(at) = mine.or(theirs).filter(|at| !self.held[*at].lingers) {
             served.retain(|(of, ..)| of != owner);
             let counter = self.count();
@@ -262,6 +267,6 @@ fn same_state(case: &Case, lists: &Lists, at: &str) {
     let ours: Vec<_> = case.record.waiters().map(places).collect();
     let theirs: Vec<_> = lists.queue.iter().map(|place| (place.owner.clone(), place.share, place.until)).collect();
     assert_eq!(ours, theirs, "{at}");
-    let capacity = held.first().map_or(1, |lease| lease.share.capacity());
+    let capacity = held.first().map_or(1, |lease| lease.share.counted().capacity());
     assert!(lists.taken() <= u64::from(capacity), "{at}: more is taken than there is");
 }
