@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::{BootTime, Entry, Holder, Kind, Locker, Name, Share, format_duration};
+use tenure::{BootTime, Entry, Holder, Kind, Locker, Name, Owner, Queued, Share, format_duration};
 use tokio::time::sleep;
 
 use crate::args::{Output, Show};
@@ -18,6 +18,8 @@ use crate::{min_hold, store};
 const FREE: u8 = 1;
 /// How often a name is looked at whose end is waited for. No store tells one who only looks.
 const LOOK: Duration = Duration::from_millis(200);
+/// Number of waiters that are printed as text.
+const QUEUE_SHOWN: usize = 20;
 /// How long a search of the whole store is silent.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -44,6 +46,10 @@ pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
             say_which(&settings, name.as_ref(), entries.len(), all);
             if !entries.is_empty() {
                 print(&text(&entries, columns()))?;
+            }
+            // Of all names it would be too much.
+            if let (Some(_), [entry]) = (&name, &entries[..]) {
+                print(&queue(entry))?;
             }
         }
     }
@@ -117,8 +123,23 @@ fn to_json(entry: &Entry) -> Value {
             "permits": permits(holder.share),
         })
     });
-    let kind = kind(entry.holders.first().map_or(Share::MUTEX, |holder| holder.share));
-    json!({ "name": entry.name, "kind": kind, "holders": holders.collect::<Value>(), "waiters": entry.waiters })
+    let queue = entry.waiters.iter().map(|waiter| {
+        let Queued { owner, share, .. } = waiter;
+        json!({ "owner": owner.to_string(), "shared": !share.is_exclusive(), "permits": permits(*share) })
+    });
+    json!({
+        "name": entry.name,
+        "kind": kind(share(entry)),
+        "holders": holders.collect::<Value>(),
+        "waiters": entry.waiters.len(),
+        "queue": queue.collect::<Value>(),
+    })
+}
+
+/// A share that is held, or else waited for.
+fn share(entry: &Entry) -> Share {
+    let held = entry.holders.first().map(|holder| holder.share);
+    held.or_else(|| entry.waiters.first().map(|waiter| waiter.share)).unwrap_or(Share::MUTEX)
 }
 
 fn millis(span: Duration) -> u64 {
@@ -150,7 +171,7 @@ const HEAD: [&str; 7] = ["NAME", "HOLDER", "KIND", "FENCE", "AGE", "TTL", "WAITE
 
 /// The entries as a table, or one below the other if that is too wide.
 fn text(entries: &[Entry], columns: Option<usize>) -> String {
-    let rows: Vec<_> = entries.iter().flat_map(|entry| entry.holders.iter().map(|holder| row(entry, holder))).collect();
+    let rows: Vec<_> = entries.iter().flat_map(rows).collect();
     let table = table(&rows);
     let widest = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     if columns.is_some_and(|columns| widest > columns) { stacked(&rows) } else { table }
@@ -178,21 +199,49 @@ fn stacked(rows: &[[String; 7]]) -> String {
     rows.iter().map(one).collect()
 }
 
+/// The rows of a name: its holders, or nobody if there are only waiters.
+fn rows(entry: &Entry) -> Vec<[String; 7]> {
+    if entry.holders.is_empty() {
+        let cells = ["nobody", kind(share(entry)), "-", "-", "-"].map(str::to_owned);
+        let [holder, kind, fence, age, ttl] = cells;
+        return vec![[shown(entry.name.as_str()), holder, kind, fence, age, ttl, entry.waiters.len().to_string()]];
+    }
+    entry.holders.iter().map(|holder| row(entry, holder)).collect()
+}
+
+/// The waiters of a name, in order.
+fn queue(entry: &Entry) -> String {
+    let waiter = |(waiter, n): (&Queued, usize)| format!("waiter {n}: {}, {}", label(&waiter.owner), held_as(waiter.share));
+    let mut lines: Vec<String> = entry.waiters.iter().take(QUEUE_SHOWN).zip(1..).map(waiter).collect();
+    if let Some(more) = entry.waiters.len().checked_sub(QUEUE_SHOWN).filter(|more| *more > 0) {
+        lines.push(format!("and {more} more; --output json has them all"));
+    }
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// The label of an owner token, or the token if it has none of ours.
+fn label(owner: &Owner) -> String {
+    match owner.label().map(min_hold::without) {
+        Some("") => "(no label)".to_owned(),
+        Some(label) => shown(label),
+        None => shown(&owner.to_string()),
+    }
+}
+
+fn shown(cell: &str) -> String {
+    cell.chars().flat_map(printable).collect()
+}
+
 fn row(entry: &Entry, holder: &Holder) -> [String; 7] {
     let gone = holder.owner.lingers_after();
-    let owner = match gone.as_ref().unwrap_or(&holder.owner).label().map(min_hold::without) {
-        Some("") => "(no label)".to_owned(),
-        Some(label) => label.to_owned(),
-        None => holder.owner.to_string(),
-    };
+    let owner = label(gone.as_ref().unwrap_or(&holder.owner));
     // Nobody holds it: it is kept taken for the rest of a shortest hold, or for a linger.
     let owner = if gone.is_some() { format!("nobody (after {owner})") } else { owner };
-    let shown = |cell: &str| cell.chars().flat_map(printable).collect();
     let dash = || "-".to_owned();
     let age = holder.age.map_or_else(dash, format_duration);
     let ttl = holder.ttl.map_or_else(|| "none".to_owned(), format_duration);
     let fence = holder.fence.map_or_else(dash, |fence| fence.to_string());
-    [shown(entry.name.as_str()), shown(&owner), held_as(holder.share), fence, age, ttl, entry.waiters.to_string()]
+    [shown(entry.name.as_str()), owner, held_as(holder.share), fence, age, ttl, entry.waiters.len().to_string()]
 }
 
 /// Values come from others and must not drive the terminal.
@@ -203,13 +252,17 @@ fn printable(c: char) -> Vec<char> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure::{Fence, Name, Owner};
+    use tenure::{Fence, Name};
 
     fn entry() -> Entry {
         let owner = Owner::from_bytes(*b"web.42.0123456789abcdef0123456789abcdef");
         let (fence, ttl, age) = (Fence::from_counter(3), Some(Duration::from_millis(29_500)), Some(Duration::from_secs(90)));
         let holder = Holder::new(owner, Share::MUTEX).with_fence(fence).with_ttl(ttl).with_age(age);
-        Entry::new(Name::new("invoice/42").unwrap(), vec![holder], 2)
+        let waiter = |label: &str, share| {
+            Queued::new(Owner::from_bytes(format!("{label}.0123456789abcdef0123456789abcdef").into_bytes()), share)
+        };
+        let waiters = vec![waiter("web.7", Share::MUTEX), waiter("web.9", Share::READ)];
+        Entry::new(Name::new("invoice/42").unwrap(), vec![holder], waiters)
     }
 
     #[test]
@@ -220,6 +273,10 @@ mod tests {
                 "owner": "web.42.0123456789abcdef0123456789abcdef",
                 "fence": "3072", "ttl_ms": 29_500, "held_for_ms": 90_000, "shared": false, "permits": null,
             }],
+            "queue": [
+                { "owner": "web.7.0123456789abcdef0123456789abcdef", "shared": false, "permits": null },
+                { "owner": "web.9.0123456789abcdef0123456789abcdef", "shared": true, "permits": null },
+            ],
         });
         assert_eq!(to_json(&entry()), expected);
         let mut unknown = entry();
@@ -235,6 +292,16 @@ mod tests {
         let expected = "invoice/42  web.42  mutex  3072   1m30s  29.5s  2\n";
         assert_eq!(text(&[entry()], None), format!("{head}{expected}"));
         assert_eq!(text(&[entry()], Some(57)), format!("{head}{expected}"));
+    }
+
+    #[test]
+    fn waiters_are_listed_in_order() {
+        let mut entry = entry();
+        assert_eq!(queue(&entry), "waiter 1: web.7, mutex\nwaiter 2: web.9, rw, shared\n");
+        entry.waiters = vec![entry.waiters[0].clone(); QUEUE_SHOWN + 3];
+        assert!(queue(&entry).ends_with("waiter 20: web.7, mutex\nand 3 more; --output json has them all\n"));
+        entry.holders.clear();
+        assert!(text(&[entry], None).ends_with("invoice/42  nobody  mutex  -      -    -    23\n"));
     }
 
     #[test]

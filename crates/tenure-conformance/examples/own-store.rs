@@ -108,12 +108,9 @@ impl Store for TableStore {
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         let names = name.map_or_else(|| self.table().rows.keys().cloned().collect(), |name| vec![name.clone()]);
-        let entry = |name: Name| {
-            let (holders, waiters) = self.with(&name, |record, now, _| record.inspect(now))?;
-            Ok(Entry::new(name, holders, waiters))
-        };
-        let entries: Result<Vec<Entry>, Error> = names.into_iter().map(entry).collect();
-        Ok(entries?.into_iter().filter(|entry| !entry.holders.is_empty() || entry.waiters > 0).collect())
+        let entry = |name: &Name| self.with(name, |record, now, _| record.inspect(name, now));
+        let entries: Result<Vec<Option<Entry>>, Error> = names.iter().map(entry).collect();
+        Ok(entries?.into_iter().flatten().collect())
     }
 }
 

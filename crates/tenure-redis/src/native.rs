@@ -5,6 +5,7 @@ mod acquire;
 pub(crate) mod counter;
 mod inspect;
 pub(crate) mod keys;
+pub(crate) mod notes;
 mod renew;
 pub(crate) mod reply;
 pub(crate) mod store;

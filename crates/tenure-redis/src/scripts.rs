@@ -41,6 +41,7 @@ macro_rules! text {
 pub(crate) static RAISE_COUNTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("fence.lua", "raise-counter.lua")]));
 pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew.lua")]));
 pub(crate) static RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("renew-shares.lua")]));
+pub(crate) static NOTE_HOLDERS: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("note.lua", "note-holders.lua")]));
 pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[about_a_name(), text!("acquire.lua"), "return acquire(KEYS, ARGV)"]).or_function("acquire"));
 pub(crate) static SET_NX_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("set-nx-acquire.lua")]));
@@ -69,7 +70,7 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 
 /// The common parts of the scripts about names.
 fn about_a_name() -> &'static str {
-    text!("keys.lua", "fence.lua", "holders.lua", "queue.lua")
+    text!("keys.lua", "fence.lua", "note.lua", "holders.lua", "queue.lua")
 }
 
 /// The library of functions. Each version has names of its own at the server.

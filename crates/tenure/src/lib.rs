@@ -63,6 +63,6 @@ pub use crate::lease::{EndReason, ReleaseOutcome, State};
 pub use crate::name::Name;
 pub use crate::owner::Owner;
 pub use crate::share::{Kind, Share};
-pub use crate::store::lease::{Entry, Lease};
+pub use crate::store::lease::{Entry, Lease, Queued};
 pub use crate::store::memory::MemoryStore;
 pub use crate::wait::{Guard, Waiting};

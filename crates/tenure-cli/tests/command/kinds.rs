@@ -190,8 +190,7 @@ fn shares_are_renewed_released_shown_and_broken() {
                 _ => ("rw", false, None),
             };
             assert_eq!(told, expected);
-            // On Redis nothing keeps it.
-            assert_eq!(holder["fence"].is_string(), store.is_empty(), "{entry}");
+            assert!(holder["fence"].is_string() && holder["held_for_ms"].is_u64(), "{entry}");
         }
         assert_eq!(shown(place, store, "page")[0]["holders"].as_array().unwrap().len(), 2);
         for stranger in ["page", "pool", "book"] {

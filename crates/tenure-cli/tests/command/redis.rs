@@ -239,7 +239,7 @@ fn show_and_break_across_machines() {
         (&"x".into(), &"mutex".into(), &0.into()),
         "{shown}"
     );
-    assert!(holder["owner"].as_str().unwrap().starts_with("web-1.") && holder["fence"].is_null(), "{shown}");
+    assert!(holder["owner"].as_str().unwrap().starts_with("web-1.") && holder["fence"].is_string(), "{shown}");
     assert!(holder["ttl_ms"].as_u64().unwrap() <= 3_000 && holder["permits"].is_null() && holder["shared"] == false, "{shown}");
     assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
     assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 1);

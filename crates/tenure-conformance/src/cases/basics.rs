@@ -28,7 +28,7 @@ pub async fn it_tells_who_holds(subject: &dyn Subject) -> Outcome {
         panic!("granted twice")
     };
     let entry = store.inspect(Some(&name("door"))).await.unwrap().pop().expect("a held name is listed");
-    assert_eq!((&entry.name, entry.waiters, entry.holders.len()), (&held.name, 0, 1));
+    assert_eq!((&entry.name, entry.waiters.len(), entry.holders.len()), (&held.name, 0, 1));
     for holder in [busy.holder.expect("busy names the holder"), entry.holders[0].clone()] {
         assert_eq!(holder.owner, held.owner);
         assert_eq!(holder.owner.label(), Some("conformance"));

@@ -123,7 +123,7 @@ async fn waiting(scene: &Scene, crowd: Crowd, witness: &dyn Store) -> Option<Joi
     let waiter = tokio::spawn(async move { acquire.acquire().await.unwrap() });
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let joined = async || match witness.inspect(Some(&name(&scene.name))).await.unwrap().first() {
-        Some(entry) => entry.waiters > 0,
+        Some(entry) => !entry.waiters.is_empty(),
         None => true,
     };
     // A store without a queue does not tell who waits: he has looked at least once.

@@ -72,7 +72,7 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
     let dead: Vec<_> = (0..MANY).map(|_| request("door", LONG).with_enqueue(lapsing)).collect();
     assert!(join_all(dead.iter().map(|dead| is_busy(&store, dead))).await.into_iter().all(|busy| busy));
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let waiters = async || store.inspect(Some(&name("door"))).await.unwrap()[0].waiters;
+    let waiters = async || store.inspect(Some(&name("door"))).await.unwrap()[0].waiters.len();
     let before = waiters().await;
     let living = tokio::spawn(locker(subject).await.mutex("door").ttl(LONG).acquire());
     let joined = async {

@@ -1,11 +1,11 @@
-//! Waiting at the store: places, their order, and what becomes of those who never come.
+//! Queued at the store: places, their order, and what becomes of those who never come.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use tenure::store::{AcquireReply, Busy, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{BootTime, Owner, Share};
+use tenure::{BootTime, Owner, Queued, Share};
 use tokio::time::timeout;
 
 use super::shares::release;
@@ -48,8 +48,8 @@ async fn ahead(store: &dyn Store, request: &Request) -> Option<u32> {
     busy(store, request).await.position
 }
 
-async fn waiters(store: &dyn Store) -> u64 {
-    store.inspect(Some(&name("door"))).await.unwrap().pop().map_or(0, |entry| entry.waiters)
+async fn waiters(store: &dyn Store) -> usize {
+    store.inspect(Some(&name("door"))).await.unwrap().pop().map_or(0, |entry| entry.waiters.len())
 }
 
 /// Who holds the name now.
@@ -320,12 +320,15 @@ pub async fn waiters_are_counted(subject: &dyn Subject) -> Outcome {
     let held = holder(&ours).await;
     let waiting: Vec<_> = (0..3).map(|_| waiter()).collect();
     for (i, request) in waiting.iter().enumerate() {
-        assert_eq!(waiters(&ours).await, i as u64);
+        assert_eq!(waiters(&ours).await, i);
         busy(&theirs, request).await;
     }
     granted(&ours, &held).await;
     let all = ours.inspect(None).await.unwrap();
-    assert_eq!((all.len(), all[0].waiters, all[0].holders.len()), (1, 3, 1));
+    assert_eq!((all.len(), all[0].holders.len()), (1, 1));
+    let in_order: Vec<_> = waiting.iter().map(|request| Queued::new(request.owner.clone(), request.share)).collect();
+    assert_eq!(all[0].waiters, in_order);
+    assert_eq!(ours.inspect(Some(&held.name)).await.unwrap()[0].waiters, in_order);
     for (left, request) in (0..3).rev().zip(&waiting) {
         release(&theirs, request).await;
         assert_eq!(waiters(&ours).await, left);

@@ -235,7 +235,7 @@ pub async fn two_kinds_at_a_name_are_a_mismatch(subject: &dyn Subject) -> Outcom
                 }
             }
             let entry = ours.inspect(Some(&held.name)).await.unwrap().pop().expect("it is held");
-            assert_eq!((entry.holders.len(), entry.waiters), (1, 0), "kind {i}, lingers: {lingers}");
+            assert_eq!((entry.holders.len(), entry.waiters.len()), (1, 0), "kind {i}, lingers: {lingers}");
             let linger = if lingers { Duration::ZERO } else { LONG };
             let owner = if lingers { held.owner.lingering() } else { held.owner.clone() };
             let given_up = lease(&held).with_owner(owner);
@@ -407,7 +407,7 @@ pub async fn every_holder_of_a_name_is_listed(subject: &dyn Subject) -> Outcome 
     let expected: BTreeMap<_, _> = held.iter().map(|request| (request.owner.clone(), request.share)).collect();
     assert_eq!(holders(&ours).await, expected);
     let all = ours.inspect(None).await.unwrap();
-    assert_eq!((all.len(), all[0].holders.len(), all[0].waiters), (1, 4, 0));
+    assert_eq!((all.len(), all[0].holders.len(), all[0].waiters.len()), (1, 4, 0));
     let left = all[0].holders.iter().map(|holder| holder.ttl.expect("our leases end"));
     assert!(left.into_iter().all(|left| left > LONG / 2 && left <= LONG), "{all:?}");
     Ok(())

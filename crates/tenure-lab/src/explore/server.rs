@@ -186,11 +186,7 @@ impl Server {
     pub(super) fn inspect(&self, name: Option<&Name>, now: At) -> Vec<Entry> {
         let clock = self.clock(now);
         let names = self.names.iter().filter(|(key, _)| name.is_none_or(|name| name == key));
-        let entry = |(name, record): &(Name, Record)| {
-            let (holders, waiters) = record.inspect(clock);
-            (!holders.is_empty() || waiters > 0).then(|| Entry::new(name.clone(), holders, waiters))
-        };
-        names.filter_map(entry).collect()
+        names.filter_map(|(name, record)| record.inspect(name, clock)).collect()
     }
 }
 

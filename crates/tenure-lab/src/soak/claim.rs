@@ -88,7 +88,7 @@ mod tests {
         let Claim { owner, share, fence, .. } = claim();
         let mut holder = Holder::new(owner, share).with_fence(fence).with_ttl(Duration::from_secs(1));
         change(&mut holder);
-        let entry = Entry::new(Name::new("n").unwrap(), vec![holder], 0);
+        let entry = Entry::new(Name::new("n").unwrap(), vec![holder], vec![]);
         claim().excess(Some(&entry), at(0)).unwrap_or_default()
     }
 

@@ -167,7 +167,7 @@ async fn remains(locker: &Locker, prefix: &str, dead: &[String], tally: &mut Tal
                     |owner: &Owner| owner.lingers_after().is_some() || of_dead(owner) || tally.loose.contains(&owner.to_string());
                 let strays: Vec<String> =
                     entry.holders.iter().filter(|holder| !excused(&holder.owner)).map(ToString::to_string).collect();
-                let waited = entry.waiters > 0 && dead.is_empty();
+                let waited = !entry.waiters.is_empty() && dead.is_empty();
                 tally.findings.extend(strays.into_iter().map(|stray| format!("{:?} is still held by {stray}", entry.name)));
                 tally.findings.extend(waited.then(|| format!("{:?} is still waited for", entry.name)));
             }

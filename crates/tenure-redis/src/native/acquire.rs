@@ -119,6 +119,7 @@ impl RedisStore {
         let seen = self.counter.largest();
         let sent_at = now_ms();
         let doubts = AtomicU64::new(0);
+        let noted = request.generated && self.notes.due_grant(sent_at);
         let pipeline = |link: &Link| {
             let mut commands = Commands::new();
             doubts.store(link.doubts(), Ordering::Relaxed);
@@ -135,11 +136,16 @@ impl RedisStore {
             commands.about(&keys.name(), b"SET", &[request.owner.as_bytes(), b"NX", b"PX", ttl.as_bytes()]);
             commands.ready(1, &self.layout.increment);
             commands.about(&keys.queue(), b"EXISTS", &[]);
+            if noted {
+                let keys = [keys.name(), keys.shares(), whole(counter_key)];
+                let args = [request.owner.as_bytes(), b"", ttl.as_bytes()];
+                scripts::add_call(&mut commands, &scripts::NOTE_HOLDERS, Form::Text, &keys, &args);
+            }
             commands.ready(1, EXEC);
             commands
         };
         let Exchange { link, mut answers, repeated } = self.connection.exchange(end, Repeat::Settled, &pipeline).await?;
-        let raise = (answers.len() == 6).then(|| answers.remove(0));
+        let raise = (answers.len() > if noted { 6 } else { 5 }).then(|| answers.remove(0));
         let executed = transaction(answers).map_err(about_counter);
         let floor = match raise {
             None => Some(seen),
@@ -185,6 +191,7 @@ impl RedisStore {
         let [ttl, entry_ttl, handoff_ttl] = [*ttl, entry_ttl, handoff_ttl].map(|span| Digits::of(millis(span)));
         let weight = Digits::of(u64::from(share.weight()));
         let [capacity, seen] = self.first_args(*share);
+        let noted = self.notes.due_grant(now_ms());
         let args = [
             capacity.as_bytes(),
             seen.as_bytes(),
@@ -197,6 +204,7 @@ impl RedisStore {
             entry_ttl.as_bytes(),
             handoff_ttl.as_bytes(),
             channel.unwrap_or("-").as_bytes(),
+            if noted { b"1" } else { b"0" },
         ];
         let (answer, _) = self.run_about(&scripts::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end).await?;
         if let Value::Array(parts) = &answer

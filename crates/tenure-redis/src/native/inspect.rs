@@ -1,10 +1,11 @@
 //! Listing holders and waiters.
 
 use std::collections::{BTreeSet, HashMap};
+use std::str::FromStr;
 use std::time::Duration;
 
 use redis::{RedisResult, Value, pipe};
-use tenure::{Entry, Error, ErrorKind, Holder, Name, Owner, Share};
+use tenure::{Entry, Error, ErrorKind, Fence, Holder, Name, Owner, Queued, Share};
 
 use crate::native::reply::holder;
 use crate::native::store::RedisStore;
@@ -13,8 +14,11 @@ use crate::transport::connection::Repeat;
 use crate::transport::failure::{translate, unexpected};
 use crate::transport::reply::{only, read, time};
 
+/// The time from which grants are numbered, see fence.lua: 2026-01-01T00:00:00Z since 1970.
+const EPOCH: Duration = Duration::from_secs(1_767_225_600);
+
 /// Number of commands about one name, after the one for the time.
-const QUESTIONS: usize = 5;
+const QUESTIONS: usize = 6;
 
 impl RedisStore {
     /// Every lock of ours, recognised by its value or by the keys beside it.
@@ -92,14 +96,15 @@ impl RedisStore {
         questions.cmd("TIME");
         for name in names {
             let keys = self.layout.of(name);
-            let [name, queued, shares] = [keys.name(), keys.entries(), keys.shares()].map(|key| key.concat());
+            let [name, queue, entries, shares] =
+                [keys.name(), keys.queue(), keys.entries(), keys.shares()].map(|key| key.concat());
             questions.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
             questions.cmd("HGETALL").arg(&shares).cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES");
-            questions.cmd("HGETALL").arg(&queued);
+            questions.cmd("ZRANGE").arg(&queue).arg(0).arg(-1).cmd("HGETALL").arg(&entries);
         }
         let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| questions.clone()).await?.answers;
         let mut answers = answers.into_iter();
-        let now = millis(time(answers.next().ok_or_else(|| unexpected("no reply"))?)?);
+        let now = time(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
         let mut entries = Vec::with_capacity(names.len());
         for name in names {
             let about: Vec<_> = answers.by_ref().take(QUESTIONS).collect();
@@ -131,36 +136,65 @@ impl Scan<'_> {
     }
 }
 
-fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: u64) -> Result<Option<Entry>, Error> {
-    let Ok([value, ttl, shares, members, queued]) = <[RedisResult<Value>; QUESTIONS]>::try_from(about) else {
+/// Reads the replies about `name` at `now`, a time since 1970.
+fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: Duration) -> Result<Option<Entry>, Error> {
+    let Ok([value, ttl, shares, members, queue, entries]) = <[RedisResult<Value>; QUESTIONS]>::try_from(about) else {
         return Err(unexpected("too few replies"));
     };
-    let shares: HashMap<Vec<u8>, String> = read(shares)?;
-    let queued: HashMap<Vec<u8>, String> = read(queued)?;
-    let lives =
-        |entry: &&String| entry.split(' ').next().and_then(|until| until.parse().ok()).is_some_and(|until: u64| until > now);
-    let waiters = queued.values().filter(lives).count() as u64;
+    // Without the hash a mutex can be told all the same.
+    let beside = Beside { shares: read(shares).unwrap_or_default(), now };
     let holders = match value.map_err(|e| translate(&e)) {
         Ok(Value::BulkString(value)) => match ttl.map_err(|e| translate(&e))? {
-            Value::Int(ttl @ -1..) => vec![holder(&value, ttl, Share::MUTEX)],
+            Value::Int(ttl @ -1..) => vec![beside.noted(holder(&value, ttl, Share::MUTEX))],
             _ => Vec::new(),
         },
         Ok(_) => Vec::new(),
-        Err(error) if error.kind() == ErrorKind::Mismatch && !shares.is_empty() => {
+        Err(error) if error.kind() == ErrorKind::Mismatch && !beside.shares.is_empty() => {
             let members: Vec<(Vec<u8>, f64)> = read(members)?;
-            members.iter().filter_map(|(owner, until)| share_holder(owner, *until, &shares, now)).collect()
+            members.iter().filter_map(|(owner, until)| beside.holder(owner, *until)).collect()
         }
         Err(error) => return Err(error),
     };
-    Ok((!holders.is_empty() || waiters > 0).then(|| Entry::new(name.clone(), holders, waiters)))
+    let (queue, entries): (Vec<Vec<u8>>, HashMap<Vec<u8>, String>) = (read(queue)?, read(entries)?);
+    let waiter = |owner: &Vec<u8>| waiter(owner, entries.get(owner)?, millis(now));
+    Ok(Some(Entry::new(name.clone(), holders, queue.iter().filter_map(waiter).collect())).filter(Entry::is_in_use))
 }
 
-fn share_holder(owner: &[u8], until: f64, shares: &HashMap<Vec<u8>, String>, now: u64) -> Option<Holder> {
-    let number = |field: &[u8]| shares.get(field).and_then(|number| number.parse::<u32>().ok());
-    #[allow(clippy::cast_possible_truncation, reason = "a time in ms is far below 2^53")]
-    let left = until as i64 - i64::try_from(now).ok()?;
-    let share = Share::from_parts(number(&[b"=", owner].concat()).unwrap_or(1), number(b"##")?)?;
-    (left > 0).then(|| holder(owner, left, share))
+/// The hash beside a name, at a time since 1970.
+struct Beside {
+    shares: HashMap<Vec<u8>, String>,
+    now: Duration,
+}
+
+impl Beside {
+    fn number<T: FromStr>(&self, field: &[u8]) -> Option<T> {
+        self.shares.get(field)?.parse().ok()
+    }
+
+    /// The holder of a share whose lease ends at `until`, ms.
+    fn holder(&self, owner: &[u8], until: f64) -> Option<Holder> {
+        #[allow(clippy::cast_possible_truncation, reason = "a time in ms is far below 2^53")]
+        let left = until as i64 - i64::try_from(millis(self.now)).ok()?;
+        let share = Share::from_parts(self.number(&[b"=", owner].concat()).unwrap_or(1), self.number(b"##")?)?;
+        (left > 0).then(|| self.noted(holder(owner, left, share)))
+    }
+
+    /// The holder with the number that is noted of its grant. Numbers are made of the clock, so that
+    /// tells its age as well, within a second. One that is ahead of the clock tells no age.
+    fn noted(&self, holder: Holder) -> Holder {
+        let fence = self.number(&[b"@", holder.owner.as_bytes()].concat()).and_then(Fence::from_counter);
+        let began = fence.map(|fence| EPOCH + Duration::from_micros(fence.counter()));
+        holder.with_fence(fence).with_age(began.and_then(|began| self.now.checked_sub(began)))
+    }
+}
+
+/// A waiter, from its queue entry (see queue.lua). None for one that has lapsed at `now`, ms.
+fn waiter(owner: &[u8], entry: &str, now: u64) -> Option<Queued> {
+    let mut numbers = entry.split(' ').map(str::parse::<u64>);
+    let mut number = || numbers.next()?.ok();
+    let (until, _handoff_ttl, _entry_ttl, weight, capacity) = (number()?, number()?, number()?, number()?, number()?);
+    let share = Share::from_parts(u32::try_from(weight).ok()?, u32::try_from(capacity).ok()?)?;
+    (until > now).then(|| Queued::new(Owner::from_bytes(owner), share))
 }
 
 fn glob_escaped(prefix: &str) -> String {

@@ -182,6 +182,8 @@ impl RedisStore {
             for batch in batches {
                 self.add_renewal(&mut commands, batch, unit, form);
             }
+            // Behind the renewals, so that it keeps none of them waiting.
+            self.notes.add_due(&mut commands, &self.layout, &batches.concat());
             commands
         };
         let outcome = match failed.get() {

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::native::counter::Counter;
 use crate::native::keys::Layout;
+use crate::native::notes::Notes;
 use crate::native::reply::{notice, refusal, released, releases};
 use crate::scripts::{self, Script};
 use crate::transport::commands::{Digits, Key, millis, whole};
@@ -57,6 +58,7 @@ pub struct RedisStore {
     pub(crate) connection: Arc<Connection>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) counter: Arc<Counter>,
+    pub(super) notes: Arc<Notes>,
     shown: Arc<str>,
     timeout: Option<Duration>,
     poll_interval: Duration,
@@ -78,8 +80,8 @@ impl RedisStore {
         timeout: Option<Duration>,
         poll_interval: Duration,
     ) -> Self {
-        let (layout, counter) = (Arc::new(Layout::new(prefix)), Arc::default());
-        Self { connection: Arc::new(connection), layout, counter, shown: shown.into(), timeout, poll_interval }
+        let (layout, counter, notes) = (Arc::new(Layout::new(prefix)), Arc::default(), Arc::default());
+        Self { connection: Arc::new(connection), layout, counter, notes, shown: shown.into(), timeout, poll_interval }
     }
 
     /// Deadline of a call that starts now about a lease of `ttl`. `Duration::MAX` for one about no

@@ -108,8 +108,7 @@ impl OptimisticStore {
         let entry = |(name, found): (&&Name, Result<Found, Error>)| {
             let found = found?;
             found.check()?;
-            let (holders, waiters) = found.record.inspect(now);
-            Ok((!holders.is_empty() || waiters > 0).then(|| Entry::new((*name).clone(), holders, waiters)))
+            Ok(found.record.inspect(name, now))
         };
         Ok(names.iter().zip(found).map(entry).collect())
     }
@@ -227,7 +226,9 @@ impl Store for OptimisticStore {
             let names: Vec<Name> = keys.iter().filter_map(|key| self.redis.name_of(key)).collect();
             let found = self.inspect_names(&names.iter().collect::<Vec<_>>()).await?.into_iter().filter_map(Result::ok).flatten();
             // A foreign lock looks like any other value.
-            entries.extend(found.filter(|entry| entry.waiters > 0 || entry.holders.iter().any(|holder| holder.fence.is_some())));
+            entries.extend(
+                found.filter(|entry| !entry.waiters.is_empty() || entry.holders.iter().any(|holder| holder.fence.is_some())),
+            );
         }
         Ok(entries)
     }

@@ -83,7 +83,7 @@ impl TimestampStore {
         let script_keys = [keys.name(), keys.owner()];
         let (answer, _) =
             self.redis.run(&scripts::TIMESTAMP_INSPECT, &script_keys, &[self.unit.word()], Repeat::Freely, end).await?;
-        Ok(held(&answer)?.map(|holder| Entry::new(name.clone(), vec![holder], 0)))
+        Ok(held(&answer)?.map(|holder| Entry::new(name.clone(), vec![holder], Vec::new())))
     }
 }
 

@@ -8,6 +8,7 @@
 -- ARGV[8] about the queue: 'none', 'join', 'keep' (a heartbeat); 'yield': the owner took the name a
 --         moment ago, and those who wait come before it
 -- ARGV[9] entry_ttl, ms  ARGV[10] handoff_ttl, ms  ARGV[11] channel, '-' for none
+-- ARGV[12] '1': note the number of a grant, see note.lua
 -- reply   {1, counter}                       granted, for the full ttl at least
 --         {0, grant_seq, position, value, ttl in ms, weight, capacity}
 --                                            busy, with one of the holders; ttl -1: no end
@@ -62,6 +63,8 @@ local function grant_again(held_by, held, till)
   end
   dequeue(owner)
   hold(owner, weight, capacity, digits(ms), held)
+  -- What was noted of the grant before is not this number.
+  note(shares, owner, digits(number), capacity == MUTEX and digits(ms) or nil)
   if held and weight < held then
     serve()
   end
@@ -125,6 +128,9 @@ local function acquire(keys, args)
       return unfit
     end
     hold(owner, weight, capacity, ttl)
+    if args[12] == '1' then
+      note(shares, owner, digits(number), capacity == MUTEX and ttl or nil)
+    end
   end
   return number and granted(number) or busy(enqueue)
 end

@@ -50,7 +50,7 @@ local function hold(owner, weight, capacity, ms, held)
     return
   end
   if leftover then
-    redis.call('DEL', name)
+    redis.call('DEL', name, shares)
     leftover = false
   end
   local more = weight - (held or 0)
@@ -84,9 +84,7 @@ local function drop(owner, weight)
     kind, total = nil, 0
   else
     redis.call('HINCRBY', shares, '#', digits(-weight))
-    if weight ~= 1 then
-      redis.call('HDEL', shares, '=' .. owner)
-    end
+    redis.call('HDEL', shares, '=' .. owner, '@' .. owner)
   end
 end
 

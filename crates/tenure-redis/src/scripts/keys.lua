@@ -5,7 +5,7 @@
 -- KEYS[3] entries   hash: owner -> 'end handoff_ttl entry_ttl weight capacity channel', times in ms
 -- KEYS[4] counter   string: the grant counter
 -- KEYS[5] shares    hash: '=' and owner -> weight if that is not 1; '#': sum of the weights, '##': the
---                   capacity. Absent for the release of a mutex.
+--                   capacity. '@' and owner -> number of the grant, also of a mutex
 -- ARGV[1] capacity  permits of the name; 1: a mutex
 -- ARGV[2] the largest counter this client has seen here
 

@@ -6,6 +6,7 @@
 
 local function release_free(keys, args)
   if args[1] == '1' and args[4] == '0' and redis.call('EXISTS', keys[2]) == 0 and redis.pcall('GET', keys[1]) == args[3] then
-    return redis.call('DEL', keys[1])
+    redis.call('DEL', keys[1], keys[5])
+    return 1
   end
 end

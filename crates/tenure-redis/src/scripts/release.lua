@@ -49,7 +49,7 @@ local function release(keys, args)
   end
   serve()
   if leftover then
-    redis.call('DEL', name)
+    redis.call('DEL', name, shares)
   end
   settle()
   return 1

@@ -10,9 +10,10 @@ use crate::transport::failure::{translate, unexpected};
 /// The answers to commands, one for each.
 pub(crate) type Answers = Vec<RedisResult<Value>>;
 
-/// The results of `MULTI, a, b, c, EXEC`.
+/// The results of `MULTI, a, b, c, ..., EXEC`, without those that come after the third.
 pub(crate) fn transaction(answers: Vec<RedisResult<Value>>) -> Result<[Value; 3], Error> {
-    let results = executed(answers)?.ok_or_else(|| unexpected("nil to EXEC"))?;
+    let mut results = executed(answers)?.ok_or_else(|| unexpected("nil to EXEC"))?;
+    results.truncate(3);
     results.try_into().map_err(|_| unexpected("a transaction with too few results"))
 }
 

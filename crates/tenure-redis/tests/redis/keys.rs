@@ -131,7 +131,7 @@ async fn a_place_that_makes_no_sense_is_dropped() {
         server.command(&["HSET", &places, "odd", nonsense]);
         assert_eq!(releases(&store, &held).await, ReleaseReply::Released, "{nonsense:?}");
         takes(&store, &waiting.with_enqueue(Enqueue::Heartbeat)).await;
-        assert_eq!(server.cli("KEYS *:*:door"), "", "{nonsense:?}");
+        assert_eq!(server.cli("KEYS *:[qp]:door"), "", "{nonsense:?}");
     }
 }
 

@@ -8,6 +8,7 @@ mod dialects;
 mod faults;
 mod keys;
 mod link;
+mod notes;
 mod optimistic;
 mod plain;
 mod push;

@@ -43,7 +43,7 @@ async fn works(ours: &Locker, theirs: &Locker, names: &[&str]) {
         let waits = kind(theirs, name).ttl(LONG);
         let waiting = tokio::spawn(async move { waits.acquire().await.unwrap() });
         let entry = async || ours.store().inspect(Some(held.name())).await.unwrap();
-        while entry().await[0].waiters == 0 {}
+        while entry().await[0].waiters.is_empty() {}
         assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Released), "{name}");
         let next = timeout(PATIENCE, waiting).await.expect("it is not handed over").unwrap();
         next.verify().await.unwrap();

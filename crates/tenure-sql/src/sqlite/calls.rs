@@ -6,11 +6,11 @@ use std::time::Duration;
 use rusqlite::Transaction;
 use tenure::store::record::{Answer, Change, Record};
 use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, RenewReply, Request};
-use tenure::{BootTime, Entry, Error, Fence, Lease, Name};
+use tenure::{BootTime, Entry, Error, Fence, Lease, Name, Queued};
 
 use super::failure::{Failure, damaged};
 use super::file::LockFile;
-use super::rows::{Found, held, nanos, signed};
+use super::rows::{Found, held, nanos, owner, share, signed};
 use super::statements::{COUNT, LIST, LIST_WAITERS, MOVE_HAND, NEXT_HAND, RENEW, SWEEP};
 
 /// Each such grant sweeps the next names and drops leases that have ended. That is four names for
@@ -163,9 +163,7 @@ impl LockFile {
                 let here = self.is_here(tx)?;
                 return if here { list(tx, now) } else { Ok(Vec::new()) };
             };
-            let (holders, waiters) = self.find(tx, name.as_str())?.record().inspect(now);
-            let anybody = waiters > 0 || !holders.is_empty();
-            Ok(anybody.then(|| Entry::new(name.clone(), holders, waiters)).into_iter().collect())
+            Ok(self.find(tx, name.as_str())?.record().inspect(name, now).into_iter().collect())
         })
     }
 }
@@ -181,7 +179,7 @@ fn sweep(tx: &Transaction<'_>, now: Duration) -> Result<(), Failure> {
 
 fn list(tx: &Transaction<'_>, now: Duration) -> Result<Vec<Entry>, Failure> {
     let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
-    let entry = |name: &String| Ok::<_, Error>(Entry::new(Name::new(name.as_str())?, Vec::new(), 0));
+    let entry = |name: &String| Ok::<_, Error>(Entry::new(Name::new(name.as_str())?, Vec::new(), Vec::new()));
     let mut leases = tx.prepare(LIST)?;
     let mut rows = leases.query([nanos(now)])?;
     while let Some(row) = rows.next()? {
@@ -194,7 +192,7 @@ fn list(tx: &Transaction<'_>, now: Duration) -> Result<Vec<Entry>, Failure> {
     while let Some(row) = rows.next()? {
         let name = row.get(0)?;
         let new = entry(&name)?;
-        entries.entry(name).or_insert(new).waiters = row.get::<_, i64>(1)?.unsigned_abs();
+        entries.entry(name).or_insert(new).waiters.push(Queued::new(owner(row, 1)?, share(row, 2)?));
     }
     Ok(entries.into_values().collect())
 }

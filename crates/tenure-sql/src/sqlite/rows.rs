@@ -147,11 +147,11 @@ fn waiter(row: &Row<'_>) -> rusqlite::Result<Waiter> {
         .with_wake(row.get(7)?))
 }
 
-fn owner(row: &Row<'_>, at: usize) -> rusqlite::Result<Owner> {
+pub(super) fn owner(row: &Row<'_>, at: usize) -> rusqlite::Result<Owner> {
     Ok(Owner::from_bytes(row.get_ref(at)?.as_blob()?))
 }
 
-fn share(row: &Row<'_>, at: usize) -> rusqlite::Result<Share> {
+pub(super) fn share(row: &Row<'_>, at: usize) -> rusqlite::Result<Share> {
     let (weight, capacity) = (row.get(at)?, row.get(at + 1)?);
     match (weight, capacity) {
         (1, u32::MAX) => Ok(Share::READ),

@@ -166,5 +166,6 @@ UPDATE lock SET until = max(until, ?4) WHERE name = ?1 AND owner = ?2 AND until 
 pub(super) const LIST: &str = "
 SELECT name, owner, weight, capacity, fence, since, until, lingers FROM lock WHERE until > ?1 ORDER BY name, owner";
 
-/// ?1 now. Reply: a row for each name with waiters.
-pub(super) const LIST_WAITERS: &str = "SELECT name, count(*) FROM place WHERE until > ?1 GROUP BY name";
+/// ?1 now. Reply: the waiters of each name, in order.
+pub(super) const LIST_WAITERS: &str = "
+SELECT name, owner, weight, capacity FROM place WHERE until > ?1 ORDER BY name, number";

@@ -26,7 +26,7 @@ async fn state(store: &SqliteStore) -> Option<State> {
     let state = entries.ok()?.into_iter().map(|entry| {
         let renewed = |ttl: Option<Duration>| ttl.is_some_and(|ttl| ttl > TTL);
         let holders = entry.holders.iter().map(|holder| (holder.owner.to_string(), renewed(holder.ttl))).collect();
-        (entry.name.to_string(), (holders, entry.waiters))
+        (entry.name.to_string(), (holders, entry.waiters.len() as u64))
     });
     Some(state.collect())
 }

@@ -1,4 +1,4 @@
-//! Values that a store keeps of a name: leases, and the number of waiters.
+//! Values that a store keeps of a name: leases, holders and waiters.
 
 use std::time::Duration;
 
@@ -64,14 +64,37 @@ pub struct Entry {
     pub name: Name,
     /// Its holders.
     pub holders: Vec<Holder>,
-    /// Number of waiters at the store.
-    pub waiters: u64,
+    /// Its waiters at the store, in order.
+    pub waiters: Vec<Queued>,
 }
 
 impl Entry {
     /// Makes the entry of a name.
-    pub const fn new(name: Name, holders: Vec<Holder>, waiters: u64) -> Self {
+    pub const fn new(name: Name, holders: Vec<Holder>, waiters: Vec<Queued>) -> Self {
         Self { name, holders, waiters }
+    }
+
+    /// Whether somebody holds or waits.
+    pub const fn is_in_use(&self) -> bool {
+        !self.holders.is_empty() || !self.waiters.is_empty()
+    }
+}
+
+/// A waiter in the queue of a name. One entry stands for all waiters of a process that want the
+/// same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Queued {
+    /// Owner token that it will hold with.
+    pub owner: Owner,
+    /// Share that it waits for.
+    pub share: Share,
+}
+
+impl Queued {
+    /// Makes a waiter.
+    pub const fn new(owner: Owner, share: Share) -> Self {
+        Self { owner, share }
     }
 }
 

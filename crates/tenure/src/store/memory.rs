@@ -181,10 +181,7 @@ impl Store for MemoryStore {
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         let now = self.now();
         let held = self.held();
-        let entry = |(name, record): (&Name, &Record)| {
-            let (holders, waiters) = record.inspect(now);
-            (!holders.is_empty() || waiters > 0).then(|| Entry { name: name.clone(), holders, waiters })
-        };
+        let entry = |(name, record): (&Name, &Record)| record.inspect(name, now);
         Ok(match name {
             Some(name) => held.names.get_key_value(name).and_then(entry).into_iter().collect(),
             None => held.names.iter().filter_map(entry).collect(),

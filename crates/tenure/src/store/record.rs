@@ -45,7 +45,7 @@ pub use self::listeners::Listeners;
 use self::queue::Queue;
 pub use self::queue::Waiter;
 use crate::store::{AcquireReply, Busy, Enqueue, Grant, ReleaseReply, RenewReply, Request};
-use crate::{Error, Fence, Holder, Owner};
+use crate::{Entry, Error, Fence, Holder, Name, Owner, Queued};
 
 /// Largest number of waiters that one call serves. The next call goes on.
 const SERVED_AT_ONCE: usize = 128;
@@ -136,11 +136,13 @@ impl Record {
         self.queue.iter()
     }
 
-    /// Returns the holders at `now` and the number of waiters, as
-    /// [`Store::inspect`](crate::store::Store::inspect) does.
-    pub fn inspect(&self, now: Duration) -> (Vec<Holder>, u64) {
+    /// Returns the holders and waiters at `now` as the entry of `name`, as
+    /// [`Store::inspect`](crate::store::Store::inspect) does. `None` if there are none.
+    pub fn inspect(&self, name: &Name, now: Duration) -> Option<Entry> {
         let holders = self.holders().filter(|held| held.until > now).map(|held| held.holder(now)).collect();
-        (holders, self.waiters().filter(|waiter| waiter.until > now).map(|_| 1).sum())
+        let waiters = self.waiters().filter(|waiter| waiter.until > now);
+        let waiters = waiters.map(|waiter| Queued::new(waiter.owner.clone(), waiter.share)).collect();
+        Some(Entry::new(name.clone(), holders, waiters)).filter(Entry::is_in_use)
     }
 
     /// Drops leases that have ended and entries that have lapsed. Every other call does so first.

@@ -220,7 +220,7 @@ async fn a_room_goes_on_without_the_task_that_asked_for_all() {
     third.abort();
     settle().await;
     tokio::time::sleep(secs(10)).await;
-    let places = locks.inspect("door").await.unwrap().unwrap().waiters;
+    let places = locks.inspect("door").await.unwrap().unwrap().waiters.len();
     assert_eq!(places, 1, "one place for each process and name");
     released(guard).await;
     released(served(second).await).await;
@@ -294,7 +294,7 @@ async fn a_thousand_tasks_ask_as_often_as_one() {
     tokio::time::sleep(secs(50)).await;
     let asked = store.acquires().len();
     assert!((40..=50).contains(&asked), "{asked} times in 50 s");
-    assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters, 1);
+    assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters.len(), 1);
     for waiter in &waiters[..999] {
         waiter.abort();
     }

@@ -254,5 +254,5 @@ async fn a_place_is_cleared_up_for_as_long_as_it_may_stand() {
     tokio::time::sleep(ms(1_800)).await;
     store.fated(Fate::Works);
     timeout(SOON, locks.flush_releases()).await.unwrap();
-    assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters, 0);
+    assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters, []);
 }

@@ -3,7 +3,7 @@
 mod model;
 
 use super::*;
-use crate::{ErrorKind, Name, Share};
+use crate::{ErrorKind, Share};
 
 const TTL: Duration = Duration::from_secs(30);
 const ENTRY_TTL: Duration = Duration::from_millis(2_500);
@@ -79,8 +79,13 @@ impl Case {
         self.now += span;
     }
 
+    fn entry(&self) -> Entry {
+        let name = Name::new("door").unwrap();
+        self.record.inspect(&name, self.now).unwrap_or_else(|| Entry::new(name, Vec::new(), Vec::new()))
+    }
+
     fn holders(&self) -> Vec<String> {
-        self.record.inspect(self.now).0.into_iter().map(|holder| holder.owner.to_string()).collect()
+        self.entry().holders.into_iter().map(|holder| holder.owner.to_string()).collect()
     }
 }
 
@@ -93,9 +98,9 @@ fn waiters_are_served_in_order_with_their_own_claim() {
     let change = case.release("a", Duration::ZERO);
     let served = Served { owner: owner("b"), counter: 2, handoff_ttl: HANDOFF_TTL, wake: "wake b".into() };
     assert_eq!((change.served, change.freed), (vec![served], false));
-    assert_eq!(case.record.inspect(case.now).0[0].ttl, Some(HANDOFF_TTL));
+    assert_eq!(case.entry().holders[0].ttl, Some(HANDOFF_TTL));
     assert_eq!(case.granted(&ask("b", Share::MUTEX, Enqueue::Heartbeat)), 3);
-    assert_eq!(case.record.inspect(case.now).0[0].ttl, Some(TTL), "a served one that comes has its full ttl");
+    assert_eq!(case.entry().holders[0].ttl, Some(TTL), "a served one that comes has its full ttl");
     assert_eq!(case.frees("c"), [""; 0], "an entry is released");
     assert_eq!(case.frees("b"), ["d"]);
     assert!(case.release("d", Duration::ZERO).freed);
@@ -132,7 +137,7 @@ fn a_place_without_heartbeat_lapses_and_a_heartbeat_never_makes_one() {
     }
     case.passes(ENTRY_TTL);
     assert_eq!(case.waits("b", Share::MUTEX, Enqueue::Heartbeat), None);
-    assert_eq!(case.record.inspect(case.now).1, 0);
+    assert_eq!(case.entry().waiters, []);
     case.frees("a");
     assert_eq!(case.waits("b", Share::MUTEX, Enqueue::Heartbeat), None, "its token is used up");
     case.takes("b", Share::MUTEX);
@@ -284,7 +289,7 @@ fn adoption_swaps_the_owner_and_keeps_the_share() {
     let first = case.takes("a", permits(3));
     let adopt = |to: &str| Request { from: Some(owner("a")), ..ask(to, permits(1), Enqueue::No) };
     assert!(case.granted(&adopt("b")) > first);
-    assert_eq!(case.record.inspect(case.now).0[0].share, permits(3));
+    assert_eq!(case.entry().holders[0].share, permits(3));
     assert!(matches!(case.change(&adopt("c")).unwrap().answer, Answer::Busy { .. }), "two adopters");
     assert_eq!(case.holders(), ["b"]);
     let given = Request { generated: false, from: Some(owner("b")), ..ask("b", permits(3), Enqueue::No) };
@@ -292,7 +297,7 @@ fn adoption_swaps_the_owner_and_keeps_the_share() {
     case.waits("d", permits(5), JOIN);
     let waiter = Request { from: Some(owner("b")), ..ask("d", permits(5), Enqueue::No) };
     case.granted(&waiter);
-    assert_eq!((case.holders(), case.record.inspect(case.now).1), (vec!["d".to_owned()], 0));
+    assert_eq!((case.holders(), case.entry().waiters), (vec!["d".to_owned()], vec![]));
 }
 
 /// One call serves a limited number, and none is forgotten.
@@ -306,7 +311,7 @@ fn a_long_queue_is_served_in_parts() {
     }
     assert_eq!(case.frees("w").len(), SERVED_AT_ONCE);
     assert_eq!(case.waits("new", Share::READ, Enqueue::No), None);
-    assert_eq!(case.record.inspect(case.now).1, 300 - 2 * SERVED_AT_ONCE as u64);
+    assert_eq!(case.entry().waiters.len(), 300 - 2 * SERVED_AT_ONCE);
     case.granted(&ask("new", Share::READ, Enqueue::No));
 }
 
