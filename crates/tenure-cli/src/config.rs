@@ -137,7 +137,7 @@ impl Settings {
         }
         let File { username, ttl, wait, kill_after, label, .. } = all;
         let (store, store_from) = match (all.store, explicit) {
-            // What was named may lack the password that stands in the file.
+            // The store that was named may lack the password that the file has.
             (Some(store), Some((_, from))) => (store.into(), from),
             (Some(store), None) => (store.into(), Source::File),
             (None, Some(explicit)) => explicit,

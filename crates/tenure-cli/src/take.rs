@@ -125,7 +125,7 @@ impl<'a> Plan<'a> {
             }
         };
         let Err(failure) = ended else { return ended };
-        // What the dropped wait may have taken is given up before we are gone.
+        // The dropped wait may have taken the lock. It is released before we exit.
         match timeout(CLEAN_UP, locker.flush_releases()).await {
             Ok(()) => Err(failure),
             Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, format_duration(self.ttl)))),

@@ -230,7 +230,8 @@ impl Faults {
 #[async_trait]
 impl<S: Store> Store for Faulty<S> {
     fn features(&self) -> Features {
-        let mut features = self.store.features();
+        // Its faults take as long as they take.
+        let mut features = self.store.features().with_timed_calls(false);
         if let Some(change) = &self.change {
             change(&mut features);
         }

@@ -1,7 +1,7 @@
-//! The cases that every store of tenure must pass, for those who write one.
+//! Conformance tests for authors of stores: every store of tenure passes them.
 //!
-//! Make a [`Subject`] of your store and say [`conformance!`](crate::conformance); each case becomes a test. `examples/own-store.rs` has a
-//! whole store of about a hundred lines with its subject. Needed are this crate and `async-trait` as dev-dependencies.
+//! Make a [`Subject`] of your store, and call [`conformance!`](crate::conformance). Each case becomes a test. You need this crate and
+//! `async-trait` as dev-dependencies. `examples/own-store.rs` is a store of about a hundred lines with its subject.
 //!
 //! ```
 //! use std::sync::Arc;

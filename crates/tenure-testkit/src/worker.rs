@@ -97,7 +97,7 @@ pub struct Terms {
     ttl: Duration,
     share: Share,
     wait: Option<Duration>,
-    recheck: Option<Duration>,
+    poll_interval: Option<Duration>,
     fixed: bool,
     min_hold: Duration,
     max_hold: Option<Duration>,
@@ -108,7 +108,7 @@ impl Terms {
     /// The mutex for `ttl`, renewed, waiting as long as it takes.
     pub fn new(ttl: Duration) -> Self {
         let (min_hold, share) = (Duration::ZERO, Share::MUTEX);
-        Self { ttl, share, wait: None, recheck: None, fixed: false, min_hold, max_hold: None, token: None }
+        Self { ttl, share, wait: None, poll_interval: None, fixed: false, min_hold, max_hold: None, token: None }
     }
 
     /// Asks for another kind of lock.
@@ -125,8 +125,8 @@ impl Terms {
 
     /// Looks again this often, instead of as often as the store says.
     #[must_use]
-    pub fn recheck(self, recheck: Duration) -> Self {
-        Self { recheck: Some(recheck), ..self }
+    pub fn poll_interval(self, poll_interval: Duration) -> Self {
+        Self { poll_interval: Some(poll_interval), ..self }
     }
 
     /// Is not renewed.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
 pub use self::features::{Features, operation_timeout};
@@ -97,33 +98,63 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error>;
 }
 
-#[async_trait]
+// Without the macro, which would put each future of the store into one of its own.
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn features(&self) -> Features {
         (**self).features()
     }
 
-    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        (**self).acquire(request).await
+    fn acquire<'a, 'b, 'c>(&'a self, request: &'b Request) -> BoxFuture<'c, Result<AcquireReply, Error>>
+    where
+        'a: 'c,
+        'b: 'c,
+        Self: 'c,
+    {
+        (**self).acquire(request)
     }
 
-    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        (**self).acquire_all(requests).await
+    fn acquire_all<'a, 'b, 'c>(&'a self, requests: &'b [Request]) -> BoxFuture<'c, Result<Option<Vec<Grant>>, Error>>
+    where
+        'a: 'c,
+        'b: 'c,
+        Self: 'c,
+    {
+        (**self).acquire_all(requests)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        (**self).renew(leases).await
+    fn renew<'a, 'b, 'c>(&'a self, leases: &'b [Lease]) -> BoxFuture<'c, Vec<Result<RenewReply, Error>>>
+    where
+        'a: 'c,
+        'b: 'c,
+        Self: 'c,
+    {
+        (**self).renew(leases)
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        (**self).release(lease, linger).await
+    fn release<'a, 'b, 'c>(&'a self, lease: &'b Lease, linger: Duration) -> BoxFuture<'c, Result<ReleaseReply, Error>>
+    where
+        'a: 'c,
+        'b: 'c,
+        Self: 'c,
+    {
+        (**self).release(lease, linger)
     }
 
-    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        (**self).watch(request).await
+    fn watch<'a, 'b, 'c>(&'a self, request: &'b Request) -> BoxFuture<'c, Result<BoxStream<'static, Notice>, Error>>
+    where
+        'a: 'c,
+        'b: 'c,
+        Self: 'c,
+    {
+        (**self).watch(request)
     }
 
-    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        (**self).inspect(name).await
+    fn inspect<'a, 'b, 'c>(&'a self, name: Option<&'b Name>) -> BoxFuture<'c, Result<Vec<Entry>, Error>>
+    where
+        'a: 'c,
+        'b: 'c,
+        Self: 'c,
+    {
+        (**self).inspect(name)
     }
 }

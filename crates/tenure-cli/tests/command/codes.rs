@@ -375,7 +375,7 @@ fn the_log_is_what_rust_log_asks_for() {
     let mut command = place.tenure(&["run", "--store", "redis://127.0.0.1:1", "-w", "300ms", "x", "--", "true"]);
     let quiet = Ended::from(Spawned::output(&mut command).unwrap());
     assert!(!quiet.err.contains(" DEBUG "), "{}", quiet.err);
-    // Beside a link that leads to no directory no socket can be made, which is told to those who ask.
+    // No socket can be made here. Those who ask for details are told so.
     std::fs::write(place.path("x.db-wake"), "").unwrap();
     let store = format!("sqlite:{}", place.path("x.db").display());
     assert_eq!(place.output(&["acquire", "--store", &store, "x"]).code, 0);

@@ -86,8 +86,8 @@ impl Place {
 
 /// Has the commands that we start heed the signals that we were told to ignore.
 ///
-/// A shell has what it starts in the background ignore the keys, nohup has it ignore HUP, and what is ignored is inherited. What is
-/// heard is not: it does again what it does by itself.
+/// A shell starts background jobs with the keys' signals ignored, and nohup with HUP ignored. An ignored signal stays ignored in
+/// the children. A signal with a handler does not: it has its default effect there.
 fn hear_signals() {
     static ONCE: Once = Once::new();
     // On a thread of its own: the test may run in a runtime.

@@ -1,5 +1,6 @@
 //! What others put at a name, and a store that falls silent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
@@ -55,9 +56,22 @@ pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Ou
 
 /// No answer is told as such, as possibly applied, and within the operation timeout.
 pub async fn a_silent_store_is_told_within_the_timeout(subject: &dyn Subject) -> Outcome {
-    let locks = locker(subject).await;
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    let (locks, store) = (locker(subject).await, subject.store().await);
+    for locks in [&locks, &tenure::Locker::new(Arc::clone(&store))] {
+        let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    }
     subject.silence(true)?;
+    if store.features().timed_calls {
+        let (request, limit) = (request("door", LONG), store.features().limit(LONG));
+        let calls =
+            async { (store.acquire(&request).await.unwrap_err(), store.release(&request.lease(), LONG).await.unwrap_err()) };
+        let (acquired, released) = timeout(limit * 5, calls).await.expect("it promises to end its calls");
+        assert_eq!(
+            (acquired.kind(), released.kind()),
+            (ErrorKind::Unreachable, ErrorKind::Unreachable),
+            "{acquired}, {released}"
+        );
+    }
     let started = BootTime::now();
     let error = locks.mutex("door").ttl(Duration::from_secs(3)).try_acquire().await.unwrap_err();
     let took = BootTime::now().since(started);

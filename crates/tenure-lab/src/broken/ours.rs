@@ -43,7 +43,7 @@ fn still_taken(world: &World) -> bool {
     world.is_held() || world.server.is_taken(world.now + 1)
 }
 
-/// One of ours is among those who hold.
+/// One of the holders is a client of ours.
 fn ours_holds(world: &World) -> bool {
     world.clients[..usize::from(OURS)].iter().any(|client| client.is_valid(world.now))
 }

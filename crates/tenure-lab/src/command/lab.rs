@@ -19,7 +19,7 @@ use super::exit::{DAMAGED, Failure};
 use super::soak::{self, Soak};
 use super::{Output, find, find_server, print, processes, target};
 
-/// What came of it is not what was expected.
+/// Exit code of a result that was not expected.
 pub(crate) const UNEXPECTED: u8 = 1;
 
 #[derive(Debug, Subcommand)]

@@ -151,6 +151,7 @@ impl Store for RedisStore {
             .with_late_commands(self.connection.has_late_commands())
             .with_min_ttl(Duration::from_millis(50))
             .with_operation_timeout(self.timeout)
+            .with_timed_calls(true)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

@@ -118,7 +118,7 @@ impl OptimisticStore {
 impl Store for OptimisticStore {
     fn features(&self) -> Features {
         let late_commands = self.transactions.has_late_commands() || self.renewals.has_late_commands();
-        self.redis.features().with_late_commands(late_commands)
+        self.redis.features().with_late_commands(late_commands).with_timed_calls(false)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

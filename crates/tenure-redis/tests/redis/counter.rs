@@ -6,20 +6,16 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{EndReason, ErrorKind, Fence, Guard, Lease, Locker, Name, Owner, Share};
-use tenure_redis::{Options, RedisStore};
+use tenure_redis::Options;
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-const LONG: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{LONG, PATIENCE, store};
+
 /// For how long a name is a waiter's that was handed it.
 const CLAIM: Duration = Duration::from_millis(1_500);
 const SECOND: u64 = 1_000_000;
-
-async fn store(url: &str) -> RedisStore {
-    Options::parse(url).unwrap().connect().await.unwrap()
-}
 
 async fn locks(server: &RedisServer, scheme: &str) -> Locker {
     tenure_redis::connect(&format!("{}?scheme={scheme}", server.url())).await.unwrap()

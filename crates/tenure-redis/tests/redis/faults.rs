@@ -8,37 +8,21 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
 use tenure::{BootTime, ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share, State};
-use tenure_redis::{Options, RedisStore};
+use tenure_redis::RedisStore;
 use tenure_testkit::{Proxy, RedisServer, Reply, wait_until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-const LONG: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{LONG, PATIENCE, behind_proxy, store};
+
 /// The operation timeout of the URLs below.
 const OPERATION: Duration = Duration::from_millis(400);
-
-async fn store(url: &str) -> RedisStore {
-    Options::parse(url).unwrap().connect().await.unwrap()
-}
-
-/// A server behind a proxy, and a store that reaches it through the proxy.
-async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
-    (server, proxy, store)
-}
 
 fn request(name: &str, ttl: Duration) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("faults").unwrap());
     Request::new(name, owner, Share::MUTEX, ttl)
-}
-
-fn lease(request: &Request) -> Lease {
-    request.lease()
 }
 
 async fn fence(store: &RedisStore, request: &Request) -> Fence {
@@ -77,7 +61,7 @@ async fn what_was_held_on_an_old_connection_never_runs() {
 async fn a_swallowed_reply_costs_no_lock() {
     let (server, proxy, store) = behind_proxy().await;
     // So that the server knows the scripts.
-    assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+    assert_eq!(store.release(&request("warm", LONG).lease(), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     // Each command of the transaction in turn.
     for k in 1..=4 {
         proxy.swallow_reply(k);
@@ -87,10 +71,10 @@ async fn a_swallowed_reply_costs_no_lock() {
         assert!(got > Fence::from_counter(1).unwrap());
         assert_eq!(server.command(&["GET", &name]).text().as_bytes(), held.owner.as_bytes());
         // So that the new connection knows whether there are functions.
-        assert_eq!(store.release(&lease(&request("warm", LONG)), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+        assert_eq!(store.release(&request("warm", LONG).lease(), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
         proxy.swallow_reply(1);
         // The first release ran unheard, the second finds nothing: no one can say more than that.
-        let error = store.release(&lease(&held), Duration::ZERO).await.unwrap_err();
+        let error = store.release(&held.lease(), Duration::ZERO).await.unwrap_err();
         assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
         assert!(server.command(&["GET", &name]).is_nil());
         proxy.heal();
@@ -289,7 +273,7 @@ async fn one_forbidden_lease_does_not_fail_its_batch() {
         fence(&store, request).await;
     }
     server.cli("ACL SETUSER app resetkeys ~open:* ~tenure:*");
-    let leases: Vec<Lease> = held.iter().map(lease).collect();
+    let leases: Vec<Lease> = held.iter().map(Request::lease).collect();
     for (i, answer) in store.renew(&leases).await.into_iter().enumerate() {
         match answer {
             Ok(renewal) => assert!(i != 77 && renewal == RenewReply::Renewed, "lease {i}: {renewal:?}"),
@@ -405,7 +389,7 @@ async fn the_counter_is_no_lock() {
     fence(&store, &request("door", LONG)).await;
     let counter = request("tenure:fence", LONG);
     assert_eq!(store.acquire(&counter).await.unwrap_err().kind(), ErrorKind::Invalid);
-    let as_shown = lease(&counter).with_owner(Owner::from_bytes(server.cli("GET tenure:fence").into_bytes()));
+    let as_shown = counter.lease().with_owner(Owner::from_bytes(server.cli("GET tenure:fence").into_bytes()));
     assert_eq!(store.release(&as_shown, Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(server.cli("EXISTS tenure:fence"), "1");
     assert_eq!(store.inspect(None).await.unwrap().len(), 1);
@@ -435,10 +419,10 @@ async fn out_of_memory_holders_go_on() {
     server.cli("CONFIG SET maxmemory 1");
     let error = store.acquire(&request("c", LONG)).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error}");
-    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
     assert_eq!(store.inspect(None).await.unwrap().len(), 2, "an operator can see and break what is held");
-    assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
-    assert_eq!(store.release(&lease(&lingering), LONG).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lingering.lease(), LONG).await.unwrap(), ReleaseReply::Released);
     assert_eq!(server.cli("GET b"), format!("linger:{}", lingering.owner));
 }
 
@@ -455,7 +439,7 @@ async fn out_of_memory_shares_go_on() {
     }
     server.cli("CONFIG SET maxmemory 1");
     assert_eq!(store.acquire(&permits(1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    let longer: Vec<Lease> = held.iter().map(|request| lease(request).with_ttl(2 * LONG)).collect();
+    let longer: Vec<Lease> = held.iter().map(|request| request.lease().with_ttl(2 * LONG)).collect();
     for answer in store.renew(&longer).await {
         assert!(matches!(answer, Ok(RenewReply::Renewed)), "{answer:?}");
     }
@@ -464,7 +448,7 @@ async fn out_of_memory_shares_go_on() {
         assert!(left.len() == 2 && left.iter().all(|left| *left > LONG), "{entry:?}");
     }
     for (request, linger) in held.iter().zip([Duration::ZERO, LONG].into_iter().cycle()) {
-        assert_eq!(store.release(&lease(request), linger).await.unwrap(), ReleaseReply::Released);
+        assert_eq!(store.release(&request.lease(), linger).await.unwrap(), ReleaseReply::Released);
     }
 }
 
@@ -539,9 +523,9 @@ async fn forgotten_scripts_are_sent_again() {
         server.cli("SCRIPT FLUSH");
         assert!(fence(&store, &held).await > first, "busy, then claimed");
         server.cli("SCRIPT FLUSH");
-        assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
+        assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
         server.cli("SCRIPT FLUSH");
-        assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        assert_eq!(store.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     }
 }
 
@@ -592,7 +576,7 @@ async fn no_call_outlasts_its_timeout() {
     let held = request("a", LONG);
     fence(&store, &held).await;
     proxy.black_hole();
-    let leases = [lease(&held)];
+    let leases = [held.lease()];
     for call in 0..4 {
         let started = BootTime::now();
         let error = match call {

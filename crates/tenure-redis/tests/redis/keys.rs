@@ -7,17 +7,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{ErrorKind, Lease, Name, Owner, Share};
-use tenure_redis::{Options, RedisStore};
+use tenure::{ErrorKind, Name, Owner, Share};
+use tenure_redis::Options;
 use tenure_testkit::{RedisServer, wait_until};
 use tokio::time::timeout;
 
-const LONG: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
-
-async fn store(url: &str) -> RedisStore {
-    Options::parse(url).unwrap().connect().await.unwrap()
-}
+use crate::{LONG, PATIENCE, store};
 
 async fn open(url: &str) -> Arc<dyn Store> {
     Options::parse(url).unwrap().open().await.unwrap()
@@ -30,10 +25,6 @@ fn request(share: Share) -> Request {
 
 fn joining(share: Share) -> Request {
     request(share).with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE })
-}
-
-fn lease(request: &Request) -> Lease {
-    request.lease()
 }
 
 async fn takes(store: &dyn Store, request: &Request) {
@@ -49,11 +40,11 @@ async fn queues(store: &dyn Store, request: &Request) -> u32 {
 }
 
 async fn releases(store: &dyn Store, request: &Request) -> ReleaseReply {
-    store.release(&lease(request), Duration::ZERO).await.unwrap()
+    store.release(&request.lease(), Duration::ZERO).await.unwrap()
 }
 
 async fn renewal(store: &dyn Store, request: &Request) -> RenewReply {
-    store.renew(&[lease(request)]).await.remove(0).unwrap()
+    store.renew(&[request.lease()]).await.remove(0).unwrap()
 }
 
 /// Waits for a hand-over to be told.
@@ -79,8 +70,8 @@ async fn what_is_forbidden_is_not_told_as_lost() {
             let held = request(*share);
             takes(&store, &held).await;
             server.cli(&format!("ACL SETUSER app {forbidden}"));
-            let (case, renewed) = (format!("{scheme} {share:?} {forbidden}"), store.renew(&[lease(&held)]).await.remove(0));
-            let released = store.release(&lease(&held), Duration::ZERO).await;
+            let (case, renewed) = (format!("{scheme} {share:?} {forbidden}"), store.renew(&[held.lease()]).await.remove(0));
+            let released = store.release(&held.lease(), Duration::ZERO).await;
             // A mutex is renewed by another command than it is looked at.
             assert!(
                 matches!(&renewed, Err(error) if error.kind() == ErrorKind::Refused)

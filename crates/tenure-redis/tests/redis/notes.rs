@@ -4,19 +4,16 @@ use std::time::Duration;
 
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
 use tenure::{BootTime, Fence, Holder, Lease, Name, Owner, Share};
-use tenure_redis::{Options, RedisStore};
+use tenure_redis::RedisStore;
 use tenure_testkit::RedisServer;
 
-const LONG: Duration = Duration::from_secs(60);
+use crate::{LONG, store};
+
 /// What is kept beside the name `door`.
 const BESIDE: &str = "{CFEH}:s:door";
 
 fn kinds() -> [Share; 4] {
     [Share::MUTEX, Share::READ, Share::WRITE, Share::permits(2, 3).unwrap()]
-}
-
-async fn store(server: &RedisServer) -> RedisStore {
-    Options::parse(&server.url()).unwrap().connect().await.unwrap()
 }
 
 fn request(share: Share) -> Request {
@@ -47,7 +44,7 @@ async fn release(store: &RedisStore, request: &Request) {
 async fn a_grant_is_noted_at_once_or_by_its_renewal() {
     for share in kinds() {
         let server = RedisServer::start();
-        let store = store(&server).await;
+        let store = store(&server.url()).await;
         let (first, second) = (request(share), request(share));
         let (began, granted) = (BootTime::now(), fence(&store, &first).await);
         let holder = &holders(&store).await[0];
@@ -72,7 +69,7 @@ async fn a_grant_is_noted_at_once_or_by_its_renewal() {
 #[tokio::test]
 async fn the_number_of_another_grant_is_not_shown() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store(&server.url()).await;
     let (dead, foreign, next) = (request(Share::MUTEX), request(Share::MUTEX), request(Share::READ));
     fence(&store, &dead).await;
     assert_eq!(server.cli(&format!("EXISTS {BESIDE}")), "1", "{}", server.cli("KEYS *"));
@@ -89,7 +86,7 @@ async fn the_number_of_another_grant_is_not_shown() {
 #[tokio::test]
 async fn the_number_of_a_downgrade_is_shown() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store(&server.url()).await;
     let writer = request(Share::WRITE);
     let reader = writer.clone().with_share(Share::READ);
     let written = fence(&store, &writer).await;
@@ -102,7 +99,7 @@ async fn the_number_of_a_downgrade_is_shown() {
 #[tokio::test]
 async fn a_note_makes_no_lost_hash_anew() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store(&server.url()).await;
     let reader = request(Share::READ);
     let granted = fence(&store, &reader).await;
     for _ in 0..2 {
@@ -116,7 +113,7 @@ async fn a_note_makes_no_lost_hash_anew() {
 #[tokio::test]
 async fn nothing_depends_on_what_is_noted() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store(&server.url()).await;
     let held = request(Share::MUTEX);
     let granted = fence(&store, &held).await;
     assert_eq!(server.cli("GET door"), held.owner.to_string(), "other clients compare all of it");
@@ -139,7 +136,7 @@ async fn nothing_depends_on_what_is_noted() {
     // An owner token that the caller supplied may be another's, whose number is not known.
     release(&store, &held).await;
     let supplied = request(Share::MUTEX).with_owner("job-7".parse().unwrap()).with_generated(false);
-    let other = self::store(&server).await;
+    let other = crate::store(&server.url()).await;
     fence(&other, &supplied).await;
     assert_eq!(server.cli("KEYS *").lines().count(), 2, "the name and the counter");
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Error, ErrorKind, Lease, Name, Owner, Share};
+use tenure::{Error, ErrorKind, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 
@@ -20,10 +20,6 @@ async fn store(url: &str) -> Arc<dyn Store> {
 fn request() -> Request {
     let (name, owner) = (Name::new("x").unwrap(), Owner::generate("watch").unwrap());
     Request::new(name, owner, Share::MUTEX, LONG)
-}
-
-fn lease(request: &Request) -> Lease {
-    request.lease()
 }
 
 /// A server whose counter is not far behind: to lift that takes another look.
@@ -73,7 +69,7 @@ async fn what_was_not_written_is_asked_again() {
     let ours = request();
     let answer = between(&proxy, &store, ours.clone(), || proxy.cut());
     assert!(matches!(answer.await, AcquireReply::Granted(_)));
-    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&ours.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     assert_eq!(server.command(&["EXISTS", "x"]), 0);
 }
 
@@ -104,7 +100,7 @@ async fn an_answer_that_was_lost_is_settled() {
         let answer = store.acquire(&ours).await;
         if repeatable {
             assert!(matches!(answer, Ok(AcquireReply::Granted(_))), "{answer:?}");
-            assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+            assert_eq!(store.release(&ours.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         } else {
             let error = answer.unwrap_err();
             assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
@@ -124,7 +120,7 @@ async fn fences_rise_where_the_clock_falls() {
         let AcquireReply::Granted(grant) = store.acquire(&ours).await.unwrap() else { panic!("it is free") };
         assert!(grant.fence > last, "{:?} after {last:?}", grant.fence);
         last = grant.fence;
-        assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        assert_eq!(store.release(&ours.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     }
 }
 
@@ -142,7 +138,7 @@ async fn fences_rise_where_the_counter_falls_a_little() {
         let AcquireReply::Granted(grant) = process.acquire(&ours).await.unwrap() else { panic!("it is free") };
         assert!(grant.fence > last, "{:?} after {last:?}", grant.fence);
         last = grant.fence;
-        assert_eq!(process.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        assert_eq!(process.release(&ours.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         server.command(&["DECRBY", "tenure:fence", "1"]);
     }
 }
@@ -199,7 +195,7 @@ async fn renewals_are_not_undone_together() {
             }
         }
     });
-    let renewed = store.renew(&all.iter().map(lease).collect::<Vec<_>>()).await;
+    let renewed = store.renew(&all.iter().map(Request::lease).collect::<Vec<_>>()).await;
     done.store(true, Ordering::Relaxed);
     touching.join().unwrap();
     let gone_on = renewed.iter().filter(|renewal| matches!(renewal, Ok(RenewReply::Renewed))).count();
@@ -214,10 +210,10 @@ async fn a_record_that_cannot_be_read_is_left_alone() {
     server.command(&["SET", "x", "tenure:record:2\nwhatever"]);
     let ours = request();
     assert_eq!(store.acquire(&ours).await.unwrap_err().kind(), ErrorKind::Mismatch);
-    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Mismatch);
+    assert_eq!(store.release(&ours.lease(), Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Mismatch);
     let other = request().with_name(Name::new("y").unwrap());
     assert!(matches!(store.acquire(&other).await.unwrap(), AcquireReply::Granted(_)));
-    let renewed = store.renew(&[lease(&ours), lease(&other)]).await;
+    let renewed = store.renew(&[ours.lease(), other.lease()]).await;
     assert!(matches!(&renewed[..], [Err(error), Ok(RenewReply::Renewed)] if error.kind() == ErrorKind::Mismatch), "{renewed:?}");
     assert_eq!(server.command(&["GET", "x"]).text(), "tenure:record:2\nwhatever");
 }
@@ -231,12 +227,12 @@ async fn a_server_out_of_memory_changes_nothing() {
     assert!(matches!(store.acquire(&ours).await.unwrap(), AcquireReply::Granted(_)));
     let value = server.command(&["GET", "x"]);
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let renewed = store.renew(&[lease(&ours)]).await;
+    let renewed = store.renew(&[ours.lease()]).await;
     let told = |error: &Error| error.kind() == ErrorKind::Unavailable && !error.may_have_been_applied();
     assert!(matches!(&renewed[..], [Err(error)] if told(error)), "{renewed:?}");
-    assert!(told(&store.release(&lease(&ours), Duration::ZERO).await.unwrap_err()));
+    assert!(told(&store.release(&ours.lease(), Duration::ZERO).await.unwrap_err()));
     assert!(matches!(store.acquire(&request()).await.unwrap(), AcquireReply::Busy(_)));
     assert_eq!(server.command(&["GET", "x"]), value);
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&ours.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
 }

@@ -6,20 +6,17 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tenure::store::{AcquireReply, Enqueue, Notice, RenewReply, Request, Store};
 use tenure::{Fence, Lease, Name, Owner, Share};
-use tenure_redis::{Options, RedisStore};
+use tenure_redis::Options;
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::time::timeout;
 
-const LONG: Duration = Duration::from_secs(60);
+use crate::{LONG, store};
+
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long nothing must come for nothing to have come.
 const QUIET: Duration = Duration::from_millis(100);
 
 type Notices = BoxStream<'static, Notice>;
-
-async fn store(url: &str) -> RedisStore {
-    Options::parse(url).unwrap().connect().await.unwrap()
-}
 
 fn request(label: &str) -> Request {
     let (name, owner) = (Name::new("door").unwrap(), Owner::generate(label).unwrap());

@@ -9,21 +9,10 @@ use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-const LONG: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{LONG, PATIENCE, behind_proxy, store};
+
 /// For how long a connection trusts the counter that it has lifted, and a little more.
 const TRUST: Duration = Duration::from_millis(1_050);
-
-async fn store(url: &str) -> RedisStore {
-    Options::parse(url).unwrap().connect().await.unwrap()
-}
-
-async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
-    (server, proxy, store)
-}
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("rules").unwrap());

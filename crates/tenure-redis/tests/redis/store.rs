@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, Enqueue, RenewReply, Request, Store};
-use tenure::{ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
+use tenure::{ErrorKind, Fence, Locker, Name, Owner, ReleaseOutcome, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Certificates, Proxy, RedisServer, free_port, wait_until};
 
-const LONG: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{LONG, PATIENCE};
 
 async fn connect(url: &str) -> Result<RedisStore, tenure::Error> {
     Options::parse(url)?.connect().await
@@ -185,12 +184,8 @@ async fn a_busy_server_is_waited_for() {
 async fn counter(store: &RedisStore, name: &str) -> u64 {
     let held = request(name);
     let AcquireReply::Granted(grant) = store.acquire(&held).await.unwrap() else { panic!("{name} is not free") };
-    store.release(&lease(&held), Duration::ZERO).await.unwrap();
+    store.release(&held.lease(), Duration::ZERO).await.unwrap();
     grant.fence.unwrap().counter()
-}
-
-fn lease(request: &Request) -> Lease {
-    request.lease()
 }
 
 /// A counter that was lost is lifted to the server's time since 2026, to the microsecond: others compare theirs with it.
@@ -253,7 +248,7 @@ async fn a_lease_is_not_passed_on_without_a_number() {
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
     assert!(error.to_string().contains("tenure:fence holds soon"), "{error}");
     assert_eq!(server.cli("GET tenure:fence"), "soon", "what somebody must look at is gone");
-    assert!(matches!(store.renew(&[lease(&held)]).await[..], [Ok(RenewReply::Renewed)]));
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
 }
 
 /// What stands at a name is another's, whatever it is: also a value without a byte.

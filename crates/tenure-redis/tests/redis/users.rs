@@ -6,8 +6,8 @@ use tenure::{Acquire, EndReason, ErrorKind, Locker, ReleaseOutcome};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::time::timeout;
 
-const LONG: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{LONG, PATIENCE};
+
 /// For how long a name is a waiter's that was handed it.
 const CLAIM: Duration = Duration::from_millis(1_500);
 

@@ -8,27 +8,20 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, Request, Store};
-use tenure::{Fence, Lease, Locker, Name, Owner, Share};
-use tenure_redis::{Options, RedisStore};
+use tenure::{Fence, Locker, Name, Owner, Share};
+use tenure_redis::RedisStore;
 use tenure_testkit::{Proxy, RedisServer};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-const LONG: Duration = Duration::from_secs(60);
+use crate::{LONG, store};
+
 /// Less than a heartbeat takes, by which a waiter finds out that it was not told.
 const SOON: Duration = Duration::from_millis(800);
-
-async fn store(url: &str) -> RedisStore {
-    Options::parse(url).unwrap().connect().await.unwrap()
-}
 
 fn request(name: &str) -> Request {
     let (name, owner) = (Name::new(name).unwrap(), Owner::generate("wire").unwrap());
     Request::new(name, owner, Share::MUTEX, LONG)
-}
-
-fn lease(request: &Request) -> Lease {
-    request.lease()
 }
 
 fn joining(name: &str) -> Request {
@@ -65,7 +58,7 @@ async fn whoever_listens_is_woken() {
         if cut {
             proxy.cut();
         } else {
-            assert_eq!(there.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+            assert_eq!(there.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         }
         let told = timeout(SOON, waiter).await.expect("it sleeps on").unwrap().unwrap();
         assert_eq!(matches!(told, Notice::Granted { .. }), !cut, "{told:?}");
@@ -137,7 +130,7 @@ async fn renewals_end_before_their_caller_gives_up() {
     let held = request("door");
     takes(&store, &held).await;
     proxy.black_hole();
-    let answers = timeout(limit, store.renew(&[lease(&held)])).await.expect("they end with their caller's patience");
+    let answers = timeout(limit, store.renew(&[held.lease()])).await.expect("they end with their caller's patience");
     assert!(matches!(&answers[..], [Err(error)] if error.is_transient()), "{answers:?}");
 }
 
@@ -167,7 +160,7 @@ async fn out_of_memory_a_waiter_is_served() {
         takes(&store, &held).await;
         assert!(matches!(store.acquire(&waiting).await.unwrap(), AcquireReply::Busy(busy) if busy.position == Some(0)));
         server.cli("CONFIG SET maxmemory 1");
-        assert_eq!(store.release(&lease(&held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        assert_eq!(store.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         server.cli("CONFIG SET maxmemory 0");
         let entry = store.inspect(Some(&held.name)).await.unwrap().remove(0);
         assert_eq!(entry.holders[0].owner, waiting.owner);

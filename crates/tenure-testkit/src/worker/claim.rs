@@ -233,10 +233,10 @@ impl Claim {
 }
 
 fn on_terms(mut acquire: Acquire, terms: Terms) -> Acquire {
-    let Terms { ttl, share: _, wait, recheck, fixed, min_hold, max_hold, token } = terms;
+    let Terms { ttl, share: _, wait, poll_interval, fixed, min_hold, max_hold, token } = terms;
     acquire = acquire.ttl(ttl).min_hold(min_hold);
     acquire = if let Some(wait) = wait { acquire.wait(wait) } else { acquire };
-    acquire = if let Some(every) = recheck { acquire.poll_interval(every) } else { acquire };
+    acquire = if let Some(interval) = poll_interval { acquire.poll_interval(interval) } else { acquire };
     acquire = if let Some(max) = max_hold { acquire.max_hold(max) } else { acquire };
     acquire = if let Some(token) = token { acquire.token(Owner::from_bytes(token.into_bytes())) } else { acquire };
     if fixed { acquire.fixed_lease() } else { acquire }

@@ -172,7 +172,8 @@ impl Probed {
 #[async_trait]
 impl Store for Probed {
     fn features(&self) -> Features {
-        self.store.features()
+        // A probe may stop a call.
+        self.store.features().with_timed_calls(false)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

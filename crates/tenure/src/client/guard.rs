@@ -104,7 +104,7 @@ impl Guard {
     /// runtime of that task has ended, [`lost`](Guard::lost) and [`run`](Guard::run) still report
     /// the end.
     pub fn cancellation(&self) -> CancellationToken {
-        self.lease.ended.clone()
+        self.lease.ended().clone()
     }
 
     /// Runs `work` for as long as the lease stands.

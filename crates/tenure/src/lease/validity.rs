@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -87,7 +87,8 @@ pub(crate) struct HeldLease {
     jeopardy: AtomicBool,
     /// The guard claims less than the store may keep: no answer has confirmed the smaller share.
     shrinking: AtomicBool,
-    pub(crate) ended: CancellationToken,
+    /// Tells those who wait for the end. Made for the first of them.
+    ended: OnceLock<CancellationToken>,
     reason: OnceLock<EndReason>,
     /// Somebody has claimed the right to release the lease, or to hand it on.
     release_claimed: AtomicBool,
@@ -145,7 +146,7 @@ impl HeldLease {
             exclusive_until: AtomicU64::new(0),
             jeopardy: AtomicBool::new(false),
             shrinking: AtomicBool::new(false),
-            ended: CancellationToken::new(),
+            ended: OnceLock::new(),
             reason: OnceLock::new(),
             release_claimed: AtomicBool::new(false),
             idle: AtomicBool::new(false),
@@ -320,7 +321,21 @@ impl HeldLease {
     /// Ends the lease, once: the first reason stays.
     pub(crate) fn end(&self, reason: EndReason) {
         let _ = self.reason.set(reason);
-        self.ended.cancel();
+        // Either the reason is seen by whoever makes the token now, or the token is seen here.
+        fence(Ordering::SeqCst);
+        if let Some(ended) = self.ended.get() {
+            ended.cancel();
+        }
+    }
+
+    /// Returns the token that is cancelled when the lease ends.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        let ended = self.ended.get_or_init(CancellationToken::new);
+        fence(Ordering::SeqCst);
+        if self.reason.get().is_some() {
+            ended.cancel();
+        }
+        ended
     }
 
     /// Resolves when the lease has ended, with the reason. The clock alone suffices: no other task
@@ -329,7 +344,7 @@ impl HeldLease {
         loop {
             tokio::select! {
                 biased;
-                () = self.ended.cancelled() => {}
+                () = self.ended().cancelled() => {}
                 () = clock.sleep_until(self.valid_until()) => {}
             }
             // A renewal may have moved the deadline meanwhile.

@@ -32,6 +32,10 @@ pub struct Features {
     pub max_name: usize,
     /// Timeout of one call; `None` for [`operation_timeout`].
     pub operation_timeout: Option<Duration>,
+    /// Each call ends by itself at its [timeout](Features::limit), with
+    /// [`Unreachable`](crate::ErrorKind::Unreachable). Else the caller sets a timer of its own. A store
+    /// that wraps another, and may take longer, does not promise it.
+    pub timed_calls: bool,
 }
 
 impl Features {
@@ -49,6 +53,7 @@ impl Features {
             min_ttl: Duration::from_millis(10),
             max_name: Name::MAX_BYTES,
             operation_timeout: None,
+            timed_calls: false,
         }
     }
 
@@ -70,6 +75,7 @@ setters! { Features:
     with_min_ttl(min_ttl: Duration),
     with_max_name(max_name: usize),
     with_operation_timeout(operation_timeout: impl Into<Option<Duration>>),
+    with_timed_calls(timed_calls: bool),
 }
 
 /// Default timeout of one call to a store: a sixth of the ttl, at most a second.

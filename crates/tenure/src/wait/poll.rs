@@ -80,12 +80,12 @@ impl Wait<'_> {
         if self.key.token.is_some() {
             return Err(late().maybe_applied());
         }
-        self.renew_token()?;
+        self.replace_token()?;
         self.poll_after(Duration::ZERO, |_| late())
     }
 
     /// Goes on with a token that was never sent.
-    fn renew_token(&mut self) -> Result<(), Error> {
+    fn replace_token(&mut self) -> Result<(), Error> {
         let attempt = self.attempt()?;
         let state = self.state()?;
         (state.attempt, state.notices, state.heartbeat) = (attempt, None, None);
@@ -112,7 +112,7 @@ impl Wait<'_> {
         if self.queues() && (first || lapsed) {
             // A token that was tried for a free name, or whose entry has lapsed, is not queued
             // again.
-            self.renew_token()?;
+            self.replace_token()?;
         }
         if first || lapsed {
             return self.poll_after(Duration::ZERO, Self::timed_out);

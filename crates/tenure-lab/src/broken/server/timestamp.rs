@@ -1,5 +1,5 @@
-//! Keys that hold a point in time, as our scripts take, prolong and delete them. What stands beside
-//! the key says whose it is, or since when it was seen without an end.
+//! Timestamp values, as our scripts take, renew and delete them. A second key says whose the value
+//! is, or since when it was seen without an end.
 
 use super::{Data, Server};
 use crate::broken::command::{LOCK, ONE, Value, ZERO};

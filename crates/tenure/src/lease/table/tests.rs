@@ -57,9 +57,9 @@ fn tenures_end_at_their_deadline_and_not_before() {
     let (id, held) = held(&mut table, 100);
     let until = held.valid_until();
     table.end_due(until - Duration::from_nanos(1)).notify();
-    assert!(table.holds(id) && !held.ended.is_cancelled());
+    assert!(table.holds(id) && !held.ended().is_cancelled());
     table.end_due(until).notify();
-    assert!(!table.holds(id) && held.ended.is_cancelled());
+    assert!(!table.holds(id) && held.ended().is_cancelled());
     assert_eq!(table.next_deadline(), None);
 }
 

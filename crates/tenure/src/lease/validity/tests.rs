@@ -57,7 +57,7 @@ fn the_first_loss_is_the_one_told() {
     held.end(EndReason::Gone);
     held.end(EndReason::Expired);
     assert_eq!(held.end_reason(at(100)), Some(EndReason::Gone));
-    assert!(held.ended.is_cancelled());
+    assert!(held.ended().is_cancelled());
 }
 
 #[test]
