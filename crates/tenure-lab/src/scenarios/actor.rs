@@ -49,7 +49,7 @@ impl Actor {
         self.worker.borrow_mut().kill();
     }
 
-    /// Waits until it has done what it was told to drop.
+    /// Waits until it has dropped what [`Claim::begins_to_drop`] asked it to drop.
     pub(super) fn dropped(&self) {
         self.worker.borrow_mut().finish();
     }
@@ -97,7 +97,7 @@ impl Actor {
         self.wait("death", |what| matches!(what, What::Died)).at
     }
 
-    /// Waits until it has failed to open its store with an error of one of these kinds; as it was told.
+    /// Waits until it has failed to open its store with an error of one of these kinds. Returns the error's text.
     #[track_caller]
     pub(super) fn fails_to_open(&self, kinds: &[&str]) -> String {
         Claim { actor: self.clone(), number: 0 }.failed_with(kinds)
@@ -179,18 +179,18 @@ impl Claim {
         self.actor.worker.borrow_mut().extend(self.number, ttl);
     }
 
-    /// Ends its belief and leaves the lease as it is; nobody renews it from then on.
+    /// Ends its validity and leaves the lease as it is; nobody renews it from then on.
     pub(super) fn leaves(&self) {
         self.actor.worker.borrow_mut().hand_over_claim(self.number);
     }
 
-    /// Waits until it is told of its loss.
+    /// Waits until the holder is notified of its loss.
     pub(super) fn lost(&self) -> At {
         let number = self.number;
         self.actor.wait("loss", |what| matches!(what, What::Lost { claim, .. } if *claim == number)).at
     }
 
-    /// Waits until it is told of its loss, which has to be when its belief ends.
+    /// Waits until the holder is notified of its loss, which has to be when its validity ends.
     pub(super) fn lost_in_time(&self) -> At {
         let lost = self.lost();
         let history = self.actor.recorder.take_down();
@@ -200,16 +200,16 @@ impl Claim {
             }
             _ => None,
         });
-        let end = end.expect("a belief that ends");
+        let end = end.expect("a validity that ends");
         assert!(
             (end..=end + nanos(SLACK)).contains(&lost),
-            "{} was told at {lost}, and its belief ended at {end}",
+            "{} was notified at {lost}, and its validity ended at {end}",
             self.actor.who
         );
         lost
     }
 
-    /// Waits until the acquisition fails, which must be with an error of this kind; as it was told.
+    /// Waits until the acquisition fails, which must be with an error of this kind. Returns the error's text.
     #[track_caller]
     pub(super) fn failed(&self, expected: &str) -> String {
         self.failed_with(&[expected])
@@ -243,7 +243,7 @@ impl Claim {
         self.actor.worker.borrow_mut().begin_drop(self.number);
     }
 
-    /// Works on the resource without a look at the guard, until it is refused.
+    /// Works on the resource without checking the guard, until the resource refuses it.
     pub(super) fn works(&self, register: &Register) {
         self.actor.worker.borrow_mut().work(self.number, register);
         self.wrote();

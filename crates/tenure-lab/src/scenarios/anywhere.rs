@@ -102,7 +102,7 @@ fn careful_and_paused(stage: &mut Stage<'_>) {
     stage.is_left(&second);
 }
 
-/// Its process stops with the reply unread, so that the grant comes too late to be believed.
+/// Its process stops with the reply unread: when it reads the grant, the validity has ended.
 fn reply_unread(stage: &mut Stage<'_>) {
     let (a, b) = (stage.near(), stage.far());
     a.arm(Probe { call: Call::Acquire, number: 1, moment: Moment::After, deed: Deed::Stop });
@@ -208,7 +208,7 @@ fn wait_given_up(stage: &mut Stage<'_>) {
     stage.ends_with_another(&a);
 }
 
-/// Nothing that is believed or granted depends on it.
+/// Neither the validity of a holder nor a grant depends on the wall clock.
 fn wall_clock_set(stage: &mut Stage<'_>) {
     let clock = ShiftedClock::new();
     let (a, b) = (stage.near_with(|command| clock.apply(command)), stage.near_with(|command| clock.apply(command)));
@@ -246,18 +246,18 @@ fn suspended(stage: &mut Stage<'_>) {
     stage.is_left(&second);
 }
 
-/// Told at its deadline, and not before; the next one is granted after that.
+/// The holder is notified at its deadline, and not before; the next one is granted after that.
 fn outlasted(stage: &mut Stage<'_>) {
     let (a, b) = (stage.near(), stage.far());
     let first = a.asks(DOOR, terms().fixed());
     first.granted();
     first.runs(&stage.register);
     stage.fault("the work goes on and on");
-    stage.loss_due(stage.belief());
+    stage.loss_due(stage.validity());
     stage.grant_due(stage.next());
     let second = b.asks(DOOR, terms());
     let (lost, granted) = (first.lost(), second.granted());
-    stage.holds_true(lost < granted, "it was told only after another was granted");
+    stage.holds_true(lost < granted, "the holder was notified only after another was granted");
     stage.is_left(&second);
 }
 

@@ -15,9 +15,9 @@ use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
     vec![
-        holds("sqlite/28-disk-full", "the disk is full for longer than the belief", on_mount(full)),
-        holds("sqlite/31-read-only", "the disk becomes read-only for longer than the belief", on_mount(read_only)),
-        holds("sqlite/31-corrupt", "the file is overwritten but for its header, for longer than the belief", on_file(corrupt)),
+        holds("sqlite/28-disk-full", "the disk is full for longer than the validity", on_mount(full)),
+        holds("sqlite/31-read-only", "the disk becomes read-only for longer than the validity", on_mount(read_only)),
+        holds("sqlite/31-corrupt", "the file is overwritten but for its header, for longer than the validity", on_file(corrupt)),
     ]
 }
 
@@ -33,7 +33,7 @@ fn begin(stage: &mut Stage<'_>, a: &Actor, b: &Actor) -> (Claim, Claim) {
     (first, second)
 }
 
-/// Whoever waits is told what is wrong, and the holder when its time has run out.
+/// The waiter gets an error that says what is wrong. The holder is notified when its validity has ended.
 fn ends(stage: &Stage<'_>, first: &Claim, second: &Claim, word: &str) {
     let told = second.failed("Damaged");
     stage.holds_true(told.contains(word) && told.contains("; "), &told);
@@ -50,7 +50,7 @@ fn is_mended(stage: &Stage<'_>, a: &Actor, b: &Actor) {
     stage.ends_with_another(a);
 }
 
-/// What is left of the last page of the log takes a renewal or two.
+/// The rest of the last page of the log has space for a renewal or two.
 fn full(stage: &mut Stage<'_>, disk: &Mount) {
     let (a, b, c) = (disk.first(), disk.another(stage), disk.another(stage));
     let (first, second) = begin(stage, &a, &b);

@@ -22,13 +22,13 @@ pub(super) fn items() -> Vec<Item> {
             on_file(clock_back)),
         holds("sqlite/19-locked-for-a-moment", "another program locks the whole file, not for long",
             on_file(locked_for_a_moment)),
-        holds("sqlite/19-locked-for-long", "another program locks the whole file for longer than the belief",
+        holds("sqlite/19-locked-for-long", "another program locks the whole file for longer than the validity",
             on_file(locked_for_long)),
         holds("sqlite/35-two-machines", "a machine with the same machine id comes to the file of one that holds",
             on_file(two_machines)),
         holds("sqlite/36-own-boot-id", "a container with a boot id of its own comes to the file", on_file(own_boot_id)),
         fenced("sqlite/29-deleted-row", "somebody deletes the name from the table", on_file(row_deleted)),
-        holds("sqlite/31-damaged", "the tables are not as they were made, for longer than the belief", on_file(damaged)),
+        holds("sqlite/31-damaged", "the tables are not as they were made, for longer than the validity", on_file(damaged)),
     ]
 }
 
@@ -131,7 +131,7 @@ fn locked_for_long(stage: &mut Stage<'_>, file: &File) {
     stage.is_away_for_long(|| run(&other, "BEGIN IMMEDIATE"), || run(&other, "ROLLBACK"));
 }
 
-/// Whoever waits is told what is wrong with the file; the holder goes on until its deadline.
+/// The waiter gets an error that says what is wrong with the file. The holder goes on until its deadline.
 fn damaged(stage: &mut Stage<'_>, file: &File) {
     let (a, b) = (stage.near(), stage.far());
     let first = a.takes(DOOR);

@@ -14,8 +14,8 @@ use tenure_testkit::{Proxy, RedisServer, redis};
 
 use super::Rows;
 use super::actor::Actor;
-use super::dialect::{self, Dialect, Held, NATIVE, clock};
-use super::stage::{Line, Look, Place, Stage};
+use super::scheme::{self, Held, NATIVE, Scheme, clock};
+use super::stage::{Access, Line, Look, Stage};
 use crate::item::Run;
 use crate::{Item, Lab, Shown};
 
@@ -23,28 +23,28 @@ use crate::{Item, Lab, Shown};
 pub(super) struct Redis {
     pub(super) server: RedisServer,
     pub(super) proxy: Proxy,
-    pub(super) dialect: Dialect,
+    pub(super) scheme: Scheme,
 }
 
 impl Redis {
-    pub(super) fn start(how: redis::Builder, dialect: Dialect) -> Self {
+    pub(super) fn start(how: redis::Builder, scheme: Scheme) -> Self {
         let server = how.start();
         let proxy = Proxy::start(server.addr());
-        Self { server, proxy, dialect }
+        Self { server, proxy, scheme }
     }
 
     pub(super) fn near(&self) -> String {
         let (server, proxy) = (self.server.port().to_string(), self.proxy.addr().port().to_string());
-        self.dialect.url(&self.server.url().replace(&server, &proxy))
+        self.scheme.url(&self.server.url().replace(&server, &proxy))
     }
 
     pub(super) fn far(&self) -> String {
-        self.dialect.url(&self.server.url())
+        self.scheme.url(&self.server.url())
     }
 
     /// Where the lock of `name` is at the server.
     pub(super) fn key(&self, name: &str) -> String {
-        self.dialect.key(name)
+        self.scheme.key(name)
     }
 
     /// Whether there is anything where the lock of `name` is.
@@ -69,7 +69,7 @@ impl Redis {
 
     /// How often the server has seen one of those commands of which every renewal and every release has one.
     pub(super) fn own_calls(&self) -> u64 {
-        self.dialect.calls.iter().map(|command| self.calls(command)).sum()
+        self.scheme.calls.iter().map(|command| self.calls(command)).sum()
     }
 
     /// How often the server has answered with this error.
@@ -84,11 +84,11 @@ impl Redis {
 
     /// The key of those who wait for `name`, in their order.
     pub(super) fn queue(&self, name: &str) -> Option<String> {
-        dialect::queue(&self.server, name)
+        scheme::queue(&self.server, name)
     }
 
     fn line(&self, name: &str) -> u64 {
-        (self.dialect.line)(&self.server, &self.key(name))
+        (self.scheme.line)(&self.server, &self.key(name))
     }
 
     /// The value by which `name` is held.
@@ -97,14 +97,14 @@ impl Redis {
     }
 
     fn look(&self, name: &str) -> Option<Held> {
-        (self.dialect.look)(&self.server, &self.key(name))
+        (self.scheme.look)(&self.server, &self.key(name))
     }
 }
 
 /// A scenario that needs nothing but a stage.
 pub(super) type Row = fn(&mut Stage<'_>);
 
-/// What a row becomes on one store.
+/// A row on one store: makes the run of an id.
 pub(super) type Played = Box<dyn Fn(&str) -> Run>;
 
 /// A table of rows: given of what it is, and how a row is played.
@@ -113,12 +113,12 @@ type Table = fn(Rows, &dyn Fn(Row) -> Played) -> Vec<Item>;
 /// The rows of a table on each of our own stores that processes share.
 pub(super) fn on_both(rows: Table) -> Vec<Item> {
     let file = |row: Row| -> Played { Box::new(on_file(move |stage, _| row(stage))) };
-    [in_dialect(NATIVE, rows), rows(Rows { id: "sqlite", fences: true }, &file)].concat()
+    [in_scheme(NATIVE, rows), rows(Rows { id: "sqlite", fences: true }, &file)].concat()
 }
 
-/// The rows of a table on a Redis, in these words.
-pub(super) fn in_dialect(dialect: Dialect, rows: Table) -> Vec<Item> {
-    rows(dialect.rows(), &|row| Box::new(on_redis(dialect, |how| how, move |stage, _| row(stage))))
+/// The rows of a table on a Redis, in this scheme.
+pub(super) fn in_scheme(scheme: Scheme, rows: Table) -> Vec<Item> {
+    rows(scheme.rows(), &|row| Box::new(on_redis(scheme, |how| how, move |stage, _| row(stage))))
 }
 
 /// The rows of a table on the store that one process has to itself.
@@ -134,13 +134,13 @@ fn number(text: &str, key: &str) -> u64 {
 
 /// A scenario on a Redis that is started as it likes.
 pub(super) fn on_redis(
-    dialect: Dialect,
+    scheme: Scheme,
     how: fn(redis::Builder) -> redis::Builder,
     row: impl Fn(&mut Stage<'_>, &Redis) + Copy + Send + Sync + 'static,
 ) -> impl Fn(&str) -> Run {
     move |id| {
         let id = id.to_owned();
-        Arc::new(move |lab, seed| play_on_redis(lab, &id, seed, Redis::start(how(RedisServer::builder()), dialect), row))
+        Arc::new(move |lab, seed| play_on_redis(lab, &id, seed, Redis::start(how(RedisServer::builder()), scheme), row))
     }
 }
 
@@ -149,9 +149,9 @@ pub(super) fn play_on_redis(lab: &Lab, id: &str, seed: u64, redis: Redis, row: i
     let (looked_at, lined_up) = (Arc::clone(&redis), Arc::clone(&redis));
     let look: Look = Box::new(move |name| looked_at.look(name).map(|held| (held.value, held.left.is_none())));
     let line: Line = Box::new(move |name| lined_up.line(name));
-    let place = Place { near: redis.near(), far: redis.far(), alone: false, look: Some(look), line: Some(line) };
-    let mut stage = Stage::new(lab, id, seed, place);
-    (stage.fences, stage.longer) = (redis.dialect.fences, redis.dialect.longer);
+    let access = Access { near: redis.near(), far: redis.far(), alone: false, look: Some(look), line: Some(line) };
+    let mut stage = Stage::new(lab, id, seed, access);
+    (stage.fences, stage.longer) = (redis.scheme.fences, redis.scheme.longer);
     row(&mut stage, &redis);
     stage.finish()
 }
@@ -166,7 +166,7 @@ impl File {
         self.dir.path().join("locks.db")
     }
 
-    /// What takes up the changes, beside it.
+    /// The write-ahead log, which takes up the changes.
     pub(super) fn log(&self) -> PathBuf {
         self.dir.path().join("locks.db-wal")
     }
@@ -186,8 +186,8 @@ pub(super) fn on_file(row: impl Fn(&mut Stage<'_>, &File) + Copy + Send + Sync +
             let (path, lined_up) = (file.path(), file.path());
             let look: Look = Box::new(move |name| look_into(&path, name));
             let line: Line = Box::new(move |name| line_in(&lined_up, name));
-            let place = Place { near: url.clone(), far: url, alone: false, look: Some(look), line: Some(line) };
-            let mut stage = Stage::new(lab, &id, seed, place);
+            let access = Access { near: url.clone(), far: url, alone: false, look: Some(look), line: Some(line) };
+            let mut stage = Stage::new(lab, &id, seed, access);
             row(&mut stage, &file);
             stage.finish()
         })
@@ -244,7 +244,7 @@ pub(super) fn on_mount(row: impl Fn(&mut Stage<'_>, &Mount) + Copy + Send + Sync
             std::fs::create_dir(&disk).expect("a directory of ours can be written");
             let url = format!("sqlite:{}?timeout=250ms", disk.join("locks.db").display());
             let mut stage =
-                Stage::new(lab, &id, seed, Place { near: url.clone(), far: url, alone: false, look: None, line: None });
+                Stage::new(lab, &id, seed, Access { near: url.clone(), far: url, alone: false, look: None, line: None });
             let first = stage.near_with(|command| {
                 let mut unshare = Command::new("unshare");
                 let mount = r#"mount -t tmpfs -o size=300k tmpfs "$0"; exec "$@""#;
@@ -281,8 +281,8 @@ pub(super) fn in_memory(row: Row) -> impl Fn(&str) -> Run {
     move |id| {
         let id = id.to_owned();
         Arc::new(move |lab, seed| {
-            let place = Place { near: "memory:".into(), far: "memory:".into(), alone: true, look: None, line: None };
-            let mut stage = Stage::new(lab, &id, seed, place);
+            let access = Access { near: "memory:".into(), far: "memory:".into(), alone: true, look: None, line: None };
+            let mut stage = Stage::new(lab, &id, seed, access);
             row(&mut stage);
             stage.finish()
         })

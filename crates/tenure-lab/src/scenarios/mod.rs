@@ -5,13 +5,13 @@
 
 mod actor;
 mod anywhere;
-mod dialect;
-mod dialects;
 mod disk;
 mod file;
 mod fixtures;
 mod queue;
 mod redis;
+mod scheme;
+mod schemes;
 mod shares;
 mod stage;
 mod terms;
@@ -24,16 +24,16 @@ use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    let stores = [redis::items(), dialects::items(), file::items(), disk::items()];
+    let stores = [redis::items(), schemes::items(), file::items(), disk::items()];
     [anywhere::items(), terms::items(), queue::items(), shares::items()].into_iter().chain(stores).flatten().collect()
 }
 
-/// Of what a table of rows is.
+/// The store that a table of rows is for.
 #[derive(Clone, Copy)]
 struct Rows {
     /// How the ids begin.
     id: &'static str,
-    /// A stale holder can be told by its fence.
+    /// A resource can recognise a stale holder by its fence.
     fences: bool,
 }
 
@@ -42,7 +42,7 @@ impl Rows {
         holds(&self.id(row), fault, run)
     }
 
-    /// Where there are no fences, a hole that is told of: the resource takes what the stale holder writes.
+    /// If the store has no fences, this is a documented hole: the resource accepts what the stale holder writes.
     fn fenced(self, row: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
         if self.fences { fenced(&self.id(row), fault, run) } else { self.broken(row, fault, Rule::StaleWrite, run) }
     }
@@ -75,7 +75,7 @@ fn spared(id: &str, fault: &str, run: impl Fn(&str) -> Run) -> Item {
     item(id, fault, 2, Verdict::Holds, None, &run(id))
 }
 
-/// A hole that is told of.
+/// A documented hole.
 fn broken(id: &str, fault: &str, because: Rule, run: impl Fn(&str) -> Run) -> Item {
     item(id, fault, 3, Verdict::Broken, Some(because), &run(id))
 }

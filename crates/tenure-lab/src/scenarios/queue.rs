@@ -32,7 +32,7 @@ pub(super) fn rows(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
 
 /// Nothing of it ends in the time of a row.
 const LONG: Duration = Duration::from_secs(6);
-/// What a dead waiter costs at most, whatever the ttl.
+/// The most that a dead waiter costs, whatever the ttl.
 const DEAD: Duration = Duration::from_secs(3);
 
 fn long() -> Terms {
@@ -141,7 +141,7 @@ fn cancelled_while_served(stage: &mut Stage<'_>) {
     stage.is_left(&held);
 }
 
-/// It believed what it was pushed, and its claim ends though its ttl is long.
+/// The push made it the holder, and its `handoff_ttl` ends though its ttl is long.
 fn served_and_stopped(stage: &mut Stage<'_>) {
     let (_, held, actors, claims) = lined_up(stage, &long(), 2);
     stage.expect(&held.releases(), "Released");
@@ -167,7 +167,7 @@ fn released_and_stopped(stage: &mut Stage<'_>) {
         holder.arm(Probe { call: Call::Release, number: 1, moment, deed: Deed::Stop });
         stage.grant_due(if stage.is_on_file() { 2 * NEXT } else { within });
         held.begins_to_release();
-        // Whoever is stopped in the middle of a write to a file keeps all others from writing to it.
+        // A process that is stopped in the middle of a write to a file keeps all others from writing to it.
         let writes = stage.is_on_file() && !claims[0].is_granted_within(NEXT);
         if !writes {
             stage.granted_since(&claims[0], now(), within);
@@ -201,7 +201,7 @@ fn released_and_killed(stage: &mut Stage<'_>) {
     }
 }
 
-/// The name becomes free by itself: it goes to the one that waits, whoever looks first.
+/// The name becomes free by itself. It goes to the waiter, whichever client asks first.
 fn newcomers_at_the_end(stage: &mut Stage<'_>) {
     let (holder, _, _, claims) = lined_up(stage, &terms(), 1);
     let newcomer = stage.far();

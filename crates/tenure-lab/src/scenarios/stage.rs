@@ -1,4 +1,4 @@
-//! What a scenario has at hand: processes, what they are told and when they have to be, and the record of it all.
+//! Tools of a scenario: its processes, the times by which they have to be notified, and the record of it all.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::actor::{Actor, Claim};
 use super::told::{told_after, told_early};
 use crate::{Lab, Shown};
 
-/// What most scenarios lock.
+/// Name that most scenarios lock.
 pub(super) const DOOR: &str = "door";
 /// The ttl.
 pub(super) const TTL: Duration = Duration::from_secs(2);
@@ -21,11 +21,11 @@ pub(super) const TTL: Duration = Duration::from_secs(2);
 pub(super) const SLACK: Duration = Duration::from_millis(250);
 /// The operation timeout of the stores.
 pub(super) const OPERATION: Duration = Duration::from_millis(250);
-/// How long a waiter may go without a look.
+/// How long a waiter may go without a poll.
 pub(super) const POLL: Duration = Duration::from_millis(120);
 /// From the loss of data to the renewal that tells of it.
 pub(super) const RENEWAL: Duration = Duration::from_millis(667 + 250 + 250);
-/// From the last renewal to the end of the belief, and the slack.
+/// From the last renewal to the end of the validity, and the slack.
 pub(super) const BELIEF: Duration = Duration::from_millis(1_778 + 250);
 /// From the death of a holder to the grant of the next.
 pub(super) const NEXT: Duration = Duration::from_millis(2_000 + 120 + 250);
@@ -33,7 +33,7 @@ pub(super) const NEXT: Duration = Duration::from_millis(2_000 + 120 + 250);
 pub(super) const OPENING: Duration = Duration::from_secs(5);
 /// For how long a name is handed to one that waits: what it costs when that one is dead.
 pub(super) const CLAIM: Duration = Duration::from_millis(1_500);
-/// How long one with a place in a queue goes without a look at it.
+/// How long a waiter with a queue entry goes without a heartbeat.
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(1_200);
 /// How soon another has what was taken away: one that waits looks after its place about once a second.
 pub(super) const SOON: Duration = Duration::from_millis(1_200 + 120 + 250 + 250);
@@ -73,8 +73,8 @@ pub(super) enum Heir {
     Comes,
 }
 
-/// Where the processes of a scenario find their store.
-pub(super) struct Place {
+/// How the processes of a scenario reach their store.
+pub(super) struct Access {
     /// For those who are in the way of the fault.
     pub(super) near: String,
     /// For those who are not.
@@ -94,7 +94,7 @@ pub(super) struct Stage<'a> {
     pub(super) register: Register,
     /// Nobody may lose what it holds.
     pub(super) keeps: bool,
-    /// Clocks of holders jump, so deadlines come sooner than was believed.
+    /// Clocks of holders jump, so the validity ends sooner than the history has it.
     pub(super) jumps: bool,
     /// How much of the door there is.
     pub(super) capacity: u32,
@@ -102,19 +102,19 @@ pub(super) struct Stage<'a> {
     pub(super) longer: Duration,
     /// The store's grants have fences, by which a stale holder is refused.
     pub(super) fences: bool,
-    place: Place,
+    access: Access,
     actors: Vec<Actor>,
-    /// How long after a stopped holder went on it was told.
+    /// How long after a stopped holder went on it was notified.
     told: RefCell<Vec<Duration>>,
 }
 
 impl<'a> Stage<'a> {
-    pub(super) fn new(lab: &'a Lab, id: &str, seed: u64, place: Place) -> Self {
+    pub(super) fn new(lab: &'a Lab, id: &str, seed: u64, access: Access) -> Self {
         let recorder = Recorder::new(History::new(id, seed));
         crate::run::keep(&recorder);
         let (rng, register) = (fastrand::Rng::with_seed(mixed(seed, id)), Register::open(recorder.clone()));
         let (actors, told, longer) = (Vec::new(), RefCell::default(), Duration::ZERO);
-        Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, longer, fences: true, place, actors, told }
+        Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, longer, fences: true, access, actors, told }
     }
 
     /// For how long a lease is kept after it was granted or renewed.
@@ -122,8 +122,8 @@ impl<'a> Stage<'a> {
         TTL + self.longer
     }
 
-    /// From the last renewal, or the grant, to the end of the belief, and the slack.
-    pub(super) fn belief(&self) -> Duration {
+    /// From the last renewal, or the grant, to the end of the validity, and the slack.
+    pub(super) fn validity(&self) -> Duration {
         BELIEF + self.longer
     }
 
@@ -134,22 +134,22 @@ impl<'a> Stage<'a> {
 
     /// The store is a file, which one process writes to at a time.
     pub(super) fn is_on_file(&self) -> bool {
-        self.place.near.starts_with("sqlite:")
+        self.access.near.starts_with("sqlite:")
     }
 
     /// A process in the way of the fault.
     pub(super) fn near(&mut self) -> Actor {
-        self.actor(&self.place.near.clone())
+        self.actor(&self.access.near.clone())
     }
 
     /// As [`near`](Self::near), started as `change` has it.
     pub(super) fn near_with(&mut self, change: impl FnOnce(&mut std::process::Command)) -> Actor {
-        self.actor_with(&self.place.near.clone(), change)
+        self.actor_with(&self.access.near.clone(), change)
     }
 
     /// A process that the fault does not reach, where it is on the way to the store.
     pub(super) fn far(&mut self) -> Actor {
-        self.actor(&self.place.far.clone())
+        self.actor(&self.access.far.clone())
     }
 
     /// A process on the store at `url`.
@@ -159,7 +159,7 @@ impl<'a> Stage<'a> {
 
     /// A process on the store at `url`, started as `change` has it.
     pub(super) fn actor_with(&mut self, url: &str, change: impl FnOnce(&mut std::process::Command)) -> Actor {
-        if let Some(present) = self.actors.first().filter(|_| self.place.alone) {
+        if let Some(present) = self.actors.first().filter(|_| self.access.alone) {
             return present.clone();
         }
         let mut command = self.lab.worker(&["store", url]);
@@ -171,7 +171,7 @@ impl<'a> Stage<'a> {
         actor
     }
 
-    /// Has a process come that cannot open the store at `url`: it is told within this time, in one line, why and what to do.
+    /// Has a process come that cannot open the store at `url`. Its error says within this time, in one line, why and what to do.
     #[track_caller]
     pub(super) fn turns_away(&mut self, url: &str, within: Duration, kind: &str) -> String {
         let came = now();
@@ -205,7 +205,7 @@ impl<'a> Stage<'a> {
         now()
     }
 
-    /// Whoever holds the door now has to be told of its loss within this time.
+    /// The holder of the door has to be notified of its loss within this time.
     pub(super) fn loss_due(&self, within: Duration) {
         self.recorder.record("lab", What::LossDue { name: DOOR.into(), within: nanos(within) });
     }
@@ -236,8 +236,8 @@ impl<'a> Stage<'a> {
     /// Looks at the store until `name` is free, which it has to be within this time.
     pub(super) fn free_due(&self, name: &str, within: Duration) {
         self.recorder.record("lab", What::FreeDue { name: name.into(), within: nanos(within) });
-        let Some(look) = &self.place.look else {
-            // Whoever takes it finds it free.
+        let Some(look) = &self.access.look else {
+            // A client that takes it finds it free.
             let claim = self.actors[0].asks(name, terms().wait(within));
             claim.granted();
             return self.expect(&claim.releases(), "Released");
@@ -253,13 +253,13 @@ impl<'a> Stage<'a> {
 
     /// Waits until somebody has `name` at the store.
     pub(super) fn taken(&self, name: &str) {
-        let look = self.place.look.as_ref().expect("a store that can be looked at");
+        let look = self.access.look.as_ref().expect("a store that can be looked at");
         wait_until(PATIENCE, "the name to be taken", || look(name).is_some());
     }
 
     /// Waits until so many wait for the door at the store.
     pub(super) fn lines_up(&self, many: u64) {
-        let line = self.place.line.as_ref().expect("a store that can be looked at");
+        let line = self.access.line.as_ref().expect("a store that can be looked at");
         wait_until(PATIENCE, &format!("{many} to wait"), || line(DOOR) == many);
     }
 
@@ -270,9 +270,9 @@ impl<'a> Stage<'a> {
         claim
     }
 
-    /// Waits until `claim` is granted, which has to be within this time since then.
-    pub(super) fn granted_since(&self, claim: &Claim, since: At, within: Duration) {
-        let after = Duration::from_nanos(claim.granted().saturating_sub(since));
+    /// Waits until `waiter` is granted, which has to be within this time since then.
+    pub(super) fn granted_since(&self, waiter: &Claim, since: At, within: Duration) {
+        let after = Duration::from_nanos(waiter.granted().saturating_sub(since));
         self.holds_true(after <= within, &format!("granted after {after:?}, not within {within:?}"));
     }
 
@@ -281,7 +281,8 @@ impl<'a> Stage<'a> {
         self.recorder.record("lab", What::Seen { name: name.into(), holder, forever });
     }
 
-    /// Another takes the door while the first still believes; the first is refused, and told at its next renewal.
+    /// Another takes the door while the first still regards itself as the holder. The first is refused, and notified at its next
+    /// renewal.
     pub(super) fn is_taken_away(&mut self, heir: Heir, what: &str, take: impl FnOnce()) {
         let first = self.near().takes(DOOR);
         first.works(&self.register);
@@ -301,12 +302,12 @@ impl<'a> Stage<'a> {
         self.is_left(&second);
     }
 
-    /// One that writes without a look at its guard is refused; where nothing tells it from the present holder, it is let in.
-    pub(super) fn is_stale(&self, claim: &Claim, since: At) {
+    /// A holder that writes without checking its guard is refused. If nothing tells it from the present holder, it is let in.
+    pub(super) fn is_stale(&self, holder: &Claim, since: At) {
         if self.fences {
-            claim.refused();
+            holder.refused();
         } else {
-            claim.wrote_since(since);
+            holder.wrote_since(since);
         }
     }
 
@@ -333,7 +334,8 @@ impl<'a> Stage<'a> {
         self.ends_well(&first, &second);
     }
 
-    /// The store is away for longer than the belief: told at the deadline, and the next is granted when it is back.
+    /// The store is away for longer than the validity. The holder is notified at the deadline, and the next is granted when the
+    /// store is back.
     pub(super) fn is_away_for_long(&mut self, leave: impl FnOnce(), come_back: impl FnOnce()) {
         let (a, b) = (self.near(), self.far());
         let first = a.takes(DOOR);
@@ -342,7 +344,7 @@ impl<'a> Stage<'a> {
         self.some_time();
         leave();
         let left = self.fault("the store is away");
-        self.loss_due(self.belief());
+        self.loss_due(self.validity());
         let lost = first.lost();
         self.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
         std::thread::sleep((self.kept() + SLACK).saturating_sub(Duration::from_nanos(now() - left)));
@@ -379,9 +381,9 @@ impl<'a> Stage<'a> {
         self.is_left(to);
     }
 
-    /// A stopped holder that goes on has to be told at its first look.
-    pub(super) fn told_since(&self, claim: &Claim, on: At) {
-        let told = Duration::from_nanos(claim.lost().saturating_sub(on));
+    /// A stopped holder that goes on has to be notified at once.
+    pub(super) fn told_since(&self, holder: &Claim, on: At) {
+        let told = Duration::from_nanos(holder.lost().saturating_sub(on));
         self.holds_true(told <= SLACK, &format!("told {told:?} after it went on"));
         self.told.borrow_mut().push(told);
     }

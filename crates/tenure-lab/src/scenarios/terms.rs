@@ -1,4 +1,4 @@
-//! What else an acquisition can ask for: a value that was given as the owner, a shortest and a longest hold.
+//! Settings of an acquisition: a supplied owner token, a shortest and a longest hold.
 
 use std::time::Duration;
 
@@ -18,8 +18,9 @@ pub(super) fn items() -> Vec<Item> {
 #[rustfmt::skip]
 fn every(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
     vec![
-        of.holds("39-given-twice", "two ask with one value that was given to both", on(given_twice)),
-        of.fenced("39-given-and-released", "somebody releases by the value that two were given", on(given_and_released)),
+        of.holds("39-given-twice", "two clients ask with the same supplied owner token", on(given_twice)),
+        of.fenced("39-given-and-released", "somebody releases by the owner token that two clients supplied",
+            on(given_and_released)),
         of.holds("40-shortest-hold", "locks with a shortest hold are released and dropped early", on(given_up_early)),
         of.holds("40-late-renewal", "a renewal and a release come late, while the name lingers", on(late_renewal)),
         of.holds("41-longest-hold", "the work takes longer than the longest hold", on(held_too_long)),
@@ -112,7 +113,7 @@ fn given_up_early(stage: &mut Stage<'_>) {
     stage.is_left(&second);
 }
 
-/// What lingers is nobody's: neither prolongs it.
+/// A name that lingers is nobody's: neither prolongs it.
 fn late_renewal(stage: &mut Stage<'_>) {
     let (a, b) = (stage.near(), stage.far());
     let asked = now();

@@ -1,11 +1,11 @@
-//! When losses were told: not before they were due, and how long after.
+//! When holders were notified of losses: not before they were due, and how long after.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure_testkit::history::{Event, History, What};
 
-/// A claim that was told that its time ran out when it had not.
+/// The first notice that a lease ran out which came before the validity had ended.
 pub(super) fn told_early(history: &History) -> Option<&Event> {
     let mut ends = BTreeMap::new();
     history.events.iter().find(|event| match &event.what {
@@ -21,7 +21,7 @@ pub(super) fn told_early(history: &History) -> Option<&Event> {
     })
 }
 
-/// How long after it was due each loss was told.
+/// How long after it was due each holder was notified of its loss.
 pub(super) fn told_after(history: &History) -> Vec<Duration> {
     let claims = history.claims();
     let dues = history.events.iter().filter_map(|event| match &event.what {

@@ -7,9 +7,9 @@ use tenure_testkit::history::{Event, What};
 use super::Row;
 use crate::Item;
 use crate::item::Run;
-use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::fixtures::{Redis, on_redis};
 use crate::scenarios::holds;
+use crate::scenarios::scheme::NATIVE;
 use crate::scenarios::stage::{BELIEF, DOOR, NEXT, OPENING, PATIENCE, SLACK, Stage, TTL, now, terms};
 
 #[rustfmt::skip]
@@ -150,7 +150,7 @@ fn password_changed(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&second);
 }
 
-/// Who is not let in is told so at once, without the secret.
+/// A client that is not let in gets an error at once, without the secret.
 fn not_let_in(stage: &mut Stage<'_>, redis: &Redis) {
     let wrong = redis.near().replace(":old@", ":hunter2@");
     let none = redis.near().replace(":old@", "");

@@ -1,17 +1,17 @@
 //! Data that is lost, so that another can take what somebody holds: the fence keeps the first from writing.
 
 use crate::Item;
-use crate::scenarios::dialect::{Dialect, NATIVE};
 use crate::scenarios::fixtures::{Redis, Switch};
+use crate::scenarios::scheme::{NATIVE, Scheme};
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, RENEWAL, SLACK, SOON, Stage, now, terms};
 use tenure_testkit::{RedisServer, Signal, wait_until};
 
 pub(super) fn items() -> Vec<Item> {
-    [in_dialect(NATIVE), with_ttl(NATIVE), ours()].concat()
+    [in_scheme(NATIVE), with_ttl(NATIVE), ours()].concat()
 }
 
-/// The rows of every dialect.
-pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
+/// The rows of every scheme.
+pub(super) fn in_scheme(on: Scheme) -> Vec<Item> {
     let of = on.rows();
     vec![
         of.fenced("11-killed-without-persistence", "kill -9 of a server that writes nothing down", on.plain(killed_and_empty)),
@@ -20,13 +20,13 @@ pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
     ]
 }
 
-/// The row of a dialect in which any value may be another's.
-pub(super) fn with_ttl(on: Dialect) -> Vec<Item> {
+/// The row of a scheme in which any value may be another's.
+pub(super) fn with_ttl(on: Scheme) -> Vec<Item> {
     let of = on.rows();
     vec![of.fenced("29-overwritten", "a foreign client writes the name over", on.plain(overwritten))]
 }
 
-/// The rows that would show no more in another dialect.
+/// The rows that would show no more in another scheme.
 fn ours() -> Vec<Item> {
     let (on, of) = (NATIVE, NATIVE.rows());
     vec![
@@ -51,7 +51,7 @@ fn older_copy(stage: &mut Stage<'_>, redis: &Redis) {
 fn replica_promoted(stage: &mut Stage<'_>, redis: &Redis) {
     let replica = RedisServer::replica_of(&redis.server);
     let switch = Switch::start(redis.server.addr());
-    let url = redis.dialect.url(&switch.url());
+    let url = redis.scheme.url(&switch.url());
     let (a, b) = (stage.actor(&url), stage.actor(&url));
     tenure_testkit::signal(replica.pid(), Signal::Stop).expect("the replica runs");
     // Else its kernel has the writes, and it reads them when it goes on.

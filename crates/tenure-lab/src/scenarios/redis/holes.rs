@@ -1,4 +1,4 @@
-//! What nothing can save on one Redis: each hole that GUARANTEES.md names and that can be provoked.
+//! Losses that nothing prevents on one Redis: each hole that GUARANTEES.md names and that can be provoked.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use tenure_testkit::RedisServer;
 use tenure_testkit::history::Rule;
 
 use crate::Item;
-use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::fixtures::Redis;
+use crate::scenarios::scheme::NATIVE;
 use crate::scenarios::stage::{DOOR, Heir, NEXT, RENEWAL, Stage, now, terms};
 use crate::scenarios::{broken, fenced};
 
@@ -18,7 +18,7 @@ pub(super) fn items() -> Vec<Item> {
             NATIVE.clocked(clock_behind)),
         fenced("redis/12-data-lost-clock-back-seen", "data lost and the clock behind, and the next has seen the fence of the first",
             NATIVE.clocked(clock_behind_and_seen)),
-        fenced("redis/12-data-back-by-a-primary", "data lost within 1 s by a failover that connections outlive, and that they were told of",
+        fenced("redis/12-data-back-by-a-primary", "data lost within 1 s by a failover that connections outlive, and that an error reports",
             NATIVE.plain(back_after_doubt)),
         broken("redis/12-data-back-in-a-moment", "data lost and back within 1 s, while connections stay", Rule::FenceOrder,
             NATIVE.plain(back_at_once)),
@@ -43,7 +43,7 @@ fn clock_behind(stage: &mut Stage<'_>, redis: &Redis) {
     stage.expect(&second.releases(), "Released");
 }
 
-/// What a client has seen is enough, whatever the clock says.
+/// The fence that a client has seen is enough, whatever the clock says.
 fn clock_behind_and_seen(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_taken_away(Heir::Waits, "the server is back empty, its clock a minute behind", || {
         redis.server.shift_clock(-60_000);

@@ -6,17 +6,17 @@ use tenure_testkit::{Proxy, wait_until};
 
 use crate::Item;
 use crate::scenarios::actor::{Actor, Claim};
-use crate::scenarios::dialect::{Dialect, NATIVE};
 use crate::scenarios::fixtures::Redis;
+use crate::scenarios::scheme::{NATIVE, Scheme};
 use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
-    [in_dialect(NATIVE), ours()].concat()
+    [in_scheme(NATIVE), ours()].concat()
 }
 
-/// The rows of every dialect.
+/// The rows of every scheme.
 #[rustfmt::skip]
-pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
+pub(super) fn in_scheme(on: Scheme) -> Vec<Item> {
     let of = on.rows();
     vec![
         of.holds("05-request-lost", "a command of each kind of call never arrives", on.plain(request_lost)),
@@ -33,7 +33,7 @@ pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
     ]
 }
 
-/// The rows that would show no more in another dialect.
+/// The rows that would show no more in another scheme.
 #[rustfmt::skip]
 fn ours() -> Vec<Item> {
     let (on, of) = (NATIVE, NATIVE.rows());
@@ -60,7 +60,7 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     stage.keeps = true;
     // So that the server knows the scripts, and no call takes two tries.
     stage.warms_up(&a);
-    let k = stage.rng.u64(1..=redis.dialect.takes);
+    let k = stage.rng.u64(1..=redis.scheme.takes);
     let mut connections = redis.proxy.accepted();
     let mut is_hit = |stage: &Stage<'_>, call: &str| {
         let before = std::mem::replace(&mut connections, redis.proxy.accepted());
@@ -75,7 +75,7 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     first.works(&stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
-    lose(&redis.proxy, redis.dialect.writes);
+    lose(&redis.proxy, redis.scheme.writes);
     let since = stage.fault(format!("the {what} of the next renewal is lost"));
     first.renewed(since);
     is_hit(stage, "renewal");
@@ -83,10 +83,10 @@ fn each_call_loses(stage: &mut Stage<'_>, redis: &Redis, lose: fn(&Proxy, u64), 
     first.renewed(now());
     // So that the connection knows how the server deletes by comparison.
     stage.warms_up(&a);
-    lose(&redis.proxy, redis.dialect.writes);
+    lose(&redis.proxy, redis.scheme.writes);
     stage.fault(format!("the {what} of the release is lost"));
     // Where telling is a command of its own, nobody tells whom a release without an answer has served.
-    stage.grant_due(if redis.dialect.writes == 1 { POLL } else { SOON } + PATIENT + SLACK);
+    stage.grant_due(if redis.scheme.writes == 1 { POLL } else { SOON } + PATIENT + SLACK);
     stage.expect(&first.releases(), released);
     is_hit(stage, "release");
     second.granted();
@@ -107,7 +107,7 @@ fn reply_lost(stage: &mut Stage<'_>, redis: &Redis) {
 fn acquire_is_held(stage: &mut Stage<'_>, redis: &Redis, a: &Actor) {
     stage.warms_up(a);
     redis.proxy.hold_present_requests();
-    let sent = redis.proxy.commands() + redis.dialect.takes;
+    let sent = redis.proxy.commands() + redis.scheme.takes;
     stage.fault("what A sends is held");
     let ghost = a.asks(DOOR, terms());
     redis.proxy.wait_for_commands(sent, PATIENCE);
@@ -168,7 +168,7 @@ fn late_repetition(stage: &mut Stage<'_>, redis: &Redis) {
     let log = redis.proxy.log().split_off(before);
     let second = log.iter().enumerate().filter(|(_, name)| *name == "EXEC").nth(1).expect("a second try").0;
     let claim =
-        log.iter().skip(second).position(|name| name.starts_with("EVAL") || *name == "FCALL").expect("a claim") + second + 1;
+        log.iter().skip(second).position(|name| name.starts_with("EVAL") || *name == "FCALL").expect("a script") + second + 1;
     stage.expect(&rehearsal.releases(), "Released");
     redis.proxy.heal();
     // Else its clean-up is counted.
@@ -179,7 +179,7 @@ fn late_repetition(stage: &mut Stage<'_>, redis: &Redis) {
     let before = redis.own_calls();
     redis.proxy.heal();
     stage.fault("it arrives");
-    wait_until(PATIENCE, "the claim to be executed", || redis.own_calls() > before);
+    wait_until(PATIENCE, "the script to be executed", || redis.own_calls() > before);
     let left = redis.left(DOOR);
     stage.holds_true(left > LONG / 2, &format!("{left:?} are left of {LONG:?}"));
     stage.is_left(&first);
@@ -236,7 +236,7 @@ fn unstoppable_renewal(stage: &mut Stage<'_>, redis: &Redis) {
     renewal_comes_late(stage, redis, &a, true);
 }
 
-/// It is told as unknown, repeated in the background, and the name is free within its ttl.
+/// The release reports an unknown outcome and is repeated in the background. The name is free within its ttl.
 fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, _, first, second) = stage.begins();
     stage.some_time();
@@ -252,7 +252,7 @@ fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&second);
 }
 
-/// The holder is told by its own clock, before another is granted; what it sent does no harm when it arrives.
+/// The holder is notified by its own clock, before another is granted. What it sent does no harm when it arrives.
 fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, next: Duration) {
     let (a, b) = (stage.near(), stage.far());
     let first = a.takes(DOOR);
@@ -261,7 +261,7 @@ fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, ne
     stage.some_time();
     cut(&redis.proxy);
     stage.fault(what);
-    stage.loss_due(stage.belief());
+    stage.loss_due(stage.validity());
     stage.grant_due(next);
     let lost = first.lost();
     stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
@@ -286,7 +286,7 @@ fn requests_stop(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// Renewals go on being executed until the holder gives up, so the lease ends a ttl after the last of them.
 fn replies_stop(stage: &mut Stage<'_>, redis: &Redis) {
-    let next = stage.belief() + stage.next();
+    let next = stage.validity() + stage.next();
     cut_off(stage, redis, Proxy::hold_replies, "no reply passes", next);
 }
 
@@ -316,8 +316,8 @@ fn slow(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 /// Where an answer is late or lost the release is repeated, and the second finds nothing.
-fn is_freed(stage: &Stage<'_>, claim: &Claim) {
-    let how = claim.releases();
+fn is_freed(stage: &Stage<'_>, holder: &Claim) {
+    let how = holder.releases();
     stage.holds_true(how == "Released" || how == "Unknown", &how);
 }
 
@@ -361,7 +361,7 @@ fn clients_killed(stage: &mut Stage<'_>, redis: &Redis) {
     });
 }
 
-/// The holder keeps its connection and its lock; who comes now is told why it cannot be served.
+/// The holder keeps its connection and its lock. A client that comes now gets an error that says why it cannot be served.
 fn too_many_clients(stage: &mut Stage<'_>, redis: &Redis) {
     let (.., first, second) = stage.begins();
     stage.keeps = true;

@@ -9,8 +9,8 @@ mod pushes;
 mod queue;
 mod tls;
 
-use super::dialect::Dialect;
 use super::fixtures::{Redis, on_redis};
+use super::scheme::Scheme;
 use super::stage::Stage;
 use crate::Item;
 use crate::item::Run;
@@ -31,33 +31,33 @@ pub(super) fn items() -> Vec<Item> {
     .concat()
 }
 
-/// The rows that are played in every dialect.
-pub(super) fn in_dialect(dialect: Dialect) -> Vec<Item> {
-    [link::in_dialect(dialect), outage::in_dialect(dialect), data::in_dialect(dialect)].concat()
+/// The rows that are played in every scheme.
+pub(super) fn in_scheme(scheme: Scheme) -> Vec<Item> {
+    [link::in_scheme(scheme), outage::in_scheme(scheme), data::in_scheme(scheme)].concat()
 }
 
-/// The rows of a dialect in which an owner is at a key for as long as its ttl lasts.
-pub(super) fn with_ttl(dialect: Dialect) -> Vec<Item> {
-    [outage::with_ttl(dialect), data::with_ttl(dialect)].concat()
+/// The rows of a scheme in which an owner is at a key for as long as its ttl lasts.
+pub(super) fn with_ttl(scheme: Scheme) -> Vec<Item> {
+    [outage::with_ttl(scheme), data::with_ttl(scheme)].concat()
 }
 
-/// The row of a dialect that runs scripts.
-pub(super) fn with_scripts(dialect: Dialect) -> Vec<Item> {
-    outage::with_scripts(dialect)
+/// The row of a scheme that runs scripts.
+pub(super) fn with_scripts(scheme: Scheme) -> Vec<Item> {
+    outage::with_scripts(scheme)
 }
 
-/// The row of a dialect that runs none.
-pub(super) fn without_scripts(dialect: Dialect) -> Vec<Item> {
-    outage::without_scripts(dialect)
+/// The row of a scheme that runs none.
+pub(super) fn without_scripts(scheme: Scheme) -> Vec<Item> {
+    outage::without_scripts(scheme)
 }
 
-impl Dialect {
+impl Scheme {
     /// On a server without persistence.
     pub(super) fn plain(self, row: Row) -> impl Fn(&str) -> Run {
         on_redis(self, |how| how, row)
     }
 
-    /// On a server that writes down what it is told.
+    /// On a server that writes its log with every command.
     fn kept(self, row: Row) -> impl Fn(&str) -> Run {
         on_redis(self, |how| how.arg("appendonly", "yes").arg("appendfsync", "always"), row)
     }

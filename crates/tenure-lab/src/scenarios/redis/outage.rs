@@ -6,17 +6,17 @@ use tenure_testkit::wait_until;
 
 use crate::Item;
 use crate::item::Run;
-use crate::scenarios::dialect::{Dialect, NATIVE};
 use crate::scenarios::fixtures::{Redis, on_redis};
+use crate::scenarios::scheme::{NATIVE, Scheme};
 use crate::scenarios::stage::{A_MOMENT, DOOR, Heir, OPERATION, PATIENCE, SLACK, SOON, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
-    [in_dialect(NATIVE), with_ttl(NATIVE), with_scripts(NATIVE), ours()].concat()
+    [in_scheme(NATIVE), with_ttl(NATIVE), with_scripts(NATIVE), ours()].concat()
 }
 
-/// The rows of every dialect.
+/// The rows of every scheme.
 #[rustfmt::skip]
-pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
+pub(super) fn in_scheme(on: Scheme) -> Vec<Item> {
     let of = on.rows();
     vec![
         of.holds("07-stopped-server", "the server is stopped, the acquisition is dropped, the server goes on",
@@ -27,8 +27,8 @@ pub(super) fn in_dialect(on: Dialect) -> Vec<Item> {
     ]
 }
 
-/// The rows of a dialect in which the server's clock ends a lease.
-pub(super) fn with_ttl(on: Dialect) -> Vec<Item> {
+/// The rows of a scheme in which the server's clock ends a lease.
+pub(super) fn with_ttl(on: Scheme) -> Vec<Item> {
     let of = on.rows();
     vec![
         of.holds("22-clock-back", "the server's clock jumps back, then the holder dies", on.clocked(clock_back)),
@@ -36,19 +36,19 @@ pub(super) fn with_ttl(on: Dialect) -> Vec<Item> {
     ]
 }
 
-/// The row of a dialect whose renewals need no memory.
-pub(super) fn with_scripts(on: Dialect) -> Vec<Item> {
+/// The row of a scheme whose renewals need no memory.
+pub(super) fn with_scripts(on: Scheme) -> Vec<Item> {
     let of = on.rows();
     vec![of.holds("28-out-of-memory", "the server has no memory left and evicts nothing", on.plain(out_of_memory))]
 }
 
 /// The row of one whose renewals do.
-pub(super) fn without_scripts(on: Dialect) -> Vec<Item> {
+pub(super) fn without_scripts(on: Scheme) -> Vec<Item> {
     let what = "the server has no memory left for longer than the lease, and nothing can be renewed";
     vec![on.rows().holds("28-out-of-memory", what, on.plain(out_of_memory_for_long))]
 }
 
-/// The rows that would show no more in another dialect.
+/// The rows that would show no more in another scheme.
 #[rustfmt::skip]
 fn ours() -> Vec<Item> {
     let (on, of) = (NATIVE, NATIVE.rows());
@@ -57,7 +57,7 @@ fn ours() -> Vec<Item> {
             on.kept(killed_for_long)),
         of.holds("19-stopped-for-a-moment", "the server is stopped, and goes on before the deadline",
             on.plain(stopped_for_a_moment)),
-        of.holds("20-writes-paused", "CLIENT PAUSE WRITE for longer than the belief", on.plain(writes_paused)),
+        of.holds("20-writes-paused", "CLIENT PAUSE WRITE for longer than the validity", on.plain(writes_paused)),
         of.holds("20-busy-for-a-moment", "a script that blocks the server is killed before the deadline",
             on.plain(busy_for_a_moment)),
         of.holds("30-scripts-flushed", "SCRIPT FLUSH, again and again", on.plain(scripts_flushed)),
@@ -67,12 +67,12 @@ fn ours() -> Vec<Item> {
     ]
 }
 
-/// What a stopped server was sent is executed when it goes on, and the clean-up after it.
+/// A stopped server executes what it was sent when it goes on, and the clean-up after it.
 fn stopped_before_acquire(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.near(), stage.far());
     stage.warms_up(&a);
     redis.server.stop();
-    let takes = redis.dialect.takes;
+    let takes = redis.scheme.takes;
     let (sent, answered) = (redis.proxy.commands() + takes, redis.proxy.replies() + takes);
     stage.fault("the server is stopped");
     let ghost = a.asks(DOOR, terms());
@@ -108,7 +108,7 @@ fn writes_paused(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_away_for_long(|| command("CLIENT PAUSE 60000 WRITE"), || command("CLIENT UNPAUSE"));
 }
 
-/// Whoever comes meanwhile is told that the server is busy.
+/// A client that comes meanwhile gets an error: the server is busy.
 fn busy_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
     let (.., first, second) = stage.begins();
     let c = stage.far();
@@ -143,7 +143,7 @@ fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&second);
 }
 
-/// The lease ends early. It is told at the next renewal.
+/// The lease ends early. The holder is notified at the next renewal.
 fn clock_ahead(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_taken_away(Heir::Waits, "the server's clock jumps ahead by a minute", || redis.server.shift_clock(60_000));
 }
@@ -212,7 +212,7 @@ fn slow_to_load() -> impl Fn(&str) -> Run {
     on_redis(NATIVE, |how| how.arg("key-load-delay", "5000").arg("loading-process-events-interval-bytes", "1024"), row)
 }
 
-/// Cannot save: nothing is granted, and what is held is kept as long as it is believed.
+/// The server cannot save: nothing is granted, and a holder goes on as long as its validity lasts.
 fn cannot_save(stage: &mut Stage<'_>, redis: &Redis) {
     let break_saving = || {
         std::fs::create_dir(redis.server.dir().join("dump.rdb")).expect("the server's directory can be written");
@@ -224,7 +224,7 @@ fn cannot_save(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_away_for_a_moment(break_saving, Some(&mend));
 }
 
-/// Each for less than the belief, so nothing is lost. Whoever comes meanwhile is told.
+/// Each fault lasts for less than the validity, so nothing is lost. A client that comes meanwhile gets an error.
 fn takes_no_writes(stage: &mut Stage<'_>, redis: &Redis) {
     let faults = [
         ("it is read-only", vec!["REPLICAOF 127.0.0.1 1"], "REPLICAOF NO ONE"),

@@ -1,24 +1,24 @@
-//! Faults of what a server tells those who wait.
+//! Faults of the pushes from a server to its waiters.
 
 use tenure_testkit::history::Rule;
 use tenure_testkit::{Client, wait_until};
 
 use super::queue::{Line, TOLD, UNHEARD, lined_up, long};
 use crate::Item;
-use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::fixtures::Redis;
+use crate::scenarios::scheme::NATIVE;
 use crate::scenarios::stage::{DOOR, PATIENCE, SLACK, Stage, TTL, now, terms};
 use crate::scenarios::{broken, holds};
 
 #[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
     vec![
-        holds("redis/50-pushes-late", "what waiters are told comes late, behind replies that came after it",
+        holds("redis/50-pushes-late", "pushes to waiters come late, behind replies that came after them",
             NATIVE.plain(pushes_late)),
-        holds("redis/50-pushes-lost", "what waiters are told is lost", NATIVE.plain(pushes_lost)),
+        holds("redis/50-pushes-lost", "pushes to waiters are lost", NATIVE.plain(pushes_lost)),
         holds("redis/50-cancelled-unheard", "a waiter gives up that was served and has not heard of it",
             NATIVE.plain(cancelled_unheard)),
-        holds("redis/51-pushes-repeated", "waiters are told again of grants that are over", NATIVE.plain(pushes_repeated)),
+        holds("redis/51-pushes-repeated", "waiters get pushes of grants that are over", NATIVE.plain(pushes_repeated)),
         holds("redis/51-pushes-forged", "somebody tells waiters of grants to others, and nonsense", NATIVE.plain(pushes_forged)),
         holds("redis/51-published-from-afar", "somebody who may read and publish tells a waiter of fences far ahead",
             NATIVE.plain(published_from_afar)),
@@ -27,7 +27,7 @@ pub(super) fn items() -> Vec<Item> {
     ]
 }
 
-/// It finds at its next heartbeat that it was served; what it is told then is old news.
+/// The waiter finds at its next heartbeat that it was served. The push that comes then says nothing new.
 fn pushes_late(stage: &mut Stage<'_>, redis: &Redis) {
     let Line { held, first, second, .. } = lined_up(stage, &long());
     stage.keeps = true;
@@ -74,13 +74,13 @@ fn cancelled_unheard(stage: &mut Stage<'_>, redis: &Redis) {
     first.drops();
     stage.granted_since(&second, since, TOLD);
     redis.proxy.release_pushes();
-    stage.fault("what it was told arrives");
+    stage.fault("its push arrives");
     near.settles();
     second.renewed(now());
     stage.is_left(&second);
 }
 
-/// Whom and what the first in line could be told now.
+/// Data of a push to the first in line: its channel, its owner token and the grant counter.
 struct Ear {
     channel: String,
     owner: String,
@@ -109,7 +109,7 @@ fn looks(redis: &Redis) -> u64 {
     redis.own_calls()
 }
 
-/// A grant is believed when its number is above all that the waiter has seen, and else it looks.
+/// A waiter accepts a pushed grant if its number is above all that the waiter has seen. If not, it polls.
 fn pushes_repeated(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.far(), stage.near());
     stage.keeps = true;
@@ -125,14 +125,14 @@ fn pushes_repeated(stage: &mut Stage<'_>, redis: &Redis) {
                 ear.hears(stage, redis, &format!("{counter}:1500 {owner}"));
             }
         }
-        stage.fault("it is told of grants that are over");
+        stage.fault("it gets pushes of grants that are over");
         std::thread::sleep(SLACK);
-        stage.holds_true(!waiting.is_granted(), "it believes in what was over before it came");
+        stage.holds_true(!waiting.is_granted(), "it accepts a grant that was over before it came");
         stage.holds_true(looks(redis) > before, "it did not hear of it");
         stage.hand_over(&held, &waiting);
         let counter = redis.server.cli("GET tenure:fence");
         ear.hears(stage, redis, &format!("{counter}:1500 {}", ear.owner));
-        stage.fault("it is told again that it was served");
+        stage.fault("the push that it was served comes again");
         past.push((ear.owner, counter.parse().expect("a counter")));
         held = stage.queues(&a, &terms(), 1);
         waiting.renewed(now());
@@ -141,7 +141,7 @@ fn pushes_repeated(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&held);
 }
 
-/// What is for nobody here is not heard, and what makes no sense is at most a reason to look.
+/// A push that is for nobody here is not heard, and one that makes no sense is at most a reason to poll.
 fn pushes_forged(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.far(), stage.near());
     stage.keeps = true;
@@ -174,9 +174,9 @@ fn pushes_forged(stage: &mut Stage<'_>, redis: &Redis) {
     for message in &nonsense {
         ear.hears(stage, redis, message);
     }
-    stage.fault("it is told of grants to others, and nonsense");
+    stage.fault("it gets pushes of grants to others, and nonsense");
     std::thread::sleep(SLACK);
-    stage.holds_true(!waiting.is_granted(), "it believes in nonsense");
+    stage.holds_true(!waiting.is_granted(), "it accepts nonsense");
     stage.holds_true(looks(redis) > before, "it did not hear of it");
     held.renewed(now());
     stage.hand_over(&held, &waiting);
@@ -206,9 +206,9 @@ fn published_from_afar(stage: &mut Stage<'_>, redis: &Redis) {
     for counter in [(1 << 53) - 1, 1 << 52, ear.counter + 60_000_000] {
         publish(stage, redis, &ear, counter);
     }
-    stage.fault("it is told of fences far ahead");
+    stage.fault("it gets pushes of fences far ahead");
     std::thread::sleep(SLACK);
-    stage.holds_true(!waiting.is_granted(), "it believes in them");
+    stage.holds_true(!waiting.is_granted(), "it accepts them");
     stage.holds_true(looks(redis) > before, "it did not hear of it");
     stage.hand_over(&held, &waiting);
     let counter: u64 = redis.server.cli("GET tenure:fence").parse().expect("a counter");
@@ -217,19 +217,19 @@ fn published_from_afar(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&waiting);
 }
 
-/// It believes for one claim at most: its first renewal finds the name another's. The fence is as far ahead as the clocks of two
-/// machines may be apart: so long a resource that saw it refuses others.
+/// The waiter regards itself as the holder for one `handoff_ttl` at most: its first renewal finds the name another's. The fence
+/// is as far ahead as the clocks of two machines may be apart: so long a resource that saw it refuses others.
 fn published_hand_over(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.far(), stage.near());
     let held = a.takes(DOOR);
     let waiting = stage.queues(&b, &terms(), 1);
     let ear = Ear::of_first(redis);
     publish(stage, redis, &ear, ear.counter + 8_000_000);
-    let since = stage.fault("it is told that it was served");
+    let since = stage.fault("it gets a push that it was served");
     waiting.granted();
     waiting.works(&stage.register);
     waiting.lost();
-    stage.holds_true(now() - since < 1_500_000_000, "it was believed for longer than a claim");
+    stage.holds_true(now() - since < 1_500_000_000, "it was valid for longer than a handoff_ttl");
     held.renewed(now());
     held.tries_to_work(&stage.register);
     held.refused();

@@ -7,8 +7,8 @@ use tenure_testkit::worker::Terms;
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::actor::{Actor, Claim};
-use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::fixtures::Redis;
+use crate::scenarios::scheme::NATIVE;
 use crate::scenarios::stage::{DOOR, HEARTBEAT, OPERATION, RENEWAL, SLACK, SOON, Stage, TTL, now, terms};
 use crate::scenarios::{fenced, holds};
 
@@ -38,7 +38,7 @@ pub(super) fn items() -> Vec<Item> {
 
 /// From a release to the grant of one that hears nothing of it.
 pub(super) const UNHEARD: Duration = Duration::from_millis(1_200 + 250 + 250);
-/// From a release to the grant of one that is told, a connection's renewal included.
+/// From a release to the grant of one that gets the push, a connection's renewal included.
 pub(super) const TOLD: Duration = Duration::from_millis(250 + 250);
 
 /// On a server with a user that keeps these rules.
@@ -130,7 +130,7 @@ fn dumb_holder(stage: &mut Stage<'_>, redis: &Redis, app: &Actor) {
     stage.is_left(&second);
 }
 
-/// Whoever asks first gets what is free for those who wait, and hands it to the first of them.
+/// The first client to ask gets the name that is free for the waiters, and hands it to the first of them.
 fn newcomer(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, c) = (stage.near(), stage.far());
     stage.warms_up(&c);
@@ -235,7 +235,7 @@ fn restarted(stage: &mut Stage<'_>, redis: &Redis) {
     let since = stage.fault("the server was killed and is back");
     stage.lines_up(2);
     held.renewed(since);
-    // Until both have looked after their places, and can be told.
+    // Until both have sent a heartbeat, and can be notified.
     std::thread::sleep(HEARTBEAT + SLACK);
     stage.hand_over(&held, &first);
     stage.holds_true(!second.is_granted(), "out of order");
@@ -264,7 +264,7 @@ fn restarted_empty(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(both[1 - heir]);
 }
 
-/// Each is told to look, comes again, and finds its place.
+/// Each waiter is notified to poll, connects again, and finds its queue entry.
 fn churned(stage: &mut Stage<'_>, redis: &Redis) {
     let (holder, a, b, c) = (stage.far(), stage.near(), stage.near(), stage.near());
     stage.keeps = true;

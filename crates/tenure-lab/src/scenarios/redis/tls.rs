@@ -1,4 +1,5 @@
-//! Certificates, and ports that do not speak as the client does. Whoever is not let in is told at once, and not the password.
+//! Certificates, and ports that do not speak as the client does. A client that is not let in gets an
+//! error at once, without the password.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +9,9 @@ use tenure_testkit::{Certificates, RedisServer};
 
 use crate::Item;
 use crate::item::Run;
-use crate::scenarios::dialect::NATIVE;
 use crate::scenarios::fixtures::{Redis, play_on_redis};
 use crate::scenarios::holds;
+use crate::scenarios::scheme::NATIVE;
 use crate::scenarios::stage::{DOOR, OPENING, SLACK, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {

@@ -1,4 +1,4 @@
-//! What one side does to the other when it is late, whatever the words are.
+//! Harm that one side does to the other when it is late, in every scheme.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ pub(super) const THEIRS_IN_TWO_STEPS: &str = "the lease of the other side ends b
 /// For how long an article takes its lock.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 
-/// Our holder comes back when the other side holds: it is told, and neither its release nor its token ends or prolongs what is not its
-/// own.
+/// Our holder comes back when the other side holds. It is notified of its loss, and neither its release nor its token ends or
+/// prolongs a lease that is not its own.
 pub(super) fn ours_is_late(stage: &mut Stage<'_>, redis: &Redis, takes: Takes) {
     let (a, b, article) = (stage.near(), stage.far(), Article::beside(stage, redis));
     stage.warms_up(&b);
@@ -45,7 +45,7 @@ pub(super) fn ours_is_late(stage: &mut Stage<'_>, redis: &Redis, takes: Takes) {
     stage.ends_with_another(&b);
 }
 
-/// What is compared and deleted is one step, however late it comes.
+/// Our release compares and deletes in one step, however late it comes.
 pub(super) fn our_release_is_held(stage: &mut Stage<'_>, redis: &Redis, takes: Takes) {
     let (a, b, article) = (stage.near(), stage.far(), Article::beside(stage, redis));
     // For as long as the store keeps it, so that its release is tried until then.
@@ -68,7 +68,8 @@ pub(super) fn our_release_is_held(stage: &mut Stage<'_>, redis: &Redis, takes: T
     stage.ends_with_another(&b);
 }
 
-/// Its lease ends, and it has still to give up: nothing tells its lock from ours. Whoever it takes ours from is told at the next renewal.
+/// The lease of the other side ends before it gives up: nothing tells its lock from ours. Our holder is notified of its loss at
+/// the next renewal.
 pub(super) fn theirs_is_late(stage: &mut Stage<'_>, redis: &Redis, takes: Takes, gives_up: &str) {
     let article = lease_ends(stage, redis, takes);
     stage.is_taken_away(Heir::Waits, &format!("the other side sends {gives_up}"), || drop(article.says(gives_up)));

@@ -7,8 +7,8 @@ use tenure_testkit::Client;
 use super::article::{Article, Takes};
 use super::beside::{OURS_IS_HELD, OURS_IS_LATE, lease_begins, our_release_is_held, ours_is_late, theirs_in_two_steps};
 use crate::Item;
-use crate::scenarios::dialect::WATCH;
 use crate::scenarios::fixtures::Redis;
+use crate::scenarios::scheme::WATCH;
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, now, terms};
 
 #[rustfmt::skip]
@@ -51,8 +51,8 @@ fn taken_meanwhile(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b, article) = (stage.near(), stage.far(), Article::beside(stage, redis));
     stage.warms_up(&a);
     // The writes come after what is sent at once to read.
-    redis.proxy.hold_request(redis.dialect.takes + stage.rng.u64(1..=4), PATIENCE);
-    let sent = redis.proxy.commands() + redis.dialect.takes + 1;
+    redis.proxy.hold_request(redis.scheme.takes + stage.rng.u64(1..=4), PATIENCE);
+    let sent = redis.proxy.commands() + redis.scheme.takes + 1;
     stage.fault("a command of A is held that it sends when it has read that the door is free");
     let waits = a.asks(DOOR, terms());
     redis.proxy.wait_for_commands(sent, PATIENCE);

@@ -9,7 +9,7 @@ use tenure_testkit::{Client, Reply, wait_until};
 use crate::scenarios::fixtures::Redis;
 use crate::scenarios::stage::{DOOR, PATIENCE, Stage, now};
 
-/// It is one process, and what it believes is in the history as what ours believe.
+/// A client that counts as one process. The history has its validity, as it has that of our holders.
 pub(super) struct Article<'a> {
     redis: &'a Redis,
     recorder: tenure_testkit::Recorder,
@@ -47,34 +47,35 @@ impl<'a> Article<'a> {
         if word == "KEY" { self.redis.key(DOOR) } else { word.to_owned() }
     }
 
-    /// Tries again and again, until it believes for as long as its lease lasts.
+    /// Tries again and again until it takes the lock. From then on it regards itself as the holder until its lease ends.
     pub(super) fn takes(&self, lease: Duration, tries: impl Fn(&Self) -> bool) {
-        let (claim, name) = (self.claims.get() + 1, DOOR.to_owned());
+        let (name, claim) = (DOOR.to_owned(), self.claims.get() + 1);
         self.claims.set(claim);
-        self.recorder.record(WHO, What::Ask { claim, name: name.clone() });
+        self.recorder.record(WHO, What::Ask { name: name.clone(), claim });
         let mut sent = now();
         wait_until(PATIENCE, "the article to take the door", || {
             sent = now();
             tries(self)
         });
-        if self.redis.dialect.fences {
+        if self.redis.scheme.fences {
             // It has none, and our fences order our own holders only.
             return;
         }
         let (until, weight, token, fence) = (Some(sent + nanos(lease)), 1, None, None);
-        self.recorder.record(WHO, What::Grant { claim, name, weight, token, fence, until });
+        self.recorder.record(WHO, What::Grant { name, weight, token, fence, until, claim });
     }
 
     /// It has to take the door within this time.
     pub(super) fn take_due(&self, stage: &Stage<'_>, within: Duration) {
-        if !self.redis.dialect.fences {
+        if !self.redis.scheme.fences {
             stage.grant_due(within);
         }
     }
 
     /// Its work is done, and it has still to give up.
     pub(super) fn rests(&self) {
-        self.recorder.record(WHO, What::Release { claim: self.claims.get() });
+        let claim = self.claims.get();
+        self.recorder.record(WHO, What::Release { claim });
     }
 
     /// Gives up, with this.

@@ -1,4 +1,4 @@
-//! The words in which the processes of a scenario keep their locks on a Redis: the URL of their store says which.
+//! The schemes in which the processes of a scenario keep their locks on a Redis. The URL of their store names the scheme.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::Rows;
 
 /// How locks are kept at the server.
 #[derive(Clone, Copy)]
-pub(super) struct Dialect {
+pub(super) struct Scheme {
     /// How the ids of its rows begin.
     id: &'static str,
-    /// What the URL says of it.
+    /// Parameters of the URL that select it.
     parameters: &'static str,
-    /// What stands at the server in front of a name.
+    /// Prefix of the key of a name.
     pub(super) prefix: &'static str,
     /// How many commands are sent at once to take a free name.
     pub(super) takes: u64,
@@ -32,7 +32,7 @@ pub(super) struct Dialect {
 }
 
 /// Ours: `MULTI`, `SET`, `INCR`, `EXEC`.
-pub(super) const NATIVE: Dialect = Dialect {
+pub(super) const NATIVE: Scheme = Scheme {
     id: "redis",
     parameters: "",
     prefix: "",
@@ -46,26 +46,26 @@ pub(super) const NATIVE: Dialect = Dialect {
 };
 
 /// `SET NX PX`, as most libraries have it.
-pub(super) const SET_NX: Dialect =
-    Dialect { id: "set-nx", parameters: "&scheme=set-nx", takes: 1, fences: false, look: string, line: nobody, ..NATIVE };
+pub(super) const SET_NX: Scheme =
+    Scheme { id: "set-nx", parameters: "&scheme=set-nx", takes: 1, fences: false, look: string, line: nobody, ..NATIVE };
 
 /// `SETNX`, then `EXPIRE`, then `DEL`.
-pub(super) const SETNX_EXPIRE: Dialect =
-    Dialect { id: "setnx-expire", parameters: "&scheme=setnx-expire&prefix=app:", prefix: "app:", ..SET_NX };
+pub(super) const SETNX_EXPIRE: Scheme =
+    Scheme { id: "setnx-expire", parameters: "&scheme=setnx-expire&prefix=app:", prefix: "app:", ..SET_NX };
 
 /// The same with the first two in a script.
-pub(super) const SETNX_EXPIRE_LUA: Dialect =
-    Dialect { id: "setnx-expire-lua", parameters: "&scheme=setnx-expire-lua", prefix: "", ..SETNX_EXPIRE };
+pub(super) const SETNX_EXPIRE_LUA: Scheme =
+    Scheme { id: "setnx-expire-lua", parameters: "&scheme=setnx-expire-lua", prefix: "", ..SETNX_EXPIRE };
 
 /// `SETNX`, `EXPIRE`, and the adoption of what has no expiry: a class that keeps a lease for five seconds at least.
-pub(super) const PHP: Dialect =
-    Dialect { id: "php", parameters: "&scheme=php", prefix: "Lock:", longer: Duration::from_secs(3), ..SET_NX };
+pub(super) const PHP: Scheme =
+    Scheme { id: "php", parameters: "&scheme=php", prefix: "Lock:", longer: Duration::from_secs(3), ..SET_NX };
 
 /// `SETNX`, `GET`, `GETSET`: the value is the end of the lease.
-pub(super) const GETSET: Dialect = Dialect { id: "getset", parameters: "&scheme=getset", look: end, ..SET_NX };
+pub(super) const GETSET: Scheme = Scheme { id: "getset", parameters: "&scheme=getset", look: end, ..SET_NX };
 
 /// `WATCH`, `MULTI`, `EXEC`: the value is the record of all who hold and wait. Watched and read first, and then written.
-pub(super) const WATCH: Dialect = Dialect {
+pub(super) const WATCH: Scheme = Scheme {
     id: "watch",
     parameters: "&scheme=watch",
     takes: 6,
@@ -76,7 +76,7 @@ pub(super) const WATCH: Dialect = Dialect {
     ..NATIVE
 };
 
-impl Dialect {
+impl Scheme {
     /// The table of its rows.
     pub(super) const fn rows(self) -> Rows {
         Rows { id: self.id, fences: self.fences }
@@ -93,7 +93,7 @@ impl Dialect {
     }
 }
 
-/// What is at a key.
+/// Content of a key: the value, and how long it stays.
 pub(super) struct Held {
     pub(super) value: String,
     /// `None` where nothing will ever end it.

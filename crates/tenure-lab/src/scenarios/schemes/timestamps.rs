@@ -10,8 +10,8 @@ use super::beside::{LEASE, OURS_IS_HELD, OURS_IS_LATE, THEIRS_IN_TWO_STEPS, THEI
 use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs_in_two_steps, theirs_is_late};
 use crate::Item;
 use crate::scenarios::actor::Claim;
-use crate::scenarios::dialect::{GETSET, PHP};
 use crate::scenarios::fixtures::Redis;
+use crate::scenarios::scheme::{GETSET, PHP};
 use crate::scenarios::stage::{DOOR, Heir, OPERATION, POLL, RENEWAL, SLACK, Stage, now, terms, wall_clock};
 
 pub(super) fn items() -> Vec<Item> {
@@ -122,7 +122,7 @@ fn not_adopted(stage: &mut Stage<'_>, redis: &Redis) {
 /// For how long ours looks at a lock without expiry before it takes the other side for dead.
 const SEEN: Duration = Duration::from_secs(5);
 
-/// It believes that it has won, and gives the key that is ours its own ttl.
+/// The other side regards itself as the holder, and gives the key that is ours its own ttl.
 fn adopted_too_soon(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, article) = (stage.near(), Article::beside(stage, redis));
     article.takes(3 * SEEN, |article| article.says(&format!("SETNX KEY {}", in_seconds(LEASE))) == 1);
@@ -195,7 +195,7 @@ fn by_equal_value(stage: &mut Stage<'_>, redis: &Redis) {
     });
 }
 
-/// They are told so, and nobody is granted a lease that others would take for one that has ended, or for one that does not end.
+/// Both get an error that says so, and nobody is granted a lease that others would take for one that has ended or never ends.
 fn clocks_off(stage: &mut Stage<'_>, redis: &Redis) {
     let [fast, slow] = [ShiftedClock::new(), ShiftedClock::new()];
     let (a, b) = (stage.near_with(|command| fast.apply(command)), stage.near_with(|command| slow.apply(command)));
@@ -217,7 +217,7 @@ fn clocks_off(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&first);
 }
 
-/// What it sends when it has found it ended, by its clock or before ours took it.
+/// Sends what the other side sends if it found the lease ended, by its own clock or before ours took the name.
 fn taken_by_getset(stage: &mut Stage<'_>, redis: &Redis) {
     let article = Article::beside(stage, redis);
     stage.is_taken_away(Heir::Waits, "the other side sends GETSET", || {
@@ -225,7 +225,7 @@ fn taken_by_getset(stage: &mut Stage<'_>, redis: &Redis) {
     });
 }
 
-/// It goes on believing: what it wrote lies in the past for everybody else.
+/// The other side goes on as the holder: the time that it wrote lies in the past for everybody else.
 fn slow_host(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, article) = (stage.near(), Article::beside(stage, redis));
     article.takes(3 * LEASE, |article| article.says(&format!("SETNX KEY {}", wall_clock() - 60_000 + 3 * millis(LEASE))) == 1);

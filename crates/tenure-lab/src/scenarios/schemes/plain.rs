@@ -9,8 +9,8 @@ use super::article::{Article, Takes};
 use super::beside::{OURS_IS_HELD, OURS_IS_LATE, THEIRS_IN_TWO_STEPS, THEIRS_IS_LATE};
 use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs_in_two_steps, theirs_is_late};
 use crate::Item;
-use crate::scenarios::dialect::{SET_NX, SETNX_EXPIRE, SETNX_EXPIRE_LUA};
 use crate::scenarios::fixtures::Redis;
+use crate::scenarios::scheme::{SET_NX, SETNX_EXPIRE, SETNX_EXPIRE_LUA};
 use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, terms};
 
 pub(super) fn items() -> Vec<Item> {
@@ -20,9 +20,9 @@ pub(super) fn items() -> Vec<Item> {
 #[rustfmt::skip]
 fn setnx_expire() -> Vec<Item> {
     let (on, of) = (SETNX_EXPIRE, SETNX_EXPIRE.rows());
-    let orphan = "the other side is killed between SETNX and EXPIRE: its lock never ends, and is told";
+    let no_ttl = "the other side is killed between SETNX and EXPIRE: its key has no TTL, and our client reports that";
     vec![
-        of.holds("A1-crash", orphan, on.plain(orphaned)),
+        of.holds("A1-crash", no_ttl, on.plain(orphaned)),
         of.holds("A1-rounded-ttl", "ttls that are no whole seconds", on.plain(rounded)),
         of.spared("A1-late-release", OURS_IS_LATE, on.plain(|stage, redis| ours_is_late(stage, redis, SETNX_THEN_EXPIRE))),
         of.fenced("A1-their-late-release", THEIRS_IS_LATE,
@@ -69,7 +69,7 @@ const IN_A_SCRIPT: Takes = |article| {
 const FIXED: Takes = |article| article.says("SET KEY true EX 1 NX") == "OK";
 const TOKEN: Takes = |article| article.says("SET KEY 10.0.0.1_17 PX 1000 NX") == "OK";
 
-/// It is not taken over, and whoever waits is told that it never ends.
+/// Our waiter does not take the lock over, and reports that it never ends.
 fn orphaned(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, article) = (stage.near(), Article::beside(stage, redis));
     assert!(article.says("SETNX KEY 1") == 1, "the door is free");
@@ -88,7 +88,7 @@ fn orphaned(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&waits);
 }
 
-/// What rounds to nothing is refused before it is sent, and what is no whole number is rounded up.
+/// A ttl that rounds to nothing is refused before it is sent, and one that is no whole number is rounded up.
 fn rounded(stage: &mut Stage<'_>, redis: &Redis) {
     let a = stage.near();
     let short = Duration::from_millis(stage.rng.u64(100..1_000));
