@@ -1,8 +1,9 @@
 //! Breaks the Lua scripts of the Redis store in one place at a time and says which breakages no test notices.
 //!
-//! `./scripts/mutants scripts` runs it: `mutate-scripts ROOT [--list] [TEXT...]`, where ROOT is a copy of the tree that may be written to and
-//! TEXT chooses mutants whose description contains it. In the copy the store reads its scripts when it runs, so that one build
-//! serves all mutants. Exits 1 when a mutant survives that is not explained below.
+//! `./scripts/mutants scripts` runs it: `mutate-scripts ROOT [--list] [TEXT...]`. ROOT is a copy of
+//! the tree that may be written to. TEXT chooses mutants whose description contains it. In the copy
+//! the store reads its scripts when it runs, so that one build serves all mutants. Exits 1 when a
+//! mutant survives that is not explained below.
 
 #![allow(
     clippy::print_stdout,
@@ -38,7 +39,7 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     ),
     (r#""<=" instead of "<""#, "redis.call('PTTL'", SET_TO_WHAT_IT_IS),
     (r#""<=" instead of "<""#, "if left < tonumber(ttl)", SET_TO_WHAT_IT_IS),
-    (r#""-1" instead of "0""#, "weight_of(owner), waiter(0)", "whoever waits last says as well as the first that somebody waits"),
+    (r#""-1" instead of "0""#, "weight_of(owner), waiter(0)", "the last waiter says as well as the first that somebody waits"),
     (r#""1" instead of "0""#, "not first and patience > 0", "the last of a thousand dead is met by the next call"),
     (r#"instead of "0""#, "till - now) or 0", "a ttl is longer than that"),
     (r#"">=" instead of ">""#, "first + #args > MOST", "numbers are kept back there that are never needed"),
@@ -60,12 +61,13 @@ const TESTS: &[Sight] = &[
     Sight { scripts: "", program: "redis", tests: &["faults::"] },
     Sight { scripts: "set-nx-", program: "redis", tests: &["plain::"] },
     Sight { scripts: "set-nx-", program: "redis", tests: &["store::"] },
-    Sight { scripts: "set-nx-", program: "redis", tests: &["dialects::set_nx::"] },
+    Sight { scripts: "set-nx-", program: "redis", tests: &["set_nx::"] },
     Sight { scripts: "timestamp", program: "schemes", tests: &["stamps::"] },
-    Sight { scripts: "timestamp", program: "redis", tests: &["dialects::php::", "dialects::getset::"] },
+    Sight { scripts: "timestamp", program: "redis", tests: &["php::", "getset::"] },
 ];
-/// A test program, or those of its tests whose names have one of these in them, and the beginning of the names of the scripts that
-/// it sees; without one, those that no other names.
+/// A test program, or those of its tests whose names contain one of `tests`. `scripts` is the
+/// beginning of the names of the scripts that it sees; if that is empty, it sees those that no
+/// other entry names.
 struct Sight {
     scripts: &'static str,
     program: &'static str,
@@ -193,7 +195,8 @@ enum Ended {
     Hung,
 }
 
-/// Runs those tests of a program whose names are like this. It and its servers are one process group, so that nothing is left of one that hangs.
+/// Runs those tests of a program whose names contain one of `tests`. The program and its servers
+/// are one process group, so that nothing is left of one that hangs.
 fn run(program: &Path, tests: &[&str]) -> Ended {
     let mut said = tempfile::tempfile().unwrap();
     let mut command = Command::new(program);
@@ -226,8 +229,8 @@ fn run(program: &Path, tests: &[&str]) -> Ended {
     Ended::Failed(output.lines().filter_map(failed).collect())
 }
 
-/// What a program makes of a mutant; `None` when it passes. A failure counts when the same test fails again by itself: on a busy
-/// machine one may fail for want of time.
+/// Runs a program on a mutant. Returns its outcome; `None` if the tests pass. A failure counts if
+/// the same test fails again by itself: on a busy machine one may fail for want of time.
 fn judge(sight: &'static Sight, program: &Path) -> Option<Outcome> {
     for _ in 0..ROUNDS {
         match run(program, sight.tests) {

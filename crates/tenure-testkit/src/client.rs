@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::resp;
 
-/// What Redis answered.
+/// Answer of Redis.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
     /// No such thing.

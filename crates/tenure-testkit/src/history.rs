@@ -1,4 +1,5 @@
-//! What happened, as every process saw it: asks, grants, beliefs, losses, writes and faults, on the one clock of this machine.
+//! Events of a run, as every process saw them: asks, grants, renewals, losses, writes and faults.
+//! All have times of the one clock of this machine.
 //!
 //! A [`History`] is plain data. It is made by a [`Recorder`], saved as lines of JSON, read back, [checked](check::check) as often
 //! as one likes, and drawn as a [timeline](timeline::picture).
@@ -44,12 +45,13 @@ pub struct Event {
     pub at: At,
     /// To whom: a process, or `lab` for what was done to all.
     pub who: String,
-    /// What.
+    /// Kind of the event, with its fields.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What happened. A `claim` numbers the acquisitions of one process; a `name` is what is locked.
+/// Kind of an event. `claim` is the number of an acquisition within its process; `name` is the name
+/// that is locked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum What {
@@ -57,21 +59,21 @@ pub enum What {
     Ask {
         /// Which acquisition.
         claim: u32,
-        /// Of what.
+        /// Name that is locked.
         name: String,
     },
     /// It knows of a place in a queue that is to be served in order, and looks after it from now on.
     Queued {
         /// Which acquisition.
         claim: u32,
-        /// Of what.
+        /// Name that is locked.
         name: String,
     },
-    /// It believes from now on that it holds.
+    /// From now on the process regards itself as the holder.
     Grant {
         /// Which acquisition.
         claim: u32,
-        /// Of what.
+        /// Name that is locked.
         name: String,
         /// How much of the capacity.
         weight: u32,
@@ -79,24 +81,24 @@ pub enum What {
         token: Option<String>,
         /// The fencing number, where there is one.
         fence: Option<u64>,
-        /// Until when it believes if it hears nothing; for ever where it looks at no clock.
+        /// End of the validity if no renewal follows; `None` if the process looks at no clock.
         until: Option<At>,
     },
-    /// A renewal has moved the end of its belief.
+    /// A renewal has moved the end of the validity.
     Believe {
         /// Which acquisition.
         claim: u32,
         /// The new end.
         until: Option<At>,
     },
-    /// It was told that the tenure has ended.
+    /// The process has noticed the loss of its lease.
     Lost {
         /// Which acquisition.
         claim: u32,
-        /// Why, as it was told.
+        /// Reason, as the process knows it.
         why: String,
     },
-    /// It begins to give the name up, and believes no more.
+    /// The process begins to release the name, and no longer regards itself as the holder.
     Release {
         /// Which acquisition.
         claim: u32,
@@ -105,7 +107,7 @@ pub enum What {
     Released {
         /// Which acquisition.
         claim: u32,
-        /// As it was told.
+        /// Outcome, as the process knows it.
         how: String,
     },
     /// The acquisition failed.
@@ -114,7 +116,7 @@ pub enum What {
         claim: u32,
         /// The class of the error; `None` for one that has none.
         kind: Option<String>,
-        /// As it was told.
+        /// Text of the error.
         text: String,
     },
     /// The guarded resource was read for an update, or refused to be.
@@ -123,7 +125,7 @@ pub enum What {
         claim: u32,
         /// Under which fence.
         fence: Option<u64>,
-        /// What was read; `None` when it was refused.
+        /// Value that was read; `None` if the resource refused.
         value: Option<u64>,
     },
     /// The guarded resource was written, or refused to be.
@@ -132,44 +134,44 @@ pub enum What {
         claim: u32,
         /// Under which fence.
         fence: Option<u64>,
-        /// What it had read before.
+        /// Value that the holder had read before.
         read: u64,
-        /// What it wrote.
+        /// Value that the holder wrote.
         wrote: u64,
         /// Whether the resource took it.
         accepted: bool,
     },
-    /// The process has ended and believes nothing any more.
+    /// The process has ended, and with it the validity of all its leases.
     Died,
     /// Something was broken, or mended.
     Fault {
         /// In words.
         text: String,
     },
-    /// Whoever holds `name` now must have been told of the loss within this time.
+    /// The present holder of `name` must notice the loss within this time.
     LossDue {
-        /// Of what.
+        /// Name that is locked.
         name: String,
         /// Nanoseconds.
         within: u64,
     },
     /// Somebody must be granted `name` within this time.
     GrantDue {
-        /// Of what.
+        /// Name that is locked.
         name: String,
         /// Nanoseconds.
         within: u64,
     },
     /// `name` must be seen free, or be granted, within this time.
     FreeDue {
-        /// Of what.
+        /// Name that is locked.
         name: String,
         /// Nanoseconds.
         within: u64,
     },
-    /// What the store said of `name` when it was looked at.
+    /// Answer of the store to an inspection of `name`.
     Seen {
-        /// Of what.
+        /// Name that is locked.
         name: String,
         /// Who holds it; `None` when it is free.
         holder: Option<String>,
@@ -231,7 +233,7 @@ impl History {
                 }
                 What::Died => claims.iter_mut().filter(|claim| claim.who == *who).for_each(|claim| claim.end(*at)),
                 What::Believe { claim, until } => {
-                    let _ = last(&mut claims, who, *claim).map(|claim| claim.believe(*at, *until));
+                    let _ = last(&mut claims, who, *claim).map(|claim| claim.renew(*at, *until));
                 }
                 What::Lost { claim, why } => {
                     if let Some(claim) = last(&mut claims, who, *claim) {
@@ -254,14 +256,14 @@ fn last<'a>(claims: &'a mut [Claim], who: &str, number: u32) -> Option<&'a mut C
     claims.iter_mut().rfind(|claim| claim.who == who && claim.number == number)
 }
 
-/// One acquisition that was granted, from the ask to the end of the belief.
+/// One acquisition that was granted, from the ask to the end of its validity.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The process.
     pub who: String,
     /// Which of its acquisitions.
     pub number: u32,
-    /// What is locked.
+    /// Name that is locked.
     pub name: String,
     /// How much of it.
     pub weight: u32,
@@ -273,15 +275,15 @@ pub struct Claim {
     pub asked: At,
     /// When it heard that it was granted.
     pub granted: At,
-    /// When the process was told of a loss, and why.
+    /// When the process noticed a loss, and the reason.
     pub lost: Option<(At, String)>,
     /// When it released, lost or died; `None` if it did none of these.
     pub ended: Option<At>,
-    /// From when to when it believed.
-    pub beliefs: Vec<(At, At)>,
-    /// It was granted in time to be believed at all.
+    /// Begin and end of each time in which the process regarded itself as the holder.
+    pub validity: Vec<(At, At)>,
+    /// The grant came before the end of its validity.
     pub in_time: bool,
-    /// When it believed again after it had ended.
+    /// When the process regarded itself as the holder again, after the end.
     pub revived: Option<At>,
 }
 
@@ -298,7 +300,7 @@ impl Claim {
         granted: At,
         until: Option<At>,
     ) -> Self {
-        let beliefs = vec![(granted, until.unwrap_or(At::MAX).max(granted))];
+        let validity = vec![(granted, until.unwrap_or(At::MAX).max(granted))];
         let in_time = until.is_none_or(|until| until > granted);
         Self {
             who: who.to_owned(),
@@ -311,18 +313,18 @@ impl Claim {
             granted,
             lost: None,
             ended: None,
-            beliefs,
+            validity,
             in_time,
             revived: None,
         }
     }
 
-    fn believe(&mut self, at: At, until: Option<At>) {
+    fn renew(&mut self, at: At, until: Option<At>) {
         if self.ended.is_some() {
             self.revived.get_or_insert(at);
         }
         self.stop_at(at);
-        self.beliefs.push((at, until.unwrap_or(At::MAX).max(at)));
+        self.validity.push((at, until.unwrap_or(At::MAX).max(at)));
     }
 
     fn end(&mut self, at: At) {
@@ -333,19 +335,19 @@ impl Claim {
     }
 
     fn stop_at(&mut self, at: At) {
-        if let Some((_, until)) = self.beliefs.last_mut() {
+        if let Some((_, until)) = self.validity.last_mut() {
             *until = (*until).min(at);
         }
     }
 
-    /// When its belief ended.
+    /// Returns the end of its validity.
     pub fn believed_until(&self) -> At {
-        self.beliefs.last().map_or(self.granted, |&(_, until)| until)
+        self.validity.last().map_or(self.granted, |&(_, until)| until)
     }
 
-    /// Whether it believed that it held at that moment.
+    /// Returns whether the process regarded itself as the holder at that moment.
     pub fn believes_at(&self, at: At) -> bool {
-        self.beliefs.iter().any(|&(from, until)| from <= at && at < until)
+        self.validity.iter().any(|&(from, until)| from <= at && at < until)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the tests of every `tenure` store share: real servers, faults on the way to them, and detectors that say
-//! when two holders overlapped.
+//! Tools that the tests of every `tenure` store share: real servers, faults on the way to them, and
+//! detectors that say when two holders overlapped.
 //!
 //! A missing server is a named failure, never a silent skip. Everything here is synchronous or brings its own thread,
 //! so it serves tests of any runtime; a call that waits says so.

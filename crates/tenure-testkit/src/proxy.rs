@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use state::{Fault, Loss, Pushes, Shared, State};
+use state::{Fault, LossMode, Pushes, Shared, State};
 
 /// Whether to listen, and where to say that it is done.
 type Listening = (bool, mpsc::Sender<()>);
@@ -114,25 +114,25 @@ impl Proxy {
     /// Lets the `k`-th command from now (1 is the next, over all connections, handshakes included) be executed and loses
     /// its reply and all later ones on that connection.
     pub fn swallow_reply(&self, k: u64) {
-        self.shared.change(|state| state.plan(k, Fault::Reply(Loss::Silence)));
+        self.shared.change(|state| state.plan(k, Fault::Reply(LossMode::Silence)));
     }
 
     /// Loses the `k`-th command from now (1 is the next, over all connections, handshakes included) and all later ones
     /// on that connection.
     pub fn drop_request(&self, k: u64) {
-        self.shared.change(|state| state.plan(k, Fault::Request(Loss::Silence)));
+        self.shared.change(|state| state.plan(k, Fault::Request(LossMode::Silence)));
     }
 
     /// Resets (RST) the connection on which the `k`-th command from now arrives, in place of forwarding it. What that
     /// connection sent before it is executed.
     pub fn cut_at(&self, k: u64) {
-        self.shared.change(|state| state.plan(k, Fault::Request(Loss::Reset)));
+        self.shared.change(|state| state.plan(k, Fault::Request(LossMode::Reset)));
     }
 
     /// Lets the `k`-th command from now be executed and resets (RST) its connection in place of the reply. Replies before
     /// it are passed on.
     pub fn cut_after(&self, k: u64) {
-        self.shared.change(|state| state.plan(k, Fault::Reply(Loss::Reset)));
+        self.shared.change(|state| state.plan(k, Fault::Reply(LossMode::Reset)));
     }
 
     /// Holds the `k`-th command from now for `time`, or until [`heal`](Self::heal); later ones on its connection queue
@@ -172,8 +172,9 @@ impl Proxy {
         self.shared.change(|state| state.hold_replies = false);
     }
 
-    /// Keeps pushes until [`heal`](Self::heal) or [`release_pushes`](Self::release_pushes), and replies overtake them. One connection
-    /// cannot do that to its bytes; a second one for the pushes can, and so can a client that takes them in by two tasks.
+    /// Keeps pushes until [`heal`](Self::heal) or [`release_pushes`](Self::release_pushes), and
+    /// replies overtake them. One connection cannot do that to its bytes. A second one for the
+    /// pushes can, and so can a client that takes them in by two tasks.
     pub fn hold_pushes(&self) {
         self.shared.change(|state| state.pushes = Pushes::Wait);
     }

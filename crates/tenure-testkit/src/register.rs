@@ -1,6 +1,6 @@
 //! The resource that a lock guards: one number that remembers the largest fence it has seen and refuses smaller ones.
 //!
-//! It stands in the lab's process and is reached over a unix socket, so it survives whoever visits it.
+//! It stands in the lab's process and is reached over a unix socket, so it survives its visitors.
 
 use std::io::BufReader;
 use std::os::unix::net::UnixStream;
@@ -45,21 +45,21 @@ struct State {
 #[derive(Debug, Serialize, Deserialize)]
 struct Visit {
     who: String,
-    claim: u32,
+    acquisition: u32,
     fence: Option<u64>,
     asked: Asked,
 }
 
-/// What a visitor asks.
+/// Request of a visitor.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Asked {
-    /// What the number is.
+    /// To read the number.
     Read,
-    /// To make it another.
+    /// To change the number.
     Write {
-        /// What it was when it was read.
+        /// Value that the visitor had read before.
         read: u64,
-        /// What it is to be.
+        /// Value to write.
         wrote: u64,
     },
 }
@@ -96,7 +96,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 impl State {
     /// Lets a visitor in or not, and says what it read or wrote.
     fn visit(&mut self, visit: Visit, recorder: &Recorder) -> Option<u64> {
-        let Visit { who, claim, fence, asked } = visit;
+        let Visit { who, acquisition, fence, asked } = visit;
         let accepted = match self.compares {
             Comparison::Order => fence >= self.largest,
             Comparison::Equality => self.first.is_none() || fence == self.first,
@@ -108,39 +108,39 @@ impl State {
         match asked {
             Asked::Read => {
                 let value = accepted.then_some(self.value);
-                recorder.record(who, What::Read { claim, fence, value });
+                recorder.record(who, What::Read { claim: acquisition, fence, value });
                 value
             }
             Asked::Write { read, wrote } => {
                 if accepted {
                     self.value = wrote;
                 }
-                recorder.record(who, What::Write { claim, fence, read, wrote, accepted });
+                recorder.record(who, What::Write { claim: acquisition, fence, read, wrote, accepted });
                 accepted.then_some(wrote)
             }
         }
     }
 }
 
-/// One that visits the resource under a claim.
+/// Client that visits the resource for one acquisition.
 #[derive(Debug)]
 pub struct Visitor {
     stream: BufReader<UnixStream>,
     who: String,
-    claim: u32,
+    acquisition: u32,
     fence: Option<u64>,
 }
 
 impl Visitor {
     /// One that comes to the register at this path.
-    pub fn new(register: &Path, who: String, claim: u32, fence: Option<u64>) -> Self {
+    pub fn new(register: &Path, who: String, acquisition: u32, fence: Option<u64>) -> Self {
         let stream = BufReader::new(UnixStream::connect(register).expect("the register is open"));
-        Self { stream, who, claim, fence }
+        Self { stream, who, acquisition, fence }
     }
 
     /// One visit; `None` when it was refused, or the register is gone.
     pub fn ask(&mut self, asked: Asked) -> Option<u64> {
-        let visit = Visit { who: self.who.clone(), claim: self.claim, fence: self.fence, asked };
+        let visit = Visit { who: self.who.clone(), acquisition: self.acquisition, fence: self.fence, asked };
         say(self.stream.get_mut(), &visit).ok()?;
         hear(&mut self.stream).ok()??
     }

@@ -1,7 +1,9 @@
-//! A holder in a process of its own: told over its standard input what to do, and telling over its standard output what it sees.
+//! A holder in a process of its own. It takes orders on its standard input, and reports on its
+//! standard output.
 //!
-//! The controller's end is a [`Worker`]; the process itself is what [`entry`] becomes. Claims have numbers, so one process can ask for many names at once.
-//! What the process sees goes out as events of the [history](crate::history), stamped by the process itself.
+//! The controller's end is a [`Worker`]; [`entry`] becomes the process itself. Acquisitions have
+//! numbers, so one process can ask for many names at once. The process reports what it sees as
+//! events of the [history](crate::history), each with the time at which it saw it.
 
 mod claim;
 mod clock;
@@ -30,12 +32,12 @@ use self::clock::SkewedClock;
 use self::probe::Probed;
 use self::process::Process;
 
-/// What a worker is told, a line of JSON each.
+/// Orders to a worker, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
-    Acquire { claim: u32, name: String, terms: Terms },
-    Adopt { claim: u32, lease: Lease },
-    To { claim: u32, order: ClaimOrder },
+    Acquire { acquisition: u32, name: String, terms: Terms },
+    Adopt { acquisition: u32, lease: Lease },
+    To { acquisition: u32, order: ClaimOrder },
     ByHand { what: ByHand, name: String, token: String },
     Visits { name: String, dir: PathBuf, times: u64 },
     Load(Load),
@@ -46,7 +48,7 @@ enum Order {
     Settle,
 }
 
-/// What a worker does to a name by its owner's value alone, without a guard.
+/// Call that a worker makes with an owner token alone, without a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ByHand {
     /// Renews it for ten seconds.
@@ -55,7 +57,7 @@ pub enum ByHand {
     Release,
 }
 
-/// What is said about one claim.
+/// Orders about one acquisition.
 #[derive(Debug, Serialize, Deserialize)]
 enum ClaimOrder {
     /// Give up what is held, or stop asking for it.
@@ -66,7 +68,7 @@ enum ClaimOrder {
     },
     State,
     Release,
-    /// Read and write the resource without a look at the guard.
+    /// Read and write the resource without asking the guard.
     Work {
         who: String,
         register: PathBuf,
@@ -79,7 +81,7 @@ enum ClaimOrder {
     Rest,
 }
 
-/// What a worker says, a line of JSON each.
+/// Messages of a worker, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 enum Said {
     Ready,
@@ -123,7 +125,7 @@ impl Terms {
         Self { wait: Some(wait), ..self }
     }
 
-    /// Looks again this often, instead of as often as the store says.
+    /// Polls this often, instead of as often as the store says.
     #[must_use]
     pub fn poll_interval(self, poll_interval: Duration) -> Self {
         Self { poll_interval: Some(poll_interval), ..self }
@@ -156,9 +158,10 @@ impl Terms {
 
 /// Becomes a worker on the store at `url`, until standard input ends: `memory:`, `sqlite:PATH[?timeout=SPAN]`, or one of Redis.
 ///
-/// A store that cannot be opened is told as the failure of claim 0.
+/// If the store cannot be opened, the worker reports that as the failure of acquisition 0.
 ///
-/// A panic anywhere in the process is told as such a failure, and ends the process: a runtime would keep that of a task to itself.
+/// A panic anywhere in the process is reported as such a failure and ends the process. A runtime
+/// would not report the panic of a task.
 async fn run(url: &str) {
     process::dies_of_panics();
     let clock = SkewedClock::default();

@@ -1,4 +1,5 @@
-//! What can be broken in a script: one statement, condition, operator, number or command at a time.
+//! Mutants of a script: each breaks one statement, condition, operator, number or command at a
+//! time.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
@@ -20,7 +21,8 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// What stands for what outside of strings. An operator that is the beginning of a longer one comes after it.
+/// Replacements outside of strings. An operator that is the beginning of a longer one comes after
+/// it.
 const OPERATORS: &[(&str, &[&str])] = &[
     ("==", &["~="]),
     ("~=", &["=="]),
@@ -38,7 +40,7 @@ const OPERATORS: &[(&str, &[&str])] = &[
     ("math.floor", &["math.ceil"]),
 ];
 
-/// What stands for what as a whole string.
+/// Replacements of whole strings.
 const STRINGS: &[(&str, &[&str])] = &[
     ("PEXPIRE", &["EXPIRE", "PERSIST"]),
     ("DEL", &["EXISTS"]),

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{At, Claim, Event, History, What};
 
-/// What must not happen.
+/// Kind of violation that a history may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// More of a name is believed to be held than there is.
+    /// Holders have more of a name than its capacity, all within their validity.
     Overlap,
     /// A later exclusive holder's fence is not larger.
     FenceOrder,
@@ -25,9 +25,9 @@ pub enum Rule {
     LostUpdate,
     /// Two claims have one token.
     TokenReuse,
-    /// A tenure that had ended is believed again.
+    /// A lease that had ended counts as valid again.
     Revived,
-    /// A loss was told late, or never.
+    /// A holder noticed its loss late, or never.
     LateLoss,
     /// A lock was lost that nothing had taken away.
     FalseLoss,
@@ -57,8 +57,8 @@ impl fmt::Display for Rule {
             Self::RefusedHolder => "the present holder was refused",
             Self::LostUpdate => "an update was lost",
             Self::TokenReuse => "two claims have one token",
-            Self::Revived => "a tenure that had ended is believed again",
-            Self::LateLoss => "the holder was not told in time",
+            Self::Revived => "a lease that had ended counts as valid again",
+            Self::LateLoss => "the holder was not notified in time",
             Self::FalseLoss => "the holder lost what nobody took",
             Self::Overtaken => "one that came later was served first",
             Self::NotGranted => "nobody got the name in time",
@@ -85,7 +85,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a run has shown.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -111,7 +111,7 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// What `findings` make of a history.
+    /// Returns the verdict on a history that has these `findings`.
     pub fn of(history: &History, findings: &[Finding]) -> Self {
         let refused = |event: &Event| matches!(event.what, What::Write { accepted: false, .. } | What::Read { value: None, .. });
         let fenced = || history.claims().iter().all(|claim| claim.fence.is_some() && claim.weight == history.capacity);
@@ -149,18 +149,18 @@ pub fn check(history: &History) -> Vec<Finding> {
     findings
 }
 
-/// A sweep over the beliefs of each name.
+/// Finds overlaps by a sweep over the validity of the holders of each name.
 fn overlaps(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut names: BTreeMap<&str, Vec<(At, At, &Claim)>> = BTreeMap::new();
     for claim in claims {
-        let beliefs = claim.beliefs.iter().filter(|(from, until)| from < until);
-        names.entry(&claim.name).or_default().extend(beliefs.map(|&(from, until)| (from, until, claim)));
+        let spans = claim.validity.iter().filter(|(from, until)| from < until);
+        names.entry(&claim.name).or_default().extend(spans.map(|&(from, until)| (from, until, claim)));
     }
-    for (name, mut beliefs) in names {
-        beliefs.sort_by_key(|&(from, ..)| from);
+    for (name, mut spans) in names {
+        spans.sort_by_key(|&(from, ..)| from);
         let mut told: Vec<(&str, u32)> = Vec::new();
-        for (index, &(from, _, claim)) in beliefs.iter().enumerate() {
-            let inside: Vec<&Claim> = beliefs[..index]
+        for (index, &(from, _, claim)) in spans.iter().enumerate() {
+            let inside: Vec<&Claim> = spans[..index]
                 .iter()
                 .filter(|(_, until, other)| *until > from && (&other.who, other.number) != (&claim.who, claim.number))
                 .map(|&(_, _, other)| other)
@@ -179,8 +179,8 @@ fn overlaps(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Of two exclusive holders, the one that asked after the other was granted has the larger fence; no fence is given twice, and where
-/// there was one there is one from then on.
+/// Checks the fences of exclusive holders. A holder that asked after another was granted has the
+/// larger fence. No fence is given twice. If one holder had a fence, all later ones have one.
 fn fence_order(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
     let exclusive: Vec<&Claim> = claims.iter().filter(|claim| claim.weight == capacity).collect();
     for (index, later) in exclusive.iter().enumerate() {
@@ -195,7 +195,8 @@ fn fence_order(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
-/// A token is one claim's own, but a lease may pass from task to task of one process, each with the next fence.
+/// Checks that an owner token belongs to one acquisition. A lease may pass from task to task of one
+/// process, each with the next fence.
 fn tokens(claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut owners: BTreeMap<&str, &Claim> = BTreeMap::new();
     for claim in claims {
@@ -208,8 +209,8 @@ fn tokens(claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Who asks after another has queued holds only after it, unless that one has given up. Of shares the order is seen only where the one
-/// that came later also ends first.
+/// Checks that a client that asks after another has queued holds only after it, unless that one has
+/// left the queue. Of shares the order is seen only if the one that came later also ends first.
 fn order(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut told = BTreeSet::new();
     for Event { at: queued, who, what } in &history.events {
@@ -219,7 +220,7 @@ fn order(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
             event.at >= *queued && event.who == *who && (its_own || event.what == What::Died)
         };
         let left = history.events.iter().find(leaves).map_or(At::MAX, |event| event.at);
-        let granted = |claim: &&Claim| claim.who == *who && claim.number == *number && claim.granted >= *queued;
+        let granted = |own: &&Claim| own.who == *who && own.number == *number && own.granted >= *queued;
         let served = claims.iter().find(granted).map_or(At::MAX, |claim| claim.granted);
         let overtakes = |other: &&Claim| {
             let came_later = other.name == *name && other.asked > *queued;
@@ -232,9 +233,9 @@ fn order(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
-fn revived(claim: &Claim) -> Option<Finding> {
-    let text = format!("{claim} had ended");
-    claim.revived.map(|at| Finding { rule: Rule::Revived, at, text })
+fn revived(ended: &Claim) -> Option<Finding> {
+    let text = format!("{ended} had ended");
+    ended.revived.map(|at| Finding { rule: Rule::Revived, at, text })
 }
 
 /// The guarded resource's own log: what a fence is for.
@@ -244,7 +245,7 @@ fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     let (mut latest, mut told): (Option<&Claim>, Option<&Claim>) = (None, None);
     let mut last = (0, "nobody");
     // A share below the capacity orders nothing: nobody is refused for its fence.
-    let is_share = |claim: &Claim| claim.weight < history.capacity;
+    let is_share = |held: &Claim| held.weight < history.capacity;
     for Event { at, who, what } in &history.events {
         let (number, fence, accepted, read, wrote) = match what {
             What::Read { claim, fence, value } => (claim, fence, value.is_some(), value.unwrap_or(last.0), None),
@@ -289,7 +290,7 @@ fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
-/// What had to come within a time.
+/// Checks the events that had to come within a time.
 fn dues(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     for Event { at, what, .. } in &history.events {
         let granted = |name: &str, within: u64| {
@@ -319,7 +320,7 @@ fn dues(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     }
 }
 
-/// A loss is told in time, and only when there was one.
+/// Checks that holders are notified of a loss in time, and only if there was one.
 fn losses(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     for Event { at, what, .. } in &history.events {
         let What::LossDue { name, within } = what else { continue };
@@ -332,24 +333,20 @@ fn losses(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
         }
         for claim in held.into_iter().filter(|claim| claim.ended.is_none_or(|end| end > by)) {
             let when = claim.ended.map_or_else(|| "never".to_owned(), |end| format!("after {}", span(end - at)));
-            let text = format!("{claim} was told {when}, not within {}", span(*within));
+            let text = format!("{claim} was notified {when}, not within {}", span(*within));
             findings.push(Finding { rule: Rule::LateLoss, at: by, text });
         }
     }
     if history.keeps {
-        let lost = claims.iter().filter_map(|claim| claim.lost.as_ref().map(|lost| (claim, lost)));
-        findings.extend(lost.map(|(claim, (at, why))| Finding {
-            rule: Rule::FalseLoss,
-            at: *at,
-            text: format!("{claim}: {why}"),
-        }));
+        let lost = claims.iter().filter_map(|held| held.lost.as_ref().map(|lost| (held, lost)));
+        findings.extend(lost.map(|(held, (at, why))| Finding { rule: Rule::FalseLoss, at: *at, text: format!("{held}: {why}") }));
     }
 }
 
 fn untyped(event: &Event) -> Option<Finding> {
     match &event.what {
         What::Failed { claim, kind: None, text } => {
-            Some(Finding { rule: Rule::Untyped, at: event.at, text: format!("{}#{claim} was told: {text}", event.who) })
+            Some(Finding { rule: Rule::Untyped, at: event.at, text: format!("{}#{claim} failed: {text}", event.who) })
         }
         _ => None,
     }

@@ -8,7 +8,8 @@ use super::{At, Event, History, What};
 /// The columns of a terminal.
 const COLUMNS: usize = 80;
 
-/// Draws `history` with what the checker found. What a process did to the guarded resource stands below what it believed.
+/// Draws `history` with the findings of the checker. The visits of a process to the guarded
+/// resource stand below its validity.
 ///
 /// ```text
 /// A    ?===================x
@@ -89,17 +90,17 @@ impl Scale {
     }
 }
 
-/// The beliefs of `who`, and a mark for each event that has one.
-fn lane(history: &History, who: &str, scale: &Scale, mark: impl Fn(&Event) -> Option<u8>) -> String {
+/// Draws the validity of `who`, and a mark for each event that has one.
+fn lane(history: &History, who: &str, scale: &Scale, sign: impl Fn(&Event) -> Option<u8>) -> String {
     let mut lane = vec![b' '; scale.width];
     for claim in history.claims().iter().filter(|claim| claim.who == who) {
-        for &(from, until) in claim.beliefs.iter().filter(|(from, until)| from < until) {
+        for &(from, until) in claim.validity.iter().filter(|(from, until)| from < until) {
             lane[scale.column(from)..=scale.column(until)].fill(b'=');
         }
     }
     for event in history.events.iter().filter(|event| who.is_empty() || event.who == who) {
-        if let Some(mark) = mark(event) {
-            lane[scale.column(event.at)] = mark;
+        if let Some(sign) = sign(event) {
+            lane[scale.column(event.at)] = sign;
         }
     }
     String::from_utf8_lossy(&lane).into_owned()

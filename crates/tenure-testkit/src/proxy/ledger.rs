@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::state::Loss;
+use super::state::LossMode;
 use crate::resp;
 
-/// What a frame from the server is.
+/// Kind of a frame from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Reply,
@@ -18,8 +18,8 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     Reply,
-    Lost(Loss),
-    LostConfirmation(Loss),
+    Lost(LossMode),
+    LostConfirmation(LossMode),
 }
 
 /// The replies that are still to come, in order.
@@ -31,7 +31,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Notes a command that is sent on.
-    pub(super) fn sent(&mut self, request: &[u8], lose_reply: Option<Loss>) {
+    pub(super) fn sent(&mut self, request: &[u8], lose_reply: Option<LossMode>) {
         let subscribes = is_confirmation(resp::words(request).first().copied().unwrap_or_default());
         self.subscriber |= subscribes;
         match (subscribes, lose_reply) {
@@ -49,7 +49,7 @@ impl Ledger {
     }
 
     /// Notes a frame from the server; says when it is one to lose.
-    pub(super) fn received(&mut self, frame: &[u8]) -> Option<Loss> {
+    pub(super) fn received(&mut self, frame: &[u8]) -> Option<LossMode> {
         let next = *self.expected.front()?;
         match self.kind(frame) {
             Kind::Push => return None,
@@ -92,9 +92,9 @@ fn is_confirmation(word: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    const LOST: Option<Loss> = Some(Loss::Silence);
+    const LOST: Option<LossMode> = Some(LossMode::Silence);
 
-    fn ledger(commands: &[(&[&str], Option<Loss>)]) -> Ledger {
+    fn ledger(commands: &[(&[&str], Option<LossMode>)]) -> Ledger {
         let mut ledger = Ledger::default();
         for (words, swallow) in commands {
             ledger.sent(&resp::request(words), *swallow);

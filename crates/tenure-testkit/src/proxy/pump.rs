@@ -11,7 +11,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep_until};
 
 use super::ledger::Ledger;
-use super::state::{Fault, Loss, Pushes, Shared, State};
+use super::state::{Fault, LossMode, Pushes, Shared, State};
 use crate::resp;
 
 /// The most by which a throttled connection makes up for being late.
@@ -38,7 +38,8 @@ pub(super) struct Pump<'a> {
     paced: Instant,
 }
 
-/// What was read; without bytes it is the end of the stream, which waits its turn as they do.
+/// Bytes that were read. Without bytes it is the end of the stream, which waits its turn as they
+/// do.
 struct Frame {
     /// When it may go, if nothing was healed meanwhile.
     due: Instant,
@@ -53,12 +54,12 @@ struct Frame {
 enum Output {
     Open,
     /// Something was lost here, so nothing may follow.
-    Lost(Loss),
+    Lost(LossMode),
     /// Nobody takes what is written.
     Unheard,
 }
 
-/// What may be done now.
+/// Steps that are allowed now.
 struct Gate {
     read: bool,
     write: bool,
@@ -67,12 +68,12 @@ struct Gate {
     sliced: bool,
 }
 
-/// What shall become of a frame.
+/// Treatment of a frame.
 enum Fate {
     Pass(Duration),
     Push,
     Vanish,
-    Lose(Loss),
+    Lose(LossMode),
 }
 
 impl<'a> Pump<'a> {
@@ -111,7 +112,7 @@ impl<'a> Pump<'a> {
         }
         match (self.output, self.way) {
             (Output::Lost(loss), _) => {
-                if loss == Loss::Reset {
+                if loss == LossMode::Reset {
                     self.shared.change(|state| state.doomed.insert(self.id));
                 }
                 pending::<()>().await;
@@ -122,7 +123,7 @@ impl<'a> Pump<'a> {
     }
 
     fn is_done(&self) -> bool {
-        self.queue.is_empty() && (self.ended || self.output == Output::Lost(Loss::Reset))
+        self.queue.is_empty() && (self.ended || self.output == Output::Lost(LossMode::Reset))
     }
 
     fn gate(&self, state: &State) -> Gate {
@@ -268,7 +269,7 @@ impl<'a> Pump<'a> {
             Fate::Vanish => {}
             Fate::Lose(loss) => {
                 state.maimed.insert(self.id);
-                if matches!(self.output, Output::Open | Output::Lost(Loss::Silence)) {
+                if matches!(self.output, Output::Open | Output::Lost(LossMode::Silence)) {
                     self.output = Output::Lost(loss);
                 }
             }

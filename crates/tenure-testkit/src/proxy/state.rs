@@ -1,4 +1,4 @@
-//! What the test ordered and what the proxy saw, shared by both.
+//! Orders of the test and observations of the proxy, shared by both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,24 +7,24 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// What becomes of a connection that lost something.
+/// How a connection goes on after it lost a command or a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loss {
+pub(super) enum LossMode {
     /// Nothing follows, not even the end of the stream.
     Silence,
-    /// What stood before it is passed on, then the connection is reset.
+    /// The bytes in front of the loss are passed on, then the connection is reset.
     Reset,
 }
 
-/// What shall happen to one command.
+/// Fault that one command shall meet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    Request(Loss),
-    Reply(Loss),
+    Request(LossMode),
+    Reply(LossMode),
     Hold(Duration),
 }
 
-/// What happens to what the server says without being asked.
+/// Treatment of the server's pushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pushes {
     #[default]

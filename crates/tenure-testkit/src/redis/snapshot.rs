@@ -8,7 +8,8 @@ use tempfile::TempDir;
 use super::{RedisServer, START};
 use crate::process::wait_until;
 
-/// What a server keeps its data in. Before Redis 7 the append-only file stood alone.
+/// Files and directories with the data of a server. Before Redis 7 the append-only file stood
+/// alone.
 const DATA: [&str; 3] = ["appendonlydir", "appendonly.aof", "dump.rdb"];
 const DUMP: &str = DATA[2];
 
@@ -19,8 +20,9 @@ pub struct Snapshot(TempDir);
 impl RedisServer {
     /// Copies the data as it is now.
     ///
-    /// An append-only file is copied as it stands, so what the server has answered is in it whatever `appendfsync` says,
-    /// and the server may be stopped or killed. Without one the server is told to save, so it must answer.
+    /// An append-only file is copied as it stands: what the server has answered is in it, whatever
+    /// `appendfsync` says. So the server may be stopped or killed. Without such a file the server
+    /// has to execute `SAVE`, so it must answer.
     pub fn snapshot(&self) -> Snapshot {
         let copy = TempDir::with_prefix("tenure-redis-copy-").expect("a temporary directory can be made");
         let has_log = DATA.iter().any(|name| *name != DUMP && self.dir().join(name).exists());

@@ -1,4 +1,4 @@
-//! One claim of a worker: a task that has the guard to itself.
+//! One acquisition of a worker: a task that has the guard to itself.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -13,11 +13,11 @@ use super::work::{self, Work};
 use super::{ClaimOrder, Said, Terms};
 use crate::history::{At, What, nanos};
 
-/// What a claim asks for.
+/// Request of an acquisition.
 pub(super) enum Asks {
     /// A name.
     For(String, Terms),
-    /// What another gave up.
+    /// The lease that another holder handed over.
     Over(Lease),
 }
 
@@ -31,15 +31,15 @@ pub(super) struct Claim {
 /// For how long a name is handed over: that much shorter is the time to stop work until it is renewed.
 const CLAIM: Duration = Duration::from_millis(1_500);
 
-/// What no guard may exceed.
+/// Limits that no guard may exceed.
 struct Bounds {
     ttl: Duration,
     /// For how long a lease may last from when it was asked for.
     longest: Duration,
 }
 
-/// What a holder hears next.
-enum Heard {
+/// Next thing that a holder acts on.
+enum Next {
     Order(ClaimOrder),
     /// The work came to its end: refused, or lost.
     Rest,
@@ -83,39 +83,40 @@ impl Claim {
     }
 
     async fn ask(&self, asks: Asks) -> Result<Guard, Error> {
-        let claim = self.number;
+        let acquisition = self.number;
         let (name, share) = match &asks {
             Asks::For(name, terms) => (name.clone(), terms.share),
             Asks::Over(lease) => (lease.name.to_string(), lease.share),
         };
-        tell(What::Ask { claim, name: name.clone() });
-        let given = matches!(&asks, Asks::For(_, Terms { token: Some(_), .. }));
+        tell(What::Ask { claim: acquisition, name: name.clone() });
+        let supplied = matches!(&asks, Asks::For(_, Terms { token: Some(_), .. }));
         let guard = match asks {
             Asks::Over(lease) => self.locks.adopt(&lease).await?,
             Asks::For(name, terms) => on_terms(self.locks.lock(&name, terms.share), terms).acquire().await?,
         };
-        // A value that was given need not be unique.
-        let (token, fence) = ((!given).then(|| guard.token().to_string()), fence(&guard));
+        // A supplied owner token need not be unique.
+        let (token, fence) = ((!supplied).then(|| guard.token().to_string()), fence(&guard));
         let (weight, until) = (share.weight(), Some(until(&guard)));
-        tell(What::Grant { claim, name, weight, token, fence, until });
+        tell(What::Grant { claim: acquisition, name, weight, token, fence, until });
         self.doubts(&guard);
         Ok(guard)
     }
 
-    /// Tells of a guard that believes in more than it was granted: a lease counts from when it was asked for, and ends no sooner
-    /// than a guard time after the belief.
+    /// Reports a guard that is valid for longer than the grant allows. A lease counts from when it
+    /// was asked for. It ends no sooner than a `safety_margin` after the validity.
     fn doubts(&self, guard: &Guard) {
-        // In this order, time that passes between these lines makes each look better, and never worse.
+        // In this order, time that passes between these lines makes every value better, and never
+        // worse.
         let since_asked = self.probes.since_asked();
         let lease = guard.lease_remaining();
-        let belief = guard.remaining();
+        let validity = guard.remaining();
         let (ttl, longest) = (self.bounds.ttl, self.bounds.longest.max(self.probes.granted()));
         let text = if guard.end_reason().is_some() {
             return;
         } else if lease + since_asked > longest {
             format!("a lease of {longest:?} that was asked for {since_asked:?} ago was to last for {lease:?}")
-        } else if lease < belief + ttl.min(CLAIM).mul_f64(0.09) {
-            format!("it was believed for {belief:?}, and the lease was to end in {lease:?}")
+        } else if lease < validity + ttl.min(CLAIM).mul_f64(0.09) {
+            format!("the guard was valid for {validity:?} more, and the lease was to end in {lease:?}")
         } else {
             return;
         };
@@ -135,37 +136,37 @@ impl Claim {
     }
 
     async fn hold(mut self, guard: Guard, mut early: VecDeque<ClaimOrder>, mut orders: UnboundedReceiver<ClaimOrder>) {
-        let claim = self.number;
+        let acquisition = self.number;
         let (mut told, mut run, mut dumb) = (false, None, None::<Work>);
         loop {
-            let heard = match early.pop_front() {
-                Some(order) => Heard::Order(order),
+            let next = match early.pop_front() {
+                Some(order) => Next::Order(order),
                 None => self.listen(&guard, &mut told, run.take(), &mut orders).await,
             };
-            let order = match heard {
-                Heard::Order(order) => order,
-                Heard::Rest => continue,
-                Heard::Nothing => return,
+            let order = match next {
+                Next::Order(order) => order,
+                Next::Rest => continue,
+                Next::Nothing => return,
             };
             match order {
-                ClaimOrder::Work { who, register } => dumb = Some(Work::begin(&register, who, claim, fence(&guard))),
+                ClaimOrder::Work { who, register } => dumb = Some(Work::begin(&register, who, acquisition, fence(&guard))),
                 ClaimOrder::Run { who, register } => run = Some(Run { who, register }),
                 ClaimOrder::Extend { ttl } => self.extends(&guard, ttl).await,
                 ClaimOrder::Rest => rest(dumb.take()).await,
                 ClaimOrder::State => say(&Said::State(format!("{:?}", guard.state()))),
                 ClaimOrder::HandOver => {
-                    tell(What::Release { claim });
+                    tell(What::Release { claim: acquisition });
                     return say(&Said::Lease(guard.into_lease()));
                 }
                 ClaimOrder::Drop => {
                     rest(dumb.take()).await;
-                    tell(What::Release { claim });
+                    tell(What::Release { claim: acquisition });
                     drop(guard);
                     return say(&Said::Done);
                 }
                 ClaimOrder::Release => {
                     rest(dumb.take()).await;
-                    tell(What::Release { claim });
+                    tell(What::Release { claim: acquisition });
                     return self.released(guard.release().await);
                 }
             }
@@ -183,15 +184,9 @@ impl Claim {
         tell(What::Released { claim: self.number, how });
     }
 
-    /// Tells what the guard says until there is something else to do.
-    async fn listen(
-        &self,
-        guard: &Guard,
-        told: &mut bool,
-        run: Option<Run>,
-        orders: &mut UnboundedReceiver<ClaimOrder>,
-    ) -> Heard {
-        let claim = self.number;
+    /// Reports what the guard says until there is something else to do.
+    async fn listen(&self, guard: &Guard, told: &mut bool, run: Option<Run>, orders: &mut UnboundedReceiver<ClaimOrder>) -> Next {
+        let acquisition = self.number;
         let mut renewed = self.probes.renewed();
         let mut end = until(guard);
         let working = async {
@@ -205,12 +200,12 @@ impl Claim {
         tokio::pin!(over);
         loop {
             tokio::select! {
-                order = orders.recv() => return order.map_or(Heard::Nothing, Heard::Order),
-                () = &mut working => return Heard::Rest,
+                order = orders.recv() => return order.map_or(Next::Nothing, Next::Order),
+                () = &mut working => return Next::Rest,
                 loss = &mut over, if !*told => {
                     *told = true;
                     if loss != EndReason::Released {
-                        tell(What::Lost { claim, why: loss.to_string() });
+                        tell(What::Lost { claim: acquisition, why: loss.to_string() });
                     }
                 }
                 Ok(()) = renewed.changed(), if !*told => {
@@ -218,7 +213,7 @@ impl Claim {
                     // Read at different times, one deadline differs by the time between.
                     if guard.end_reason().is_none() && now.abs_diff(end) > 1_000_000 {
                         end = now;
-                        tell(What::Believe { claim, until: Some(now) });
+                        tell(What::Believe { claim: acquisition, until: Some(now) });
                         self.doubts(guard);
                     }
                 }
@@ -227,7 +222,7 @@ impl Claim {
     }
 
     async fn work(&self, guard: &Guard, register: &Path, who: String) {
-        // That the tenure has ended is told by the guard itself.
+        // The guard itself reports the loss of the lease.
         let _ = guard.run(work::careful(register, who, self.number, fence(guard))).await;
     }
 }
@@ -248,7 +243,8 @@ async fn rest(work: Option<Work>) {
     }
 }
 
-/// Resolves when the claim is to be given up before it is granted; what else is ordered is for the holder.
+/// Resolves when the acquisition is to be dropped before it is granted. Other orders are kept for
+/// the holder.
 async fn gives_up(orders: &mut UnboundedReceiver<ClaimOrder>, early: &mut VecDeque<ClaimOrder>) {
     while let Some(order) = orders.recv().await {
         if matches!(order, ClaimOrder::Drop) {
@@ -262,7 +258,7 @@ fn fence(guard: &Guard) -> Option<u64> {
     guard.fence().map(Fence::get)
 }
 
-/// The end of the belief, on the clock of the history.
+/// Returns the end of the validity, on the clock of the history.
 fn until(guard: &Guard) -> At {
     let now = BootTime::now();
     nanos((now + guard.remaining()).since_boot())

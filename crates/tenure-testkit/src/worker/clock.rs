@@ -1,4 +1,4 @@
-//! The boot-time clock of a machine that can be told to have slept.
+//! The boot-time clock of a machine that seems to sleep when a test wants it to.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use tenure::{BootClock, BootTime, Clock};
 use tokio::sync::watch;
 
-/// The clock of this machine, further on by as much as it was told to have slept. Clones are the same clock.
+/// The clock of this machine, further on by the sum of all jumps. Clones are the same clock.
 #[derive(Clone, Debug)]
 pub(super) struct SkewedClock(watch::Sender<Duration>);
 

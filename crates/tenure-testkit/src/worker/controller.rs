@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The near end of a worker. Killed when dropped.
 ///
-/// What the worker sees is written to the recorder by a thread that reads its output; its death too.
+/// A thread reads the output of the worker and writes its events to the recorder, its death too.
 #[derive(Debug)]
 pub struct Worker {
     who: String,
@@ -40,8 +40,8 @@ impl Worker {
         Self::join(command, "worker", Recorder::new(History::new("worker", 0)))
     }
 
-    /// The same, as `who` in the history of `recorder`. Waits until it has opened its store or failed to, which it tells as the
-    /// failure of claim 0.
+    /// The same, as `who` in the history of `recorder`. Waits until the worker has opened its store
+    /// or failed to. It reports a failure as that of acquisition 0.
     pub fn join(command: Command, who: impl Into<String>, recorder: Recorder) -> Self {
         let who = who.into();
         let mut process = lines::Process::start(command).expect("the worker starts");
@@ -59,10 +59,11 @@ impl Worker {
         &self.who
     }
 
-    /// Takes a lock, waiting for it, and renews it from then on. Later calls without a claim are about this one.
+    /// Takes a lock, waits for it, and renews it from then on. Later calls without a number are
+    /// about this acquisition.
     pub fn acquire(&mut self, name: &str, ttl: Duration) -> Option<Fence> {
-        let claim = self.ask(name, Terms::new(ttl));
-        self.granted(claim)
+        let acquisition = self.ask(name, Terms::new(ttl));
+        self.granted(acquisition)
     }
 
     /// Begins to wait for a lock.
@@ -70,36 +71,36 @@ impl Worker {
         self.ask(name, Terms::new(ttl));
     }
 
-    /// Begins to ask for a lock; the number of the claim.
+    /// Begins to ask for a lock. Returns the number of the acquisition.
     pub fn ask(&mut self, name: &str, terms: Terms) -> u32 {
         self.claims += 1;
-        self.tell(&Order::Acquire { claim: self.claims, name: name.into(), terms });
+        self.tell(&Order::Acquire { acquisition: self.claims, name: name.into(), terms });
         self.claims
     }
 
     /// Takes over a lease that another worker handed over.
     pub fn adopt(&mut self, lease: &Lease) -> Option<Fence> {
         self.claims += 1;
-        self.tell(&Order::Adopt { claim: self.claims, lease: lease.clone() });
+        self.tell(&Order::Adopt { acquisition: self.claims, lease: lease.clone() });
         self.granted(self.claims)
     }
 
-    /// Ends the worker's belief and gives the lease.
+    /// Ends the validity of the worker's lease and returns the lease.
     pub fn hand_over(&mut self) -> Lease {
         self.hand_over_claim(self.claims)
     }
 
-    /// Ends the belief of `claim` and gives its lease.
-    pub fn hand_over_claim(&mut self, claim: u32) -> Lease {
-        match self.ask_of(claim, ClaimOrder::HandOver) {
+    /// Ends the validity of `acquisition` and returns its lease.
+    pub fn hand_over_claim(&mut self, acquisition: u32) -> Lease {
+        match self.ask_of(acquisition, ClaimOrder::HandOver) {
             Said::Lease(lease) => lease,
             other => panic!("the worker said {other:?}"),
         }
     }
 
-    /// Renews `claim` for `ttl` now; a failure is in the history.
-    pub fn extend(&mut self, claim: u32, ttl: Duration) {
-        self.tell(&Order::To { claim, order: ClaimOrder::Extend { ttl } });
+    /// Renews `acquisition` for `ttl` now; a failure is in the history.
+    pub fn extend(&mut self, acquisition: u32, ttl: Duration) {
+        self.tell(&Order::To { acquisition, order: ClaimOrder::Extend { ttl } });
         self.finish();
     }
 
@@ -126,47 +127,48 @@ impl Worker {
         assert_eq!(how, "Released");
     }
 
-    /// Gives up `claim`, after its work; how that went.
-    pub fn release_claim(&mut self, claim: u32) -> String {
-        self.begin_release(claim);
-        let about = |what: &What| matches!(what, What::Released { claim: about, .. } if *about == claim);
+    /// Releases `acquisition` after its work, and returns the outcome.
+    pub fn release_claim(&mut self, acquisition: u32) -> String {
+        self.begin_release(acquisition);
+        let about = |what: &What| matches!(what, What::Released { claim, .. } if *claim == acquisition);
         match self.wait("its release", about) {
             What::Released { how, .. } => how,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Begins to give `claim` up.
-    pub fn begin_release(&mut self, claim: u32) {
-        self.tell(&Order::To { claim, order: ClaimOrder::Release });
+    /// Begins to release `acquisition`.
+    pub fn begin_release(&mut self, acquisition: u32) {
+        self.tell(&Order::To { acquisition, order: ClaimOrder::Release });
     }
 
-    /// Drops the guard of `claim`, or the future that asks for it.
-    pub fn drop_claim(&mut self, claim: u32) {
-        self.begin_drop(claim);
+    /// Drops the guard of `acquisition`, or the future that asks for it.
+    pub fn drop_claim(&mut self, acquisition: u32) {
+        self.begin_drop(acquisition);
         self.finish();
     }
 
     /// Begins to drop it; [`finish`](Self::finish) waits until it is dropped.
-    pub fn begin_drop(&mut self, claim: u32) {
-        self.tell(&Order::To { claim, order: ClaimOrder::Drop });
+    pub fn begin_drop(&mut self, acquisition: u32) {
+        self.tell(&Order::To { acquisition, order: ClaimOrder::Drop });
     }
 
-    /// Has `claim` read and write the resource from now on, without a look at its guard, until it is refused.
-    pub fn work(&mut self, claim: u32, register: &Register) {
+    /// Has `acquisition` read and write the resource from now on, without asking its guard, until
+    /// the resource refuses.
+    pub fn work(&mut self, acquisition: u32, register: &Register) {
         let (who, register) = (self.who.clone(), register.path().to_owned());
-        self.tell(&Order::To { claim, order: ClaimOrder::Work { who, register } });
+        self.tell(&Order::To { acquisition, order: ClaimOrder::Work { who, register } });
     }
 
-    /// Has `claim` read and write the resource from now on, for as long as its guard allows.
-    pub fn run(&mut self, claim: u32, register: &Register) {
+    /// Has `acquisition` read and write the resource from now on, for as long as its guard allows.
+    pub fn run(&mut self, acquisition: u32, register: &Register) {
         let (who, register) = (self.who.clone(), register.path().to_owned());
-        self.tell(&Order::To { claim, order: ClaimOrder::Run { who, register } });
+        self.tell(&Order::To { acquisition, order: ClaimOrder::Run { who, register } });
     }
 
-    /// Has the work of `claim` end.
-    pub fn rest(&mut self, claim: u32) {
-        self.tell(&Order::To { claim, order: ClaimOrder::Rest });
+    /// Has the work of `acquisition` end.
+    pub fn rest(&mut self, acquisition: u32) {
+        self.tell(&Order::To { acquisition, order: ClaimOrder::Rest });
     }
 
     /// Has the worker renew or release `name` by `token` alone; how that went.
@@ -207,7 +209,7 @@ impl Worker {
         self.finish();
     }
 
-    /// Begins to carry a load; what came of it is told by [`tally`](Self::tally).
+    /// Begins to carry a load; [`tally`](Self::tally) returns the result.
     pub fn begin_load(&mut self, load: &Load) {
         self.tell(&Order::Load(load.clone()));
     }
@@ -259,8 +261,8 @@ impl Worker {
         self.recorder.wait(PATIENCE, &format!("{for_what} of {who}"), |event| event.who == *who && is_it(&event.what)).what
     }
 
-    fn ask_of(&mut self, claim: u32, order: ClaimOrder) -> Said {
-        self.tell(&Order::To { claim, order });
+    fn ask_of(&mut self, acquisition: u32, order: ClaimOrder) -> Said {
+        self.tell(&Order::To { acquisition, order });
         self.answer()
     }
 

@@ -9,10 +9,10 @@ use tenure::{ErrorKind, Fence, Guard, Locker, ReleaseOutcome};
 
 use crate::Counter;
 
-/// What one process does.
+/// Traffic that one process makes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// What is locked, each with the directory of the [`Counter`] that it guards.
+    /// Names that are locked, each with the directory of the [`Counter`] that it guards.
     pub names: Vec<(String, PathBuf)>,
     /// How many tasks ask side by side, again and again.
     pub tasks: usize,
@@ -24,13 +24,14 @@ pub struct Load {
     pub ttl: Duration,
     /// How long a visit lasts; zero: no longer than it takes.
     pub stay: Duration,
-    /// So many asks of a thousand give up soon: half of them by their time, half by being dropped.
+    /// Number of asks in a thousand that give up soon: half of them by their time, half by being
+    /// dropped.
     pub fickle: u64,
     /// Draws names and whims.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// How many visits were made.
@@ -68,7 +69,7 @@ impl Tally {
     }
 }
 
-/// What an ask does when it is not served at once.
+/// Conduct of an ask that is not served at once.
 #[derive(Clone, Copy)]
 enum Whim {
     Stays,

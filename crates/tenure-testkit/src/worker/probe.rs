@@ -12,7 +12,7 @@ use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewRe
 use tenure::{BootTime, Entry, Error, Lease, Name};
 use tokio::sync::watch;
 
-/// What a worker is to do to itself at one step.
+/// Order to a worker to do something to itself at one step.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Probe {
     /// In calls of this kind.
@@ -21,7 +21,7 @@ pub struct Probe {
     pub number: u32,
     /// When in the call.
     pub moment: Moment,
-    /// What.
+    /// The deed itself.
     pub deed: Deed,
 }
 
@@ -47,7 +47,7 @@ pub enum Moment {
     After,
 }
 
-/// What a worker does to itself.
+/// Deed of a worker to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Deed {
     /// kill -9.
@@ -103,7 +103,7 @@ impl Probes {
         self.0.renewed.subscribe()
     }
 
-    /// What is to be done in this call.
+    /// Returns the order for this call, if there is one.
     fn due(&self, call: Call) -> Option<Probe> {
         let mut armed = self.0.armed.lock().unwrap_or_else(PoisonError::into_inner);
         let probe = armed.as_mut().filter(|probe| probe.call == call)?;
@@ -193,7 +193,7 @@ impl Store for Probed {
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         self.probes.asks();
         let answers = self.probes.pass(Call::Renew, self.store.renew(leases)).await;
-        // Heard by tasks of the same thread, so only after the watchdog has taken the answer in.
+        // Tasks of the same thread receive it, so only after the watchdog has taken the answer in.
         self.probes.0.renewed.send_replace(());
         answers
     }

@@ -1,4 +1,4 @@
-//! The worker's own process: takes orders, keeps the claims, and says what they see.
+//! The worker's own process: it takes orders, keeps the acquisitions, and reports what they see.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -38,11 +38,12 @@ impl Process {
 
     async fn obey(&mut self, order: Order) {
         match order {
-            Order::Acquire { claim, name, terms } => self.begin(claim, Asks::For(name, terms)),
-            Order::Adopt { claim, lease } => self.begin(claim, Asks::Over(lease)),
-            Order::To { claim, order } => {
-                // A claim that has ended takes no more orders; whoever drops it waits for a word.
-                let unheard = self.claims.get(&claim).and_then(|claim| claim.send(order).err());
+            Order::Acquire { acquisition, name, terms } => self.begin(acquisition, Asks::For(name, terms)),
+            Order::Adopt { acquisition, lease } => self.begin(acquisition, Asks::Over(lease)),
+            Order::To { acquisition, order } => {
+                // An acquisition that has ended takes no more orders. The test that drops it waits
+                // for a reply.
+                let unheard = self.claims.get(&acquisition).and_then(|claim| claim.send(order).err());
                 if matches!(unheard, Some(SendError(ClaimOrder::Drop))) {
                     say(&Said::Done);
                 }
@@ -54,7 +55,7 @@ impl Process {
             }
             Order::Load(load) => say(&Said::Tally(load::carry(&self.locks, &load).await)),
             Order::Arm(probe) => self.probes.arm(probe),
-            // On purpose: whoever writes such a program blocks everybody in its thread.
+            // On purpose: a program that does this blocks everybody in its thread.
             Order::Block { ms } => std::thread::sleep(Duration::from_millis(ms)),
             Order::Jump { ms } => self.clock.jump(Duration::from_millis(ms)),
             Order::WallClock => say(&Said::Answer(wall_clock_ms().to_string())),
@@ -107,12 +108,12 @@ pub(super) fn tell(what: What) {
     say(&Said::Event { at: nanos(BootTime::now().since_boot()), what });
 }
 
-/// Tells the lab that a claim came to nothing.
-pub(super) fn failed(claim: u32, error: &Error) {
-    tell(What::Failed { claim, kind: Some(format!("{:?}", error.kind())), text: error.to_string() });
+/// Tells the lab that an acquisition failed.
+pub(super) fn failed(acquisition: u32, error: &Error) {
+    tell(What::Failed { claim: acquisition, kind: Some(format!("{:?}", error.kind())), text: error.to_string() });
 }
 
-/// Has every panic told, and be the end of the process.
+/// Reports every panic to the lab, and has it end the process.
 pub(super) fn dies_of_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,4 +1,5 @@
-//! What a worker does under a lock: reads the resource, thinks, and writes what it made of it.
+//! Work of a worker under a lock: it reads the resource, waits as if it computed, and writes the
+//! result.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn begin(register: &Path, who: String, claim: u32, fence: Option<u64>) -> Self {
+    pub(super) fn begin(register: &Path, who: String, acquisition: u32, fence: Option<u64>) -> Self {
         let (end, (done, ended)) = (Arc::<AtomicBool>::default(), tokio::sync::oneshot::channel());
-        let (theirs, mut visitor) = (Arc::clone(&end), Visitor::new(register, who, claim, fence));
+        let (theirs, mut visitor) = (Arc::clone(&end), Visitor::new(register, who, acquisition, fence));
         std::thread::spawn(move || {
             while !theirs.load(Ordering::Relaxed) {
                 let Some(read) = visitor.ask(Asked::Read) else { break };
@@ -41,8 +42,8 @@ impl Work {
 }
 
 /// Work whose every step the guard can forbid.
-pub(super) async fn careful(register: &Path, who: String, claim: u32, fence: Option<u64>) {
-    let mut visitor = Visitor::new(register, who, claim, fence);
+pub(super) async fn careful(register: &Path, who: String, acquisition: u32, fence: Option<u64>) {
+    let mut visitor = Visitor::new(register, who, acquisition, fence);
     while let Some(read) = visitor.ask(Asked::Read) {
         tokio::time::sleep(THOUGHT).await;
         if visitor.ask(Asked::Write { read, wrote: read + 1 }).is_none() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tenure_testkit::{RedisServer, ShiftedClock, Spawned};
 
 const MINUTE: i64 = 60_000;
-/// What may pass between two looks, also on a busy machine.
+/// Time that may pass between two readings, also on a busy machine.
 const SLACK: i64 = 10_000;
 
 fn server_time(server: &RedisServer) -> i64 {

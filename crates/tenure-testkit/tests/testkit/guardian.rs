@@ -25,7 +25,7 @@ fn start(mut command: Command, role: &str) -> (Spawned, Started) {
     (process, started)
 }
 
-/// What a process has told that it has started.
+/// Directory and processes that a process has started, by its own report.
 #[derive(Debug)]
 struct Started {
     dir: PathBuf,

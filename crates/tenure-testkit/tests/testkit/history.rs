@@ -84,7 +84,7 @@ fn belief_ends_by_the_clock_by_a_loss_by_a_release_and_by_death() {
     assert_eq!(moved(Some(121)), [Rule::Overlap]);
     assert_eq!(moved(Some(120)), []);
     assert_eq!(moved(None), [Rule::Overlap]);
-    // Between the end that it knew and a renewal that it heard later it did not believe.
+    // Between the end that it knew and a later renewal it did not regard itself as the holder.
     let gap = base().at(150, "A", What::Believe { claim: 1, until: Some(200) }).grant(110, "B", 2, Some(140));
     assert_eq!(gap.rules(), []);
 }
@@ -254,7 +254,7 @@ fn somebody_gets_the_name_in_time() {
     assert_eq!(freed().rules(), [Rule::NotGranted]);
     assert_eq!(freed().grant(30, "A", 1, None).rules(), []);
     assert_eq!(freed().grant(31, "A", 1, None).rules(), [Rule::NotGranted]);
-    assert_eq!(freed().grant(25, "A", 1, Some(25)).rules(), [Rule::NotGranted], "it came too late to be believed");
+    assert_eq!(freed().grant(25, "A", 1, Some(25)).rules(), [Rule::NotGranted], "it came after the end of its validity");
     assert_eq!(Story::new().grant(19, "A", 1, Some(20)).at(20, "lab", due).rules(), [Rule::NotGranted], "before does not count");
 }
 
@@ -300,7 +300,7 @@ fn the_picture_shows_who_believed_when() {
     let lane = |who: &str| picture.lines().find(|line| line.starts_with(who)).unwrap().to_owned();
     let (a, b) = (lane("A"), lane("B"));
     let overlap = a.bytes().zip(b.bytes()).filter(|pair| *pair == (b'=', b'=')).count();
-    assert!((5..=15).contains(&overlap), "a tenth of the time both believe:\n{picture}");
+    assert!((5..=15).contains(&overlap), "for a tenth of the time both are valid:\n{picture}");
     assert!(b.trim_end().ends_with('>') && picture.contains("flushed") && picture.contains("two hold at once"), "{picture}");
     assert!(picture.contains("(seed 7)"), "{picture}");
 }

@@ -1,4 +1,4 @@
-//! Workers: what they tell, and that they end where they are told to.
+//! Workers: their reports, and that they end at the step that a test chose.
 
 use std::process::Command;
 use std::time::Duration;
@@ -59,11 +59,11 @@ fn work_is_written_down_and_ends_with_the_release() {
     let recorder = recorder();
     let register = Register::open(recorder.clone());
     let mut worker = start("memory:", &recorder);
-    let claim = worker.ask("door", Terms::new(Duration::from_secs(30)));
-    worker.work(claim, &register);
+    let acquisition = worker.ask("door", Terms::new(Duration::from_secs(30)));
+    worker.work(acquisition, &register);
     let wrote = |event: &Event| matches!(event.what, What::Write { wrote: 3, accepted: true, .. });
     recorder.wait(PATIENCE, "the third write", wrote);
-    assert_eq!(worker.release_claim(claim), "Released");
+    assert_eq!(worker.release_claim(acquisition), "Released");
     let events = recorder.take_down().events;
     let released = events.iter().position(|event| matches!(event.what, What::Release { .. })).unwrap();
     let visits = |event: &Event| matches!(event.what, What::Read { .. } | What::Write { .. });

@@ -1,4 +1,4 @@
-//! What happens to the one command that a test chose.
+//! Faults that meet the one command that a test chose.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ fn pipeline(scene: &Scene, lines: &str) -> TcpStream {
     stream
 }
 
-/// What comes until the connection ends, and how it ends.
+/// Returns the bytes that come until the connection ends, and how it ends.
 fn heard(mut stream: TcpStream) -> (String, Result<(), ErrorKind>) {
     let mut heard = Vec::new();
     let end = std::io::copy(&mut stream, &mut heard).map(drop).map_err(|error| error.kind());

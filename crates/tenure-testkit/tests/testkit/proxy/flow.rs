@@ -1,4 +1,4 @@
-//! What is held, let go, and counted.
+//! Traffic that is held, let go, and counted.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -125,7 +125,7 @@ fn clients_of(scene: &Scene) -> usize {
     scene.server.cli("CLIENT LIST").lines().filter(|line| line.contains(" addr=127.0.0.1:")).count()
 }
 
-/// What a RESP3 client hears until it has heard `end`.
+/// Returns the bytes that a RESP3 client receives until `end` has come.
 fn hears_to(stream: &mut TcpStream, end: &str) -> String {
     let (mut heard, mut buffer) = (String::new(), [0; 1024]);
     while !heard.ends_with(&format!("{end}\r\n")) {
