@@ -60,9 +60,9 @@ const TESTS: &[Sight] = &[
     Sight { scripts: "", program: "redis", tests: &["faults::"] },
     Sight { scripts: "set-nx-", program: "redis", tests: &["plain::"] },
     Sight { scripts: "set-nx-", program: "redis", tests: &["store::"] },
-    Sight { scripts: "set-nx-", program: "redis", tests: &["dialects::set_nx::"] },
-    Sight { scripts: "timestamp", program: "schemes", tests: &["stamps::"] },
-    Sight { scripts: "timestamp", program: "redis", tests: &["dialects::php::", "dialects::getset::"] },
+    Sight { scripts: "set-nx-", program: "redis", tests: &["schemes::set_nx::"] },
+    Sight { scripts: "timestamp", program: "schemes", tests: &["timestamps::"] },
+    Sight { scripts: "timestamp", program: "redis", tests: &["schemes::php::", "schemes::getset::"] },
 ];
 /// A test program, or those of its tests whose names have one of these in them, and the beginning of the names of the scripts that
 /// it sees; without one, those that no other names.
