@@ -26,8 +26,8 @@ pub(crate) use crate::{NotApplicable, Outcome, Plant, Subject};
 pub(crate) const TTL: Duration = Duration::from_millis(1_500);
 /// For leases that must not end during the test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// For the claims of waiters that come: only a hang lasts as long.
-pub(crate) const CLAIM: Duration = Duration::from_secs(10);
+/// For the handoff_ttl of waiters that come: only a hang lasts as long.
+pub(crate) const HANDOFF_TTL: Duration = Duration::from_secs(10);
 /// For waits whose end is an event: only a hang lasts as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -45,7 +45,7 @@ pub(crate) fn request(text: &str, ttl: Duration) -> Request {
 
 /// The same with a place in the queue, for as long as the test may last.
 pub(crate) fn joining(request: &Request) -> Request {
-    request.clone().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: CLAIM })
+    request.clone().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: HANDOFF_TTL })
 }
 
 /// The heartbeat of a place.

@@ -28,7 +28,7 @@ pub enum Operation {
     Inspect,
 }
 
-/// What becomes of one call. Every error is [`unreachable`](Error::unreachable).
+/// Fate of one call. Every error is [`unreachable`](Error::unreachable).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     /// It works.

@@ -31,7 +31,7 @@ pub struct Visit<'a> {
     id: String,
 }
 
-/// What [`Counter::check`] found wrong, one line each.
+/// Faults that [`Counter::check`] found, one line each.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Damage(Vec<String>);
 

@@ -62,7 +62,7 @@ const TESTS: &[Sight] = &[
     Sight { scripts: "set-nx-", program: "redis", tests: &["plain::"] },
     Sight { scripts: "set-nx-", program: "redis", tests: &["store::"] },
     Sight { scripts: "set-nx-", program: "redis", tests: &["set_nx::"] },
-    Sight { scripts: "timestamp", program: "schemes", tests: &["stamps::"] },
+    Sight { scripts: "timestamp", program: "schemes", tests: &["timestamps::"] },
     Sight { scripts: "timestamp", program: "redis", tests: &["php::", "getset::"] },
 ];
 /// A test program, or those of its tests whose names contain one of `tests`. `scripts` is the

@@ -1,4 +1,4 @@
-//! What another user of the machine can do to a keeper and to who asks it, tried as that user.
+//! Attacks by another user of the machine on a keeper and on the commands that ask it, tried as that user.
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -71,19 +71,19 @@ fn addresses(process: Pid) -> Vec<String> {
     named.collect()
 }
 
-/// Where keepers of this place have their sockets.
+/// Directory in which the keepers of this place have their sockets.
 fn room(place: &Place) -> PathBuf {
     place.path("tenure-keepers")
 }
 
-/// The only socket of the room of this place.
+/// The only socket in that directory.
 fn socket(place: &Place) -> PathBuf {
     let mut entries = fs::read_dir(room(place)).unwrap().flatten();
     entries.next().unwrap().path()
 }
 
 fn assert_not_told(script: &mut Running) {
-    assert!(script.0.try_wait().unwrap().is_none(), "the script was told of a loss");
+    assert!(script.0.try_wait().unwrap().is_none(), "the script was notified of a loss");
 }
 
 /// Releases `x`, which has to go through the keeper: a keeper that finds its lease released by another takes it for a loss.
@@ -185,7 +185,7 @@ fn released_at_the_store(place: &Place, (running, mut said): (Running, BufReader
     let ended = place.output(&["release", "x", "--token", "t"]);
     assert_eq!(ended.code, 0, "{ended:?}");
     assert!(ended.err.contains("another user") && ended.err.contains("the store is asked instead"), "{ended:?}");
-    assert!(place.is_free("x"), "a stranger was believed");
+    assert!(place.is_free("x"), "a stranger's answer was accepted");
     drop(running);
     let mut heard = String::new();
     said.read_to_string(&mut heard).unwrap();
@@ -374,7 +374,7 @@ fn a_keeper_shows_no_password() {
             let shown = String::from_utf8_lossy(&fs::read(format!("/proc/{keeper}/{file}")).unwrap()).into_owned();
             assert!(!shown.contains("s3cret"), "{file}: {shown}");
         }
-        // It goes on by what it was told.
+        // The keeper goes on with the store and the password that it was started with.
         std::thread::sleep(Duration::from_millis(1500));
         let token = printed.out.lines().find_map(|line| line.strip_prefix("TENURE_TOKEN=")).unwrap();
         assert_eq!(told(&["release", "x", "--token", token]).code, 0);

@@ -273,7 +273,7 @@ fn help_warns_of_other_users() {
     }
 }
 
-/// What somebody writes who knows flock(1), timeout(1) or another command is answered with ours.
+/// Words of flock(1), timeout(1) and other commands are refused, and the message has ours.
 #[test]
 fn what_others_call_it_is_told_as_ours() {
     let place = Place::new();
@@ -375,7 +375,7 @@ fn the_log_is_what_rust_log_asks_for() {
     let mut command = place.tenure(&["run", "--store", "redis://127.0.0.1:1", "-w", "300ms", "x", "--", "true"]);
     let quiet = Ended::from(Spawned::output(&mut command).unwrap());
     assert!(!quiet.err.contains(" DEBUG "), "{}", quiet.err);
-    // No socket can be made here. Those who ask for details are told so.
+    // No socket can be made here. Only the log at the debug level says so.
     std::fs::write(place.path("x.db-wake"), "").unwrap();
     let store = format!("sqlite:{}", place.path("x.db").display());
     assert_eq!(place.output(&["acquire", "--store", &store, "x"]).code, 0);

@@ -1,4 +1,4 @@
-//! What the tests of the command share: a place of their own, and waiting for events.
+//! Helpers that the tests of the command share: a place of their own, and waiting for events.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::io::Read;
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-/// Has the commands that we start heed the signals that we were told to ignore.
+/// Makes the commands that we start react to signals, though we were started with these signals ignored.
 ///
 /// A shell starts background jobs with the keys' signals ignored, and nohup with HUP ignored. An ignored signal stays ignored in
 /// the children. A signal with a handler does not: it has its default effect there.
@@ -123,7 +123,7 @@ impl From<Output> for Ended {
     }
 }
 
-/// What a shell sees. We die of nothing but the interrupt.
+/// Exit code as a shell reports it. No signal but the interrupt may end the command.
 pub(crate) fn code(status: ExitStatus) -> i32 {
     let interrupted = (status.signal() == Some(2)).then_some(130);
     status.code().or(interrupted).unwrap_or_else(|| panic!("ended by {status}"))
@@ -189,7 +189,7 @@ pub(crate) fn state(pid: Pid) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Gone, or dead and not yet collected by whoever has to.
+/// Gone, or dead and not yet collected by its parent.
 pub(crate) fn is_dead(pid: Pid) -> bool {
     matches!(state(pid), None | Some('Z' | 'X'))
 }
@@ -211,7 +211,7 @@ pub(crate) fn is_stopped(pid: Pid) -> bool {
     state(pid) == Some('T')
 }
 
-/// Checks that a failure was told in one line of ours.
+/// Checks that a failure was reported in one line of ours.
 pub(crate) fn assert_one_line(ended: &Ended) {
     assert!(ended.err.starts_with("tenure: ") && ended.err.matches('\n').count() == 1, "not one line of ours: {ended:?}");
 }

@@ -41,8 +41,8 @@ fn a_wait_that_a_signal_ended_leaves_no_place() {
     }
 }
 
-/// Takes `x` by a lease that then cannot be printed, after `fault` has begun: what is told of it, once it was checked whether the name
-/// `stays` taken.
+/// Takes `x` by a lease that then cannot be printed, after `fault` has begun. Checks whether the name `stays` taken,
+/// and returns the message.
 fn given_up(flags: &[&str], stays: bool, fault: impl Fn(&RedisServer, &Proxy)) -> String {
     let (place, server) = (Place::new(), RedisServer::start());
     // It has our functions, so that a release is one command.

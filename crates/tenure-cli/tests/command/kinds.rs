@@ -213,7 +213,7 @@ fn shares_are_renewed_released_shown_and_broken() {
     });
 }
 
-/// Whoever lost the lock is told so, though another kind of lock has the name since: 79, never the command's own code.
+/// A holder that lost the lock exits with 79, never with the command's own code, also if another kind of lock has the name since.
 #[test]
 fn a_lock_that_was_taken_away_is_lost_whatever_kind_came_after() {
     on_both(|place, store| {

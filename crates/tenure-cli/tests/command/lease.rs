@@ -121,7 +121,7 @@ fn show_and_break() {
     assert_eq!(place.output(&["break", "b"]).code, 1);
 }
 
-/// A process to be watched, which can be told apart from one that was asked to stop.
+/// A process to be watched. A request to stop ends it at once, so the tests see whether there was one.
 fn watched() -> Running {
     let mut command = Command::new("sleep");
     Running::start(command.arg("600").stdin(Stdio::null()))
@@ -155,7 +155,7 @@ fn releasing_a_kept_lease_does_not_harm_the_script() {
     assert_eq!(place.output(&["release", "x", "--token", token]).code, 0);
     assert!(place.is_free("x"));
     wait_for("the end of the keeper", || keepers(&place).is_empty());
-    assert!(script.0.try_wait().unwrap().is_none(), "the script was told of a loss");
+    assert!(script.0.try_wait().unwrap().is_none(), "the script was notified of a loss");
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn a_kept_lease_that_cannot_be_printed_is_given_up() {
     let mut command = place.tenure(&["acquire", "--watch-pid", &pid, "x"]);
     assert_eq!(command.stdout(full).output().unwrap().status.code(), Some(74));
     assert!(place.is_free("x") && keepers(&place).is_empty());
-    assert!(script.0.try_wait().unwrap().is_none(), "a script that was given nothing was told of a loss");
+    assert!(script.0.try_wait().unwrap().is_none(), "a script that was given nothing was notified of a loss");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_starter_that_is_ended_before_it_has_printed_leaves_nothing() {
         std::thread::sleep(Duration::from_millis(100));
         starter.signal(signal);
         if signal == Signal::SIGTERM {
-            // It is heeded when the print is over: what was printed stands.
+            // The signal takes effect when the print is over: what was printed stands.
             drop(reader);
         }
         starter.status();
@@ -348,7 +348,7 @@ fn releasing_a_kept_lease_of_a_given_token_does_not_harm_the_script() {
     assert_eq!(place.output(&["release", "x", "--token", "job-7"]).code, 0);
     assert!(place.is_free("x"));
     wait_for("the end of the keeper", || is_dead(keeper));
-    assert!(script.0.try_wait().unwrap().is_none(), "the script was told of a loss");
+    assert!(script.0.try_wait().unwrap().is_none(), "the script was notified of a loss");
 }
 
 #[test]

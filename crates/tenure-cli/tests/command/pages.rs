@@ -26,7 +26,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     ends.filter(|link| !link.contains("://") && !link.contains(char::is_whitespace))
 }
 
-/// What a heading is called in a link.
+/// Names of the headings of a page in a link.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
     let kept = |c: char| c.is_alphanumeric() || "-_ ".contains(c);
@@ -51,7 +51,7 @@ fn every_link_leads_somewhere() {
     assert!(checked > 50, "{checked}");
 }
 
-/// Whoever copies a URL from a page is not refused.
+/// A reader can copy any URL from a page: its scheme is known.
 #[test]
 fn every_dialect_of_the_pages_is_spoken() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

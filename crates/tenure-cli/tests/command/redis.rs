@@ -278,5 +278,5 @@ fn a_release_whose_answer_the_keeper_has_not_heard_is_no_loss() {
     assert_eq!((ended.code, server.cli("EXISTS x").as_str()), (0, "0"), "{ended:?}");
     assert!(ended.err.contains("unknown") && !ended.err.contains("has not released it"), "{ended:?}");
     wait_for("the end of the keeper", || keepers(&place).is_empty());
-    assert!(script.0.try_wait().unwrap().is_none(), "the script was told of a loss");
+    assert!(script.0.try_wait().unwrap().is_none(), "the script was notified of a loss");
 }

@@ -24,7 +24,7 @@ const CASES: [Case; 6] = [
     Case { words: &["show", "x"], leaves: true, held: true },
 ];
 
-/// What may be the end of a command that lacks something: no store, file or thread (69, 74), nothing to run (126), no
+/// Exit codes of a command that lacks something: no store, file or thread (69, 74), nothing to run (126), no
 /// configuration (78), no file to watch (64).
 const REFUSALS: [i32; 5] = [69, 74, 126, 78, 64];
 
@@ -70,10 +70,10 @@ impl Bench {
         command.env("TENURE_STORE", &self.store).env_remove("LD_LIBRARY_PATH").stdin(Stdio::null());
         wrap(&mut command);
         command.arg(env!("CARGO_BIN_EXE_tenure")).args(&words);
-        // Whoever keeps a lease may keep our pipes, too.
+        // The keeper of a lease may keep our pipes, too.
         let end = |name: &str| fs::File::create(self.place.path(name)).unwrap();
         let mut running = Spawned::spawn(command.stdout(end("out")).stderr(end("err"))).unwrap();
-        // Who traces it ends with the keeper, which ends with the script.
+        // The tracer ends with the keeper, which ends with the script.
         wait_for("the end, or a lease", || {
             running.try_wait().unwrap().is_some() || self.place.read("out").contains("TENURE_EXPIRES_AT")
         });
@@ -167,7 +167,7 @@ fn each_socket_pipe_or_timer_that_cannot_be_made() {
 fn each_process_or_thread_that_cannot_be_started() {
     everywhere(|bench, case| {
         let met = each_call(case, bench, "clone,clone3,vfork,fork", "EAGAIN", 20);
-        // Whoever looks at a file has a thread for it, and whoever runs something a process.
+        // A command that opens a lock file has a thread for it, and a command that runs something has a process.
         assert!(met > 0 || !bench.store.starts_with("sqlite"), "{:?} at {}", case.words, bench.store);
     });
 }
@@ -196,7 +196,7 @@ fn a_user_who_may_start_no_process() {
             let wrap = |command: &mut Command| {
                 command.args(["setpriv", &format!("--reuid={user}"), "--clear-groups", "prlimit", &format!("--nproc={most}")]);
             };
-            // The watched process is another user's: nothing could be told to it.
+            // The watched process is another user's: it could not be notified.
             if !case.words.contains(&"SCRIPT") {
                 bench.lacking(&format!("{most} processes"), case, wrap);
             }
@@ -245,7 +245,8 @@ fn nowhere_to_write_to() {
     });
 }
 
-/// Memory that runs out ends any program at once. It must not be told otherwise than that, and nothing may hold for longer than a ttl.
+/// Memory that runs out ends any program at once. The command must not report another end, and nothing may hold for longer than a
+/// ttl.
 #[test]
 fn too_little_memory() {
     let bench = Bench::sqlite();

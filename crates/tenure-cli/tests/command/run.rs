@@ -1,4 +1,4 @@
-//! What happens while a command runs under a lock.
+//! Events while a command runs under a lock.
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -224,7 +224,7 @@ fn what_is_left_in_the_background_is_told() {
     assert!(ended.err.contains("no longer protected"), "{ended:?}");
     assert!(place.is_free("x"));
     let left = place.pid("left");
-    assert!(!is_dead(left), "it is told, not killed");
+    assert!(!is_dead(left), "it is notified, not killed");
     kill(left, Signal::SIGKILL).unwrap();
 }
 

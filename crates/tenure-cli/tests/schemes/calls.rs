@@ -83,7 +83,7 @@ const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// Whoever changes a line of the table changes its test, and the other way round.
+/// A line of the table changes only together with its test.
 #[test]
 fn each_line_is_what_its_test_runs() {
     let table = include_str!("../../../../docs/calls.md");

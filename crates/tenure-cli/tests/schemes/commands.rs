@@ -1,11 +1,11 @@
-//! Every command in every dialect, with nothing but the URL to say which.
+//! Every command with every scheme. Only the URL names the scheme.
 
 use crate::common::{Ended, Place, assert_one_line};
 use serde_json::Value;
 use tenure_testkit::RedisServer;
 
 /// The parameters of the URL, where the lock of x is, and whether there are fences, shares and queues.
-const DIALECTS: [(&str, &str, bool); 9] = [
+const SCHEMES: [(&str, &str, bool); 9] = [
     ("scheme=set-nx", "x", false),
     ("scheme=set-nx&profile=pottery&prefix=app:", "app:redlock:x", false),
     ("scheme=setnx-expire", "x", false),
@@ -17,7 +17,7 @@ const DIALECTS: [(&str, &str, bool); 9] = [
     ("scheme=native&prefix=app:", "app:x", true),
 ];
 
-/// A server of its own, and a command that is told of it.
+/// A server of its own, and the URL that the command is given.
 struct Store {
     place: Place,
     server: RedisServer,
@@ -35,7 +35,7 @@ impl Store {
         self.place.output(&[&args[..1], &["--store", &self.url], &args[1..]].concat())
     }
 
-    /// What `show` says of x, or of all.
+    /// Output of `show` for x, or for all.
     fn shown(&self, name: &[&str]) -> Vec<Value> {
         let ended = self.tenure(&[&["show", "-o", "json"], name].concat());
         assert_eq!(ended.code, 0, "{}: {ended:?}", self.url);
@@ -51,7 +51,7 @@ fn value(printed: &str, key: &str) -> Option<String> {
 /// Taken here, seen, refused to others, renewed there and released elsewhere.
 #[test]
 fn a_lease_goes_through_every_command() {
-    for (parameters, key, fences) in DIALECTS {
+    for (parameters, key, fences) in SCHEMES {
         let store = Store::start(parameters);
         let grant = store.tenure(&["acquire", "--ttl", "6s", "--label", "web", "x"]);
         assert_eq!(grant.code, 0, "{parameters}: {grant:?}");
@@ -92,10 +92,10 @@ fn a_lease_goes_through_every_command() {
     }
 }
 
-/// What is broken is free at once, its holder is told, and nothing is left of it.
+/// After `break`, the name is free at once, the holder is notified, and nothing is left of the lock.
 #[test]
 fn what_is_held_can_be_broken() {
-    for (parameters, key, fences) in DIALECTS {
+    for (parameters, key, fences) in SCHEMES {
         let store = Store::start(parameters);
         assert_eq!(store.tenure(&["break", "x"]).code, 1, "{parameters}: nothing is held");
         let args = ["run", "--store", &store.url, "--ttl", "3s", "x", "--", "sh", "-c", "echo in > held; sleep 60"];
@@ -117,7 +117,7 @@ fn what_is_held_can_be_broken() {
 /// A value that is not ours is shown as it is by name, broken by name, and left out of the list.
 #[test]
 fn what_others_hold_is_shown_and_broken_by_name() {
-    for (parameters, key, _) in DIALECTS {
+    for (parameters, key, _) in SCHEMES {
         let store = Store::start(parameters);
         let in_seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 40;
         let value = match parameters {
@@ -137,7 +137,7 @@ fn what_others_hold_is_shown_and_broken_by_name() {
     }
 }
 
-/// What is said of a lock that is another's, and never ends, helps with that one.
+/// Messages about another's lock that never ends help with that lock.
 #[test]
 fn what_is_said_of_others_locks_fits_them() {
     let store = Store::start("scheme=set-nx");
@@ -159,7 +159,7 @@ fn what_is_said_of_others_locks_fits_them() {
     assert!(broken.err.contains("held by nobody") && !broken.err.contains("renewal"), "{broken:?}");
 }
 
-/// A dialect without shares is named as the reason, for the server is not.
+/// The message names the scheme without shares as the reason, not the server.
 #[test]
 fn shares_are_refused_by_the_name_of_the_dialect() {
     for scheme in ["set-nx", "php", "getset"] {
@@ -172,7 +172,7 @@ fn shares_are_refused_by_the_name_of_the_dialect() {
     }
 }
 
-/// What the URL can say of others' locks is found where one looks first.
+/// The help and the manual show the URL parameters for others' locks.
 #[test]
 fn the_dialects_are_in_the_help_and_the_manual() {
     let place = Place::new();

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod articles;
 mod calls;
 mod commands;
 #[path = "../command/common.rs"]
 mod common;
-mod dialects;
 mod peers;
-mod stamps;
+mod timestamps;

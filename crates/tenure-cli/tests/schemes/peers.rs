@@ -218,7 +218,7 @@ fn redis_py_takes_turns_with_the_native_layout() {
     take_turns(&REDIS_PY, "");
 }
 
-/// What the tests above would see.
+/// Damage that the tests above would see.
 #[test]
 fn two_keys_are_no_lock() {
     let damage = beside(&POTTERY, "scheme=set-nx").unwrap_err().to_string();

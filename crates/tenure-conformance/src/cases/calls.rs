@@ -37,7 +37,7 @@ pub(super) struct Scene {
     pub(super) kind: fn(&Locker, &str) -> Acquire,
 }
 
-/// What is held and by whom: what is left of it when the call is over.
+/// Leases and guards of a call, by holder: those that are left when the call is over.
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) mine: Vec<Guard>,

@@ -1,6 +1,6 @@
 //! Every call of the core, dropped at each of its awaits, and with each answer of the store lost.
 //!
-//! Afterwards a guard claims no more than the store keeps, whoever waits is served, and nothing is left behind.
+//! Afterwards a guard claims no more than the store keeps, every waiter is served, and nothing is left behind.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -32,7 +32,7 @@ enum Crowd {
     There,
 }
 
-/// What becomes of a call.
+/// End of a call.
 enum End {
     Done(Result<(), Error>),
     Dropped,
@@ -163,7 +163,7 @@ fn served(store: &dyn Store) -> Vec<Call> {
 }
 
 fn crowds(call: &Call) -> &'static [Crowd] {
-    // Whoever waits for a name that the call is to get would get it first, and keep it.
+    // A waiter for the name that the call is to get would get it first, and keep it.
     if call.name.starts_with("Acquire") { &[Crowd::Nobody] } else { &[Crowd::Nobody, Crowd::Here, Crowd::There] }
 }
 

@@ -9,7 +9,9 @@ use tenure::{BootTime, Share};
 use tokio::time::timeout;
 
 use super::shares::{reader, release, share, two, writer};
-use super::{CLAIM, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, granted, is_busy, joining, locker, name, request};
+use super::{
+    HANDOFF_TTL, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, granted, is_busy, joining, locker, name, request,
+};
 
 /// More than a store may see to in one step.
 const MANY: usize = 300;
@@ -46,7 +48,7 @@ pub async fn dead_readers_leave_no_kind_behind(subject: &dyn Subject) -> Outcome
     Ok(())
 }
 
-/// Whoever is told who holds is told of one that does.
+/// A refused client is never shown a holder that is dead.
 pub async fn nobody_is_told_of_a_dead_holder(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let alive = reader();
@@ -59,7 +61,7 @@ pub async fn nobody_is_told_of_a_dead_holder(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// Places that lapsed behind a living one are met when that one leaves; whoever stands behind them has the free name soon.
+/// Queue entries that lapsed behind a living one are met when that one leaves. The waiter behind them has the free name soon.
 pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     if !store.features().queue {
@@ -68,7 +70,7 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
     let (held, first) = (request("door", LONG), joining(&request("door", LONG)));
     granted(&store, &held).await;
     assert!(is_busy(&store, &first).await);
-    let lapsing = Enqueue::Join { entry_ttl: Duration::from_millis(50), handoff_ttl: CLAIM };
+    let lapsing = Enqueue::Join { entry_ttl: Duration::from_millis(50), handoff_ttl: HANDOFF_TTL };
     let dead: Vec<_> = (0..MANY).map(|_| request("door", LONG).with_enqueue(lapsing)).collect();
     assert!(join_all(dead.iter().map(|dead| is_busy(&store, dead))).await.into_iter().all(|busy| busy));
     tokio::time::sleep(Duration::from_millis(100)).await;

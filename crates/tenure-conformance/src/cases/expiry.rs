@@ -32,7 +32,7 @@ pub async fn renewal_restarts_the_ttl(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// A renewal for less, or one that runs after a later one for more, ends nothing that its holder believes.
+/// A renewal for less, or one that runs after a later one for more, never ends a lease that is valid for its holder.
 pub async fn renewal_never_shortens(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
@@ -105,7 +105,7 @@ pub async fn a_lingering_name_is_nobodys(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// Whoever is shown the value of a lingering name can free it by that value.
+/// A client that is shown the value of a lingering name can free it by that value.
 pub async fn a_lingering_name_can_be_broken(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);

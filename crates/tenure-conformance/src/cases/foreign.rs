@@ -1,4 +1,4 @@
-//! What others put at a name, and a store that falls silent.
+//! Values and keys that others put at a name, and a store that falls silent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub async fn a_foreign_lock_and_ours_exclude_each_other(subject: &dyn Subject) -
         subject.plant(&name("door"), &Plant::Value(theirs, Some(LONG)))?;
         let ours = request("door", LONG);
         let AcquireReply::Busy(busy) = store.acquire(&ours).await.unwrap() else { panic!("granted over {theirs:?}") };
-        let holder = busy.holder.expect("the holder is told");
+        let holder = busy.holder.expect("the reply names the holder");
         assert_eq!((holder.owner.as_bytes(), holder.owner.label()), (theirs, None));
         assert_eq!(store.release(&lease(&ours), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
         assert!(is_busy(&store, &ours).await);
@@ -38,7 +38,7 @@ pub async fn a_lock_without_expiry_is_told(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// A key that is no lock is refused at once, and stays as it is. Who held the name before has lost it, and is told that.
+/// A key that is no lock is refused at once, and stays as it is. The holder of the name has lost it, and is notified.
 pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Outcome {
     let (locks, store) = (locker(subject).await, subject.store().await);
     subject.plant(&name("door"), &Plant::OtherType)?;
@@ -54,7 +54,7 @@ pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Ou
     Ok(())
 }
 
-/// No answer is told as such, as possibly applied, and within the operation timeout.
+/// A missing answer is reported as such, as possibly applied, and within the operation timeout.
 pub async fn a_silent_store_is_told_within_the_timeout(subject: &dyn Subject) -> Outcome {
     let (locks, store) = (locker(subject).await, subject.store().await);
     for locks in [&locks, &tenure::Locker::new(Arc::clone(&store))] {

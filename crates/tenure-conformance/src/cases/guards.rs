@@ -1,4 +1,4 @@
-//! What a guard promises, over any store.
+//! Promises of a guard, over any store.
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ pub async fn a_guard_renews_itself(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// Without renewal the holder stops believing before anyone else can start.
+/// Without renewal the validity ends before anyone else can start.
 pub async fn a_fixed_lease_ends_before_the_store_frees_it(subject: &dyn Subject) -> Outcome {
     let (locks, store) = (locker(subject).await, subject.store().await);
     let guard = locks.mutex("door").fixed_lease().acquire().await.unwrap();
     let loss = timeout(PATIENCE, guard.lost()).await.expect("a fixed lease ends");
-    assert!(is_busy(&store, &request("door", LONG)).await, "another got in before the holder was told");
+    assert!(is_busy(&store, &request("door", LONG)).await, "another got in before the holder was notified");
     assert_eq!((loss, guard.state(), guard.remaining()), (EndReason::Expired, State::Lost, Duration::ZERO));
     assert!(guard.cancellation().is_cancelled());
     assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
@@ -45,10 +45,10 @@ pub async fn a_broken_lock_is_told_at_the_next_renewal(subject: &dyn Subject) ->
     let broken = lease(&request("door", ttl)).with_owner(guard.token().clone());
     assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     let started = BootTime::now();
-    let loss = timeout(PATIENCE, guard.lost()).await.expect("the loss is told");
+    let loss = timeout(PATIENCE, guard.lost()).await.expect("the loss is reported");
     let took = BootTime::now().since(started);
     assert_eq!(loss, EndReason::Gone);
-    assert!(took < ttl / 3 + ttl / 6 + Duration::from_millis(500), "told only after {took:?}");
+    assert!(took < ttl / 3 + ttl / 6 + Duration::from_millis(500), "reported only after {took:?}");
     Ok(())
 }
 
@@ -59,7 +59,7 @@ pub async fn verify_asks_the_store(subject: &dyn Subject) -> Outcome {
     guard.verify().await.unwrap();
     let broken = lease(&request("door", LONG)).with_owner(guard.token().clone());
     store.release(&broken, Duration::ZERO).await.unwrap();
-    assert_eq!(guard.state(), State::Held, "nobody has told it yet");
+    assert_eq!(guard.state(), State::Held, "nobody has notified it yet");
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Gone)));
     Ok(())
@@ -212,7 +212,7 @@ pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// It asks for a smaller share by acquiring again, and an acquire by a given value is not repeated.
+/// A downgrade acquires again, for a smaller share. An acquire with a supplied owner token is not repeated.
 pub async fn a_given_token_is_not_downgraded(subject: &dyn Subject) -> Outcome {
     two(subject).await?;
     let locks = locker(subject).await;

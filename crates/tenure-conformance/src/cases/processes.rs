@@ -55,7 +55,7 @@ pub async fn a_stopped_holder_is_overtaken_and_knows_it(subject: &dyn Subject) -
     Ok(())
 }
 
-/// What a dead waiter may cost those behind it.
+/// Time that a dead waiter may cost those behind it.
 const DEAD_WAITER: Duration = Duration::from_secs(3);
 
 /// kill -9 of a waiter keeps others out for seconds, whatever the ttl, and then nothing is left of it.

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use super::shares::release;
 use super::{
-    CLAIM, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, assert_free, granted, is_busy, joining, keeping, lease, name,
-    request,
+    HANDOFF_TTL, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, assert_free, granted, is_busy, joining, keeping, lease,
+    name, request,
 };
 
 /// Long enough for a busy machine to look after a place in time, short enough to wait for its end.
@@ -28,7 +28,7 @@ fn waiter() -> Request {
 }
 
 fn brief(keep: Duration) -> Request {
-    request("door", LONG).with_enqueue(Enqueue::Join { entry_ttl: keep, handoff_ttl: CLAIM })
+    request("door", LONG).with_enqueue(Enqueue::Join { entry_ttl: keep, handoff_ttl: HANDOFF_TTL })
 }
 
 async fn holder(store: &dyn Store) -> Request {
@@ -170,34 +170,34 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// A dead head costs the claim of its own place, and no more.
+/// A dead first waiter costs the handoff_ttl of its own queue entry, and no more.
 pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
-    let claim = Duration::from_secs(1);
-    let dead = waiter().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim });
+    let handoff_ttl = Duration::from_secs(1);
+    let dead = waiter().with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl });
     let (held, alive) = (holder(&ours).await, waiter());
     assert_eq!((ahead(&ours, &dead).await, ahead(&theirs, &alive).await), (Some(0), Some(1)));
     let released_at = BootTime::now();
     release(&ours, &held).await;
     let waited = served_after(&theirs, &alive, released_at).await;
-    assert!(waited + Duration::from_millis(2) >= claim, "served after {waited:?}");
-    assert!(waited < claim + Duration::from_secs(1), "served only after {waited:?}");
+    assert!(waited + Duration::from_millis(2) >= handoff_ttl, "served after {waited:?}");
+    assert!(waited < handoff_ttl + Duration::from_secs(1), "served only after {waited:?}");
     assert!(matches!(ours.renew(&[lease(&dead)]).await[..], [Ok(RenewReply::Gone)]));
     assert_eq!(ahead(&ours, &keeping(&dead)).await, None);
     Ok(())
 }
 
-/// Looks after a place until it is served; the time from `since`.
+/// Keeps a queue entry alive until it is served. Returns the time from `since`.
 async fn served_after(store: &dyn Store, request: &Request, since: BootTime) -> Duration {
     super::granted_after(store, &keeping(request), since).await
 }
 
-/// Each costs its own claim.
+/// Each costs its own handoff_ttl.
 pub async fn dead_heads_in_a_row_are_passed(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
-    let claim = Duration::from_millis(400);
-    let place = Enqueue::Join { entry_ttl: LONG, handoff_ttl: claim };
+    let handoff_ttl = Duration::from_millis(400);
+    let place = Enqueue::Join { entry_ttl: LONG, handoff_ttl };
     let dead: Vec<_> = (0..3).map(|_| waiter().with_enqueue(place)).collect();
     for request in &dead {
         busy(&ours, request).await;
@@ -207,19 +207,19 @@ pub async fn dead_heads_in_a_row_are_passed(subject: &dyn Subject) -> Outcome {
     let released_at = BootTime::now();
     release(&ours, &held).await;
     let waited = served_after(&theirs, &alive, released_at).await;
-    assert!(waited + Duration::from_millis(6) >= 3 * claim, "served after {waited:?}");
-    assert!(waited < 3 * claim + Duration::from_secs(2), "served only after {waited:?}");
+    assert!(waited + Duration::from_millis(6) >= 3 * handoff_ttl, "served after {waited:?}");
+    assert!(waited < 3 * handoff_ttl + Duration::from_secs(2), "served only after {waited:?}");
     Ok(())
 }
 
-/// The claim is for coming; who has come holds for as long as it asked.
+/// The handoff_ttl is for coming: a waiter that has come holds for as long as it asked.
 pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let (held, waiting) = (holder(&ours).await, waiter());
     assert_eq!(ahead(&theirs, &waiting).await, Some(0));
     release(&ours, &held).await;
     let left = |entry: Vec<tenure::Entry>| entry[0].holders[0].ttl.expect("our leases end");
-    assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) <= CLAIM);
+    assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) <= HANDOFF_TTL);
     let grant = granted(&theirs, &keeping(&waiting)).await;
     assert_eq!(grant.ttl, LONG);
     assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG / 2);
@@ -227,7 +227,7 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     Ok(())
 }
 
-/// To whom, with a number above all that it was told, and for how long.
+/// The push has the waiter's owner token, a fence above every grant_seq that the waiter got, and the handoff_ttl.
 pub async fn a_hand_over_is_pushed_to_the_one_that_is_served(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     if !theirs.features().push {
@@ -242,18 +242,18 @@ pub async fn a_hand_over_is_pushed_to_the_one_that_is_served(subject: &dyn Subje
     busy(&theirs, &keeping(&second)).await;
     release(&ours, &held).await;
     let notice = timeout(PATIENCE, notices.next()).await.expect("nobody told the waiter").expect("the stream ended");
-    let Notice::Granted { owner, fence, handoff_ttl: claim } = notice else { panic!("{notice:?}") };
-    assert_eq!((&owner, claim), (&first.owner, CLAIM));
+    let Notice::Granted { owner, fence, handoff_ttl } = notice else { panic!("{notice:?}") };
+    assert_eq!((&owner, handoff_ttl), (&first.owner, HANDOFF_TTL));
     assert!(Some(fence.counter()) > mark, "{fence} is not above {mark:?}");
     assert!(granted(&theirs, &keeping(&first)).await.fence >= Some(fence));
-    assert_eq!(silent.next().now_or_never(), None, "one that was not served was told");
+    assert_eq!(silent.next().now_or_never(), None, "one that was not served was notified");
     release(&theirs, &first).await;
     let notice = timeout(PATIENCE, silent.next()).await.expect("nobody told the next one").expect("the stream ended");
     assert!(matches!(notice, Notice::Granted { owner, .. } if owner == second.owner));
     Ok(())
 }
 
-/// Nobody releases for one that died: whoever looks serves the first that lives.
+/// Nobody releases for a holder that died: the next waiter that polls serves the first that lives.
 pub async fn a_dead_holder_is_followed_by_the_first_live_waiter(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     granted(&ours, &request("door", TTL)).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::Owner;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
 
-use super::{CLAIM, LONG, Outcome, Subject, assert_free, granted, is_busy, lease, request, rises};
+use super::{HANDOFF_TTL, LONG, Outcome, Subject, assert_free, granted, is_busy, lease, request, rises};
 
 /// An acquire that runs twice is one tenure, with the later number.
 pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome {
@@ -24,7 +24,7 @@ pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome 
 pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let held = request("door", LONG);
-    let brief = held.clone().with_ttl(CLAIM);
+    let brief = held.clone().with_ttl(HANDOFF_TTL);
     granted(&store, &brief).await;
     for repeated in [&held, &brief] {
         granted(&store, repeated).await;
@@ -35,7 +35,7 @@ pub async fn a_repeated_acquire_never_shortens(subject: &dyn Subject) -> Outcome
     Ok(())
 }
 
-/// Two users of one given value are two users.
+/// Two users of one supplied owner token are two users.
 pub async fn a_given_token_is_busy_for_its_second_user(subject: &dyn Subject) -> Outcome {
     let store = subject.store().await;
     let given = request("door", LONG).with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);

@@ -50,7 +50,7 @@ async fn two(subject: &dyn Subject) -> Result<[Arc<dyn Store>; 2], NotApplicable
     Ok(stores)
 }
 
-/// Whoever gets them has leases and fences like any other; whoever does not has nothing.
+/// A client that gets them has leases and fences like any other. A client that does not has nothing.
 pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let mut highest = None;
@@ -117,7 +117,7 @@ pub async fn all_are_taken_when_the_last_has_ended(subject: &dyn Subject) -> Out
     Ok(())
 }
 
-/// What is free and waited for goes to the one who waits, also where the others were to be had or not.
+/// A free name that is waited for goes to its waiter, whether the other names are free or not.
 pub async fn all_does_not_overtake_who_waits(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     if !ours.features().queue {
@@ -177,7 +177,7 @@ pub async fn all_shares_of_a_kind_are_taken_together(subject: &dyn Subject) -> O
     Ok(())
 }
 
-/// Whoever waits for a kind keeps the others out, also when nobody holds any more.
+/// A waiter for one kind keeps the other kinds out, also when nobody holds any more.
 pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     if !(ours.features().shares && ours.features().queue) {
@@ -201,7 +201,7 @@ pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subje
     Ok(())
 }
 
-/// What was given up is not taken again, however late it is asked for.
+/// A lease that was released is not taken again, however late it is asked for.
 pub async fn all_takes_nothing_again_that_lingers(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     for share in [Share::MUTEX, Share::READ] {

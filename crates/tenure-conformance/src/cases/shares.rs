@@ -301,7 +301,7 @@ pub async fn a_lost_lease_is_gone_whatever_kind_came_after(subject: &dyn Subject
     for held in kinds() {
         for taken in kinds().into_iter().filter(|taken| taken.share.capacity() != held.share.capacity()) {
             granted(&ours, &held).await;
-            // Whoever has the token breaks the lock.
+            // A client that has the token breaks the lock.
             release(&theirs, &held).await;
             granted(&theirs, &taken).await;
             let (lost, kinds) = (lease(&held), format!("{:?}, then {:?}", held.share, taken.share));
@@ -397,7 +397,7 @@ pub async fn a_share_is_adopted(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// Whoever asks is told of every holder, with its share.
+/// `inspect` returns every holder, with its share.
 pub async fn every_holder_of_a_name_is_listed(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held: Vec<_> = [1, 3, 2, 1].into_iter().map(|weight| permits(weight, 9)).collect();
@@ -427,7 +427,7 @@ pub async fn a_share_is_given_up_once(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// Two users of one given value are two users, whatever the second asks for: it would give up what is the first's.
+/// Two users of one supplied owner token are two users, whatever the second asks for: it would release the share of the first.
 pub async fn a_given_share_is_busy_for_its_second_user(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     for (first, second) in
@@ -447,7 +447,7 @@ pub async fn a_given_share_is_busy_for_its_second_user(subject: &dyn Subject) ->
     Ok(())
 }
 
-/// A given value that reads like something a store keeps for itself is a value like any other.
+/// A supplied owner token that reads like something a store keeps for itself is a token like any other.
 pub async fn odd_given_values_hold_shares(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     for odd in ["#", "##", "=", "linger:x"] {

@@ -141,7 +141,7 @@ fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: Duration) -> Result<O
     let Ok([value, ttl, shares, members, queue, entries]) = <[RedisResult<Value>; QUESTIONS]>::try_from(about) else {
         return Err(unexpected("too few replies"));
     };
-    // Without the hash a mutex can be told all the same.
+    // A mutex can be reported without the hash.
     let beside = Beside { shares: read(shares).unwrap_or_default(), now };
     let holders = match value.map_err(|e| translate(&e)) {
         Ok(Value::BulkString(value)) => match ttl.map_err(|e| translate(&e))? {

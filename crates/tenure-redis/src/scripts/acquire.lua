@@ -63,7 +63,7 @@ local function grant_again(held_by, held, till)
   end
   dequeue(owner)
   hold(owner, weight, capacity, digits(ms), held)
-  -- What was noted of the grant before is not this number.
+  -- The note of the grant before has another number.
   note(shares, owner, digits(number), capacity == MUTEX and digits(ms) or nil)
   if held and weight < held then
     serve()

@@ -11,7 +11,7 @@ local kind, total
 -- A mutex was released, and its value is still there.
 local leftover
 
--- What a capacity makes a lock. A mutex is the writer of a read/write lock of the same name.
+-- The kind of lock that a capacity stands for. A mutex is the writer of a read/write lock of the same name.
 local function kind_of(capacity)
   return capacity == MUTEX and READ_WRITE or capacity
 end

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use crate::{LONG, PATIENCE, store};
 
-/// For how long a name is a waiter's that was handed it.
-const CLAIM: Duration = Duration::from_millis(1_500);
+/// Time for which a name is kept for the waiter that was handed it.
+const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
 const SECOND: u64 = 1_000_000;
 
 async fn locks(server: &RedisServer, scheme: &str) -> Locker {
@@ -79,7 +79,7 @@ async fn held_and_waited_for(server: &RedisServer) -> (Guard, Locker, JoinHandle
 
 /// The counter is where it was, and all who ask get fences of it.
 async fn counts_as_before(server: &RedisServer, ours: &Locker) {
-    // So that the counter is lifted again.
+    // So that the counter is raised again.
     tokio::time::sleep(Duration::from_millis(1_050)).await;
     for (who, locks) in [("who heard it", ours), ("another", &locks(server, "native").await)] {
         for name in ["gate", "attic"] {
@@ -92,7 +92,7 @@ async fn counts_as_before(server: &RedisServer, ours: &Locker) {
     assert!(stored(server) <= clock(server) + 10, "the counter was moved");
 }
 
-/// A number that time does not explain is no hand-over, whoever pushes it. The counter is not touched.
+/// A number that time does not explain is no hand-over, whichever client pushes it. The counter is not touched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_from_far_ahead_is_at_most_a_reason_to_ask() {
     let server = RedisServer::start();
@@ -103,29 +103,30 @@ async fn a_push_from_far_ahead_is_at_most_a_reason_to_ask() {
         reader.publish(&ear, counter);
     }
     counts_as_before(&server, &ours).await;
-    assert!(!waiting.is_finished(), "it believes in what somebody published");
+    assert!(!waiting.is_finished(), "it took a forged push for a hand-over");
     let _ = held.release().await.unwrap();
     let guard = timeout(PATIENCE, waiting).await.expect("it was not handed over").unwrap();
     assert!(guard.fence().unwrap().counter() <= clock(&server) + 10);
     guard.verify().await.unwrap();
 }
 
-/// A guard that holds, another locker, and the guard of a waiter that believes what somebody published.
+/// A guard that holds, another locker, and the guard of a waiter that took a forged push for a hand-over.
 async fn believed_by_a_forged_push(server: &RedisServer) -> (Guard, Locker, Guard) {
     let mut reader = Reader::on(server);
     let (held, ours, waiting) = held_and_waited_for(server).await;
     let ear = reader.ear("door");
     reader.publish(&ear, stored(server) + 5 * SECOND);
-    let guard = timeout(PATIENCE, waiting).await.expect("it does not believe in it").unwrap();
+    let guard = timeout(PATIENCE, waiting).await.expect("it did not take the push for a hand-over").unwrap();
     (held, ours, guard)
 }
 
-/// Whoever may read the queue and publish can make a waiter believe for as long as a claim. The counter is not touched.
+/// A user who may read the queue and publish can make a waiter regard itself as the holder for a handoff_ttl. The counter is not
+/// touched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_push_is_believed_for_one_claim_and_moves_no_counter() {
     let server = RedisServer::start();
     let (held, ours, guard) = believed_by_a_forged_push(&server).await;
-    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), EndReason::Gone);
+    assert_eq!(timeout(HANDOFF_TTL, guard.lost()).await.expect("it is valid for longer than a handoff_ttl"), EndReason::Gone);
     counts_as_before(&server, &ours).await;
     held.verify().await.unwrap();
 }
@@ -137,8 +138,8 @@ async fn a_forged_fence_ends_with_the_first_renewal_of_a_real_lease() {
     let (held, ours, guard) = believed_by_a_forged_push(&server).await;
     let _ = held.release().await.unwrap();
     assert_eq!(server.cli("GET door"), guard.token().to_string(), "the name is its own by now");
-    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), EndReason::Gone);
-    wait_until(PATIENCE, "the end of the claim", || server.cli("EXISTS door") == "0");
+    assert_eq!(timeout(HANDOFF_TTL, guard.lost()).await.expect("it is valid for longer than a handoff_ttl"), EndReason::Gone);
+    wait_until(PATIENCE, "the end of the handoff_ttl", || server.cli("EXISTS door") == "0");
     counts_as_before(&server, &ours).await;
 }
 
@@ -218,7 +219,7 @@ async fn a_deleted_counter_costs_no_lease_that_a_reply_granted() {
     }
 }
 
-/// Whoever holds by a number near the end goes on when somebody deletes it, and others are granted smaller ones.
+/// A holder whose number is near the end goes on when somebody deletes the counter, and others are granted smaller ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_by_a_number_near_the_end_outlives_it() {
     for scheme in ["native", "watch"] {
@@ -247,7 +248,7 @@ async fn a_hand_over_by_a_number_near_the_end_outlives_it() {
     }
 }
 
-/// What the counter cannot be made of is told with what to do, and that helps: also those who have seen it.
+/// If the counter holds a bad value, the error says what to do. That helps, also the clients that have seen the value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spoilt_counter_is_told_and_mended_by_deleting_it() {
     let number = |number: u64| vec!["SET".to_owned(), "tenure:fence".to_owned(), number.to_string()];

@@ -1,4 +1,4 @@
-//! The Redis store under the faults of the links and the server: what was sent is settled, beliefs end in time, fences rise.
+//! The Redis store under faults of the links and the server: what was sent is settled, the validity ends in time, fences rise.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +32,8 @@ async fn fence(store: &RedisStore, request: &Request) -> Fence {
     }
 }
 
-/// What a given-up connection still had under way runs before everything on its successor, or never. An acquire that ran after
-/// the release of its token would orphan the name for the ttl.
+/// Commands still under way on a given-up connection run before everything on its successor, or never. An acquire that ran after
+/// the release of its token would keep the name taken for the ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_held_on_an_old_connection_never_runs() {
     for cancelled in [false, true].into_iter().cycle().take(10) {
@@ -82,7 +82,7 @@ async fn a_swallowed_reply_costs_no_lock() {
     assert!(!store.features().late_commands);
 }
 
-/// A given value that is in place after an unheard try may be ours or another's, and is told as neither held nor busy.
+/// A supplied owner token that is in place after a lost reply may be ours or another's: the result is neither held nor busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_given_token_after_a_swallowed_reply_is_unknown() {
     let (server, proxy, store) = behind_proxy().await;
@@ -125,7 +125,7 @@ async fn a_half_dead_connection_costs_no_lock() {
     assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
 }
 
-/// Row 10, 19: a server that is stopped for less than the belief, then goes on with its data, loses nothing.
+/// Row 10, 19: a server that is stopped for less than the validity, then goes on with its data, loses nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_in_time_loses_nothing() {
     let server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
@@ -161,7 +161,7 @@ async fn held_again(guard: &tenure::Guard) {
     timeout(Duration::from_secs(5), again).await.expect("it is not renewed again");
 }
 
-/// Row 15, 19: no answer at all. The holder is told by its own clock, before the lease ends at the server.
+/// Row 15, 19: no answer at all. The holder is notified by its own clock, before the lease ends at the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loss_needs_no_answer() {
     for fault in ["stop", "kill", "black hole", "hold replies"] {
@@ -216,7 +216,7 @@ async fn fences_survive_lost_data() {
         let next = fence(&store, &request(&format!("{}", i + 1), LONG)).await;
         assert!(next > last, "after loss {i}: {next} is not above {last}");
         last = next;
-        // What no one has seen yet is lifted to the server's time, so that another process cannot be below it either.
+        // A counter that no one has seen yet is raised to the server's time, so that another process cannot be below it either.
         let other = fence(&self::store(&server.url()).await, &request(&format!("other {i}"), LONG)).await;
         assert!(other > last, "another process got {other}, not above {last}");
         last = other;
@@ -247,7 +247,7 @@ async fn large_counters_keep_their_digits() {
     let store = store(&server.url()).await;
     let held = request("a", LONG);
     assert_eq!(fence(&store, &held).await.counter(), near_the_end + 1);
-    assert_eq!(fence(&store, &held).await.counter(), near_the_end + 3, "a failed SET NX counts, the claim counts");
+    assert_eq!(fence(&store, &held).await.counter(), near_the_end + 3, "a failed SET NX counts, and so does the grant");
     assert_eq!(fence(&store, &request("b", LONG)).await.counter(), near_the_end + 4);
     for absurd in ["-1", "9007199254740992", "9223372036854775807", "soon", "1.5"] {
         server.cli(&format!("SET tenure:fence {absurd}"));
@@ -487,7 +487,7 @@ async fn without_client_kill_the_clean_up_is_repeated() {
     assert!(proxy.commands() > seen_before, "the clean-up was not repeated");
 }
 
-/// A restarted server gives connection numbers anew: the kill of a predecessor must not hit whoever has its number now.
+/// A restarted server gives connection numbers anew: the kill of a predecessor must not hit the client that has its number now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_does_not_make_us_kill_strangers() {
     let server = RedisServer::start();

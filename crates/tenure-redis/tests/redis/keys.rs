@@ -1,4 +1,4 @@
-//! The Redis store when somebody else changes, loses or forbids the keys of a lock: what is told, and who gets the name.
+//! The Redis store when others change, lose or forbid the keys of a lock: what the store reports, and who gets the name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,13 +47,13 @@ async fn renewal(store: &dyn Store, request: &Request) -> RenewReply {
     store.renew(&[request.lease()]).await.remove(0).unwrap()
 }
 
-/// Waits for a hand-over to be told.
+/// Waits for the push of a hand-over.
 async fn told(notices: &mut BoxStream<'static, Notice>) {
     let granted = async { while !matches!(notices.next().await, Some(Notice::Granted { .. })) {} };
-    timeout(PATIENCE, granted).await.expect("nothing was told");
+    timeout(PATIENCE, granted).await.expect("nothing was pushed");
 }
 
-/// What a user may not look at is not known to be lost: that is refused, and the lease may still be there.
+/// A lease that a user may not look at is not known to be lost: the call is refused, and the lease may still be there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_forbidden_is_not_told_as_lost() {
     let mutex = [Share::MUTEX];
@@ -83,7 +83,7 @@ async fn what_is_forbidden_is_not_told_as_lost() {
     }
 }
 
-/// Shares whose weights are lost can let nobody in: their holders are told, and the name is free when they have given up.
+/// Shares whose weights are lost can let nobody in: their holders are notified, and the name is free when they have released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shares_without_their_weights_are_lost_and_given_up() {
     let server = RedisServer::start();

@@ -1,4 +1,5 @@
-//! What carries the Redis store's commands: it outlives runtimes, holds no more than it can send, and knows slow from dead.
+//! The link that carries the Redis store's commands. It outlives runtimes, holds no more than it can
+//! send, and knows slow from dead.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ fn a_link_whose_runtime_has_ended_is_replaced() {
     runtime().block_on(acquire(&store, "c")).unwrap();
 }
 
-/// Whoever waits while the runtime of the link ends is told, and does not have to find out.
+/// A waiter is notified when the runtime of the link ends, and does not have to find out.
 #[test]
 fn who_waits_is_told_that_the_runtime_has_ended() {
     let server = RedisServer::start();
@@ -151,8 +152,8 @@ fn resident() -> u64 {
     status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok()).unwrap()
 }
 
-/// What nobody waits for any more does not pile up while a server is stopped. In a process of its
-/// own: other tests need memory as well.
+/// Commands that nobody waits for any more do not pile up while a server is stopped. In a process
+/// of its own: other tests need memory as well.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_stopped_server_costs_no_memory() {
@@ -279,7 +280,7 @@ async fn many_renewals_leave_room_for_others() {
     assert_eq!(proxy.accepted(), 1, "the link was replaced");
 }
 
-/// What was renewed before the link failed counts.
+/// Renewals from before the link failed count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn finished_renewals_count() {
     let server = RedisServer::start();
@@ -296,7 +297,8 @@ async fn finished_renewals_count() {
     assert!((1_000..10_000).contains(&renewed) && renewed % 1_000 == 0, "{renewed} renewed");
 }
 
-/// What was never sent may be sent: a link that ended while nobody used it costs nothing, also where nothing may be sent twice.
+/// A command that was never sent may be sent. So a link that ended while nobody used it costs
+/// nothing, also where nothing may be sent twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_ended_unused_is_not_asked() {
     let server = RedisServer::start();
@@ -306,7 +308,7 @@ async fn a_link_that_ended_unused_is_not_asked() {
     assert!(matches!(store.acquire(&given).await.unwrap(), AcquireReply::Granted(_)));
     let mut notices = store.watch(&request("b")).await.unwrap();
     proxy.cut();
-    timeout(PATIENCE, notices.next()).await.expect("nobody was told that the link has ended");
+    timeout(PATIENCE, notices.next()).await.expect("nobody was notified that the link has ended");
     let Request { name, owner, share, ttl, .. } = given;
     let lease = Lease::new(name, owner, share, ttl);
     assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released);

@@ -4,7 +4,6 @@
 
 mod conformance;
 mod counter;
-mod dialects;
 mod faults;
 mod keys;
 mod link;
@@ -14,6 +13,7 @@ mod plain;
 mod push;
 mod queue;
 mod rules;
+mod schemes;
 mod store;
 mod subject;
 mod users;

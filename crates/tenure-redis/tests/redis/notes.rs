@@ -9,7 +9,7 @@ use tenure_testkit::RedisServer;
 
 use crate::{LONG, store};
 
-/// What is kept beside the name `door`.
+/// Key beside the name `door`.
 const BESIDE: &str = "{CFEH}:s:door";
 
 fn kinds() -> [Share; 4] {

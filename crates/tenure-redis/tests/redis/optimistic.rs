@@ -22,7 +22,7 @@ fn request() -> Request {
     Request::new(name, owner, Share::MUTEX, LONG)
 }
 
-/// A server whose counter is not far behind: to lift that takes another look.
+/// A server whose counter is not far behind: to raise a counter takes one more read.
 fn server() -> RedisServer {
     let server = RedisServer::start();
     server.command(&["SET", "tenure:fence", "4503599627370496"]);
@@ -87,18 +87,18 @@ async fn a_faster_one_undoes_the_transaction() {
     assert_eq!(server.command(&["GET", "x"]).text(), "theirs");
 }
 
-/// `EXEC` ran and its answer was lost. A token of this attempt's own is found in place; a value that was given may be another's.
+/// `EXEC` ran and its answer was lost. A token of this attempt's own is found in place; a supplied owner token may be another's.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_was_lost_is_settled() {
-    for repeatable in [true, false] {
+    for generated in [true, false] {
         let server = server();
         let proxy = Proxy::start(server.addr());
         let store = store(&proxy.url()).await;
         // Behind the look: MULTI, SET, INCRBY, EXEC.
         proxy.swallow_reply(LOOK + 4);
-        let ours = request().with_generated(repeatable);
+        let ours = request().with_generated(generated);
         let answer = store.acquire(&ours).await;
-        if repeatable {
+        if generated {
             assert!(matches!(answer, Ok(AcquireReply::Granted(_))), "{answer:?}");
             assert_eq!(store.release(&ours.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         } else {
@@ -202,7 +202,7 @@ async fn renewals_are_not_undone_together() {
     assert!(gone_on >= 15, "{renewed:?}");
 }
 
-/// What a later version wrote is refused and stays as it is, and costs no other name its renewal.
+/// A record of a later version is refused and stays as it is, and costs no other name its renewal.
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_left_alone() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! What the dialects of plain keys send.
+//! Commands that the schemes of plain keys send.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the Redis store is pushed: by whom it can be heard, and what it does when something may have been missed.
+//! Pushes to the Redis store: who can hear them, and what the store does when one may have been missed.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn channels(server: &RedisServer) -> Vec<String> {
     server.cli("PUBSUB CHANNELS *tenure:wake:*").lines().map(str::to_owned).collect()
 }
 
-/// Tells `owner` something, and says how many connections were told.
+/// Publishes to `owner`. Returns how many connections got it.
 fn publish(server: &RedisServer, channel: &str, owner: &Owner) -> i64 {
     let message = [b"hint ", owner.as_bytes()].concat();
     server.command(&[&b"PUBLISH"[..], channel.as_bytes(), &message]).int()
@@ -94,7 +94,7 @@ async fn listening_again_is_free() {
     heard(&mut notices).await;
 }
 
-/// A new link hears before anybody uses it, and whoever listens is told to look.
+/// A new link hears pushes before anybody uses it, and every listener is notified that something may have changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_link_is_replaced_by_one_that_hears() {
     for kill in [false, true] {
@@ -171,10 +171,10 @@ async fn fences_rise_over_a_pushed_one() {
             let waiting = request("host").with_enqueue(enqueue);
             let mut notices = ours.watch(&waiting).await.unwrap();
             assert!(matches!(ours.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
-            // A counter that was not looked after for a second is lifted, and that would hide it.
+            // A counter that was not looked after for a second is raised, and that would hide it.
             tokio::time::sleep(Duration::from_millis(1_050)).await;
             let named = |name: &str| request("host").with_name(Name::new(name).unwrap());
-            let seen = granted(&*ours, &named("lift")).await.counter();
+            let seen = granted(&*ours, &named("raise")).await.counter();
             server.cli(&format!("INCRBY tenure:fence {ahead}"));
             let lease = |request: &Request, fence| {
                 let Request { name, owner, share, .. } = request.clone();

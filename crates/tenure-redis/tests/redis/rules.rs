@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::{LONG, PATIENCE, behind_proxy, store};
 
-/// For how long a connection trusts the counter that it has lifted, and a little more.
+/// For how long a connection trusts the counter that it has raised, and a little more.
 const TRUST: Duration = Duration::from_millis(1_050);
 
 fn request(name: &str) -> Request {
@@ -42,8 +42,8 @@ async fn warms_up(locks: &Locker) {
     assert!(matches!(locks.mutex("warm").acquire().await.unwrap().release().await.unwrap(), ReleaseOutcome::Released));
 }
 
-/// The server is told to end the connection that was given up, though the first that was to replace it never came about: what is on its
-/// way there would take the name when nobody clears it up any more.
+/// The store has the server end a connection that was given up, though its first replacement never came about. An acquire that is
+/// on its way there would take the name when nobody clears it up any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_predecessor_is_ended_after_a_replacement_that_failed() {
     let (server, proxy, store) = behind_proxy().await;
@@ -62,7 +62,7 @@ async fn a_predecessor_is_ended_after_a_replacement_that_failed() {
     assert!(!locks.store().features().late_commands);
 }
 
-/// A given value is given up once: between two runs of its release another may have taken the name by the same value.
+/// A supplied owner token is released once: between two runs of its release another may have taken the name by the same token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_given_value_is_given_up_once() {
     for scheme in ["native", "set-nx", "php", "getset"] {
@@ -90,8 +90,8 @@ async fn a_given_value_is_given_up_once() {
     }
 }
 
-/// What was taken is cleared up where the number for it could not be made: the script that lifts the counter is refused, and the
-/// transaction behind it has run.
+/// A name is cleared up if it was taken and the number for it could not be made: the script that raises the counter is refused,
+/// and the transaction behind it has run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_was_taken_behind_a_refused_lift_is_cleared_up() {
     let server = RedisServer::start();
@@ -150,7 +150,7 @@ async fn tasks_of_one_process_take_names_without_a_script() {
     let stats = server.cli("INFO commandstats");
     let is_script = |line: &&str| ["cmdstat_eval", "cmdstat_fcall"].iter().any(|name| line.starts_with(name));
     let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
-    // Those that lift the counter, where a slow machine takes more than a second.
+    // Those that raise the counter, where a slow machine takes more than a second.
     let scripts: u64 = stats.lines().filter(is_script).filter_map(calls).sum();
     assert!(scripts < 10, "{scripts} scripts for 1,024 grants");
 }

@@ -1,4 +1,4 @@
-//! What the Redis store says to servers that are set up in odd ways, and how it gets in.
+//! The Redis store on servers that are set up in odd ways, and how it gets in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ async fn connect(url: &str) -> Result<RedisStore, tenure::Error> {
     Options::parse(url)?.connect().await
 }
 
-async fn open(url: &str, dialect: &str) -> Arc<dyn Store> {
-    Options::parse(&format!("{url}?scheme={dialect}")).unwrap().open().await.unwrap()
+async fn open(url: &str, scheme: &str) -> Arc<dyn Store> {
+    Options::parse(&format!("{url}?scheme={scheme}")).unwrap().open().await.unwrap()
 }
 
 fn request(name: &str) -> Request {
@@ -152,7 +152,7 @@ async fn every_refusal_has_its_class() {
 
     let mut admin = server.connect().unwrap();
     admin.command(&["CONFIG", "SET", "maxclients", "3"]).unwrap();
-    // Whoever is about to leave would leave a place.
+    // A client that is about to leave would free a connection for the crowd.
     wait_until(PATIENCE, "the others to be gone", || {
         admin.command(&["INFO", "clients"]).unwrap().text().contains("connected_clients:3")
     });
@@ -188,7 +188,7 @@ async fn counter(store: &RedisStore, name: &str) -> u64 {
     grant.fence.unwrap().counter()
 }
 
-/// A counter that was lost is lifted to the server's time since 2026, to the microsecond: others compare theirs with it.
+/// A counter that was lost is raised to the server's time since 2026, to the microsecond: others compare theirs with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_counter_follows_the_servers_time() {
     let server = RedisServer::start();
@@ -235,7 +235,7 @@ async fn the_last_counter_is_handed_out_and_none_above_it() {
     assert!(error.to_string().contains(&Fence::MAX_COUNTER.to_string()), "{error}");
 }
 
-/// A lease whose new number cannot be made stays whose it was, and the reason is told.
+/// A lease whose new number cannot be made stays whose it was, and the error has the reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_not_passed_on_without_a_number() {
     let server = RedisServer::start();
@@ -251,7 +251,7 @@ async fn a_lease_is_not_passed_on_without_a_number() {
     assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
 }
 
-/// What stands at a name is another's, whatever it is: also a value without a byte.
+/// Any value at a name is another's, also a value without a byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_value_is_anothers() {
     let server = RedisServer::start();
@@ -262,21 +262,21 @@ async fn an_empty_value_is_anothers() {
     assert_eq!((holder.owner.as_bytes(), holder.ttl), (&b""[..], None));
 }
 
-/// What a script grants lasts as long as what is granted without one: to the owner it was, to the one it passes to, and where the
-/// name became free between the two looks.
+/// A lease from a script lasts as long as a lease from commands: for the same owner, for the one it passes to, and if the name
+/// became free between the two commands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_granted_by_script_lasts_its_ttl() {
-    for dialect in ["native", "set-nx"] {
+    for scheme in ["native", "set-nx"] {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.addr());
-        let store = open(&proxy.url(), dialect).await;
+        let store = open(&proxy.url(), scheme).await;
         let held = request("door");
         // For less than what is left to the one it passes from: a crash of the new holder is to free it within the new ttl.
         let adopting = request("door").with_from(held.owner.clone()).with_ttl(LONG / 2);
         for asked in [&held, &held, &adopting] {
-            let AcquireReply::Granted(grant) = store.acquire(asked).await.unwrap() else { panic!("{dialect}: {asked:?}") };
+            let AcquireReply::Granted(grant) = store.acquire(asked).await.unwrap() else { panic!("{scheme}: {asked:?}") };
             let left = store.inspect(Some(&asked.name)).await.unwrap()[0].holders[0].ttl.unwrap();
-            assert!(grant.ttl == asked.ttl && left <= asked.ttl && left + PATIENCE > asked.ttl, "{dialect}: {left:?} is left");
+            assert!(grant.ttl == asked.ttl && left <= asked.ttl && left + PATIENCE > asked.ttl, "{scheme}: {left:?} is left");
         }
         proxy.delay(Duration::from_millis(60));
         for i in 0..5 {
@@ -284,15 +284,15 @@ async fn a_lease_granted_by_script_lasts_its_ttl() {
             // Busy when the first command arrives, free when the second does.
             server.command(&["SET", late.name.as_str(), "another's", "PX", "100"]);
             let AcquireReply::Granted(_) = store.acquire(&late).await.unwrap() else {
-                panic!("{dialect}: it is free, and was not given")
+                panic!("{scheme}: it is free, and was not given")
             };
             let left = store.inspect(Some(&late.name)).await.unwrap()[0].holders[0].ttl.unwrap();
-            assert!(left <= LONG && left + PATIENCE > LONG, "{dialect}: {left:?} is left");
+            assert!(left <= LONG && left + PATIENCE > LONG, "{scheme}: {left:?} is left");
         }
     }
 }
 
-/// A holder that is told is told with what is left of its lease, in milliseconds.
+/// A busy reply names the holder with the time that is left of its lease, in milliseconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_name_tells_how_long_it_is_taken() {
     let server = RedisServer::start();
@@ -304,7 +304,7 @@ async fn a_busy_name_tells_how_long_it_is_taken() {
     assert!(left <= LONG && left + PATIENCE > LONG, "{left:?} is left");
 }
 
-/// Whoever took what stands beside a name as a lock would keep everybody from the name.
+/// A client that took the keys beside a name for a lock would keep everybody from the name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_stands_beside_a_name_is_no_lock() {
     for prefix in ["", "app:"] {
@@ -360,7 +360,7 @@ async fn functions_in_a_cycle(server: &RedisServer, locks: &Locker, while_held: 
     number("calls=").unwrap_or(0) + number("rejected_calls=").unwrap_or(0)
 }
 
-/// What hands over is a function where the server has such for this user, and a script where not. Locks go on when that changes.
+/// A hand-over is a function if the server has functions for this user, and a script if not. Locks go on when that changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn functions_come_and_go() {
     let server = RedisServer::start();
@@ -456,10 +456,10 @@ async fn the_dead_hide_nobody_who_waits() {
 async fn nothing_is_taken_over_from_nobody() {
     let server = RedisServer::start();
     let from_nobody = request("door").with_from(Owner::from_bytes(&b""[..]));
-    for dialect in ["native", "set-nx", "setnx-expire"] {
-        let store = open(&server.url(), dialect).await;
+    for scheme in ["native", "set-nx", "setnx-expire"] {
+        let store = open(&server.url(), scheme).await;
         let error = store.acquire(&from_nobody).await.unwrap_err();
-        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{dialect}: {error}");
-        assert_eq!(server.cli("EXISTS door"), "0", "{dialect}");
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{scheme}: {error}");
+        assert_eq!(server.cli("EXISTS door"), "0", "{scheme}");
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct Redis {
     pub(crate) server: RedisServer,
     proxy: Proxy,
     parameters: &'static str,
-    /// What the dialect puts in front of a name.
+    /// Text that the scheme puts in front of a name.
     before: &'static str,
     exceptions: Vec<&'static str>,
 }

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use crate::{LONG, PATIENCE};
 
-/// For how long a name is a waiter's that was handed it.
-const CLAIM: Duration = Duration::from_millis(1_500);
+/// Time for which a name is kept for the waiter that was handed it.
+const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
 
 /// A server with a user of these rights, and that user's own connection.
 fn server_of(rights: &str) -> (RedisServer, Client) {
@@ -120,8 +120,8 @@ async fn who_may_write_one_prefix_is_confined_to_it() {
     }
 }
 
-/// The keys of one name are enough for its locks, and for no other's. The counter is shared: whoever may use a name can spoil it for all
-/// names of the prefix, until somebody deletes it.
+/// The keys of one name are enough for its locks, and for no other's. The counter is shared: a user
+/// of one name can spoil it for all names of the prefix, until somebody deletes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_use_one_name_reaches_no_other_but_the_counter() {
     let (server, mut user) = server_of("~door ~{????}:[qps]:door ~tenure:fence &tenure:wake:* +@all -@admin -@dangerous +client");
@@ -160,8 +160,9 @@ async fn who_may_use_one_name_reaches_no_other_but_the_counter() {
     let _ = ours.mutex("attic").acquire().await.unwrap();
 }
 
-/// A release publishes for whoever stands in the queue, where that entry says: who may write one queue, and knows whom another name is
-/// waited for by, needs no right to publish. It is believed for a claim, as any forged hand-over.
+/// A release publishes for the next waiter on the channel that its queue entry names. So a user who
+/// may write one queue, and knows who waits for another name, needs no right to publish. The waiter
+/// regards itself as the holder for a handoff_ttl, as after any forged hand-over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_write_a_queue_has_others_publish() {
     let (server, mut user) = server_of("%R~* ~door ~{????}:[qps]:door -@all +@read +@write +auth");
@@ -186,6 +187,6 @@ async fn who_may_write_a_queue_has_others_publish() {
     forbidden(&mut user, &format!("PUBLISH {channel} x"));
     assert!(matches!(door.release().await.unwrap(), ReleaseOutcome::Released));
     let guard = timeout(PATIENCE, waiting).await.expect("nobody published for it").unwrap();
-    assert_eq!(timeout(CLAIM, guard.lost()).await.expect("it is believed for longer than a claim"), EndReason::Gone);
+    assert_eq!(timeout(HANDOFF_TTL, guard.lost()).await.expect("it is valid for longer than a handoff_ttl"), EndReason::Gone);
     gate.verify().await.unwrap();
 }

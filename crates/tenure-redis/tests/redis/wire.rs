@@ -1,4 +1,4 @@
-//! What a connection to Redis does for those who use it together: who is told, who is woken, and when it is given up.
+//! A connection to Redis that several calls use together: who is notified, who is woken, and when it is given up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::{LONG, store};
 
-/// Less than a heartbeat takes, by which a waiter finds out that it was not told.
+/// Less than the time to a heartbeat, by which a waiter finds out that it was not notified.
 const SOON: Duration = Duration::from_millis(800);
 
 fn request(name: &str) -> Request {
@@ -78,7 +78,7 @@ async fn a_broken_connection_is_replaced_by_one() {
     assert_eq!(proxy.accepted(), 2);
 }
 
-/// What others say says nothing of the way to the server: commands that do not get through go over another connection.
+/// Pushes from others prove nothing about the way to the server: commands that do not get through go over another connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pushes_do_not_keep_a_dead_connection_alive() {
     let server = RedisServer::start();

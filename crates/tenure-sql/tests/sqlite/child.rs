@@ -176,7 +176,7 @@ async fn idle(path: &Path) {
     fs::write(path.with_extension("log"), line).unwrap();
 }
 
-/// What all threads of this process have used.
+/// CPU time that all threads of this process have used.
 fn cpu_nanos() -> u64 {
     let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
     let used = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());

@@ -1,4 +1,4 @@
-//! What the cases share.
+//! Helpers that the cases share.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

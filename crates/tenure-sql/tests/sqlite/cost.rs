@@ -1,4 +1,4 @@
-//! What a short command pays.
+//! Costs of a short command.
 
 use std::time::{Duration, Instant};
 

@@ -139,7 +139,8 @@ async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
     println!("{} calls, dropped after 0 to {POLLS} polls, on a thread in 3 states", CALLS.len());
 }
 
-/// What nobody waits for any more and has not begun is left out, but for what gives up or keeps: the caller's clean-up needs it less.
+/// A dropped call that has not begun is left out, so that the caller's clean-up has less to do.
+/// A release or a renewal is not left out.
 #[tokio::test]
 async fn what_was_dropped_before_it_began_is_left_out() {
     let (_dir, path) = fresh();

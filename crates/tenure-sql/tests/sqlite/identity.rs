@@ -72,7 +72,7 @@ async fn a_container_of_this_machine_is_not_another_machine() {
     granted(&open(&path).unwrap(), &request("x", &owner())).await;
 }
 
-/// Numbers that are used up are told, not begun anew.
+/// If the numbers are used up, the store reports that, and does not begin anew.
 #[tokio::test]
 async fn fences_that_are_used_up_are_told() {
     let (_dir, path) = fresh();

@@ -12,7 +12,7 @@ use tenure_testkit::Spawned;
 use crate::child::{finish, start_apart, turned_away};
 use crate::common::{busy, fresh, granted, lease, owner, raw, request, wait_until_closed};
 
-/// What the other side has instead of the machine id of this one.
+/// Machine id that the other side has instead of ours.
 #[derive(Clone, Copy, PartialEq)]
 enum Id {
     Same,
@@ -76,8 +76,8 @@ async fn a_container_with_a_boot_id_of_its_own_shares_the_locks() {
     }
 }
 
-/// The holder had nothing to write since the other machine booted, which therefore takes it for an earlier boot. The holder is told
-/// at its next call, by what it knows itself: the file was of its own boot, which has not ended.
+/// The holder had nothing to write since the other machine booted, which therefore takes it for an earlier boot. The holder is
+/// notified at its next call, by what it knows itself: the file was of its own boot, which has not ended.
 #[tokio::test]
 async fn a_holder_whose_file_another_boot_took_is_told() {
     let (_dir, path) = fresh();
@@ -106,8 +106,8 @@ async fn a_time_name_space_is_turned_away() {
     }
 }
 
-/// A restart is believed where the clock says that nothing was written since. Where it says otherwise, because it was set back, the user
-/// is asked.
+/// If the clock says that nothing was written since, the store accepts a restart. If the clock says otherwise, because it was set
+/// back, the store asks the user.
 #[tokio::test]
 async fn a_restart_is_told_by_the_clock() {
     let (_dir, path) = fresh();

@@ -26,7 +26,7 @@ fn processes_exclude_each_other_and_fences_follow_the_order() {
     check_integrity(&path);
 }
 
-/// Nobody is told that the file is busy when all make it at once.
+/// No process gets the error that the file is busy when all make it at once.
 #[test]
 fn processes_make_the_file_together() {
     for round in 0..5 {

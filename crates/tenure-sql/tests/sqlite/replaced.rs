@@ -22,7 +22,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// The file goes at any moment of the opening: whoever has it open then works in the one that others see.
+/// The file goes at any moment of the opening: a process that has it open then works in the one that others see.
 #[tokio::test]
 async fn a_file_that_is_replaced_while_it_is_opened_is_followed() {
     let (_dir, path) = fresh();

@@ -26,12 +26,12 @@ async fn a_name_has_one_holder_and_tells_who() {
 }
 
 #[tokio::test]
-async fn only_a_minted_owner_may_repeat() {
+async fn only_a_generated_owner_may_repeat() {
     let (_dir, path) = fresh();
     let store = open(&path).unwrap();
-    let minted = request("x", &owner());
-    let first = granted(&store, &minted).await;
-    assert!(granted(&store, &minted).await.fence > first.fence, "every grant has a fence of its own");
+    let generated = request("x", &owner());
+    let first = granted(&store, &generated).await;
+    assert!(granted(&store, &generated).await.fence > first.fence, "every grant has a fence of its own");
     let given = request("y", &Owner::from_bytes(&b"given"[..])).with_generated(false);
     granted(&store, &given).await;
     assert_eq!(busy(&store, &given).await.holder.unwrap().owner, given.owner);
@@ -48,7 +48,7 @@ async fn a_take_over_is_one_checked_step() {
     let second = granted(&store, &take(&b, &a)).await;
     assert!(second.fence > first.fence);
     assert_eq!(busy(&store, &take(&c, &a)).await.holder.unwrap().owner, b);
-    assert!(granted(&store, &take(&b, &a)).await.fence > second.fence, "a repeated take-over by a minted owner");
+    assert!(granted(&store, &take(&b, &a)).await.fence > second.fence, "a repeated take-over by a generated owner token");
     assert!(matches!(store.renew(&[lease("x", &a), lease("x", &b)]).await[..], [Ok(RenewReply::Gone), Ok(RenewReply::Renewed)]));
 }
 
@@ -114,7 +114,7 @@ async fn several_names_are_had_together_or_not_at_all() {
     assert!(both[0].fence < both[1].fence, "{both:?}");
 }
 
-/// What has ended is swept up while others are granted, and nothing else is.
+/// A sweep removes ended leases while others are granted, and nothing else.
 #[tokio::test]
 async fn a_sweep_spares_the_living() {
     let (_dir, path) = fresh();

@@ -1,4 +1,4 @@
-//! What another user of the machine can do to a lock file, tried as that user (`nobody`, by setpriv(1), which takes root).
+//! Attacks by another user of the machine on a lock file, tried as that user (`nobody`, by setpriv(1), which takes root).
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
@@ -181,8 +181,8 @@ fn a_shared_file_is_made_without_its_name() {
     assert!(trace.contains("RENAME_NOREPLACE"), "{trace}");
 }
 
-/// Whoever may read a file may lock it, and SQLite's locks are such locks: where a file is readable by others, they can keep writers
-/// out for as long as they like. Nothing is granted then, and a holder is told at its deadline.
+/// A user who may read a file may lock it, and SQLite's locks are such locks: if others can read a
+/// file, they can keep writers out for as long as they like. Nothing is granted then, and a holder is notified at its deadline.
 #[tokio::test]
 async fn who_may_read_the_file_may_stand_in_the_way() {
     let (_dir, path) = sticky();
@@ -208,7 +208,7 @@ async fn who_may_read_the_file_may_stand_in_the_way() {
     busy(&store, &request("x", &b)).await;
 }
 
-/// What a stranger has put beside the file is not used, whatever is in it: he may write to it.
+/// A stranger's file beside the lock file is not used, whatever is in it: he may write to it.
 #[tokio::test]
 async fn a_companion_of_a_stranger_is_refused() {
     for end in ["-wal", "-shm"] {
@@ -224,7 +224,7 @@ async fn a_companion_of_a_stranger_is_refused() {
     }
 }
 
-/// What a stranger puts where we make our files, before there are any: we do not write where he leads us, and say so.
+/// A stranger puts something where we make our files, before there are any: we do not write where he leads us, and say so.
 #[tokio::test]
 async fn what_a_stranger_plants_is_not_followed() {
     // For the sockets: a directory of his, a link to a directory of ours. The wait is slower, and nobody is misled.
@@ -266,7 +266,7 @@ async fn a_flood_of_datagrams_makes_nothing_but_work() {
     assert!(matches!(store.acquire(&keeping).await.unwrap(), AcquireReply::Granted(_)));
 }
 
-/// Whoever opened it while it was open to all could lock everybody out for as long as he liked, whatever its mode became.
+/// A user who opened it while it was open to all could lock everybody out for as long as he liked, whatever its mode became.
 #[test]
 fn a_new_file_is_at_no_moment_open_to_others() {
     let (dir, path) = sticky();

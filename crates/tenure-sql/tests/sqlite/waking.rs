@@ -46,14 +46,14 @@ async fn a_waiter_listens_and_leaves_nothing_behind() {
     assert!(sockets(&path).is_empty(), "nobody waits, and somebody listens");
     let waiting = joining("x");
     let told = busy(&theirs, &waiting).await;
-    assert_eq!((told.position, told.poll_interval), (Some(0), Duration::from_secs(1)), "it looks often although it is told");
+    assert_eq!((told.position, told.poll_interval), (Some(0), Duration::from_secs(1)), "it polls often although it is notified");
     assert!(busy(&theirs, &request("x", &owner())).await.poll_interval < Duration::from_millis(100));
     let [socket] = &sockets(&path)[..] else { panic!("{:?}", sockets(&path)) };
     assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::metadata(socket.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
     let mut notices = theirs.watch(&waiting).await.unwrap();
     release(&ours, &held).await;
-    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not notified");
     assert!(matches!(notice, Some(Notice::Granted { owner, .. }) if owner == waiting.owner));
     drop((ours, theirs));
     wait_until_closed(&path);
@@ -69,7 +69,7 @@ fn threads() -> Vec<String> {
     threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).map(|name| name.trim().to_owned()).collect()
 }
 
-/// The holder has died, and who looks after its place is not the first: the name is the first one's, and it is told.
+/// The holder has died, and the waiter that polls is not the first: the name is the first one's, and that waiter is notified.
 #[tokio::test]
 async fn who_looks_serves_the_first_and_tells_it() {
     let (_dir, path) = fresh();
@@ -81,11 +81,11 @@ async fn who_looks_serves_the_first_and_tells_it() {
     let mut notices = theirs.watch(&first).await.unwrap();
     tokio::time::sleep(Duration::from_millis(110)).await;
     busy(&ours, &keeping(&second)).await;
-    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not notified");
     assert!(matches!(notice, Some(Notice::Granted { owner, .. }) if owner == first.owner));
 }
 
-/// What was killed is removed by whoever would have told it, and by the next one that waits.
+/// The socket of a killed waiter is removed by the process that would have notified it, or by the next waiter.
 #[tokio::test]
 async fn sockets_of_the_dead_are_removed() {
     let (_dir, path) = fresh();
@@ -101,7 +101,7 @@ async fn sockets_of_the_dead_are_removed() {
     };
     killed_in_wait(&path).await;
     release(&store, &held).await;
-    assert!(sockets(&path).is_empty(), "one that was told in vain is left");
+    assert!(sockets(&path).is_empty(), "one that was notified in vain is left");
     let held = joining("y");
     granted(&store, &held).await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -134,7 +134,7 @@ async fn nothing_depends_on_the_socket() {
     granted(&theirs, &keeping(&waiting)).await;
 }
 
-/// Whoever may write to the file does not thereby send to sockets elsewhere as whoever releases.
+/// A user who may write to the file cannot make a releasing process send to sockets elsewhere.
 #[tokio::test]
 async fn a_name_in_the_file_does_not_lead_out_of_the_directory() {
     let (dir, path) = fresh();
@@ -163,11 +163,11 @@ async fn what_others_send_harms_nobody() {
         stranger.send_to(text, &sockets(&path)[0]).unwrap();
     }
     release(&ours, &held).await;
-    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    let notice = timeout(Duration::from_secs(5), notices.next()).await.expect("it is not notified");
     assert!(matches!(notice, Some(Notice::Granted { owner, .. }) if owner == waiting.owner));
 }
 
-/// A place keeps the address at which its process was last.
+/// A queue entry keeps the address at which its process was last.
 #[tokio::test]
 async fn a_heartbeat_tells_where_its_process_is() {
     let (_dir, path) = fresh();
@@ -179,10 +179,10 @@ async fn a_heartbeat_tells_where_its_process_is() {
     let mut notices = after.watch(&waiting).await.unwrap();
     busy(&after, &keeping(&waiting)).await;
     release(&ours, &held).await;
-    timeout(Duration::from_secs(5), notices.next()).await.expect("the old address was told");
+    timeout(Duration::from_secs(5), notices.next()).await.expect("the old address was notified");
 }
 
-/// The file went, and another came in its place: those who wait go on there, and are told.
+/// The file went, and another came in its place: the waiters go on there, and are notified.
 #[tokio::test]
 async fn a_replaced_file_has_waiters_that_are_told() {
     let (_dir, path) = fresh();
@@ -197,7 +197,7 @@ async fn a_replaced_file_has_waiters_that_are_told() {
     busy(&theirs, &waiting).await;
     let mut notices = theirs.watch(&waiting).await.unwrap();
     release(&ours, &held).await;
-    timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    timeout(Duration::from_secs(5), notices.next()).await.expect("it is not notified");
 }
 
 /// The name of a socket has room for 107 bytes, the path of a file for many more.
@@ -211,12 +211,12 @@ async fn a_long_path_has_sockets_too() {
     assert_eq!(busy(&theirs, &waiting).await.poll_interval, Duration::from_secs(1));
     let mut notices = theirs.watch(&waiting).await.unwrap();
     release(&ours, &held).await;
-    timeout(Duration::from_secs(5), notices.next()).await.expect("it is not told");
+    timeout(Duration::from_secs(5), notices.next()).await.expect("it is not notified");
     drop((ours, theirs));
     until("the socket stays", || sockets(&path).is_empty()).await;
 }
 
-/// One that is not told looks often, and writes seldom.
+/// A waiter that is not notified polls often, and writes seldom.
 #[tokio::test]
 async fn a_waiter_without_a_socket_keeps_its_place() {
     let (_dir, path) = fresh();
@@ -255,7 +255,7 @@ async fn a_hand_over_between_processes_takes_little() {
     assert!(times.len() > 100, "only {} hand-overs", times.len());
     let (median, p90) = (times[times.len() / 2], times[times.len() * 9 / 10]);
     println!("{} hand-overs between processes: median {median} us, p90 {p90} us", times.len());
-    assert!(median < 100_000, "nobody is told: median {median} us");
+    assert!(median < 100_000, "nobody is notified: median {median} us");
 }
 
 /// Many processes queue for one name: nobody is overtaken by two at once, and nobody is left to find out by itself.
@@ -273,7 +273,7 @@ async fn no_wake_up_is_lost() {
     let log = fs::read_to_string(path.with_extension("log")).unwrap();
     let fences: Vec<u64> = log.lines().map(|line| line.parse().unwrap()).collect();
     assert!(fences.is_sorted_by(|a, b| a < b), "a later holder has a smaller fence");
-    // Whoever is not told sleeps for a second, and all behind it wait.
+    // A waiter that is not notified sleeps for a second, and all behind it wait.
     assert!(took < Duration::from_secs(PROCESSES * 50 / 10), "{took:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The command in the dialects of others: with programs that send the commands of articles word by word, on one key.
+//! The command in the schemes of others, beside programs that send the commands of articles word by word, on one key.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn count() {
     std::fs::write("n", format!("{}\n", n + 1)).unwrap();
 }
 
-/// What came of the other side's try to take a key.
+/// Result of the other side's try to take a key.
 enum Take {
     Busy,
     /// It has the key, by this value.
@@ -26,7 +26,7 @@ enum Take {
     Breaks,
 }
 
-/// What the other side does to take `key` and to give it up, as its article has it. It has a connection and, for each turn, a token.
+/// The other side: how it takes and releases `key`, as its article has it. It has a connection and, for each turn, a token.
 struct Article {
     scheme: &'static str,
     key: &'static str,
@@ -183,12 +183,12 @@ fn every_side_has_its_turns_and_no_two_at_once() {
 /// Starts a process that takes the turns of the other side.
 fn the_others(article: usize, server: &RedisServer, place: &Place, side: u32) -> Spawned {
     let mut process = Command::new(std::env::current_exe().unwrap());
-    process.args(["--exact", "dialects::the_other_side", "--ignored", "--nocapture"]).current_dir(place.path("."));
+    process.args(["--exact", "articles::the_other_side", "--ignored", "--nocapture"]).current_dir(place.path("."));
     process.env("SIDE", format!("{article} {side} {}", server.port()));
     Spawned::spawn(process.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap()
 }
 
-/// What it said at its end.
+/// Number of breaks that the other side reported at its end.
 fn breaks_of(said: &Output) -> u32 {
     let text = String::from_utf8_lossy(&said.stdout);
     assert!(said.status.success(), "the other side failed: {text}{}", String::from_utf8_lossy(&said.stderr));
@@ -226,7 +226,7 @@ fn take_turn(article: &Article, redis: &mut Client, side: u32, turn: u32) -> u32
     }
 }
 
-/// The other side works for longer than its lease and then deletes what is ours: we are told, and what we ran is stopped.
+/// The other side works for longer than its lease and then deletes our lock: we are notified, and our command is stopped.
 #[test]
 fn whoever_loses_the_lock_to_the_other_side_is_told() {
     let (place, server) = (Place::new(), RedisServer::start());
@@ -256,7 +256,7 @@ fn a_lock_without_an_end_is_told() {
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
 }
 
-/// What a dialect cannot keep is refused before anything is sent.
+/// A request that a scheme cannot fulfil is refused before anything is sent.
 #[test]
 fn what_a_dialect_cannot_do_is_refused() {
     let (place, server) = (Place::new(), RedisServer::start());

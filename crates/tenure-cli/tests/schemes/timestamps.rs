@@ -1,4 +1,4 @@
-//! The command in the dialects whose values are points in time, beside others who are late, fast, slow or dead.
+//! The command in the schemes with timestamp values, beside clients that are late, fast, slow or dead.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,7 +15,7 @@ fn url(server: &RedisServer, parameters: &str) -> String {
     format!("{}?{parameters}&poll_interval=20ms", server.url())
 }
 
-/// What others see of a lock of ours is what they would have written.
+/// Others see our lock as they would have written it.
 #[test]
 fn others_see_what_they_know() {
     let (place, server) = (Place::new(), RedisServer::start());
@@ -102,7 +102,7 @@ fn an_orphan_is_taken_over_when_it_was_to_end() {
     let ended = try_it();
     assert_eq!(ended.code, 75, "{ended:?}");
     assert!(ended.err.contains("ending in"), "{}", ended.err);
-    wait_for("the orphan to be taken", || try_it().code == 0);
+    wait_for("the key without a TTL to be taken", || try_it().code == 0);
     let took = seen.elapsed();
     assert!((Duration::from_millis(4_900)..Duration::from_secs(9)).contains(&took), "taken after {took:?}");
     assert_eq!(server.command(&["DBSIZE"]), 0);
@@ -120,7 +120,7 @@ fn an_orphan_is_taken_over_when_it_was_to_end() {
     assert_eq!(ended.code, 75, "{ended:?}");
 }
 
-/// Nothing says when it was to end: it is told as endless, and only an operator ends it.
+/// Nothing says when the lock was to end: `show` reports it as endless, and only an operator ends it.
 #[test]
 fn an_orphan_without_a_time_is_told() {
     let (place, server) = (Place::new(), RedisServer::start());
@@ -134,7 +134,7 @@ fn an_orphan_without_a_time_is_told() {
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
 }
 
-/// Another who came too late for a lock that had ended has changed the value of who did not: that one is told, and frees nothing.
+/// Two clients wanted a lock that had ended. The late one changed the value of the other, which is notified, and frees nothing.
 #[test]
 fn a_value_that_a_loser_moved_is_told_as_lost() {
     let (place, server) = (Place::new(), RedisServer::start());
@@ -149,7 +149,7 @@ fn a_value_that_a_loser_moved_is_told_as_lost() {
     assert_eq!(server.command(&["GET", "x"]).text(), theirs);
 }
 
-/// A host whose clock is a minute fast takes what is ours: we are told, and leave its lock alone.
+/// A host whose clock is a minute fast takes our lock: we are notified, and leave its lock alone.
 #[test]
 fn whoever_loses_the_lock_to_a_fast_clock_is_told() {
     let (place, server) = (Place::new(), RedisServer::start());
@@ -208,7 +208,7 @@ fn a_given_value_is_one_holder() {
     }
 }
 
-/// What only one dialect knows is refused elsewhere, before anything is sent.
+/// A parameter that only one scheme knows is refused elsewhere, before anything is sent.
 #[test]
 fn parameters_of_another_dialect_are_refused() {
     let (place, server) = (Place::new(), RedisServer::start());
