@@ -68,7 +68,7 @@ many-guards *args:
 compare *args:
     ./scripts/compare {{args}}
 
-# What a lock costs the server in each dialect; writes the table of docs/choosing.md
+# Measures the cost of a lock at the server in each scheme; writes the table of docs/choosing.md
 costs *args:
     ./scripts/costs {{args}}
 

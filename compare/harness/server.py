@@ -31,7 +31,7 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         command = [*pinned(0), program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        # Our own, whoever else has taken the port meanwhile: it answers on a socket in our own folder.
+        # A socket in our own folder answers for our own server, even if another process has taken the port meanwhile.
         command += ["--dir", str(where), "--unixsocket", str(where / "s")]
         with open(where / "log", "w") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -46,7 +46,7 @@ class Server:
             name, key = ("Valkey", "valkey_version:") if "valkey_version:" in about else ("Redis", "redis_version:")
             self.version = f"{name} {about.split(key)[1].split()[0]}"
         except BaseException:
-            # Whoever is not let in is not let out either.
+            # Python does not call __exit__ if __enter__ fails.
             self.__exit__()
             raise
         return self

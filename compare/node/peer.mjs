@@ -19,7 +19,7 @@ let last;
 function connected() {
   const client = new Redis(url);
   const locks = new Redlock([client], fast ? FAST : {});
-  // Every try that finds the name taken is told as an error as well.
+  // Redlock also reports every try that finds the name taken as an error event.
   locks.on("error", () => {});
   return locks;
 }
@@ -52,7 +52,7 @@ async function turns(locks, number) {
   while (performance.now() < until) {
     const lock = await acquired(locks);
     const now = performance.now();
-    // Whoever takes it again at once was handed nothing.
+    // A waiter that takes the name again at once is no hand-over.
     if (last !== undefined && last.number !== number) count(last.at, now);
     last = { number, at: now };
     await lock.release();

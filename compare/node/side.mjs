@@ -4,7 +4,7 @@
 //   side.mjs LIBRARY URL NAME try     asks once and gives up what it got; exits 75 where it is refused
 //   side.mjs LIBRARY URL NAME hold    holds from the file `held` on to the end of its input; prints what the release says
 //
-// A turn is what tenure_testkit::Counter calls a visit. Whoever is told that its lock was lost says so and exits 79.
+// A turn is what tenure_testkit::Counter calls a visit. If the library reports a lost lock, this program says so and exits 79.
 
 import { appendFileSync, closeSync, existsSync, openSync, readFileSync, writeFileSync, writeSync } from "node:fs";
 import process from "node:process";
@@ -20,7 +20,7 @@ const [library, url, name, what] = process.argv.slice(2);
 class NodeRedlock {
   constructor(client) {
     this.locks = new Redlock([client]);
-    // Every try that finds the name taken is told as an error as well.
+    // Redlock also reports every try that finds the name taken as an error event.
     this.locks.on("error", () => {});
   }
 

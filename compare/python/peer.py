@@ -38,7 +38,7 @@ class Sheet:
     def handed_to(self, who):
         now, before = time.perf_counter(), self.last
         self.last = (who, now)
-        # Whoever takes it again at once was handed nothing.
+        # A waiter that takes the name again at once is no hand-over.
         if before is not None and before[0] != who:
             self.count(before[1], now)
 

@@ -4,7 +4,7 @@
     side.py LIBRARY URL NAME try     asks once and gives up what it got; exits 75 where it is refused
     side.py LIBRARY URL NAME hold    holds from the file `held` on to the end of its input; prints what the release says
 
-A turn is what tenure_testkit::Counter calls a visit. Whoever is told that its lock was lost says so and exits 79.
+A turn is what tenure_testkit::Counter calls a visit. If the library reports a lost lock, this program says so and exits 79.
 """
 
 import os

@@ -15,7 +15,7 @@ pub const HANDED_OVER: &str = "compare:handover";
 /// How long the work goes on before it is timed.
 pub const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What is done.
+/// The work of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// Each task takes and releases a name of its own, all on what the library shares.
@@ -39,7 +39,7 @@ impl FromStr for Case {
     }
 }
 
-/// What a program is asked for.
+/// Order to a program.
 pub struct Task {
     pub url: String,
     pub case: Case,
@@ -61,7 +61,7 @@ pub trait Peer: Clone + Send + Sync + 'static {
     fn release(held: Self::Held) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// What was done in the time that counts.
+/// Record of the work in the timed part of a run.
 pub struct Sheet {
     from: Instant,
     until: Instant,
@@ -90,7 +90,7 @@ impl Sheet {
     fn handed_to(&mut self, who: usize) -> bool {
         let now = Instant::now();
         match self.last.replace((who, now)) {
-            // Whoever takes it again at once was handed nothing.
+            // A waiter that takes the name again at once is no hand-over.
             Some((before, at)) if before != who => self.count(at, now),
             _ => now < self.until,
         }
@@ -172,7 +172,7 @@ fn lock(sheet: &Mutex<Sheet>) -> std::sync::MutexGuard<'_, Sheet> {
     sheet.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What this process has used so far.
+/// Returns the CPU time that this process has used so far.
 pub fn cpu() -> Duration {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec.try_into().unwrap_or(0))

@@ -1,4 +1,4 @@
-//! What tenure sends, as the server sees it: so that the raw socket does the same, whatever that is.
+//! Records the commands that tenure sends, as the server sees them. The raw socket then sends the same.
 
 use tenure::ReleaseOutcome;
 
@@ -11,9 +11,9 @@ type Command = Vec<Vec<u8>>;
 pub struct Cycle {
     pub acquire: Vec<Command>,
     pub release: Vec<Command>,
-    /// What stands in them for the lock.
+    /// The name of the lock in these commands.
     pub name: String,
-    /// What stands in them for its owner.
+    /// The owner token in these commands.
     pub owner: String,
 }
 

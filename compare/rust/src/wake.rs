@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::drive::{Case, HANDED_OVER, Peer};
 use crate::resp::{AsyncSocket, Socket};
 
-/// For how long a waiter waits that nobody wakes: whoever dies as the holder wakes nobody.
+/// How long a waiter waits if nobody wakes it: a holder that dies wakes nobody.
 const TTL: Duration = Duration::from_secs(30);
 
 const DELETE_AND_PUBLISH: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -161,7 +161,7 @@ impl Claim {
         if self.line.ask(&words).await? != b":" {
             return Err("the name was another's at the release".into());
         }
-        // Those that are woken go first: else whoever has released would take the name again at once, most of the time.
+        // Lets the woken waiters go first. Otherwise the task that has released mostly takes the name again at once.
         tokio::task::yield_now().await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the lab can run, and what came of it.
+//! Items that the lab can run, and their outcomes.
 
 use std::fmt;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tenure_testkit::history::{Finding, Rule, Verdict};
 use tenure_testkit::{History, Program};
 
-/// What a run needs from outside.
+/// Environment of a run.
 #[derive(Clone, Debug)]
 pub struct Lab {
     /// The program that becomes the processes under test.
@@ -23,7 +23,7 @@ impl Lab {
     }
 }
 
-/// Of what kind an [`Item`] is.
+/// Kind of an [`Item`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -50,15 +50,15 @@ pub type Run = Arc<dyn Fn(&Lab, u64) -> Shown + Send + Sync>;
 pub struct Item {
     /// As in `tenure lab run ID`.
     pub id: String,
-    /// Of what kind.
+    /// Scenario or broken lock.
     pub kind: Kind,
-    /// What is under test: a store, or a scheme in words.
+    /// Subject of the test: a store, or a scheme in words.
     pub subject: String,
-    /// What is done to it, in words.
+    /// The fault that it suffers, in words.
     pub fault: String,
-    /// What must survive: see GUARANTEES.md. Broken locks have none.
+    /// The guarantee that must survive: see GUARANTEES.md. Broken locks have none.
     pub tier: Option<u8>,
-    /// What must come of it.
+    /// The verdict that it must have.
     pub expected: Verdict,
     /// The rule that must be broken, where one must be.
     pub because: Option<Rule>,
@@ -98,14 +98,14 @@ impl fmt::Debug for Item {
     }
 }
 
-/// What a run showed, before it is judged.
+/// Result of a run, before it is judged.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// What every process saw.
+    /// The events of every process.
     pub history: History,
     /// The story in words, a line each; empty where the history tells it.
     pub story: Vec<String>,
-    /// How long after it was due each loss was told.
+    /// Delay of each reported loss after it was due.
     pub told_after: Vec<Duration>,
     /// Why nothing can be concluded: the machine was too slow for the times of the run.
     pub starved: Option<String>,
@@ -118,20 +118,20 @@ impl Shown {
     }
 }
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Of what.
+    /// The item that ran.
     pub item: Item,
     /// By which it can be done again.
     pub seed: u64,
-    /// What it showed.
+    /// Verdict on its history.
     pub verdict: Verdict,
     /// As expected.
     pub ok: bool,
-    /// What went wrong, which may be what was expected.
+    /// Broken rules, which may be the expected ones.
     pub findings: Vec<Finding>,
-    /// What was seen; `None` when the run itself broke down.
+    /// History and story; `None` if the run itself broke down.
     pub shown: Option<Shown>,
     /// Why the run broke down or is not as expected.
     pub trouble: Option<String>,

@@ -36,7 +36,7 @@ fn what(item: &Item) -> String {
     wrapped("    ", &format!("{}: {}", item.subject, item.fault), 4)
 }
 
-/// All that is to be told of an outcome: the story, the picture, what was found, how to make the run again.
+/// Reports an outcome in full: the story, the picture, the findings, how to make the run again.
 pub fn account(outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(trouble) = &outcome.trouble {
@@ -59,13 +59,13 @@ pub fn to_json(outcome: &Outcome) -> Value {
     json!({ "id": id, "kind": kind, "tier": tier, "verdict": verdict, "expected": expected, "ok": ok, "seed": seed })
 }
 
-/// What can be run, for programs.
+/// Lists an item, for programs.
 pub fn listed(item: &Item) -> Value {
     let Item { id, kind, subject, fault, tier, expected, because, .. } = item;
     json!({ "id": id, "kind": kind, "subject": subject, "fault": fault, "tier": tier, "expected": expected, "because": because })
 }
 
-/// How long after they were due losses were told, for each scenario that had some.
+/// Lists the delay of each reported loss after it was due, for each scenario that had some.
 pub fn told_after(outcomes: &[Outcome]) -> String {
     let mut spans: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
     for outcome in outcomes.iter().filter(|outcome| outcome.ok) {
@@ -237,7 +237,7 @@ fn broken_locks(text: &mut String, outcomes: &[Outcome]) {
     }
 }
 
-/// What came of the rows that put our own client in the place of a broken lock.
+/// Verdicts on the rows that put our own client in the place of a broken lock.
 fn ours(lock: &str, outcomes: &[Outcome]) -> String {
     let verdict = |id: &str| outcomes.iter().find(|outcome| outcome.item.id == id).map(|outcome| outcome.verdict.to_string());
     let rows = counterparts::of(lock).iter().map(|id| format!("`{id}` {}", verdict(id).unwrap_or_default()));

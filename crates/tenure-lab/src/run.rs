@@ -40,7 +40,7 @@ pub fn all(lab: &Lab, work: Vec<(Item, u64)>, jobs: usize, mut done: impl FnMut(
     });
 }
 
-/// The name of the threads in which items run: what they say when they panic is told with the outcome.
+/// The name of the threads in which items run. The outcome reports the message of their panic.
 pub const RUNNER: &str = "lab-runner";
 
 thread_local! {
@@ -48,7 +48,7 @@ thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
 }
 
-/// What `recorder` holds is the history of the run in this thread, also if it breaks down.
+/// Makes the events of `recorder` the history of the run in this thread, also if the run breaks down.
 pub fn keep(recorder: &Recorder) {
     RECORDER.set(Some(recorder.clone()));
 }

@@ -1,4 +1,4 @@
-//! What clients send, counted by the server.
+//! Counts the commands that clients send, as the server reports them.
 
 use std::thread::JoinHandle;
 
@@ -45,7 +45,7 @@ impl Monitor {
     }
 }
 
-/// Turns a connection into one that is told of every command.
+/// Turns a connection into one to which the server reports every command.
 pub(super) fn listen(mut connection: Connection) -> Result<Connection, Error> {
     let refused = |error| Error::refused("the server does not let us watch what it executes").with_source(error);
     cmd("MONITOR").exec(&mut connection).map_err(refused)?;

@@ -1,4 +1,4 @@
-//! What a benchmark found, as JSON and as a row for people.
+//! Results of a benchmark, as JSON and as a row for people.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::bench::meter::Run;
 use crate::bench::{Case, Plan};
 
-/// What was found of one case.
+/// Result of one case.
 #[derive(Clone, Debug)]
 pub struct Figures {
     case: Case,
@@ -86,7 +86,7 @@ impl Figures {
         )
     }
 
-    /// What an operation was, and how the case was set up.
+    /// Describes an operation of the case, and how the case was set up.
     pub fn told(&self) -> String {
         format!("{}: {} {}", self.case, self.tasks, self.told)
     }

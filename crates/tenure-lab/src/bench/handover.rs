@@ -20,14 +20,14 @@ use crate::bench::{Address, Load, Place};
 
 const MOST_PROCESSES: usize = 16;
 
-/// What the processes are told: the first word of all, and then each run.
+/// Message to a process: first `Open`, then `Run` for each run.
 #[derive(Serialize, Deserialize)]
 enum Order {
     Open { address: Address, name: String, waiters: usize },
     Run { until: Duration },
 }
 
-/// What the processes say.
+/// Message from a process.
 #[derive(Serialize, Deserialize)]
 enum Said {
     Ready,
@@ -96,7 +96,7 @@ impl Load for Processes {
         all.sort_by_key(|(_, hold)| hold.granted);
         for pair in all.windows(2) {
             let [(process, before), (other, after)] = pair else { continue };
-            // Whoever takes it again at once has handed nothing over.
+            // A waiter that takes the name again at once is no hand-over.
             if (process, before.waiter) != (other, after.waiter) {
                 run.count(BootTime::from_boot(before.released), BootTime::from_boot(after.granted), until);
             }

@@ -47,7 +47,7 @@ async fn turns(locks: Locker, name: String, task: usize, last: Arc<Mutex<Option<
         let guard = locks.mutex(&name).acquire().await?;
         let now = BootTime::now();
         let before = last.lock().unwrap_or_else(PoisonError::into_inner).replace(Last { task, at: now });
-        // Whoever takes it again at once has handed nothing over.
+        // A task that takes the name again at once is no hand-over.
         if let Some(before) = before.filter(|before| before.task != task) {
             run.count(before.at, now, until);
         }

@@ -34,14 +34,14 @@ impl Latencies {
     }
 }
 
-/// What one task, or a whole run, has done.
+/// Work of one task, or of a whole run.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     /// All operations, to the end of what was under way.
     pub(super) done: u64,
     /// Of those that were done in time.
     pub(super) latencies: Latencies,
-    /// What the client has used for all of them.
+    /// CPU time that the client has used for all of them.
     pub(super) client_cpu: Duration,
 }
 
@@ -87,14 +87,14 @@ impl Usage {
     }
 }
 
-/// What this process has used so far.
+/// Returns the CPU time that this process has used so far.
 pub(super) fn client_cpu() -> Duration {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Duration::ZERO };
     let spans = [usage.user_time(), usage.system_time()];
     spans.iter().map(|span| Duration::from_micros(span.num_microseconds().unsigned_abs())).sum()
 }
 
-/// What the server has used so far, as it says itself.
+/// Returns the CPU time that the server has used so far, as it reports it.
 fn server_cpu(server: &mut Connection) -> Result<Duration, Error> {
     let unanswered = |error| Error::unreachable("the server does not say what it has used").with_source(error);
     let told: String = cmd("INFO").arg("cpu").query(server).map_err(unanswered)?;

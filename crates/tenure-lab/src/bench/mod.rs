@@ -30,7 +30,7 @@ pub use crate::bench::figures::{Figures, HEAD};
 pub(crate) use crate::bench::handover::serve;
 pub use crate::bench::place::{Address, Place};
 
-/// What is measured.
+/// Kind of work that a benchmark measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Case {
@@ -64,7 +64,7 @@ impl Case {
         }
     }
 
-    /// What it measures.
+    /// Describes the work that it measures.
     pub fn what(self) -> &'static str {
         match self {
             Self::Cycle => "Each task takes and releases a mutex of its own",
@@ -139,7 +139,7 @@ impl Plan {
         Ok(Self { case, tasks, time })
     }
 
-    /// Of what.
+    /// Returns the case of the plan.
     pub fn case(&self) -> Case {
         self.case
     }
@@ -158,7 +158,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What a run is at.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Connections are made, and what is to be held is taken.

@@ -83,7 +83,7 @@ impl fmt::Debug for Address {
 #[derive(Debug)]
 pub struct Place {
     pub(super) address: Address,
-    /// What keeps the names of one run from those of others.
+    /// Text that keeps the names of one run apart from those of others.
     run: String,
     /// Why the server cannot be asked what it executes.
     uncounted: Option<Error>,

@@ -11,7 +11,7 @@ use tenure::{BootTime, Entry, Error, Lease, Name};
 
 use crate::bench::meter::Latencies;
 
-/// What was asked since the last look.
+/// Calls since the last [`take`](Probe::take).
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     /// One for each call.
@@ -32,7 +32,7 @@ impl Probe {
         Self { store, noted: Arc::default() }
     }
 
-    /// What was asked since the last time this was called.
+    /// Returns the calls since the last time, and forgets them.
     pub(super) fn take(&self) -> Noted {
         std::mem::take(&mut self.noted())
     }

@@ -30,8 +30,8 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     let locks = Locker::new(probe.clone());
     let before = resident();
     let waiting = wait(&locks, &names, tasks).await?;
-    // So many tasks try for a while, each for itself: the time begins when no more is asked than by those who keep a place. Where they
-    // cannot be told they go on looking, and that is what they cost.
+    // With many tasks, each asks the store for itself for a while. The time begins when only the leaders call the store, to keep
+    // their queue entries alive. If the store cannot notify waiters, they go on polling, and the run measures that.
     let began = Instant::now();
     loop {
         probe.take();
@@ -76,7 +76,7 @@ async fn wait(locks: &Locker, names: &[String], tasks: usize) -> Result<JoinSet<
             locks.mutex(name).on_wait(tell).acquire().await.map(drop)
         });
     }
-    // Of the tasks that share a place one at least is told.
+    // Of the tasks of one local queue, the store answers at least one.
     let told = u32::try_from(names.len()).unwrap_or(u32::MAX);
     tokio::select! {
         biased;

@@ -16,7 +16,7 @@ use super::{Output, find_server, print, processes, target};
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Bench {
-    /// What to measure
+    /// Kind of work to measure
     #[arg(value_name = "CASE", value_enum)]
     case: Chosen,
     /// Measure this store, as the other commands name it, instead of a redis-server that is started for it

@@ -60,7 +60,7 @@ pub(crate) struct Run {
     /// Which, as `list` names them, or the beginning of that: redis/, A4, redis/07. Without one, all
     #[arg(value_name = "ID")]
     ids: Vec<String>,
-    /// Only those that break a store like this, in the dialect that its scheme= names: on servers of the lab's own, never on it
+    /// Only those that break a store like this, with the scheme of its scheme=: on servers of the lab's own, never on it
     #[arg(long, value_name = "URL")]
     store: Option<OsString>,
     /// The seed of the first run; the next has the next
@@ -109,13 +109,14 @@ known, and the run shows it: what is expected there is \"broken\". Broken locks
 have no tier: they are locks of others, and expected to break.";
 
 const RUN_HELP: &str = "\
-Verdicts: holds; fenced (two believed, or a stale holder wrote on, and the fence
-kept the resource whole); broken; inconclusive (the machine was too slow, twice).
+Verdicts: holds; fenced (two clients regarded themselves as the holder, or a
+stale holder wrote on, and the fence kept the resource whole); broken;
+inconclusive (the machine was too slow, twice).
 A broken lock is expected to be broken: it shows that the checker sees.
 
   tenure lab run A1/crash            one broken lock, with its story and timeline
   tenure lab run redis/ --repeat 50  every fault of one Redis, fifty times
-  tenure lab run --store 'redis://cache?scheme=php'  every fault in that dialect
+  tenure lab run --store 'redis://cache?scheme=php'  every fault with that scheme
 
 Needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
 
@@ -126,7 +127,7 @@ pub(crate) fn main(args: Lab) -> Result<u8, Failure> {
         Lab::Models { larger } => search(larger),
         Lab::Explore(args) => explore(&args),
         Lab::Soak(args) => soak::main(&args),
-        Lab::Check { files } => recheck(&files),
+        Lab::Check { files } => judge_again(&files),
     }
 }
 
@@ -183,7 +184,7 @@ fn run_items(args: &Run) -> Result<u8, Failure> {
 /// Runs all of it, and tells of each as it comes.
 fn perform(lab: &Processes, work: Vec<(Item, u64)>, args: &Run, table: &Table) -> Result<Vec<Outcome>, Failure> {
     let (mut outcomes, mut trouble, count) = (Vec::new(), None, work.len());
-    // What a run says when it breaks down is told with its outcome.
+    // The outcome of a run reports the message of its panic.
     let told_otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if std::thread::current().name() != Some(run::RUNNER) {
@@ -209,7 +210,7 @@ fn conclude(args: &Run, table: &Table, outcomes: &[Outcome]) -> Result<(), Failu
     if table.text {
         let told = report::told_after(outcomes);
         if !told.is_empty() {
-            table.say(&format!("\nLosses were told, after they were due:\n{told}"))?;
+            table.say(&format!("\nDelay of each reported loss after it was due:\n{told}"))?;
         }
         let good = outcomes.iter().filter(|outcome| outcome.ok).count();
         let unsure = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Inconclusive).count();
@@ -229,7 +230,7 @@ fn conclude(args: &Run, table: &Table, outcomes: &[Outcome]) -> Result<(), Failu
     Ok(())
 }
 
-/// How outcomes are told.
+/// Form in which outcomes are printed.
 struct Table {
     text: bool,
     /// The story also of what is as expected.
@@ -332,7 +333,7 @@ fn explore(args: &Explore) -> Result<u8, Failure> {
     Ok(if report.failed.is_empty() { 0 } else { UNEXPECTED })
 }
 
-fn recheck(files: &[PathBuf]) -> Result<u8, Failure> {
+fn judge_again(files: &[PathBuf]) -> Result<u8, Failure> {
     let (items, mut all_well) = (items(), true);
     for file in files {
         let unread = |error| Failure::new(DAMAGED, format!("{error}; give the files that `lab run --save` wrote"));

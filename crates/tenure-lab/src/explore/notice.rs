@@ -25,11 +25,11 @@ impl Inner {
     /// Tells those whom a command has served or who should look; its answer.
     pub(super) fn settle<T>(&mut self, mix: &Mix, now: At, name: &Name, done: Done<T>) -> T {
         self.network.watchers.retain(|watcher| !watcher.notices.is_closed());
-        for Served { owner, counter, handoff_ttl: claim, .. } in done.served {
+        for Served { owner, counter, handoff_ttl, .. } in done.served {
             self.coverage.met(Met::Served);
             self.given(now, name, &owner);
             let Some(fence) = Fence::from_counter(counter) else { continue };
-            self.notify(mix, now, name, &Notice::Granted { owner, fence, handoff_ttl: claim });
+            self.notify(mix, now, name, &Notice::Granted { owner, fence, handoff_ttl });
         }
         if done.freed {
             self.notify(mix, now, name, &Notice::Changed);

@@ -1,21 +1,21 @@
-//! What a guard claims, beside what the store says of it.
+//! Compares the state of a guard with the lease that the store keeps.
 
 use std::time::Duration;
 
 use tenure::{BootTime, Entry, Error, Fence, Guard, Locker, Owner, Share, State};
 
-/// What a guard said at one moment.
+/// State of a guard at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     owner: Owner,
     share: Share,
     fence: Option<Fence>,
-    /// The end of the belief, and that of the lease at the store.
+    /// The end of the validity, and that of the lease at the store.
     believed_until: BootTime,
     lease_until: BootTime,
 }
 
-/// What clocks that count in whole milliseconds, at either end, may add.
+/// The most that clocks in whole milliseconds, at either end, may add.
 const GRAIN: Duration = Duration::from_millis(5);
 
 impl Claim {
@@ -29,7 +29,7 @@ impl Claim {
         (guard.state() != State::Lost).then_some(claim)
     }
 
-    /// What it claims and the store does not keep, by an answer that came at `answered`.
+    /// Describes what it claims and the store does not keep, by an answer that came at `answered`.
     fn excess(&self, entry: Option<&Entry>, answered: BootTime) -> Option<String> {
         let Some(holder) = entry.into_iter().flat_map(|entry| &entry.holders).find(|holder| holder.owner == self.owner) else {
             return Some(format!("the store does not have it: {entry:?}"));
@@ -46,7 +46,7 @@ impl Claim {
         let ends = answered + ttl + GRAIN;
         let late = self.believed_until.since(ends);
         if !late.is_zero() {
-            return Some(format!("it is believed for {late:?} longer than the lease lasts, which ends in {ttl:?}"));
+            return Some(format!("it is valid for {late:?} longer than the lease lasts, which ends in {ttl:?}"));
         }
         let late = self.lease_until.since(ends + ttl.mul_f64(0.01));
         (!late.is_zero()).then(|| format!("its lease is taken to last for {late:?} longer than it does, which ends in {ttl:?}"))
@@ -83,7 +83,7 @@ mod tests {
         Claim { owner, share: Share::WRITE, fence, believed_until: at(900), lease_until: at(1_000) }
     }
 
-    /// What is found where the store has `change` made of the very lease.
+    /// Returns the finding if the store has applied `change` to the very lease.
     fn found(change: impl Fn(&mut Holder)) -> String {
         let Claim { owner, share, fence, .. } = claim();
         let mut holder = Holder::new(owner, share).with_fence(fence).with_ttl(Duration::from_secs(1));
@@ -100,7 +100,7 @@ mod tests {
         assert!(found(|holder| holder.share = Share::READ).contains("it claims"));
         assert!(found(|holder| holder.fence = Fence::from_counter(6)).contains("it claims fence"));
         assert!(found(|holder| holder.owner = Owner::from_bytes(&b"other"[..])).contains("does not have it"));
-        assert!(found(|holder| holder.ttl = Some(Duration::from_millis(890))).contains("it is believed"));
+        assert!(found(|holder| holder.ttl = Some(Duration::from_millis(890))).contains("it is valid for"));
         assert!(found(|holder| holder.ttl = Some(Duration::from_millis(950))).contains("its lease"));
         assert!(claim().excess(None, at(0)).unwrap().contains("does not have it"));
     }

@@ -1,4 +1,4 @@
-//! What is done to the store and to the processes of a soak. All of it keeps the store's data and clock, but for the flushes of a run
+//! Faults of the store and of the processes of a soak. All of them keep the store's data and clock, but for the flushes of a run
 //! that asks for them.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) struct Faults<'a> {
     flushes: bool,
 }
 
-/// What a server is told, beside being stopped.
+/// Commands that the faults send to a server, which they also stop.
 const COMMANDS: [&[&str]; 8] = [
     &["SCRIPT", "FLUSH"],
     &["FUNCTION", "FLUSH"],

@@ -5,7 +5,7 @@
 //! of order; and what its guard claims is [compared](claim) with what the store says of it. At the end all must come to rest, and
 //! nothing may be left at the store.
 //!
-//! What the tasks and the faults choose depends on the seed alone; when the store answers does not.
+//! The choices of the tasks and of the faults depend on the seed alone. The times of the store's answers do not.
 
 mod claim;
 mod faults;
@@ -134,7 +134,7 @@ fn order(plan: &Plan, referee: &Referee, address: Option<Address>, prefix: Strin
 }
 
 fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally, faults: u64, killed: u64) -> Report {
-    // What it saw comes first: of many findings only the first are told.
+    // The findings of the referee come first: of many findings only the first are printed.
     let mut tally = Tally { findings: referee.findings(), ..Tally::default() };
     tally.absorb(seen);
     // A soak in which nothing happened has shown nothing.
@@ -144,8 +144,8 @@ fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally, fa
     Report { plan, store, tally, faults, killed }
 }
 
-/// What is left at the store when all has come to rest: nothing, but what lingers, was refused, or belonged to the dead; and of
-/// that nothing after a while.
+/// Reports leases that are left at the store when all has come to rest. Those that linger, were refused or belonged to the dead
+/// may stay for a while.
 async fn remains(locker: &Locker, prefix: &str, dead: &[String], tally: &mut Tally) {
     let until = BootTime::now() + FREE;
     let (mut first, mut left) = (true, Vec::new());

@@ -25,7 +25,7 @@ const TASKS: usize = 6;
 /// The longest that tasks may need to come to their end, and the clean-ups after them.
 const REST: Duration = Duration::from_secs(90);
 
-/// What a process of a soak is told, a line of JSON.
+/// Order to a process of a soak, a line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     /// `None` for a store that is given otherwise.
@@ -34,7 +34,7 @@ pub(super) struct Order {
     pub(super) who: String,
     /// Where the place is reached.
     pub(super) place: PathBuf,
-    /// What all names begin with.
+    /// The beginning of all names.
     pub(super) prefix: String,
     pub(super) seed: u64,
     /// Since boot.
@@ -42,7 +42,7 @@ pub(super) struct Order {
     pub(super) keeps: bool,
 }
 
-/// What a process of a soak says, a line of JSON each.
+/// Message from a process of a soak, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Said {
     Began,
@@ -89,7 +89,7 @@ pub(super) async fn carry(order: &Order, stores: &[Arc<dyn Store>]) -> Result<Ta
     Ok(tally)
 }
 
-/// Becomes a process of a soak, until it has told what came of it.
+/// Becomes a process of a soak, until it has reported its result.
 pub(crate) fn serve() -> io::Result<()> {
     let order: Order = lines::hear(&mut io::stdin().lock())?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

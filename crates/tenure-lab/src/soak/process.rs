@@ -55,7 +55,7 @@ impl<'a> Crew<'a> {
 
     /// Stops one for a while.
     pub(super) fn stop(&mut self, index: usize, span: Duration) {
-        // One that has ended is told of at the end.
+        // A process that has ended is reported at the end.
         if self.members[index].process.child().signal(Signal::Stop).is_ok() {
             std::thread::sleep(span);
             let _ = self.members[index].process.child().signal(Signal::Cont);

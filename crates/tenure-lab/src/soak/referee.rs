@@ -1,8 +1,8 @@
 //! The place that the locks of a soak guard. It keeps nobody out, and sees when two are inside who exclude each other.
 //!
-//! It stands in the process of the lab and is reached over a unix socket. A visitor says when it enters and when it leaves, and waits
-//! for the answer each time: so whoever is let in by a release enters after the one that released has left. Inside, an exclusive holder
-//! reads a number, and as it leaves writes one more than it read, as in a program that trusts its lock.
+//! It runs in the process of the lab, and visitors reach it over a unix socket. A visitor says when it enters and when it leaves,
+//! and waits for the answer each time. So the next holder enters after the one that released has left. Inside, an exclusive
+//! holder reads a number, and as it leaves writes one more than it read, as in a program that trusts its lock.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,11 +16,11 @@ use tenure_testkit::lines::Service;
 
 use super::report::Findings;
 
-/// What a visitor says, a line of JSON.
+/// Message from a visitor, a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Says {
     Enters(Entrance),
-    /// What it holds by is believed until then.
+    /// The validity of its guard lasts until then.
     Stays {
         visit: u64,
         until: At,
@@ -41,11 +41,11 @@ pub(super) struct Entrance {
     pub(super) fence: Option<u64>,
     /// When it began to ask for the name.
     pub(super) asked: At,
-    /// Until when it believes that it holds.
+    /// The end of the validity: it regards itself as the holder until then.
     pub(super) until: At,
 }
 
-/// What a visitor is told.
+/// Answer to a visitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Told {
     pub(super) visit: u64,
@@ -72,7 +72,7 @@ impl Referee {
         self.service.path()
     }
 
-    /// What went wrong so far.
+    /// Returns the findings so far.
     pub(super) fn findings(&self) -> Findings {
         lock(&self.places).findings.clone()
     }
@@ -124,7 +124,7 @@ impl Places {
         self.visits += 1;
         let (visit, keeps) = (self.visits, self.keeps);
         let place = self.names.entry(entrance.name.clone()).or_default();
-        // One that was stopped on its way here believes no more.
+        // The validity of a visitor that was stopped on its way here may have ended.
         if entrance.until > now {
             let told = place.overlap(&entrance, now).filter(|_| keeps);
             let out_of_order = place.out_of_order(&entrance, now, keeps);
@@ -196,7 +196,7 @@ impl Place {
     }
 }
 
-/// So many fences of a name are remembered.
+/// Number of fences that are remembered for a name.
 const MOST_FENCES: usize = 4_096;
 
 fn told(entrance: &Entrance) -> String {
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(found(true, [(1, reader(1)), (2, reader(2))]), [""; 0]);
         let beside = found(true, [(1, reader(1)), (2, entrance(Share::WRITE, 3, 0, 100))]);
         assert!(beside[0].starts_with("two hold at once: P in n for 4294967295/4294967295"), "{beside:?}");
-        // One whose belief has ended harms nobody, on either side.
+        // A visitor whose validity has ended harms nobody, on either side.
         assert_eq!(found(true, [(1, reader(1)), (100, entrance(Share::WRITE, 3, 0, 200))]), [""; 0]);
         assert_eq!(found(true, [(1, reader(1)), (2, entrance(Share::WRITE, 3, 0, 2))]), [""; 0]);
         // One that has renewed does.

@@ -1,4 +1,4 @@
-//! What came of a soak.
+//! Result of a soak.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Plan;
 
-/// What went wrong: the first of it in words, the rest as a number.
+/// Findings: the first of them in words, the rest as a number.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
     count: u64,
     first: Vec<String>,
 }
 
-/// So many are told in words.
+/// Number of findings that are kept in words.
 const TOLD: usize = 20;
 
 impl Findings {
@@ -47,7 +47,7 @@ impl Findings {
     }
 }
 
-/// What tasks have done and seen.
+/// Counts and findings of tasks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Tenures, and of them the exclusive ones, those that came from another task of the process, and those that were taken over.
@@ -72,7 +72,7 @@ pub struct Tally {
     pub longest_wait: Duration,
     /// Leases that may stay until their ttl has passed: a take-over or a release of them was not confirmed.
     pub(super) loose: BTreeSet<String>,
-    /// What went wrong.
+    /// Mistakes that the tasks have seen.
     pub findings: Findings,
 }
 
@@ -103,14 +103,14 @@ impl Tally {
     }
 }
 
-/// What came of a soak.
+/// Result of a soak.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was asked for.
+    /// The plan of the run.
     pub plan: Plan,
     /// On what, in a word.
     pub store: &'static str,
-    /// What its tasks did and saw.
+    /// Counts and findings of its tasks.
     pub tally: Tally,
     /// How often something was broken.
     pub faults: u64,

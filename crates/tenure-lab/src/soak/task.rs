@@ -23,7 +23,7 @@ const PERMITS: &str = "sem";
 
 pub(super) struct Task {
     pub(super) who: String,
-    /// What all names of the run begin with.
+    /// The beginning of all names of the run.
     pub(super) prefix: String,
     pub(super) locker: Locker,
     /// Another of the process, which shares no connection with it.
@@ -40,7 +40,7 @@ pub(super) fn names(prefix: &str) -> impl Iterator<Item = String> {
     MUTEXES.into_iter().chain([SHARED, PERMITS]).map(move |name| format!("{prefix}{name}"))
 }
 
-/// What is held, and the visit under it.
+/// A guard, and the visit under it.
 struct Held {
     guard: Guard,
     told: Told,

@@ -23,7 +23,7 @@ impl Visitor {
         self.say(&Says::Enters(entrance)).await
     }
 
-    /// Tells until when the guard is believed by now.
+    /// Reports the end of the guard's validity as of now.
     pub(super) async fn stays(&mut self, told: Told, guard: &Guard) -> io::Result<()> {
         self.say(&Says::Stays { visit: told.visit, until: until(guard) }).await.map(drop)
     }
@@ -42,7 +42,7 @@ impl Visitor {
     }
 }
 
-/// Until when a guard is believed if it hears nothing; never later than it says itself.
+/// Returns the end of a guard's validity without a renewal; never later than the guard says itself.
 pub(super) fn until(guard: &Guard) -> At {
     let now = BootTime::now();
     nanos((now + guard.remaining()).since_boot())

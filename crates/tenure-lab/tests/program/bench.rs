@@ -26,7 +26,7 @@ fn bench(args: &[&str]) -> Ended {
     place.output(&[&["bench"], args].concat())
 }
 
-/// What a benchmark printed with `-o json`.
+/// Returns the JSON that a benchmark printed with `-o json`.
 fn found(ended: &Ended) -> Value {
     assert_eq!(ended.code, 0, "{ended:?}");
     serde_json::from_str(&ended.out).unwrap()
@@ -45,7 +45,7 @@ fn every_case_has_exactly_the_promised_fields() {
         let fields: Vec<&str> = one.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(fields, FIELDS, "{one}");
         assert_eq!((one["tasks"].as_u64(), one["seconds"].as_f64()), (Some(8), Some(0.6)));
-        // Waiters look again about once a second, and not at all in a shorter time.
+        // Waiters call the store about once a second, and not at all in a shorter time.
         if one["case"] == "waiters" && one["operations"] == 0 {
             assert_eq!((&one["p50_us"], &one["commands_per_operation"]), (&Value::Null, &Value::Null));
             continue;
@@ -61,12 +61,12 @@ fn every_case_has_exactly_the_promised_fields() {
 #[test]
 fn commands_are_those_that_are_sent() {
     let one = found(&bench(&["cycle", "--tasks", "4", "--seconds", "0.5", "-o", "json"]));
-    // To take: a transaction of a few commands. To release: one, whatever it calls. The counter is lifted now and then.
+    // To take: a transaction of a few commands. To release: one, whatever it calls. The fence counter is raised now and then.
     let commands = figure(&one, "commands_per_operation");
     assert!((4.9..7.0).contains(&commands), "{commands}");
 }
 
-/// Each dialect costs what its commands cost, and what it does not keep is refused.
+/// Each scheme costs what its commands cost. A share that it cannot keep is refused.
 #[test]
 fn dialects_are_measured_as_they_are_named() {
     let server = RedisServer::start();
@@ -98,7 +98,7 @@ fn a_file_has_no_server_that_counts() {
     assert!(figure(&one, "operations") > 0.0, "{one}");
 }
 
-/// Those who cannot be told look all the time, and never come to rest.
+/// Waiters that the store cannot notify poll all the time, and never come to rest.
 #[test]
 fn waiters_that_look_all_the_time_are_measured_as_they_are() {
     let place = Place::new();

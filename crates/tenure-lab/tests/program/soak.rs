@@ -69,7 +69,7 @@ fn fences_rise_over_flushes() {
     assert!(report.faults > 0 && report.tally.exclusive > 0, "{report}");
 }
 
-/// What a store may do wrong now and then.
+/// Mistake that a store makes now and then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mistake {
     /// A mutex is granted beside its holder.
@@ -78,7 +78,7 @@ enum Mistake {
     OldFence,
     /// A release is confirmed and not carried out.
     KeepsOnRelease,
-    /// More of a share is given up than the holder is told.
+    /// The store takes away more of a share than it reports to the holder.
     ShrinksShare,
     /// A renewal is confirmed and not carried out.
     ForgetsRenewal,
@@ -160,7 +160,7 @@ fn what_is_broken_is_found() {
         (Mistake::GrantsTwice, &["two hold at once", "the store does not have it"][..]),
         (Mistake::OldFence, &["a later holder's fence is not larger"]),
         (Mistake::KeepsOnRelease, &["is still held by"]),
-        (Mistake::ForgetsRenewal, &["it is believed for"]),
+        (Mistake::ForgetsRenewal, &["it is valid for"]),
         (Mistake::ShrinksShare, &["it claims 2/3, and the store keeps 1/3"]),
     ] {
         // A slow machine may come to little in one run.

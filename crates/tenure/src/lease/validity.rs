@@ -321,7 +321,7 @@ impl HeldLease {
     /// Ends the lease, once: the first reason stays.
     pub(crate) fn end(&self, reason: EndReason) {
         let _ = self.reason.set(reason);
-        // Either the reason is seen by whoever makes the token now, or the token is seen here.
+        // Either the task that makes the token now sees the reason, or this one sees the token.
         fence(Ordering::SeqCst);
         if let Some(ended) = self.ended.get() {
             ended.cancel();
