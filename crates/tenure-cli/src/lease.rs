@@ -125,13 +125,15 @@ fn claim(name: &OsStr, token: &str) -> Result<(Name, Owner), Failure> {
     Ok((lock_name(name)?, owner))
 }
 
-/// The lease of a token, and how long it is held, if the store tells. Its kind is what is found at
+/// The lease of a token, and how long it is held at least, if the store tells. Its kind is what is found at
 /// the name, so that it need not be said again.
 async fn lease(locker: &Locker, name: Name, owner: Owner, ttl: Duration) -> Result<(Lease, Option<Duration>), Failure> {
     let entry = locker.inspect(&name).await.map_err(named(&name))?;
     let holders = entry.map(|entry| entry.holders).unwrap_or_default();
     let found = holders.iter().find(|holder| holder.owner == owner);
     let share = found.or(holders.first()).map_or(Share::MUTEX, |holder| holder.share);
-    let age = found.and_then(|holder| holder.age);
+    // A server's clock is set forward and back: by an age of it a name would be free too early.
+    let relies = !locker.store().features().server_clock;
+    let age = found.and_then(|holder| holder.age).filter(|_| relies);
     Ok((Lease::new(name, owner, share, ttl), age))
 }

@@ -26,7 +26,7 @@ pub(crate) use crate::{NotApplicable, Outcome, Plant, Subject};
 pub(crate) const TTL: Duration = Duration::from_millis(1_500);
 /// For leases that must not end during the test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// For the handoff_ttl of waiters that come: only a hang lasts as long.
+/// For the `handoff_ttl` of waiters that come: only a hang lasts as long.
 pub(crate) const HANDOFF_TTL: Duration = Duration::from_secs(10);
 /// For waits whose end is an event: only a hang lasts as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

@@ -50,7 +50,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// Kind of an event. `claim` is the number of an acquisition within its process; `name` is the name
+/// Kind of an event. `acquisition` is the number of an acquisition within its process; `name` is the name
 /// that is locked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
@@ -58,21 +58,21 @@ pub enum What {
     /// It begins to ask for the name.
     Ask {
         /// Which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// Name that is locked.
         name: String,
     },
     /// It knows of a place in a queue that is to be served in order, and looks after it from now on.
     Queued {
         /// Which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// Name that is locked.
         name: String,
     },
     /// From now on the process regards itself as the holder.
     Grant {
         /// Which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// Name that is locked.
         name: String,
         /// How much of the capacity.
@@ -85,35 +85,35 @@ pub enum What {
         until: Option<At>,
     },
     /// A renewal has moved the end of the validity.
-    Believe {
+    Valid {
         /// Which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// The new end.
         until: Option<At>,
     },
     /// The process has noticed the loss of its lease.
     Lost {
         /// Which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// Reason, as the process knows it.
         why: String,
     },
     /// The process begins to release the name, and no longer regards itself as the holder.
     Release {
         /// Which acquisition.
-        claim: u32,
+        acquisition: u32,
     },
     /// How the release went.
     Released {
         /// Which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// Outcome, as the process knows it.
         how: String,
     },
     /// The acquisition failed.
     Failed {
         /// Which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// The class of the error; `None` for one that has none.
         kind: Option<String>,
         /// Text of the error.
@@ -122,7 +122,7 @@ pub enum What {
     /// The guarded resource was read for an update, or refused to be.
     Read {
         /// By which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// Under which fence.
         fence: Option<u64>,
         /// Value that was read; `None` if the resource refused.
@@ -131,7 +131,7 @@ pub enum What {
     /// The guarded resource was written, or refused to be.
     Write {
         /// By which acquisition.
-        claim: u32,
+        acquisition: u32,
         /// Under which fence.
         fence: Option<u64>,
         /// Value that the holder had read before.
@@ -217,32 +217,34 @@ impl History {
         Ok(history)
     }
 
-    /// Every claim with its life, in the order of the grants.
+    /// Every acquisition with its life, in the order of the grants.
     pub fn claims(&self) -> Vec<Claim> {
         let mut claims: Vec<Claim> = Vec::new();
         let mut asked = BTreeMap::new();
         for Event { at, who, what } in &self.events {
             match what {
-                What::Ask { claim, .. } => {
-                    asked.insert((who.as_str(), *claim), *at);
+                What::Ask { acquisition, .. } => {
+                    asked.insert((who.as_str(), *acquisition), *at);
                 }
-                What::Grant { claim, name, weight, token, fence, until } => {
-                    let asked = asked.get(&(who.as_str(), *claim)).copied().unwrap_or(*at);
+                What::Grant { acquisition, name, weight, token, fence, until } => {
+                    let asked = asked.get(&(who.as_str(), *acquisition)).copied().unwrap_or(*at);
                     let (name, token) = (name.clone(), token.clone());
-                    claims.push(Claim::new(who, *claim, name, *weight, token, *fence, asked, *at, *until));
+                    claims.push(Claim::new(who, *acquisition, name, *weight, token, *fence, asked, *at, *until));
                 }
-                What::Died => claims.iter_mut().filter(|claim| claim.who == *who).for_each(|claim| claim.end(*at)),
-                What::Believe { claim, until } => {
-                    let _ = last(&mut claims, who, *claim).map(|claim| claim.renew(*at, *until));
+                What::Died => {
+                    claims.iter_mut().filter(|acquisition| acquisition.who == *who).for_each(|acquisition| acquisition.end(*at));
                 }
-                What::Lost { claim, why } => {
-                    if let Some(claim) = last(&mut claims, who, *claim) {
-                        claim.lost.get_or_insert((*at, why.clone()));
-                        claim.end(*at);
+                What::Valid { acquisition, until } => {
+                    let _ = last(&mut claims, who, *acquisition).map(|acquisition| acquisition.renew(*at, *until));
+                }
+                What::Lost { acquisition, why } => {
+                    if let Some(acquisition) = last(&mut claims, who, *acquisition) {
+                        acquisition.lost.get_or_insert((*at, why.clone()));
+                        acquisition.end(*at);
                     }
                 }
-                What::Release { claim } => {
-                    let _ = last(&mut claims, who, *claim).map(|claim| claim.end(*at));
+                What::Release { acquisition } => {
+                    let _ = last(&mut claims, who, *acquisition).map(|acquisition| acquisition.end(*at));
                 }
                 _ => {}
             }
@@ -253,7 +255,7 @@ impl History {
 
 /// A process that was started again may use its numbers again: the last is meant.
 fn last<'a>(claims: &'a mut [Claim], who: &str, number: u32) -> Option<&'a mut Claim> {
-    claims.iter_mut().rfind(|claim| claim.who == who && claim.number == number)
+    claims.iter_mut().rfind(|acquisition| acquisition.who == who && acquisition.number == number)
 }
 
 /// One acquisition that was granted, from the ask to the end of its validity.

@@ -108,14 +108,14 @@ impl State {
         match asked {
             Asked::Read => {
                 let value = accepted.then_some(self.value);
-                recorder.record(who, What::Read { claim: acquisition, fence, value });
+                recorder.record(who, What::Read { acquisition, fence, value });
                 value
             }
             Asked::Write { read, wrote } => {
                 if accepted {
                     self.value = wrote;
                 }
-                recorder.record(who, What::Write { claim: acquisition, fence, read, wrote, accepted });
+                recorder.record(who, What::Write { acquisition, fence, read, wrote, accepted });
                 accepted.then_some(wrote)
             }
         }

@@ -5,7 +5,7 @@
 //! numbers, so one process can ask for many names at once. The process reports what it sees as
 //! events of the [history](crate::history), each with the time at which it saw it.
 
-mod claim;
+mod acquisition;
 mod clock;
 mod controller;
 mod load;

@@ -170,7 +170,7 @@ pub async fn a_released_place_is_used_up(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// A dead first waiter costs the handoff_ttl of its own queue entry, and no more.
+/// A dead first waiter costs the `handoff_ttl` of its own queue entry, and no more.
 pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let handoff_ttl = Duration::from_secs(1);
@@ -192,7 +192,7 @@ async fn served_after(store: &dyn Store, request: &Request, since: BootTime) -> 
     super::granted_after(store, &keeping(request), since).await
 }
 
-/// Each costs its own handoff_ttl.
+/// Each costs its own `handoff_ttl`.
 pub async fn dead_heads_in_a_row_are_passed(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let held = holder(&ours).await;
@@ -212,7 +212,7 @@ pub async fn dead_heads_in_a_row_are_passed(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
-/// The handoff_ttl is for coming: a waiter that has come holds for as long as it asked.
+/// The `handoff_ttl` is for coming: a waiter that has come holds for as long as it asked.
 pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let (held, waiting) = (holder(&ours).await, waiter());
@@ -227,7 +227,7 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     Ok(())
 }
 
-/// The push has the waiter's owner token, a fence above every grant_seq that the waiter got, and the handoff_ttl.
+/// The push has the waiter's owner token, a fence above every `grant_seq` that the waiter got, and the `handoff_ttl`.
 pub async fn a_hand_over_is_pushed_to_the_one_that_is_served(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     if !theirs.features().push {

@@ -203,25 +203,25 @@ impl Player {
 
     /// Changes as events of the history.
     fn tell(&self, at: u64, changes: Vec<Change>, now: Tick) -> Vec<(u64, What)> {
-        let claim = u32::from(self.client.takes);
+        let acquisition = u32::from(self.client.takes);
         let name = || LOCK.to_owned();
         let until = |until: Option<Tick>| until.map(|until| self.scale.end(at, self.client.clock(now), until));
         let event = |change| match change {
-            Change::Asks => What::Ask { claim, name: name() },
-            Change::Queued => What::Queued { claim, name: name() },
+            Change::Asks => What::Ask { acquisition, name: name() },
+            Change::Queued => What::Queued { acquisition, name: name() },
             Change::Holds(hold) => What::Grant {
-                claim,
+                acquisition,
                 name: name(),
                 weight: self.case.setting.weights[usize::from(self.client.who)],
                 token: None,
                 fence: hold.fence.map(|fence| u64::from(fence.unsigned_abs())),
                 until: until(hold.until),
             },
-            Change::ValidUntil(end) => What::Believe { claim, until: until(end) },
-            Change::Lost => What::Lost { claim, why: "as it thinks".to_owned() },
-            Change::Releases => What::Release { claim },
-            Change::Freed => What::Released { claim, how: "as it thinks".to_owned() },
-            Change::Busy => What::Failed { claim, kind: Some("Busy".to_owned()), text: "held by another".to_owned() },
+            Change::ValidUntil(end) => What::Valid { acquisition, until: until(end) },
+            Change::Lost => What::Lost { acquisition, why: "as it thinks".to_owned() },
+            Change::Releases => What::Release { acquisition },
+            Change::Freed => What::Released { acquisition, how: "as it thinks".to_owned() },
+            Change::Busy => What::Failed { acquisition, kind: Some("Busy".to_owned()), text: "held by another".to_owned() },
         };
         changes.into_iter().map(|change| (at, event(change))).collect()
     }

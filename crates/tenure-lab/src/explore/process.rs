@@ -37,34 +37,34 @@ impl Process {
         self.world.record(&self.who, what);
     }
 
-    pub(super) fn claim(&self) -> u32 {
+    pub(super) fn acquisition(&self) -> u32 {
         self.claims.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A new claim that asks for a name.
+    /// A new acquisition that asks for a name.
     pub(super) fn asks(&self, name: &Name) -> u32 {
-        let claim = self.claim();
-        self.record(What::Ask { claim, name: name.as_str().to_owned() });
-        claim
+        let acquisition = self.acquisition();
+        self.record(What::Ask { acquisition, name: name.as_str().to_owned() });
+        acquisition
     }
 
-    fn failed(&self, claim: u32, error: &Error) {
+    fn failed(&self, acquisition: u32, error: &Error) {
         self.world.met(match error.kind() {
             ErrorKind::TimedOut => Met::TimedOut,
             ErrorKind::Unreachable | ErrorKind::Unavailable => Met::NoAnswer,
             _ => Met::Refusal,
         });
         if error.kind() == ErrorKind::Invalid {
-            self.world.find(Rule::Untyped, format!("{}#{claim} was refused for its settings: {error}", self.who));
+            self.world.find(Rule::Untyped, format!("{}#{acquisition} was refused for its settings: {error}", self.who));
         }
         let kind = Some(format!("{:?}", error.kind()));
-        self.record(What::Failed { claim, kind, text: error.to_string() });
+        self.record(What::Failed { acquisition, kind, text: error.to_string() });
     }
 
     /// Releases all that is held at once, though tasks work under it.
     async fn release_all(&self) {
-        for claim in self.world.all_over(&self.who) {
-            self.record(What::Release { claim });
+        for acquisition in self.world.all_over(&self.who) {
+            self.record(What::Release { acquisition });
         }
         self.locker.release_all().await;
     }
@@ -160,10 +160,10 @@ impl Task {
         let Some(lease) = self.handed() else { return };
         let process = Arc::clone(&self.process);
         let plan = self.plan(true).adopt(&lease);
-        let claim = process.asks(&lease.name);
-        if let Some(guard) = self.taken(&[claim], plan.cut, process.locker.adopt(&lease)).await {
+        let acquisition = process.asks(&lease.name);
+        if let Some(guard) = self.taken(&[acquisition], plan.cut, process.locker.adopt(&lease)).await {
             process.world.met(Met::Adoption);
-            self.hold(claim, plan, guard).await;
+            self.hold(acquisition, plan, guard).await;
         }
     }
 
@@ -178,19 +178,19 @@ impl Task {
         if let Some(also) = plan.also.clone() {
             return self.lock_both(plan, &also).await;
         }
-        let claim = process.asks(&plan.name);
-        if let Some(guard) = self.taken(&[claim], plan.cut, plan.of(&process.locker).acquire()).await {
-            self.hold(claim, plan, guard).await;
+        let acquisition = process.asks(&plan.name);
+        if let Some(guard) = self.taken(&[acquisition], plan.cut, plan.of(&process.locker).acquire()).await {
+            self.hold(acquisition, plan, guard).await;
         }
     }
 
     /// Returns the result of a call for `claims`, unless it failed or was cut.
     pub(super) async fn taken<T>(&self, claims: &[u32], cut: Cut, work: impl Future<Output = Result<T, Error>>) -> Option<T> {
         let taken = self.unless_cut(cut, work).await;
-        for &claim in claims {
+        for &acquisition in claims {
             match &taken {
-                None => self.cancelled(claim),
-                Some(Err(error)) => self.process.failed(claim, error),
+                None => self.cancelled(acquisition),
+                Some(Err(error)) => self.process.failed(acquisition, error),
                 Some(Ok(_)) => {}
             }
         }
@@ -205,13 +205,13 @@ impl Task {
         }
     }
 
-    fn cancelled(&self, claim: u32) {
+    fn cancelled(&self, acquisition: u32) {
         self.process.world.met(Met::CancelledWait);
-        self.process.record(What::Failed { claim, kind: Some("Cancelled".to_owned()), text: String::new() });
+        self.process.record(What::Failed { acquisition, kind: Some("Cancelled".to_owned()), text: String::new() });
     }
 
     /// A tenure that begins now.
-    pub(super) fn begin(&self, claim: u32, plan: &Plan, guard: Guard) -> Held {
+    pub(super) fn begin(&self, acquisition: u32, plan: &Plan, guard: Guard) -> Held {
         let Process { world, who, clock, .. } = &*self.process;
         let handed = world.state().tokens.get(guard.token()).is_some_and(|token| !token.answered);
         let stop = match (world.mix.fenced, handed) {
@@ -220,14 +220,14 @@ impl Task {
             _ => plan.guard(),
         };
         let (share, shortest, longest) = (guard.share(), plan.shortest, plan.longest);
-        let held = Held { claim, guard: Arc::new(guard), share, stop, shortest, longest };
+        let held = Held { acquisition, guard: Arc::new(guard), share, stop, shortest, longest };
         world.granted(who, clock, &held);
         held
     }
 
-    pub(super) async fn hold(&mut self, claim: u32, plan: Plan, guard: Guard) {
+    pub(super) async fn hold(&mut self, acquisition: u32, plan: Plan, guard: Guard) {
         let process = Arc::clone(&self.process);
-        let mut held = self.begin(claim, &plan, guard);
+        let mut held = self.begin(acquisition, &plan, guard);
         for &(work, between, cut) in &plan.parts {
             if self.work(&plan, &held, work).await || process.world.healed() {
                 break;
@@ -289,7 +289,7 @@ impl Task {
     async fn lost(&mut self, plan: &Plan, held: Held, loss: EndReason) {
         let process = Arc::clone(&self.process);
         let world = &process.world;
-        let claim = held.claim;
+        let acquisition = held.acquisition;
         world.met(match loss {
             EndReason::Expired => Met::LostExpired,
             EndReason::Gone => Met::LostGone,
@@ -297,12 +297,12 @@ impl Task {
             _ => Met::LostReleased,
         });
         self.judge(plan, &held, loss);
-        let until = world.believed_until(&process.who, claim);
+        let until = world.believed_until(&process.who, acquisition);
         if loss != EndReason::Released && until.is_some_and(|until| world.now() <= until + GRAIN) {
             self.labour_on(plan, &held).await;
         }
-        if world.over(&process.who, claim).is_some() {
-            process.record(What::Lost { claim, why: loss.to_string() });
+        if world.over(&process.who, acquisition).is_some() {
+            process.record(What::Lost { acquisition, why: loss.to_string() });
         }
         if self.rng.bool() {
             drop(held);
@@ -325,32 +325,32 @@ impl Task {
     /// Whether a loss was due, and told in time.
     fn judge(&self, plan: &Plan, held: &Held, loss: EndReason) {
         let Process { world, who, .. } = &*self.process;
-        let Some(until) = world.believed_until(who, held.claim) else { return };
-        let (claim, now) = (held.claim, world.now());
+        let Some(until) = world.believed_until(who, held.acquisition) else { return };
+        let (acquisition, now) = (held.acquisition, world.now());
         if world.mix.tier == 1 && loss == EndReason::Gone {
-            world.find(Rule::FalseLoss, format!("{who}#{claim}: {loss}, in a store that keeps its data"));
+            world.find(Rule::FalseLoss, format!("{who}#{acquisition}: {loss}, in a store that keeps its data"));
         }
         // With a short ttl, a command that is a little slow has no second try.
         let enough = Duration::from_millis(if world.mix.calm() { 300 } else { 900 });
         let healthy = world.mix.mild() && plan.ttl >= enough;
         if healthy && plan.renews && loss == EndReason::Expired {
-            world.find(Rule::FalseLoss, format!("{who}#{claim}: {loss}, though hardly anything was broken"));
+            world.find(Rule::FalseLoss, format!("{who}#{acquisition}: {loss}, though hardly anything was broken"));
         }
         let told = matches!(plan.looks, Looks::Lost | Looks::Cancellation | Looks::Run) && !world.mix.fenced;
         if told && now > until + GRAIN && plan.parts.iter().all(|(_, between, _)| *between == Between::Nothing) {
             let late = Duration::from_nanos(now - until);
-            world.find(Rule::LateLoss, format!("{who}#{claim} was notified {late:?} after its validity had ended"));
+            world.find(Rule::LateLoss, format!("{who}#{acquisition} was notified {late:?} after its validity had ended"));
         }
     }
 
     async fn let_go(&mut self, plan: &Plan, held: Held) {
         let process = Arc::clone(&self.process);
         let world = &process.world;
-        let claim = held.claim;
+        let acquisition = held.acquisition;
         // A supplied token is not released when others might hold by it before the release has run.
         let sure = held.guard.remaining() > Duration::from_millis(60) && plan.token.is_none();
-        world.over(&process.who, claim);
-        process.record(What::Release { claim });
+        world.over(&process.who, acquisition);
+        process.record(What::Release { acquisition });
         let Some(guard) = Arc::into_inner(held.guard) else { return };
         match plan.end {
             End::Drop => {
@@ -361,15 +361,15 @@ impl Task {
                 let lease = guard.into_lease();
                 world.state().hands_on(lease);
             }
-            End::Release => self.released(claim, sure, Some(guard.release().await)),
+            End::Release => self.released(acquisition, sure, Some(guard.release().await)),
             End::CancelledRelease(cut) => {
                 let how = self.unless_cut(cut, guard.release()).await;
-                self.released(claim, sure, how);
+                self.released(acquisition, sure, how);
             }
         }
     }
 
-    fn released(&self, claim: u32, sure: bool, how: Option<Result<ReleaseOutcome, Error>>) {
+    fn released(&self, acquisition: u32, sure: bool, how: Option<Result<ReleaseOutcome, Error>>) {
         let process = &self.process;
         let (met, how) = match how {
             None => (Met::CancelledRelease, "cancelled".to_owned()),
@@ -380,8 +380,8 @@ impl Task {
         };
         process.world.met(met);
         if met == Met::WasLost && sure && process.world.mix.calm() {
-            process.world.find(Rule::FalseLoss, format!("{}#{claim} was reported lost at its release", process.who));
+            process.world.find(Rule::FalseLoss, format!("{}#{acquisition} was reported lost at its release", process.who));
         }
-        process.record(What::Released { claim, how });
+        process.record(What::Released { acquisition, how });
     }
 }

@@ -138,14 +138,14 @@ async fn heal(world: &Arc<World>, members: Vec<Member>) {
 
 /// Takes a name once, when everything is well again.
 async fn probe(prober: &Process, name: &Name, share: Share) {
-    let claim = prober.asks(name);
+    let acquisition = prober.asks(name);
     match prober.locker.lock(name.as_str(), share).ttl(Duration::from_secs(2)).acquire().await {
         Err(error) => prober.world.find(Rule::NotGranted, format!("{name:?} after the last fault: {error}")),
         Ok(guard) => {
-            let held = Held { claim, guard: Arc::new(guard), share, stop: 0, shortest: Duration::ZERO, longest: None };
+            let held = Held { acquisition, guard: Arc::new(guard), share, stop: 0, shortest: Duration::ZERO, longest: None };
             prober.world.granted(&prober.who, &prober.clock, &held);
-            prober.world.over(&prober.who, claim);
-            prober.record(What::Release { claim });
+            prober.world.over(&prober.who, acquisition);
+            prober.record(What::Release { acquisition });
             let Some(guard) = Arc::into_inner(held.guard) else { return };
             match guard.release().await {
                 // It may still be slow.

@@ -34,7 +34,7 @@ impl Task {
     async fn downgrade(&mut self, held: &mut Held, cut: Cut) {
         let process = Arc::clone(&self.process);
         let Some(part) = smaller(&mut self.rng, held.share) else { return };
-        process.world.shrinks(&process.who, held, process.claim(), part);
+        process.world.shrinks(&process.who, held, process.acquisition(), part);
         let met = match self.unless_cut(cut, held.guard.downgrade(part)).await {
             Some(Ok(())) => Met::Downgraded,
             Some(Err(_)) => Met::NotDowngraded,
@@ -70,7 +70,7 @@ impl Task {
         let [first, second] = [&plan.name, also].map(|name| guards.take(name).expect("all or nothing"));
         let beside = self.begin(claims[1], &plan, second);
         self.hold(claims[0], plan, first).await;
-        process.world.over(&process.who, beside.claim);
-        process.record(What::Release { claim: beside.claim });
+        process.world.over(&process.who, beside.acquisition);
+        process.record(What::Release { acquisition: beside.acquisition });
     }
 }

@@ -1,4 +1,4 @@
-//! A claim that is followed: what its guard says, beside what the store keeps.
+//! An acquisition that is followed: what its guard says, beside what the store keeps.
 
 use std::sync::Weak;
 
@@ -14,7 +14,7 @@ use super::world::{ROUNDING, World};
 pub(super) struct Watched {
     pub(super) who: String,
     pub(super) clock: SimClock,
-    pub(super) claim: u32,
+    pub(super) acquisition: u32,
     pub(super) guard: Weak<Guard>,
     /// The share at the grant.
     pub(super) granted: tenure::Share,
@@ -71,6 +71,6 @@ impl Watched {
     }
 
     pub(super) fn finds(&self, findings: &mut Vec<Finding>, rule: Rule, at: At, what: &str) {
-        findings.push(Finding { rule, at, text: format!("{}#{}: {what}", self.who, self.claim) });
+        findings.push(Finding { rule, at, text: format!("{}#{}: {what}", self.who, self.acquisition) });
     }
 }

@@ -75,10 +75,10 @@ struct Resource {
     largest: u64,
 }
 
-/// One held claim, as its task knows it.
+/// One held acquisition, as its task knows it.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) claim: u32,
+    pub(super) acquisition: u32,
     pub(super) guard: Arc<Guard>,
     /// As what its task acts.
     pub(super) share: Share,
@@ -182,9 +182,9 @@ impl World {
                 state.shortest.push((name.clone(), owner.clone(), until));
             }
         }
-        let claim = held.claim;
+        let acquisition = held.acquisition;
         let grant = What::Grant {
-            claim,
+            acquisition,
             name: name.as_str().to_owned(),
             weight: weight(held.share),
             token: shown,
@@ -195,7 +195,7 @@ impl World {
         let mut watched = Watched {
             who: who.to_owned(),
             clock: clock.clone(),
-            claim,
+            acquisition,
             guard: Arc::downgrade(&held.guard),
             granted: held.guard.share(),
             stop: held.stop,
@@ -209,52 +209,56 @@ impl World {
         state.watched.push(watched);
     }
 
-    /// From now on a holder counts for `share` only, as another claim: whatever becomes of the
+    /// From now on a holder counts for `share` only, as another acquisition: whatever becomes of the
     /// command.
-    pub(super) fn shrinks(&self, who: &str, held: &mut Held, claim: u32, share: Share) {
+    pub(super) fn shrinks(&self, who: &str, held: &mut Held, acquisition: u32, share: Share) {
         let now = self.now();
-        let old = std::mem::replace(&mut held.claim, claim);
+        let old = std::mem::replace(&mut held.acquisition, acquisition);
         held.share = share;
         let mut state = self.state();
         let Inner { watched, history, shortest, .. } = &mut *state;
         // Others may fit beside it.
         shortest.retain(|(_, owner, _)| owner != held.guard.token());
-        let Some(watched) = watched.iter_mut().find(|watched| watched.claim == old && watched.who == who) else { return };
-        watched.claim = claim;
+        let Some(watched) = watched.iter_mut().find(|watched| watched.acquisition == old && watched.who == who) else { return };
+        watched.acquisition = acquisition;
         let name = held.guard.name().as_str().to_owned();
         let until = Some(watched.until + watched.clock.life().real(watched.stop));
-        let grant = What::Grant { claim, name: name.clone(), weight: weight(share), token: None, fence: None, until };
-        for what in [What::Release { claim: old }, What::Ask { claim, name }, grant] {
+        let grant = What::Grant { acquisition, name: name.clone(), weight: weight(share), token: None, fence: None, until };
+        for what in [What::Release { acquisition: old }, What::Ask { acquisition, name }, grant] {
             history.events.push(Event { at: now, who: who.to_owned(), what });
         }
     }
 
     pub(super) fn reentered(&self, who: &str, held: &Held) {
         let mut state = self.state();
-        let watched = state.watched.iter_mut().find(|watched| watched.claim == held.claim && watched.who == who);
+        let watched = state.watched.iter_mut().find(|watched| watched.acquisition == held.acquisition && watched.who == who);
         if let Some(watched) = watched {
             watched.guard = Arc::downgrade(&held.guard);
         }
     }
 
-    /// A claim is over: its validity is followed no more. Returns its end; `None` if it was over
+    /// An acquisition is over: its validity is followed no more. Returns its end; `None` if it was over
     /// already.
-    pub(super) fn over(&self, who: &str, claim: u32) -> Option<At> {
+    pub(super) fn over(&self, who: &str, acquisition: u32) -> Option<At> {
         let mut state = self.state();
-        let index = state.watched.iter().position(|watched| watched.claim == claim && watched.who == who)?;
+        let index = state.watched.iter().position(|watched| watched.acquisition == acquisition && watched.who == who)?;
         Some(state.watched.remove(index).until)
     }
 
     /// All claims of a process are over.
     pub(super) fn all_over(&self, who: &str) -> Vec<u32> {
-        self.state().watched.extract_if(.., |watched| watched.who == who).map(|watched| watched.claim).collect()
+        self.state().watched.extract_if(.., |watched| watched.who == who).map(|watched| watched.acquisition).collect()
     }
 
-    pub(super) fn believed_until(&self, who: &str, claim: u32) -> Option<At> {
-        self.state().watched.iter().find(|watched| watched.claim == claim && watched.who == who).map(|watched| watched.until)
+    pub(super) fn believed_until(&self, who: &str, acquisition: u32) -> Option<At> {
+        self.state()
+            .watched
+            .iter()
+            .find(|watched| watched.acquisition == acquisition && watched.who == who)
+            .map(|watched| watched.until)
     }
 
-    /// Compares each claim with what the store keeps, and notes what renewals have done to it.
+    /// Compares each acquisition with what the store keeps, and notes what renewals have done to it.
     /// Called when every task has come to rest, before time goes on.
     pub(super) fn settle(&self) {
         let mut state = self.state();
@@ -290,7 +294,11 @@ impl World {
             (watched.until, watched.jeopardy) = (valid_until, false);
             coverage.met(Met::Renewal);
             let until = Some(now + watched.clock.life().real(remaining + watched.stop));
-            history.events.push(Event { at: now, who: watched.who.clone(), what: What::Believe { claim: watched.claim, until } });
+            history.events.push(Event {
+                at: now,
+                who: watched.who.clone(),
+                what: What::Valid { acquisition: watched.acquisition, until },
+            });
         }
     }
 
@@ -303,7 +311,7 @@ impl World {
         if value.is_none() {
             state.coverage.met(Met::RefusedWrite);
         }
-        state.record(now, who, What::Read { claim: held.claim, fence, value });
+        state.record(now, who, What::Read { acquisition: held.acquisition, fence, value });
         value
     }
 
@@ -318,7 +326,7 @@ impl World {
             state.resource.value = wrote;
         }
         state.coverage.met(if accepted { Met::Written } else { Met::RefusedWrite });
-        state.record(now, who, What::Write { claim: held.claim, fence, read, wrote, accepted });
+        state.record(now, who, What::Write { acquisition: held.acquisition, fence, read, wrote, accepted });
     }
 }
 

@@ -31,9 +31,9 @@ impl Actor {
 
     /// Takes `name` and renews it from then on.
     pub(super) fn takes(&self, name: &str) -> Claim {
-        let claim = self.asks(name, super::stage::terms());
-        claim.granted();
-        claim
+        let acquisition = self.asks(name, super::stage::terms());
+        acquisition.granted();
+        acquisition
     }
 
     pub(super) fn stop(&self) {
@@ -109,7 +109,7 @@ impl Actor {
     }
 }
 
-/// One claim of a process.
+/// One acquisition of a process.
 #[derive(Clone)]
 pub(super) struct Claim {
     actor: Actor,
@@ -127,7 +127,7 @@ impl Claim {
     /// Waits until it is granted, or fails.
     pub(super) fn answered(&self) -> Event {
         let number = self.number;
-        let about = |what: &What| matches!(what, What::Grant { claim, .. } | What::Failed { claim, .. } if *claim == number);
+        let about = |what: &What| matches!(what, What::Grant { acquisition, .. } | What::Failed { acquisition, .. } if *acquisition == number);
         self.actor.wait("grant", about)
     }
 
@@ -156,20 +156,21 @@ impl Claim {
 
     /// Whether this event is its grant.
     pub(super) fn is_granted_by(&self, event: &Event) -> bool {
-        event.who == self.actor.who && matches!(event.what, What::Grant { claim, .. } if claim == self.number)
+        event.who == self.actor.who && matches!(event.what, What::Grant { acquisition, .. } if acquisition == self.number)
     }
 
     /// Waits for the first renewal that is answered after `since`.
     pub(super) fn renewed(&self, since: At) {
         let number = self.number;
-        let about = |event: &Event| matches!(event.what, What::Believe { claim, .. } if claim == number && event.at > since);
+        let about =
+            |event: &Event| matches!(event.what, What::Valid { acquisition, .. } if acquisition == number && event.at > since);
         let text = format!("a renewal of {}", self.actor.who);
         self.actor.recorder.wait(PATIENCE, &text, |event| event.who == self.actor.who && about(event));
     }
 
     /// Whether a renewal was answered in this span.
     pub(super) fn is_renewed_in(&self, span: std::ops::Range<At>) -> bool {
-        let about = |what: &What| matches!(what, What::Believe { claim, .. } if *claim == self.number);
+        let about = |what: &What| matches!(what, What::Valid { acquisition, .. } if *acquisition == self.number);
         let renewal = |event: &Event| event.who == self.actor.who && span.contains(&event.at) && about(&event.what);
         self.actor.recorder.take_down().events.iter().any(renewal)
     }
@@ -187,7 +188,7 @@ impl Claim {
     /// Waits until the holder is notified of its loss.
     pub(super) fn lost(&self) -> At {
         let number = self.number;
-        self.actor.wait("loss", |what| matches!(what, What::Lost { claim, .. } if *claim == number)).at
+        self.actor.wait("loss", |what| matches!(what, What::Lost { acquisition, .. } if *acquisition == number)).at
     }
 
     /// Waits until the holder is notified of its loss, which has to be when its validity ends.
@@ -195,7 +196,7 @@ impl Claim {
         let lost = self.lost();
         let history = self.actor.recorder.take_down();
         let end = history.events.iter().rev().find_map(|event| match event.what {
-            What::Grant { claim, until, .. } | What::Believe { claim, until } if claim == self.number => {
+            What::Grant { acquisition, until, .. } | What::Valid { acquisition, until } if acquisition == self.number => {
                 until.filter(|_| event.who == self.actor.who)
             }
             _ => None,
@@ -263,12 +264,14 @@ impl Claim {
     /// Waits for its first write that is taken.
     pub(super) fn wrote(&self) -> At {
         let number = self.number;
-        self.actor.wait("write", |what| matches!(what, What::Write { claim, accepted: true, .. } if *claim == number)).at
+        self.actor
+            .wait("write", |what| matches!(what, What::Write { acquisition, accepted: true, .. } if *acquisition == number))
+            .at
     }
 
     /// Waits for a write of it after `since` that is taken.
     pub(super) fn wrote_since(&self, since: At) {
-        let about = |what: &What| matches!(what, What::Write { claim, accepted: true, .. } if *claim == self.number);
+        let about = |what: &What| matches!(what, What::Write { acquisition, accepted: true, .. } if *acquisition == self.number);
         let late = |event: &Event| event.who == self.actor.who && event.at > since && about(&event.what);
         self.actor.recorder.wait(PATIENCE, &format!("a write of {}", self.actor.who), late);
     }
@@ -277,7 +280,9 @@ impl Claim {
     pub(super) fn refused(&self) -> At {
         let number = self.number;
         let about = |what: &What| match what {
-            What::Read { claim, value: None, .. } | What::Write { claim, accepted: false, .. } => *claim == number,
+            What::Read { acquisition, value: None, .. } | What::Write { acquisition, accepted: false, .. } => {
+                *acquisition == number
+            }
             _ => false,
         };
         self.actor.wait("refusal", about).at
@@ -285,14 +290,14 @@ impl Claim {
 
     /// How many steps at the resource it has made since.
     pub(super) fn steps_since(&self, since: At) -> usize {
-        let about = |what: &What| matches!(what, What::Read { claim, .. } | What::Write { claim, .. } if *claim == self.number);
+        let about = |what: &What| matches!(what, What::Read { acquisition, .. } | What::Write { acquisition, .. } if *acquisition == self.number);
         let history = self.actor.recorder.take_down();
         history.events.iter().filter(|event| event.at >= since && event.who == self.actor.who && about(&event.what)).count()
     }
 
     /// Its last step at the resource.
     pub(super) fn last_step(&self) -> Option<At> {
-        let about = |what: &What| matches!(what, What::Read { claim, .. } | What::Write { claim, .. } if *claim == self.number);
+        let about = |what: &What| matches!(what, What::Read { acquisition, .. } | What::Write { acquisition, .. } if *acquisition == self.number);
         let history = self.actor.recorder.take_down();
         history.events.iter().rev().find(|event| event.who == self.actor.who && about(&event.what)).map(|event| event.at)
     }

@@ -150,10 +150,10 @@ fn killed_at_each_step(stage: &mut Stage<'_>) {
         .map(|probe| {
             let (name, victim) = (format!("{:?} {:?}", probe.call, probe.moment), stage.near());
             victim.arm(probe);
-            let claim = victim.asks(&name, terms());
+            let acquisition = victim.asks(&name, terms());
             if probe.call == Call::Release {
-                claim.granted();
-                claim.begins_to_release();
+                acquisition.granted();
+                acquisition.begins_to_release();
             }
             (name, victim)
         })
@@ -163,13 +163,13 @@ fn killed_at_each_step(stage: &mut Stage<'_>) {
         .map(|(name, victim)| {
             victim.died();
             stage.grant_due_of(&name, stage.next());
-            let claim = heir.asks(&name, terms());
-            (name, claim)
+            let acquisition = heir.asks(&name, terms());
+            (name, acquisition)
         })
         .collect();
-    for (name, claim) in heirs {
-        claim.granted();
-        stage.expect(&claim.releases(), "Released");
+    for (name, acquisition) in heirs {
+        acquisition.granted();
+        stage.expect(&acquisition.releases(), "Released");
         stage.free_due(&name, SLACK);
     }
 }

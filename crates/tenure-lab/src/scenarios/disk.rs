@@ -56,8 +56,8 @@ fn full(stage: &mut Stage<'_>, disk: &Mount) {
     let (first, second) = begin(stage, &a, &b);
     disk.run("! head -c 1M /dev/zero > disk/ballast");
     let refused = |n: u32| {
-        let claim = c.asks(&format!("other {n}"), terms().fixed());
-        matches!(claim.answered().what, What::Failed { .. }).then_some(claim)
+        let acquisition = c.asks(&format!("other {n}"), terms().fixed());
+        matches!(acquisition.answered().what, What::Failed { .. }).then_some(acquisition)
     };
     let refused = (0..100).find_map(refused).expect("the disk is full");
     stage.fault("the disk is full");

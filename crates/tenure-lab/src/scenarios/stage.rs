@@ -238,9 +238,9 @@ impl<'a> Stage<'a> {
         self.recorder.record("lab", What::FreeDue { name: name.into(), within: nanos(within) });
         let Some(look) = &self.access.look else {
             // A client that takes it finds it free.
-            let claim = self.actors[0].asks(name, terms().wait(within));
-            claim.granted();
-            return self.expect(&claim.releases(), "Released");
+            let acquisition = self.actors[0].asks(name, terms().wait(within));
+            acquisition.granted();
+            return self.expect(&acquisition.releases(), "Released");
         };
         let deadline = BootTime::now() + within + SLACK;
         let mut seen = look(name);
@@ -265,9 +265,9 @@ impl<'a> Stage<'a> {
 
     /// Has one ask for the door, and get the last of so many places.
     pub(super) fn queues(&self, actor: &Actor, terms: &Terms, place: u64) -> Claim {
-        let claim = actor.asks(DOOR, terms.clone());
+        let acquisition = actor.asks(DOOR, terms.clone());
         self.lines_up(place);
-        claim
+        acquisition
     }
 
     /// Waits until `waiter` is granted, which has to be within this time since then.
@@ -391,14 +391,14 @@ impl<'a> Stage<'a> {
     /// Another takes the door at once, and gives it up.
     pub(super) fn ends_with_another(&self, another: &Actor) {
         self.grant_due(OPERATION + SLACK);
-        let claim = another.takes(DOOR);
-        self.is_left(&claim);
+        let acquisition = another.takes(DOOR);
+        self.is_left(&acquisition);
     }
 
     /// Each of those who wait is granted in its turn and gives up at once; the door is free within this time after the last.
     pub(super) fn serves_all(&self, mut waiting: Vec<Claim>, free: Duration) {
         while !waiting.is_empty() {
-            let granted = |event: &Event| waiting.iter().position(|claim| claim.is_granted_by(event));
+            let granted = |event: &Event| waiting.iter().position(|acquisition| acquisition.is_granted_by(event));
             let event = self.recorder.wait(PATIENCE, "a grant to one of those who wait", |event| granted(event).is_some());
             let served = waiting.swap_remove(granted(&event).expect("just found"));
             self.expect(&served.releases(), "Released");

@@ -9,12 +9,12 @@ use tenure_testkit::history::{Event, History, What};
 pub(super) fn told_early(history: &History) -> Option<&Event> {
     let mut ends = BTreeMap::new();
     history.events.iter().find(|event| match &event.what {
-        What::Grant { claim, until, .. } | What::Believe { claim, until } => {
-            ends.insert((&event.who, *claim), *until);
+        What::Grant { acquisition, until, .. } | What::Valid { acquisition, until } => {
+            ends.insert((&event.who, *acquisition), *until);
             false
         }
-        What::Lost { claim, why } => {
-            let end = ends.get(&(&event.who, *claim)).copied().flatten();
+        What::Lost { acquisition, why } => {
+            let end = ends.get(&(&event.who, *acquisition)).copied().flatten();
             why.starts_with("the lease ran out") && end.is_none_or(|end| event.at < end)
         }
         _ => false,
@@ -29,8 +29,8 @@ pub(super) fn told_after(history: &History) -> Vec<Duration> {
         _ => None,
     });
     let told = dues.flat_map(|(at, name)| {
-        let held = claims.iter().filter(move |claim| claim.name == *name && claim.granted <= at);
-        held.filter_map(move |claim| claim.lost.as_ref().and_then(|(told, _)| told.checked_sub(at)))
+        let held = claims.iter().filter(move |acquisition| acquisition.name == *name && acquisition.granted <= at);
+        held.filter_map(move |acquisition| acquisition.lost.as_ref().and_then(|(told, _)| told.checked_sub(at)))
     });
     told.map(Duration::from_nanos).collect()
 }

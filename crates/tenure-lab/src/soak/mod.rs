@@ -2,12 +2,12 @@
 //!
 //! Every kind of lock, several names, alone and together; hand-overs, take-overs, downgrades, extensions; and every call is dropped
 //! half-way now and then. Each task enters a [place](referee) under what it holds, which sees overlaps, lost updates and fences out
-//! of order; and what its guard claims is [compared](claim) with what the store says of it. At the end all must come to rest, and
+//! of order; and what its guard claims is [compared](acquisition) with what the store says of it. At the end all must come to rest, and
 //! nothing may be left at the store.
 //!
 //! The choices of the tasks and of the faults depend on the seed alone. The times of the store's answers do not.
 
-mod claim;
+mod acquisition;
 mod faults;
 mod party;
 mod process;

@@ -8,7 +8,7 @@ use tenure::{Acquire, AcquireAll, BootTime, EndReason, Error, Fence, Guard, Lock
 use tenure_testkit::history::{At, nanos};
 use tokio::time::sleep;
 
-use super::claim::compare;
+use super::acquisition::compare;
 use super::referee::{Entrance, Told};
 use super::report::Tally;
 use super::visitor::{Visitor, until};

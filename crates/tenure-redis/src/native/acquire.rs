@@ -62,9 +62,10 @@ impl RedisStore {
             // supplied one.
             Taken::Unfenced => ask(true, "none").await.map_err(Error::maybe_applied),
             Taken::Overtaking => ask(true, "yield").await.map_err(Error::maybe_applied),
-            Taken::Busy { repeated } => {
-                let answer = ask(request.generated, "none").await?;
-                if repeated { check_repeated(request, answer) } else { Ok(answer) }
+            Taken::Busy { repeated: false } => ask(request.generated, "none").await,
+            Taken::Busy { repeated: true } => {
+                let answer = ask(request.generated, "none").await.map_err(Error::maybe_applied)?;
+                check_repeated(request, answer)
             }
         }
     }
@@ -174,6 +175,9 @@ impl RedisStore {
             return Ok(Taken::Overtaking);
         }
         self.counter.confirmed(&request.owner);
+        if noted {
+            self.notes.granted(sent_at);
+        }
         // If the counter does not rise above the largest seen, the server has lost data: it makes
         // no fence.
         if floor.is_some_and(|floor| counter > floor) { Ok(Taken::Granted(fence(counter)?)) } else { Ok(Taken::Unfenced) }
@@ -191,7 +195,6 @@ impl RedisStore {
         let [ttl, entry_ttl, handoff_ttl] = [*ttl, entry_ttl, handoff_ttl].map(|span| Digits::of(millis(span)));
         let weight = Digits::of(u64::from(share.weight()));
         let [capacity, seen] = self.first_args(*share);
-        let noted = self.notes.due_grant(now_ms());
         let args = [
             capacity.as_bytes(),
             seen.as_bytes(),
@@ -204,7 +207,6 @@ impl RedisStore {
             entry_ttl.as_bytes(),
             handoff_ttl.as_bytes(),
             channel.unwrap_or("-").as_bytes(),
-            if noted { b"1" } else { b"0" },
         ];
         let (answer, _) = self.run_about(&scripts::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end).await?;
         if let Value::Array(parts) = &answer

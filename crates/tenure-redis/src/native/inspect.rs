@@ -149,7 +149,7 @@ fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: Duration) -> Result<O
             _ => Vec::new(),
         },
         Ok(_) => Vec::new(),
-        Err(error) if error.kind() == ErrorKind::Mismatch && !beside.shares.is_empty() => {
+        Err(error) if error.kind() == ErrorKind::Mismatch && beside.shares.contains_key(&b"##"[..]) => {
             let members: Vec<(Vec<u8>, f64)> = read(members)?;
             members.iter().filter_map(|(owner, until)| beside.holder(owner, *until)).collect()
         }
@@ -182,7 +182,9 @@ impl Beside {
     /// The holder with the number that is noted of its grant. Numbers are made of the clock, so that
     /// tells its age as well, within a second. One that is ahead of the clock tells no age.
     fn noted(&self, holder: Holder) -> Holder {
-        let fence = self.number(&[b"@", holder.owner.as_bytes()].concat()).and_then(Fence::from_counter);
+        // What lingers is of the grant before.
+        let owner = holder.owner.lingers_after().unwrap_or_else(|| holder.owner.clone());
+        let fence = self.number(&[b"@", owner.as_bytes()].concat()).and_then(Fence::from_counter);
         let began = fence.map(|fence| EPOCH + Duration::from_micros(fence.counter()));
         holder.with_fence(fence).with_age(began.and_then(|began| self.now.checked_sub(began)))
     }

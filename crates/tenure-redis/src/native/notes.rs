@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tenure::{Fence, Lease, Owner};
 
@@ -38,16 +38,37 @@ impl Notes {
     /// Whether a grant at `now` is to be noted at once.
     pub(crate) fn due_grant(&self, now: u64) -> bool {
         let last = self.granted_at.load(Ordering::Relaxed);
-        let is_due = last == 0 || now.saturating_sub(last) >= EVERY_MS;
-        is_due && self.granted_at.compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        last == 0 || now.saturating_sub(last) >= EVERY_MS
     }
 
-    /// Returns those of the leases that are to be noted at `now`, with their numbers.
-    fn due<'a>(&self, leases: &[&'a Lease], now: u64) -> Vec<(&'a Lease, Fence)> {
-        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Notes that a grant at `now` was noted.
+    pub(crate) fn granted(&self, now: u64) {
+        self.granted_at.fetch_max(now.max(1), Ordering::Relaxed);
+    }
+
+    /// Returns those of the leases that are to be noted now, with their numbers.
+    pub(crate) fn due<'a>(&self, leases: &[&'a Lease]) -> Vec<(&'a Lease, Fence)> {
+        self.due_at(leases, now_ms())
+    }
+
+    /// Notes that nothing is known of these notes.
+    pub(crate) fn forget(&self, due: &[(&Lease, Fence)]) {
+        let mut again = self.again();
+        for (lease, _) in due {
+            again.remove(&lease.owner);
+        }
+    }
+
+    fn again(&self) -> MutexGuard<'_, HashMap<Owner, u64>> {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn due_at<'a>(&self, leases: &[&'a Lease], now: u64) -> Vec<(&'a Lease, Fence)> {
+        let mut again = self.again();
         let mut due = Vec::new();
         for lease in leases {
-            let Some(fence) = lease.fence.filter(|_| again.get(&lease.owner).is_none_or(|again| *again <= now)) else { continue };
+            let is_due = || lease.owner.is_generated() && again.get(&lease.owner).is_none_or(|again| *again <= now);
+            let Some(fence) = lease.fence.filter(|_| is_due()) else { continue };
             if again.len() >= MOST {
                 again.retain(|_, again| *again > now);
             }
@@ -59,24 +80,22 @@ impl Notes {
         }
         due
     }
+}
 
-    /// Adds a command that notes those of the leases that are due, if any are. Its answer says
-    /// nothing.
-    pub(crate) fn add_due(&self, commands: &mut Commands, layout: &Layout, leases: &[&Lease]) {
-        let due = self.due(leases, now_ms());
-        if due.is_empty() {
-            return;
-        }
-        let of_each: Vec<Keys<'_>> = due.iter().map(|(lease, _)| layout.of(&lease.name)).collect();
-        let beside = of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]);
-        let keys: Vec<Key<'_>> = beside.chain([whole(layout.counter.as_bytes())]).collect();
-        let digits = |(lease, fence): &(&Lease, Fence)| [fence.counter(), millis(lease.ttl * STANDS)].map(Digits::of);
-        let digits: Vec<[Digits; 2]> = due.iter().map(digits).collect();
-        let args = due.iter().zip(&digits);
-        let args: Vec<&[u8]> =
-            args.flat_map(|((lease, _), [number, ms])| [lease.owner.as_bytes(), number.as_bytes(), ms.as_bytes()]).collect();
-        scripts::add_call(commands, &scripts::NOTE_HOLDERS, Form::Text, &keys, &args);
+/// Adds a command that notes the leases, if there are any. Its answer says nothing.
+pub(crate) fn add(commands: &mut Commands, layout: &Layout, due: &[(&Lease, Fence)]) {
+    if due.is_empty() {
+        return;
     }
+    let of_each: Vec<Keys<'_>> = due.iter().map(|(lease, _)| layout.of(&lease.name)).collect();
+    let beside = of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]);
+    let keys: Vec<Key<'_>> = beside.chain([whole(layout.counter.as_bytes())]).collect();
+    let digits = |(lease, fence): &(&Lease, Fence)| [fence.counter(), millis(lease.ttl * STANDS)].map(Digits::of);
+    let digits: Vec<[Digits; 2]> = due.iter().map(digits).collect();
+    let args = due.iter().zip(&digits);
+    let args: Vec<&[u8]> =
+        args.flat_map(|((lease, _), [number, ms])| [lease.owner.as_bytes(), number.as_bytes(), ms.as_bytes()]).collect();
+    scripts::add_call(commands, &scripts::NOTE_HOLDERS, Form::Text, &keys, &args);
 }
 
 #[cfg(test)]
@@ -88,15 +107,18 @@ mod tests {
     use super::*;
 
     fn lease(n: u64) -> Lease {
-        let owner = Owner::from_bytes(n.to_string().into_bytes());
+        let owner = Owner::from_bytes(format!("{n:032x}").into_bytes());
         Lease::new(Name::new("door").unwrap(), owner, Share::MUTEX, Duration::from_secs(30)).with_fence(Fence::from_counter(n))
     }
 
     #[test]
     fn one_grant_in_a_second_is_noted() {
         let notes = Notes::default();
-        let due: Vec<u64> =
-            [0, 1, 500, 1_000, 1_001, 1_999, 2_002, 9_000, 9_001].into_iter().filter(|now| notes.due_grant(*now)).collect();
+        let due: Vec<u64> = [0, 1, 500, 1_000, 1_001, 1_999, 2_002, 9_000, 9_001]
+            .into_iter()
+            .filter(|now| notes.due_grant(*now))
+            .inspect(|now| notes.granted(*now))
+            .collect();
         assert_eq!(due, [0, 1_001, 2_002, 9_000]);
     }
 
@@ -105,7 +127,7 @@ mod tests {
         let notes = Notes::default();
         let leases: Vec<Lease> = (1..=70).map(lease).chain([lease(71).with_fence(None)]).collect();
         let leases: Vec<&Lease> = leases.iter().collect();
-        assert_eq!([5, 6, 7, 60_004, 60_005, 60_006].map(|now| notes.due(&leases, now).len()), [50, 20, 0, 0, 50, 20]);
+        assert_eq!([5, 6, 7, 60_004, 60_005, 60_006].map(|now| notes.due_at(&leases, now).len()), [50, 20, 0, 0, 50, 20]);
     }
 
     #[test]
@@ -113,8 +135,8 @@ mod tests {
         let notes = Notes::default();
         let leases: Vec<Lease> = (1..=MOST as u64 + 100).map(lease).collect();
         let leases: Vec<&Lease> = leases.iter().collect();
-        let all: usize = (0..300).map(|now| notes.due(&leases, now).len()).sum();
+        let all: usize = (0..300).map(|now| notes.due_at(&leases, now).len()).sum();
         assert_eq!(all, MOST);
-        assert_eq!(notes.due(&leases[MOST..], 60_300).len(), 50, "those before are forgotten");
+        assert_eq!(notes.due_at(&leases[MOST..], 60_300).len(), 50, "those before are forgotten");
     }
 }

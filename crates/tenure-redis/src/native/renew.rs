@@ -9,6 +9,7 @@ use tenure::{Error, Fence, Lease, Share};
 use tokio::time::Instant;
 
 use crate::native::keys::Keys;
+use crate::native::notes;
 use crate::native::reply::{counter, renewals};
 use crate::native::store::RedisStore;
 use crate::scripts::{self, Script};
@@ -177,13 +178,14 @@ impl RedisStore {
         unit: Option<&'static [u8]>,
         failed: &OnceLock<Error>,
     ) -> Vec<Result<Vec<RenewReply>, Error>> {
+        let due = if unit.is_none() { self.notes.due(&batches.concat()) } else { Vec::new() };
         let pipeline = |_: &Link, form| {
             let mut commands = Commands::new();
             for batch in batches {
                 self.add_renewal(&mut commands, batch, unit, form);
             }
             // Behind the renewals, so that it keeps none of them waiting.
-            self.notes.add_due(&mut commands, &self.layout, &batches.concat());
+            notes::add(&mut commands, &self.layout, &due);
             commands
         };
         let outcome = match failed.get() {
@@ -196,6 +198,7 @@ impl RedisStore {
                 batches.iter().zip(answers).map(|(batch, answer)| renewals(answer, batch.len())).collect()
             }
             Err(error) => {
+                self.notes.forget(&due);
                 let every = batches.iter().map(|_| Err(error.clone())).collect();
                 // The first error is as good as any.
                 let _ = failed.set(error);

@@ -105,10 +105,11 @@ pub(crate) fn busy(answer: &Value) -> Result<Busy, Error> {
     let [Value::Int(0), grant_seq, Value::Int(position), held @ ..] = &parts[..] else { return Err(odd()) };
     let holder = match held {
         [] => None,
-        [Value::BulkString(value), Value::Int(ttl), Value::Int(weight), Value::Int(capacity)] => {
+        [Value::BulkString(value), Value::Int(ttl), Value::Int(weight), Value::Int(capacity), Value::BulkString(number)] => {
             let share = u32::try_from(*weight).ok().zip(u32::try_from(*capacity).ok());
             let share = share.and_then(|(weight, capacity)| Share::from_parts(weight, capacity));
-            Some(holder(value, *ttl, share.ok_or_else(odd)?))
+            let number = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
+            Some(holder(value, *ttl, share.ok_or_else(odd)?).with_fence(number.and_then(Fence::from_counter)))
         }
         _ => return Err(odd()),
     };

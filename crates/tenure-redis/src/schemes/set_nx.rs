@@ -89,7 +89,11 @@ impl SetNxStore {
             let delete = |_: &Link| Commands::of_key(&keys.name(), before, &[*between, &[lease.owner.as_bytes()]].concat());
             let Exchange { link, answers, repeated } = self.redis.connection.exchange(end, releases(lease), &delete).await?;
             match only(answers)? {
-                Ok(Value::Int(0)) => return Ok(Some((self.lingers(lease, end).await?, repeated))),
+                Ok(Value::Int(0)) => {
+                    let lingers = self.lingers(lease, end).await;
+                    let lingers = if repeated { lingers.map_err(Error::maybe_applied) } else { lingers };
+                    return Ok(Some((lingers?, repeated)));
+                }
                 Ok(answer) => return Ok(Some((answer, repeated))),
                 // Of a repetition as well: a server that does not know the command has not run it
                 // before.
@@ -135,7 +139,8 @@ impl Store for SetNxStore {
         if set {
             return Ok(AcquireReply::Granted(Grant::new(None, ttl)));
         }
-        self.ask(request, ttl, repeated, end).await
+        let answer = self.ask(request, ttl, repeated, end).await;
+        if repeated { answer.map_err(Error::maybe_applied) } else { answer }
     }
 
     async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {

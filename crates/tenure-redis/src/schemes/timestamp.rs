@@ -132,8 +132,9 @@ impl Store for TimestampStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        let leases: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
-        self.redis.renew_all(&leases, Some(self.unit.word()), self.redis.renewals_end(&leases)).await
+        let end = self.redis.renewals_end(leases);
+        let kept: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
+        self.redis.renew_all(&kept, Some(self.unit.word()), end).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {

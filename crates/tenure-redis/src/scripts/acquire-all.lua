@@ -49,6 +49,7 @@ local function acquire_all(keys, args)
     local left = held and (till and till - now or redis.call('PTTL', name)) or 0
     hold(owner, weight, capacity, digits(math.max(ttl, left)), held)
     settle()
+    note(shares, owner, digits(last_counter), holder and redis.call('PTTL', name) or nil)
     counters[i] = digits(last_counter)
   end
   return counters

@@ -8,15 +8,15 @@
 -- ARGV[8] about the queue: 'none', 'join', 'keep' (a heartbeat); 'yield': the owner took the name a
 --         moment ago, and those who wait come before it
 -- ARGV[9] entry_ttl, ms  ARGV[10] handoff_ttl, ms  ARGV[11] channel, '-' for none
--- ARGV[12] '1': note the number of a grant, see note.lua
 -- reply   {1, counter}                       granted, for the full ttl at least
---         {0, grant_seq, position, value, ttl in ms, weight, capacity}
---                                            busy, with one of the holders; ttl -1: no end
+--         {0, grant_seq, position, value, ttl in ms, weight, capacity, number}
+--                                            busy, with one of the holders; ttl -1: no end;
+--                                            number of its grant if that is noted, else ''
 --         {0, grant_seq, position}           free, but others come first, or `from` does not hold it
 --         position is -1 without a queue entry; grant_seq and counter are strings
 
 -- The request.
-local owner, ttl, weight
+local owner, ttl, weight, generated
 
 -- Whether an owner that holds, or waits for, `has` of a capacity `of` may ask for this request.
 local function covers(of, has)
@@ -27,8 +27,17 @@ local function not_covered()
   return redis.error_reply('TENUREMORE the owner holds or waits for another share')
 end
 
+-- The number that is noted of the grant to `owner`.
+local function noted(owner)
+  local number = redis.pcall('HGET', shares, '@' .. owner)
+  return type(number) == 'string' and number or ''
+end
+
 local function granted(number)
   settle()
+  if generated then
+    note(shares, owner, digits(number), holder and ttl or nil)
+  end
   return { 1, digits(number) }
 end
 
@@ -36,14 +45,14 @@ local function busy(enqueue)
   settle()
   local position = enqueue ~= 'none' and redis.call('ZRANK', queue, owner) or -1
   if holder then
-    return { 0, grant_seq(), position, holder, redis.call('PTTL', name), 1, 1 }
+    return { 0, grant_seq(), position, holder, redis.call('PTTL', name), 1, 1, noted(holder) }
   end
   local next_to_end = redis.call('ZRANGEBYSCORE', name, '(' .. digits(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local first, till = next_to_end[1], tonumber(next_to_end[2])
   if not first then
     return { 0, grant_seq(), position }
   end
-  return { 0, grant_seq(), position, first, till - now, (weight_of(first)), tonumber(kind) }
+  return { 0, grant_seq(), position, first, till - now, (weight_of(first)), tonumber(kind), noted(first) }
 end
 
 -- Grants a share that the owner, or the one it takes over from, holds. Waiters are served if it
@@ -63,8 +72,6 @@ local function grant_again(held_by, held, till)
   end
   dequeue(owner)
   hold(owner, weight, capacity, digits(ms), held)
-  -- The note of the grant before has another number.
-  note(shares, owner, digits(number), capacity == MUTEX and digits(ms) or nil)
   if held and weight < held then
     serve()
   end
@@ -77,7 +84,8 @@ local function acquire(keys, args)
     return refused
   end
   owner, ttl, weight = args[3], args[4], tonumber(args[5])
-  local generated, from, enqueue = args[6] == '1', args[7], args[8]
+  local from, enqueue = args[7], args[8]
+  generated = args[6] == '1'
   local first, their = waiter(0)
   if first and kind_of(their.capacity) ~= kind_of(capacity) then
     return other_kind(their.capacity)
@@ -128,9 +136,6 @@ local function acquire(keys, args)
       return unfit
     end
     hold(owner, weight, capacity, ttl)
-    if args[12] == '1' then
-      note(shares, owner, digits(number), capacity == MUTEX and ttl or nil)
-    end
   end
   return number and granted(number) or busy(enqueue)
 end

@@ -97,8 +97,13 @@ local function reap(count)
     redis.call('DEL', name, shares)
     kind, total = nil, 0
     return
-  elseif redis.call('HLEN', shares) == 2 then
-    -- All weigh 1: one command drops them.
+  elseif total == count then
+    -- All weigh 1: one command drops them. Another drops what is noted of the first.
+    local notes = redis.call('ZRANGEBYSCORE', name, '-inf', digits(now), 'LIMIT', 0, DEAD_AT_ONCE)
+    for i, owner in ipairs(notes) do
+      notes[i] = '@' .. owner
+    end
+    redis.call('HDEL', shares, unpack(notes))
     redis.call('ZREMRANGEBYSCORE', name, '-inf', digits(now))
     redis.call('HINCRBY', shares, '#', digits(-ended))
     total = total - ended
@@ -138,7 +143,9 @@ local function read_name()
   local known = redis.call('HMGET', shares, '##', '#')
   kind, total = known[1] or nil, tonumber(known[2] or '0')
   local count = redis.pcall('ZCARD', name)
-  if type(count) == 'table' then
+  if type(count) == 'table' and not count.err:find('WRONGTYPE', 1, true) then
+    return count
+  elseif type(count) == 'table' then
     value = value or redis.pcall('GET', name)
     if type(value) == 'table' then
       kind, total = nil, 0

@@ -9,6 +9,7 @@ for i = 1, #ARGV / 3 do
   if number == '' then
     number = redis.pcall('GET', KEYS[#KEYS])
   end
+  number = tonumber(number) and number or '0'
   local value = redis.pcall('GET', name)
   if value == owner then
     note(shares, owner, number, ARGV[3 * i])

@@ -164,7 +164,8 @@ impl Connection {
     ) -> Result<Exchange, Error> {
         let (mut form, mut repeated) = (self.link().map_or(Form::Digest, |link| link.form()), false);
         loop {
-            let exchange = self.exchange(end, repeat, |link| pipeline(link, form)).await?;
+            let exchange = self.exchange(end, repeat, |link| pipeline(link, form)).await;
+            let exchange = exchange.map_err(|error| if repeated { error.maybe_applied() } else { error })?;
             let Exchange { link, mut answers, repeated: again } = exchange;
             repeated |= again;
             if form == Form::Loaded {

@@ -120,7 +120,7 @@ async fn believed_by_a_forged_push(server: &RedisServer) -> (Guard, Locker, Guar
     (held, ours, guard)
 }
 
-/// A user who may read the queue and publish can make a waiter regard itself as the holder for a handoff_ttl. The counter is not
+/// A user who may read the queue and publish can make a waiter regard itself as the holder for a `handoff_ttl`. The counter is not
 /// touched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_push_is_believed_for_one_claim_and_moves_no_counter() {

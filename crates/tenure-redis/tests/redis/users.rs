@@ -162,7 +162,7 @@ async fn who_may_use_one_name_reaches_no_other_but_the_counter() {
 
 /// A release publishes for the next waiter on the channel that its queue entry names. So a user who
 /// may write one queue, and knows who waits for another name, needs no right to publish. The waiter
-/// regards itself as the holder for a handoff_ttl, as after any forged hand-over.
+/// regards itself as the holder for a `handoff_ttl`, as after any forged hand-over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_write_a_queue_has_others_publish() {
     let (server, mut user) = server_of("%R~* ~door ~{????}:[qps]:door -@all +@read +@write +auth");

@@ -114,7 +114,8 @@ impl Verdict {
     /// Returns the verdict on a history that has these `findings`.
     pub fn of(history: &History, findings: &[Finding]) -> Self {
         let refused = |event: &Event| matches!(event.what, What::Write { accepted: false, .. } | What::Read { value: None, .. });
-        let fenced = || history.claims().iter().all(|claim| claim.fence.is_some() && claim.weight == history.capacity);
+        let fenced =
+            || history.claims().iter().all(|acquisition| acquisition.fence.is_some() && acquisition.weight == history.capacity);
         if findings.iter().any(|finding| finding.rule != Rule::Overlap) {
             Self::Broken
         } else if !findings.is_empty() {
@@ -152,27 +153,27 @@ pub fn check(history: &History) -> Vec<Finding> {
 /// Finds overlaps by a sweep over the validity of the holders of each name.
 fn overlaps(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut names: BTreeMap<&str, Vec<(At, At, &Claim)>> = BTreeMap::new();
-    for claim in claims {
-        let spans = claim.validity.iter().filter(|(from, until)| from < until);
-        names.entry(&claim.name).or_default().extend(spans.map(|&(from, until)| (from, until, claim)));
+    for acquisition in claims {
+        let spans = acquisition.validity.iter().filter(|(from, until)| from < until);
+        names.entry(&acquisition.name).or_default().extend(spans.map(|&(from, until)| (from, until, acquisition)));
     }
     for (name, mut spans) in names {
         spans.sort_by_key(|&(from, ..)| from);
         let mut told: Vec<(&str, u32)> = Vec::new();
-        for (index, &(from, _, claim)) in spans.iter().enumerate() {
+        for (index, &(from, _, acquisition)) in spans.iter().enumerate() {
             let inside: Vec<&Claim> = spans[..index]
                 .iter()
-                .filter(|(_, until, other)| *until > from && (&other.who, other.number) != (&claim.who, claim.number))
+                .filter(|(_, until, other)| *until > from && (&other.who, other.number) != (&acquisition.who, acquisition.number))
                 .map(|&(_, _, other)| other)
                 .collect();
-            let weight: u64 = [claim].into_iter().chain(inside.iter().copied()).map(|held| u64::from(held.weight)).sum();
-            if weight > u64::from(capacity) && !told.contains(&(&claim.who, claim.number)) {
-                told.push((&claim.who, claim.number));
+            let weight: u64 = [acquisition].into_iter().chain(inside.iter().copied()).map(|held| u64::from(held.weight)).sum();
+            if weight > u64::from(capacity) && !told.contains(&(&acquisition.who, acquisition.number)) {
+                told.push((&acquisition.who, acquisition.number));
                 let others = inside.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 findings.push(Finding {
                     rule: Rule::Overlap,
                     at: from,
-                    text: format!("{claim} and {others} hold {name:?} at once"),
+                    text: format!("{acquisition} and {others} hold {name:?} at once"),
                 });
             }
         }
@@ -182,7 +183,7 @@ fn overlaps(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
 /// Checks the fences of exclusive holders. A holder that asked after another was granted has the
 /// larger fence. No fence is given twice. If one holder had a fence, all later ones have one.
 fn fence_order(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
-    let exclusive: Vec<&Claim> = claims.iter().filter(|claim| claim.weight == capacity).collect();
+    let exclusive: Vec<&Claim> = claims.iter().filter(|acquisition| acquisition.weight == capacity).collect();
     for (index, later) in exclusive.iter().enumerate() {
         let is_wrong = |earlier: &&&Claim| {
             let known = earlier.granted <= later.asked && earlier.fence > later.fence;
@@ -199,12 +200,12 @@ fn fence_order(capacity: u32, claims: &[Claim], findings: &mut Vec<Finding>) {
 /// process, each with the next fence.
 fn tokens(claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut owners: BTreeMap<&str, &Claim> = BTreeMap::new();
-    for claim in claims {
-        let Some(token) = &claim.token else { continue };
-        let passed = |first: &&Claim| first.who == claim.who && first.fence.map(|fence| fence + 1) == claim.fence;
-        if let Some(first) = owners.insert(token, claim).filter(|first| claim.fence.is_none() || !passed(first)) {
-            let text = format!("{claim} and {first} are both {token}");
-            findings.push(Finding { rule: Rule::TokenReuse, at: claim.granted, text });
+    for acquisition in claims {
+        let Some(token) = &acquisition.token else { continue };
+        let passed = |first: &&Claim| first.who == acquisition.who && first.fence.map(|fence| fence + 1) == acquisition.fence;
+        if let Some(first) = owners.insert(token, acquisition).filter(|first| acquisition.fence.is_none() || !passed(first)) {
+            let text = format!("{acquisition} and {first} are both {token}");
+            findings.push(Finding { rule: Rule::TokenReuse, at: acquisition.granted, text });
         }
     }
 }
@@ -214,14 +215,15 @@ fn tokens(claims: &[Claim], findings: &mut Vec<Finding>) {
 fn order(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     let mut told = BTreeSet::new();
     for Event { at: queued, who, what } in &history.events {
-        let What::Queued { claim: number, name } = what else { continue };
+        let What::Queued { acquisition: number, name } = what else { continue };
         let leaves = |event: &&Event| {
-            let its_own = matches!(&event.what, What::Failed { claim, .. } | What::Release { claim } if claim == number);
+            let its_own =
+                matches!(&event.what, What::Failed { acquisition, .. } | What::Release { acquisition } if acquisition == number);
             event.at >= *queued && event.who == *who && (its_own || event.what == What::Died)
         };
         let left = history.events.iter().find(leaves).map_or(At::MAX, |event| event.at);
         let granted = |own: &&Claim| own.who == *who && own.number == *number && own.granted >= *queued;
-        let served = claims.iter().find(granted).map_or(At::MAX, |claim| claim.granted);
+        let served = claims.iter().find(granted).map_or(At::MAX, |acquisition| acquisition.granted);
         let overtakes = |other: &&Claim| {
             let came_later = other.name == *name && other.asked > *queued;
             came_later && other.in_time && other.granted < left && other.believed_until() <= served
@@ -248,20 +250,22 @@ fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     let is_share = |held: &Claim| held.weight < history.capacity;
     for Event { at, who, what } in &history.events {
         let (number, fence, accepted, read, wrote) = match what {
-            What::Read { claim, fence, value } => (claim, fence, value.is_some(), value.unwrap_or(last.0), None),
-            What::Write { claim, fence, read, wrote, accepted } => (claim, fence, *accepted, *read, Some(*wrote)),
+            What::Read { acquisition, fence, value } => (acquisition, fence, value.is_some(), value.unwrap_or(last.0), None),
+            What::Write { acquisition, fence, read, wrote, accepted } => (acquisition, fence, *accepted, *read, Some(*wrote)),
             _ => continue,
         };
         let mut find = |rule, text| findings.push(Finding { rule, at: *at, text });
-        let claim = claims.iter().rfind(|claim| claim.who == *who && claim.number == *number && claim.granted <= *at);
+        let acquisition = claims
+            .iter()
+            .rfind(|acquisition| acquisition.who == *who && acquisition.number == *number && acquisition.granted <= *at);
         if !accepted {
-            if let Some(claim) = claim.filter(|claim| claim.believes_at(*at)) {
+            if let Some(acquisition) = acquisition.filter(|acquisition| acquisition.believes_at(*at)) {
                 let is_later = |other: &Claim| {
-                    let others = other.name == claim.name && other.granted <= *at && !is_share(other);
-                    others && other.fence > claim.fence
+                    let others = other.name == acquisition.name && other.granted <= *at && !is_share(other);
+                    others && other.fence > acquisition.fence
                 };
                 if !claims.iter().any(is_later) {
-                    find(Rule::RefusedHolder, format!("{claim} holds, nobody has a larger fence, and it was refused"));
+                    find(Rule::RefusedHolder, format!("{acquisition} holds, nobody has a larger fence, and it was refused"));
                 }
             }
             continue;
@@ -270,21 +274,21 @@ fn resource(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
             let with = fence.map_or_else(|| "no fence".to_owned(), |fence| format!("fence {fence}"));
             find(Rule::StaleWrite, format!("{who}#{number} with {with} was let in after {other} with fence {before}"));
         }
-        if let Some(claim) = claim.filter(|claim| claim.fence.is_none() && !is_share(claim)) {
-            match latest.filter(|latest| latest.granted > claim.granted) {
-                Some(later) if !told.is_some_and(|told| std::ptr::eq(told, claim)) => {
-                    told = Some(claim);
-                    find(Rule::StaleWrite, format!("{claim} was let in after {later}, which was granted later"));
+        if let Some(acquisition) = acquisition.filter(|acquisition| acquisition.fence.is_none() && !is_share(acquisition)) {
+            match latest.filter(|latest| latest.granted > acquisition.granted) {
+                Some(later) if !told.is_some_and(|told| std::ptr::eq(told, acquisition)) => {
+                    told = Some(acquisition);
+                    find(Rule::StaleWrite, format!("{acquisition} was let in after {later}, which was granted later"));
                 }
                 Some(_) => {}
-                None => latest = Some(claim),
+                None => latest = Some(acquisition),
             }
         }
         if read != last.0 {
             find(Rule::LostUpdate, format!("{who}#{number} read {read}, when {} had made it {}", last.1, last.0));
         }
         last = wrote.map_or(last, |wrote| (wrote, who));
-        if !claim.is_some_and(is_share) {
+        if !acquisition.is_some_and(is_share) {
             largest = largest.max(fence.map(|fence| (fence, who.as_str())));
         }
     }
@@ -295,7 +299,9 @@ fn dues(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     for Event { at, what, .. } in &history.events {
         let granted = |name: &str, within: u64| {
             let by = at.saturating_add(within);
-            claims.iter().any(|claim| claim.name == name && (*at..=by).contains(&claim.granted) && claim.in_time)
+            claims
+                .iter()
+                .any(|acquisition| acquisition.name == name && (*at..=by).contains(&acquisition.granted) && acquisition.in_time)
         };
         let mut find = |rule, text| findings.push(Finding { rule, at: *at, text });
         match what {
@@ -325,15 +331,16 @@ fn losses(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
     for Event { at, what, .. } in &history.events {
         let What::LossDue { name, within } = what else { continue };
         let by = at.saturating_add(*within);
-        let held =
-            claims.iter().filter(|claim| claim.name == *name && claim.granted <= *at && claim.ended.is_none_or(|end| end > *at));
+        let held = claims.iter().filter(|acquisition| {
+            acquisition.name == *name && acquisition.granted <= *at && acquisition.ended.is_none_or(|end| end > *at)
+        });
         let held: Vec<&Claim> = held.collect();
         if held.is_empty() {
             findings.push(Finding { rule: Rule::LateLoss, at: *at, text: format!("nobody held {name:?} that was to be lost") });
         }
-        for claim in held.into_iter().filter(|claim| claim.ended.is_none_or(|end| end > by)) {
-            let when = claim.ended.map_or_else(|| "never".to_owned(), |end| format!("after {}", span(end - at)));
-            let text = format!("{claim} was notified {when}, not within {}", span(*within));
+        for acquisition in held.into_iter().filter(|acquisition| acquisition.ended.is_none_or(|end| end > by)) {
+            let when = acquisition.ended.map_or_else(|| "never".to_owned(), |end| format!("after {}", span(end - at)));
+            let text = format!("{acquisition} was notified {when}, not within {}", span(*within));
             findings.push(Finding { rule: Rule::LateLoss, at: by, text });
         }
     }
@@ -345,8 +352,8 @@ fn losses(history: &History, claims: &[Claim], findings: &mut Vec<Finding>) {
 
 fn untyped(event: &Event) -> Option<Finding> {
     match &event.what {
-        What::Failed { claim, kind: None, text } => {
-            Some(Finding { rule: Rule::Untyped, at: event.at, text: format!("{}#{claim} failed: {text}", event.who) })
+        What::Failed { acquisition, kind: None, text } => {
+            Some(Finding { rule: Rule::Untyped, at: event.at, text: format!("{}#{acquisition} failed: {text}", event.who) })
         }
         _ => None,
     }

@@ -93,8 +93,8 @@ impl Scale {
 /// Draws the validity of `who`, and a mark for each event that has one.
 fn lane(history: &History, who: &str, scale: &Scale, sign: impl Fn(&Event) -> Option<u8>) -> String {
     let mut lane = vec![b' '; scale.width];
-    for claim in history.claims().iter().filter(|claim| claim.who == who) {
-        for &(from, until) in claim.validity.iter().filter(|(from, until)| from < until) {
+    for acquisition in history.claims().iter().filter(|acquisition| acquisition.who == who) {
+        for &(from, until) in acquisition.validity.iter().filter(|(from, until)| from < until) {
             lane[scale.column(from)..=scale.column(until)].fill(b'=');
         }
     }

@@ -130,7 +130,7 @@ impl Worker {
     /// Releases `acquisition` after its work, and returns the outcome.
     pub fn release_claim(&mut self, acquisition: u32) -> String {
         self.begin_release(acquisition);
-        let about = |what: &What| matches!(what, What::Released { claim, .. } if *claim == acquisition);
+        let about = |what: &What| matches!(what, What::Released { acquisition: of, .. } if *of == acquisition);
         match self.wait("its release", about) {
             What::Released { how, .. } => how,
             other => panic!("{other:?}"),
@@ -249,7 +249,7 @@ impl Worker {
     }
 
     fn granted(&mut self, number: u32) -> Option<Fence> {
-        let about = |what: &What| matches!(what, What::Grant { claim, .. } | What::Failed { claim, .. } if *claim == number);
+        let about = |what: &What| matches!(what, What::Grant { acquisition, .. } | What::Failed { acquisition, .. } if *acquisition == number);
         match self.wait("a grant", about) {
             What::Grant { fence, .. } => fence.map(|fence| fence.to_string().parse().expect("a fence")),
             other => panic!("{other:?}"),
@@ -340,7 +340,7 @@ impl Listener {
     fn hears(&self, said: io::Result<Option<Said>>) -> bool {
         match said.unwrap_or_else(|error| panic!("the worker: {error}")) {
             Some(Said::Event { at, what }) => {
-                if matches!(what, What::Failed { claim: 0, .. }) {
+                if matches!(what, What::Failed { acquisition: 0, .. }) {
                     self.may_end.store(true, Ordering::Relaxed);
                 }
                 self.recorder.add(Event { at, who: self.who.clone(), what });
@@ -354,7 +354,7 @@ impl Listener {
             None => {
                 if !self.may_end.load(Ordering::Relaxed) {
                     let text = "the worker has ended by itself".to_owned();
-                    self.recorder.record(&*self.who, What::Failed { claim: 0, kind: None, text });
+                    self.recorder.record(&*self.who, What::Failed { acquisition: 0, kind: None, text });
                 }
                 self.recorder.record(&*self.who, What::Died);
                 false

@@ -9,7 +9,7 @@ use tokio::io::AsyncBufReadExt;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::claim::{Asks, Claim};
+use super::acquisition::{Asks, Claim};
 use super::clock::SkewedClock;
 use super::probe::Probes;
 use super::{ByHand, ClaimOrder, Order, Said, load};
@@ -43,7 +43,7 @@ impl Process {
             Order::To { acquisition, order } => {
                 // An acquisition that has ended takes no more orders. The test that drops it waits
                 // for a reply.
-                let unheard = self.claims.get(&acquisition).and_then(|claim| claim.send(order).err());
+                let unheard = self.claims.get(&acquisition).and_then(|acquisition| acquisition.send(order).err());
                 if matches!(unheard, Some(SendError(ClaimOrder::Drop))) {
                     say(&Said::Done);
                 }
@@ -110,7 +110,7 @@ pub(super) fn tell(what: What) {
 
 /// Tells the lab that an acquisition failed.
 pub(super) fn failed(acquisition: u32, error: &Error) {
-    tell(What::Failed { claim: acquisition, kind: Some(format!("{:?}", error.kind())), text: error.to_string() });
+    tell(What::Failed { acquisition, kind: Some(format!("{:?}", error.kind())), text: error.to_string() });
 }
 
 /// Reports every panic to the lab, and has it end the process.
@@ -118,7 +118,7 @@ pub(super) fn dies_of_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         before(panic);
-        tell(What::Failed { claim: 0, kind: None, text: panic.to_string().replace('\n', " ") });
+        tell(What::Failed { acquisition: 0, kind: None, text: panic.to_string().replace('\n', " ") });
         std::process::abort();
     }));
 }

@@ -24,17 +24,17 @@ impl Story {
 
     fn weighs(self, at: At, who: &str, weight: u32, fence: Option<u64>, until: Option<At>) -> Self {
         let name = "x".to_owned();
-        let ask = What::Ask { claim: 1, name: name.clone() };
-        let grant = What::Grant { claim: 1, name, weight, token: Some(who.to_owned()), fence, until };
+        let ask = What::Ask { acquisition: 1, name: name.clone() };
+        let grant = What::Grant { acquisition: 1, name, weight, token: Some(who.to_owned()), fence, until };
         self.at(at - 1, who, ask).at(at, who, grant)
     }
 
     fn release(self, at: At, who: &str) -> Self {
-        self.at(at, who, What::Release { claim: 1 })
+        self.at(at, who, What::Release { acquisition: 1 })
     }
 
     fn write(self, at: At, who: &str, fence: u64, read: u64, accepted: bool) -> Self {
-        self.at(at, who, What::Write { claim: 1, fence: Some(fence), read, wrote: read + 1, accepted })
+        self.at(at, who, What::Write { acquisition: 1, fence: Some(fence), read, wrote: read + 1, accepted })
     }
 
     fn rules(&self) -> Vec<Rule> {
@@ -56,7 +56,7 @@ fn one_after_another_holds() {
     let story = Story::new().grant(10, "A", 1, None).release(20, "A").grant(20, "B", 2, Some(40)).grant(40, "C", 3, None);
     assert_eq!((story.rules(), story.verdict()), (vec![], Verdict::Holds));
     // In another name it may be at once.
-    let grant = What::Grant { claim: 1, name: "y".to_owned(), weight: 1, token: None, fence: Some(9), until: None };
+    let grant = What::Grant { acquisition: 1, name: "y".to_owned(), weight: 1, token: None, fence: Some(9), until: None };
     assert_eq!(story.at(50, "D", grant).verdict(), Verdict::Holds);
 }
 
@@ -73,26 +73,26 @@ fn two_at_once_are_seen_and_fenced_only_by_fences_in_order() {
 #[test]
 fn belief_ends_by_the_clock_by_a_loss_by_a_release_and_by_death() {
     let base = || Story::new().grant(10, "A", 1, Some(100));
-    let ends = [What::Lost { claim: 1, why: "gone".into() }, What::Release { claim: 1 }, What::Died];
+    let ends = [What::Lost { acquisition: 1, why: "gone".into() }, What::Release { acquisition: 1 }, What::Died];
     for end in ends {
         let alone = base().at(50, "A", end.clone()).grant(50, "B", 2, None);
         assert_eq!(alone.rules(), [], "{end:?}");
         let before = base().grant(49, "B", 2, None).at(50, "A", end.clone());
         assert_eq!(before.rules(), [Rule::Overlap], "{end:?}");
     }
-    let moved = |until| base().at(50, "A", What::Believe { claim: 1, until }).grant(120, "B", 2, None).rules();
+    let moved = |until| base().at(50, "A", What::Valid { acquisition: 1, until }).grant(120, "B", 2, None).rules();
     assert_eq!(moved(Some(121)), [Rule::Overlap]);
     assert_eq!(moved(Some(120)), []);
     assert_eq!(moved(None), [Rule::Overlap]);
     // Between the end that it knew and a later renewal it did not regard itself as the holder.
-    let gap = base().at(150, "A", What::Believe { claim: 1, until: Some(200) }).grant(110, "B", 2, Some(140));
+    let gap = base().at(150, "A", What::Valid { acquisition: 1, until: Some(200) }).grant(110, "B", 2, Some(140));
     assert_eq!(gap.rules(), []);
 }
 
 #[test]
 fn a_tenure_that_has_ended_is_not_believed_again() {
-    let lost = What::Lost { claim: 1, why: "gone".into() };
-    let again = What::Believe { claim: 1, until: Some(400) };
+    let lost = What::Lost { acquisition: 1, why: "gone".into() };
+    let again = What::Valid { acquisition: 1, until: Some(400) };
     let story = Story::new().grant(10, "A", 1, Some(100)).at(50, "A", lost).grant(60, "B", 2, Some(90));
     assert_eq!(story.rules(), []);
     assert_eq!(story.at(70, "A", again).rules(), [Rule::Overlap, Rule::Revived]);
@@ -106,7 +106,7 @@ fn a_process_that_was_started_again_is_another_claim() {
 
 #[test]
 fn the_order_of_the_list_is_of_no_consequence() {
-    let mut story = Story::new().grant(10, "A", 1, Some(100)).at(50, "A", What::Believe { claim: 1, until: Some(300) });
+    let mut story = Story::new().grant(10, "A", 1, Some(100)).at(50, "A", What::Valid { acquisition: 1, until: Some(300) });
     story = story.grant(150, "B", 2, None);
     assert_eq!(story.rules(), [Rule::Overlap]);
     story.0.events.reverse();
@@ -129,8 +129,8 @@ fn a_semaphore_has_room_for_as_many_as_it_has() {
 fn fences_follow_the_order_of_those_who_could_know() {
     // B asked before A was granted: either order is right. Nobody may get the same.
     let asked_before = |fence| {
-        let ask = What::Ask { claim: 1, name: "x".to_owned() };
-        let grant = What::Grant { claim: 1, name: "x".to_owned(), weight: 1, token: None, fence: Some(fence), until: None };
+        let ask = What::Ask { acquisition: 1, name: "x".to_owned() };
+        let grant = What::Grant { acquisition: 1, name: "x".to_owned(), weight: 1, token: None, fence: Some(fence), until: None };
         Story::new().at(5, "B", ask).grant(10, "A", 5, Some(20)).at(30, "B", grant).rules()
     };
     assert_eq!(asked_before(4), []);
@@ -150,19 +150,19 @@ fn the_resource_takes_no_stale_write_and_refuses_no_holder() {
     assert_eq!(held().write(31, "B", 2, 0, true).write(32, "A", 1, 0, false).verdict(), Verdict::Fenced);
     assert_eq!(held().write(31, "B", 2, 0, true).write(32, "A", 1, 1, true).rules(), [Rule::StaleWrite]);
     assert_eq!(held().write(31, "B", 2, 0, false).rules(), [Rule::RefusedHolder]);
-    let unfenced = What::Write { claim: 1, fence: None, read: 1, wrote: 2, accepted: true };
+    let unfenced = What::Write { acquisition: 1, fence: None, read: 1, wrote: 2, accepted: true };
     assert_eq!(held().write(31, "B", 2, 0, true).at(32, "A", unfenced).rules(), [Rule::StaleWrite]);
     // A larger fence of another name is no excuse.
-    let other = What::Grant { claim: 1, name: "y".into(), weight: 1, token: None, fence: Some(9), until: None };
+    let other = What::Grant { acquisition: 1, name: "y".into(), weight: 1, token: None, fence: Some(9), until: None };
     assert_eq!(held().at(30, "C", other).write(31, "B", 2, 0, false).rules(), [Rule::RefusedHolder]);
     // What it has read counts as seen.
-    let read = What::Read { claim: 1, fence: Some(2), value: Some(0) };
+    let read = What::Read { acquisition: 1, fence: Some(2), value: Some(0) };
     assert_eq!(held().at(31, "B", read).write(32, "A", 1, 0, true).rules(), [Rule::StaleWrite]);
 }
 
 #[test]
 fn a_stale_write_is_seen_where_there_are_no_fences() {
-    let write = |claim, read| What::Write { claim, fence: None, read, wrote: read + 1, accepted: true };
+    let write = |acquisition, read| What::Write { acquisition, fence: None, read, wrote: read + 1, accepted: true };
     let story = Story::new().weighs(10, "A", 1, None, Some(20)).at(12, "A", write(1, 0)).weighs(30, "B", 1, None, None);
     let stale = story.clone().at(32, "B", write(1, 1)).at(34, "A", write(1, 2));
     assert_eq!((stale.rules(), stale.verdict()), (vec![Rule::StaleWrite], Verdict::Broken));
@@ -180,11 +180,11 @@ fn a_lost_update_is_seen() {
 
 #[test]
 fn a_token_is_one_claims_own() {
-    let other = What::Grant { claim: 1, name: "x".into(), weight: 1, token: Some("A".into()), fence: Some(2), until: None };
+    let other = What::Grant { acquisition: 1, name: "x".into(), weight: 1, token: Some("A".into()), fence: Some(2), until: None };
     assert_eq!(Story::new().grant(10, "A", 1, Some(20)).at(30, "B", other.clone()).rules(), [Rule::TokenReuse]);
     // Unless it passes from task to task, with the next fence.
     let passed = |who: &str, fence| {
-        let grant = What::Grant { claim: 2, name: "x".into(), weight: 1, token: Some("A".into()), fence, until: None };
+        let grant = What::Grant { acquisition: 2, name: "x".into(), weight: 1, token: Some("A".into()), fence, until: None };
         Story::new().grant(10, "A", 1, Some(20)).at(30, who, grant).rules()
     };
     assert_eq!(passed("A", Some(2)), []);
@@ -196,7 +196,7 @@ fn a_token_is_one_claims_own() {
 fn a_loss_is_told_in_time_and_only_if_there_was_one() {
     let [due, ..] = due("x", 10);
     let held = || Story::new().grant(10, "A", 1, None).at(20, "lab", due.clone());
-    let lost = || What::Lost { claim: 1, why: "gone".into() };
+    let lost = || What::Lost { acquisition: 1, why: "gone".into() };
     assert_eq!(held().at(30, "A", lost()).rules(), []);
     assert_eq!(held().at(31, "A", lost()).rules(), [Rule::LateLoss]);
     assert_eq!(held().rules(), [Rule::LateLoss], "never");
@@ -210,22 +210,26 @@ fn a_loss_is_told_in_time_and_only_if_there_was_one() {
 
 #[test]
 fn who_comes_later_is_served_later() {
-    let queued = |at, who: &str, story: Story| story.at(at, who, What::Queued { claim: 1, name: "x".into() });
-    let waits = || queued(5, "A", Story::new().at(4, "A", What::Ask { claim: 1, name: "x".into() }));
-    let grant = |name: &str| What::Grant { claim: 1, name: name.into(), weight: 1, token: None, fence: None, until: Some(90) };
+    let queued = |at, who: &str, story: Story| story.at(at, who, What::Queued { acquisition: 1, name: "x".into() });
+    let waits = || queued(5, "A", Story::new().at(4, "A", What::Ask { acquisition: 1, name: "x".into() }));
+    let grant =
+        |name: &str| What::Grant { acquisition: 1, name: name.into(), weight: 1, token: None, fence: None, until: Some(90) };
     let later = |story: Story| story.weighs(11, "B", 1, None, Some(30));
     assert_eq!(later(waits()).rules(), [Rule::Overtaken]);
     assert_eq!(later(waits()).at(40, "A", grant("x")).rules(), [Rule::Overtaken]);
     assert_eq!(later(waits().at(7, "A", grant("x")).release(10, "A")).rules(), []);
-    let left =
-        [What::Died, What::Release { claim: 1 }, What::Failed { claim: 1, kind: Some("TimedOut".into()), text: "no".into() }];
+    let left = [
+        What::Died,
+        What::Release { acquisition: 1 },
+        What::Failed { acquisition: 1, kind: Some("TimedOut".into()), text: "no".into() },
+    ];
     for left in left {
         assert_eq!(later(waits().at(11, "A", left.clone())).rules(), [], "{left:?}");
         assert_eq!(later(waits()).at(12, "A", left.clone()).rules(), [Rule::Overtaken], "{left:?}");
     }
     // One that asked before, and one of another name, overtake nobody.
     assert_eq!(queued(10, "A", Story::new().weighs(10, "B", 1, None, Some(30))).rules(), []);
-    assert_eq!(waits().at(6, "B", What::Ask { claim: 1, name: "y".into() }).at(11, "B", grant("y")).rules(), []);
+    assert_eq!(waits().at(6, "B", What::Ask { acquisition: 1, name: "y".into() }).at(11, "B", grant("y")).rules(), []);
     // Of two shares that are held together nobody knows which was served first.
     let shared = |end| {
         let mut story = waits().weighs(11, "B", 1, None, Some(end)).release(end, "B").at(20, "A", grant("x"));
@@ -272,7 +276,7 @@ fn a_name_is_not_taken_for_nobody() {
 
 #[test]
 fn every_error_has_a_class() {
-    let failed = |kind: Option<&str>| What::Failed { claim: 1, kind: kind.map(str::to_owned), text: "no".into() };
+    let failed = |kind: Option<&str>| What::Failed { acquisition: 1, kind: kind.map(str::to_owned), text: "no".into() };
     assert_eq!(Story::new().at(5, "A", failed(Some("TimedOut"))).rules(), []);
     assert_eq!(Story::new().at(5, "A", failed(None)).rules(), [Rule::Untyped]);
 }

@@ -29,7 +29,7 @@ fn an_armed_worker_dies_at_its_step_and_not_before() {
     worker.ask("door", Terms::new(Duration::from_millis(600)));
     died(&recorder);
     let history = recorder.take_down();
-    let renewals = history.events.iter().filter(|event| matches!(event.what, What::Believe { .. })).count();
+    let renewals = history.events.iter().filter(|event| matches!(event.what, What::Valid { .. })).count();
     assert_eq!(renewals, 1, "{history:?}");
     assert!(check(&history).is_empty(), "{:?}", check(&history));
 }
@@ -50,7 +50,7 @@ fn a_store_that_cannot_be_opened_is_the_failure_of_claim_zero() {
     let _worker = start("sqlite:/", &recorder);
     died(&recorder);
     let events = recorder.take_down().events;
-    let told = |event: &Event| matches!(&event.what, What::Failed { claim: 0, kind: Some(kind), .. } if kind == "Damaged");
+    let told = |event: &Event| matches!(&event.what, What::Failed { acquisition: 0, kind: Some(kind), .. } if kind == "Damaged");
     assert!(events.iter().any(told), "{events:?}");
 }
 

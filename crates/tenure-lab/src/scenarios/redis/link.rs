@@ -167,14 +167,14 @@ fn late_repetition(stage: &mut Stage<'_>, redis: &Redis) {
     let rehearsal = takes_in_tries(redis, &a, "rehearsal", None);
     let log = redis.proxy.log().split_off(before);
     let second = log.iter().enumerate().filter(|(_, name)| *name == "EXEC").nth(1).expect("a second try").0;
-    let claim =
+    let acquisition =
         log.iter().skip(second).position(|name| name.starts_with("EVAL") || *name == "FCALL").expect("a script") + second + 1;
     stage.expect(&rehearsal.releases(), "Released");
     redis.proxy.heal();
     // Else its clean-up is counted.
     a.settles();
-    stage.fault(format!("the reply to the first acquire is lost, and command {claim} is held, which claims it"));
-    let first = takes_in_tries(redis, &a, DOOR, Some(claim));
+    stage.fault(format!("the reply to the first acquire is lost, and command {acquisition} is held, which claims it"));
+    let first = takes_in_tries(redis, &a, DOOR, Some(acquisition));
     first.extends(LONG);
     let before = redis.own_calls();
     redis.proxy.heal();

@@ -253,7 +253,7 @@ fn restarted_empty(stage: &mut Stage<'_>, redis: &Redis) {
     stage.loss_due_since(since, RENEWAL);
     stage.grant_due_since(since, SOON);
     let both = [&first, &second];
-    let granted = |event: &tenure_testkit::history::Event| both.iter().position(|claim| claim.is_granted_by(event));
+    let granted = |event: &tenure_testkit::history::Event| both.iter().position(|acquisition| acquisition.is_granted_by(event));
     let event = stage.recorder.wait(SOON, "a grant to one of those who wait", |event| granted(event).is_some());
     let heir = granted(&event).expect("just found");
     both[heir].works(&stage.register);
@@ -279,7 +279,8 @@ fn churned(stage: &mut Stage<'_>, redis: &Redis) {
         stage.grant_due(UNHEARD + OPERATION);
         stage.expect(&held.releases(), "Released");
         while !waiting.is_empty() {
-            let granted = |event: &tenure_testkit::history::Event| waiting.iter().position(|claim| claim.is_granted_by(event));
+            let granted =
+                |event: &tenure_testkit::history::Event| waiting.iter().position(|acquisition| acquisition.is_granted_by(event));
             let event = stage.recorder.wait(2 * TTL, "a grant to one of those who wait", |event| granted(event).is_some());
             let served = waiting.swap_remove(granted(&event).expect("just found"));
             let how = served.releases();

@@ -49,9 +49,9 @@ impl<'a> Article<'a> {
 
     /// Tries again and again until it takes the lock. From then on it regards itself as the holder until its lease ends.
     pub(super) fn takes(&self, lease: Duration, tries: impl Fn(&Self) -> bool) {
-        let (name, claim) = (DOOR.to_owned(), self.claims.get() + 1);
-        self.claims.set(claim);
-        self.recorder.record(WHO, What::Ask { name: name.clone(), claim });
+        let (name, acquisition) = (DOOR.to_owned(), self.claims.get() + 1);
+        self.claims.set(acquisition);
+        self.recorder.record(WHO, What::Ask { name: name.clone(), acquisition });
         let mut sent = now();
         wait_until(PATIENCE, "the article to take the door", || {
             sent = now();
@@ -62,7 +62,7 @@ impl<'a> Article<'a> {
             return;
         }
         let (until, weight, token, fence) = (Some(sent + nanos(lease)), 1, None, None);
-        self.recorder.record(WHO, What::Grant { name, weight, token, fence, until, claim });
+        self.recorder.record(WHO, What::Grant { name, weight, token, fence, until, acquisition });
     }
 
     /// It has to take the door within this time.
@@ -74,8 +74,8 @@ impl<'a> Article<'a> {
 
     /// Its work is done, and it has still to give up.
     pub(super) fn rests(&self) {
-        let claim = self.claims.get();
-        self.recorder.record(WHO, What::Release { claim });
+        let acquisition = self.claims.get();
+        self.recorder.record(WHO, What::Release { acquisition });
     }
 
     /// Gives up, with this.

@@ -97,9 +97,9 @@ fn rounded(stage: &mut Stage<'_>, redis: &Redis) {
     stage.holds_true(!redis.has(DOOR), "it was asked for");
     let more = Duration::from_millis(stage.rng.u64(1_100..2_000));
     stage.fault(format!("it is asked for {more:?}"));
-    let claim = a.asks(DOOR, Terms::new(more).fixed());
-    claim.granted();
+    let acquisition = a.asks(DOOR, Terms::new(more).fixed());
+    acquisition.granted();
     let left = redis.left(DOOR);
     stage.holds_true(left + SLACK > TTL && left <= TTL, &format!("{left:?} are left"));
-    stage.is_left(&claim);
+    stage.is_left(&acquisition);
 }

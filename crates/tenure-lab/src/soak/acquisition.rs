@@ -24,9 +24,9 @@ impl Claim {
         // In this order, time that passes between these lines makes each end earlier, and never later.
         let now = BootTime::now();
         let (believed_until, lease_until) = (now + guard.remaining(), now + guard.lease_remaining());
-        let claim =
+        let acquisition =
             Self { owner: guard.token().clone(), share: guard.share(), fence: guard.fence(), believed_until, lease_until };
-        (guard.state() != State::Lost).then_some(claim)
+        (guard.state() != State::Lost).then_some(acquisition)
     }
 
     /// Describes what it claims and the store does not keep, by an answer that came at `answered`.
@@ -77,7 +77,7 @@ mod tests {
         BootTime::from_boot(Duration::from_millis(10_000 + ms))
     }
 
-    fn claim() -> Claim {
+    fn acquisition() -> Claim {
         let owner = Owner::from_bytes(&b"me"[..]);
         let fence = Fence::from_counter(7);
         Claim { owner, share: Share::WRITE, fence, believed_until: at(900), lease_until: at(1_000) }
@@ -85,11 +85,11 @@ mod tests {
 
     /// Returns the finding if the store has applied `change` to the very lease.
     fn found(change: impl Fn(&mut Holder)) -> String {
-        let Claim { owner, share, fence, .. } = claim();
+        let Claim { owner, share, fence, .. } = acquisition();
         let mut holder = Holder::new(owner, share).with_fence(fence).with_ttl(Duration::from_secs(1));
         change(&mut holder);
         let entry = Entry::new(Name::new("n").unwrap(), vec![holder], vec![]);
-        claim().excess(Some(&entry), at(0)).unwrap_or_default()
+        acquisition().excess(Some(&entry), at(0)).unwrap_or_default()
     }
 
     #[test]
@@ -102,6 +102,6 @@ mod tests {
         assert!(found(|holder| holder.owner = Owner::from_bytes(&b"other"[..])).contains("does not have it"));
         assert!(found(|holder| holder.ttl = Some(Duration::from_millis(890))).contains("it is valid for"));
         assert!(found(|holder| holder.ttl = Some(Duration::from_millis(950))).contains("its lease"));
-        assert!(claim().excess(None, at(0)).unwrap().contains("does not have it"));
+        assert!(acquisition().excess(None, at(0)).unwrap().contains("does not have it"));
     }
 }

@@ -88,7 +88,7 @@ impl Claim {
             Asks::For(name, terms) => (name.clone(), terms.share),
             Asks::Over(lease) => (lease.name.to_string(), lease.share),
         };
-        tell(What::Ask { claim: acquisition, name: name.clone() });
+        tell(What::Ask { acquisition, name: name.clone() });
         let supplied = matches!(&asks, Asks::For(_, Terms { token: Some(_), .. }));
         let guard = match asks {
             Asks::Over(lease) => self.locks.adopt(&lease).await?,
@@ -97,7 +97,7 @@ impl Claim {
         // A supplied owner token need not be unique.
         let (token, fence) = ((!supplied).then(|| guard.token().to_string()), fence(&guard));
         let (weight, until) = (share.weight(), Some(until(&guard)));
-        tell(What::Grant { claim: acquisition, name, weight, token, fence, until });
+        tell(What::Grant { acquisition, name, weight, token, fence, until });
         self.doubts(&guard);
         Ok(guard)
     }
@@ -120,14 +120,14 @@ impl Claim {
         } else {
             return;
         };
-        tell(What::Failed { claim: self.number, kind: None, text });
+        tell(What::Failed { acquisition: self.number, kind: None, text });
     }
 
     async fn extends(&mut self, guard: &Guard, ttl: Duration) {
         self.bounds.longest = self.bounds.longest.max(ttl);
         match guard.extend(ttl).await {
             Ok(()) => {
-                tell(What::Believe { claim: self.number, until: Some(until(guard)) });
+                tell(What::Valid { acquisition: self.number, until: Some(until(guard)) });
                 self.doubts(guard);
             }
             Err(error) => failed(self.number, &error),
@@ -155,18 +155,18 @@ impl Claim {
                 ClaimOrder::Rest => rest(dumb.take()).await,
                 ClaimOrder::State => say(&Said::State(format!("{:?}", guard.state()))),
                 ClaimOrder::HandOver => {
-                    tell(What::Release { claim: acquisition });
+                    tell(What::Release { acquisition });
                     return say(&Said::Lease(guard.into_lease()));
                 }
                 ClaimOrder::Drop => {
                     rest(dumb.take()).await;
-                    tell(What::Release { claim: acquisition });
+                    tell(What::Release { acquisition });
                     drop(guard);
                     return say(&Said::Done);
                 }
                 ClaimOrder::Release => {
                     rest(dumb.take()).await;
-                    tell(What::Release { claim: acquisition });
+                    tell(What::Release { acquisition });
                     return self.released(guard.release().await);
                 }
             }
@@ -181,7 +181,7 @@ impl Claim {
             Ok(ReleaseOutcome::StillHeld(others)) => format!("StillHeld by {others}"),
             Err(error) => format!("{:?}: {error}", error.kind()),
         };
-        tell(What::Released { claim: self.number, how });
+        tell(What::Released { acquisition: self.number, how });
     }
 
     /// Reports what the guard says until there is something else to do.
@@ -205,7 +205,7 @@ impl Claim {
                 loss = &mut over, if !*told => {
                     *told = true;
                     if loss != EndReason::Released {
-                        tell(What::Lost { claim: acquisition, why: loss.to_string() });
+                        tell(What::Lost { acquisition, why: loss.to_string() });
                     }
                 }
                 Ok(()) = renewed.changed(), if !*told => {
@@ -213,7 +213,7 @@ impl Claim {
                     // Read at different times, one deadline differs by the time between.
                     if guard.end_reason().is_none() && now.abs_diff(end) > 1_000_000 {
                         end = now;
-                        tell(What::Believe { claim: acquisition, until: Some(now) });
+                        tell(What::Valid { acquisition, until: Some(now) });
                         self.doubts(guard);
                     }
                 }
