@@ -33,7 +33,8 @@ pub(crate) enum Command {
     Release(Release),
     /// Show who holds what
     Show(Show),
-    /// Take a name from its holder, who learns it at its next renewal
+    /// Take a name from its holder, who finds out at its next renewal: within a third of its ttl.
+    /// The next holder may start at once
     Break(Break),
     /// Measure what locks cost: on a redis-server of its own, or on the store you name
     #[command(disable_help_flag = true, disable_version_flag = true)]
@@ -81,10 +82,11 @@ pub(crate) struct Common {
 #[derive(Args, Clone, Copy, Debug)]
 #[group(multiple = false)]
 pub(crate) struct Kind {
-    /// Read under a read/write lock: any number of readers hold it together, and no writer
+    /// Read under a read/write lock: any number of readers hold it together, and nobody else
     #[arg(long)]
     shared: bool,
-    /// Write under a read/write lock, alone: the other side of --shared
+    /// Write under a read/write lock, alone. Without --shared and --write a name keeps readers out
+    /// as well
     #[arg(long)]
     write: bool,
     /// Take K of the N permits of a semaphore
@@ -114,11 +116,12 @@ fn permits(text: &str) -> Result<Share, String> {
 pub(crate) struct Taking {
     #[command(flatten)]
     pub(crate) kind: Kind,
-    /// Take this name as well, all or nothing; may be said several times
+    /// Take this name as well: the command gets all of them or does not start. While it waits for
+    /// one it may hold others. May be said several times
     #[arg(short, long, value_name = "NAME")]
     pub(crate) also: Vec<OsString>,
-    /// Give up after this long: the lock timeout, first contact with the store included; without
-    /// it, wait for ever
+    /// Give up after this long: the lock timeout, first contact with the store included. Without it,
+    /// wait for ever for the lock, and 5s for the store
     #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
     pub(crate) wait: Option<Duration>,
     /// Do not wait: the same as --wait 0
@@ -239,6 +242,7 @@ pub(crate) struct Release {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = SHOW_HELP)]
 pub(crate) struct Show {
     /// Print nothing; exit 0 if NAME is held or waited for, 1 if it is free
     #[arg(short, long, requires = "name", conflicts_with_all = ["until_free", "wait"])]
@@ -246,7 +250,7 @@ pub(crate) struct Show {
     /// Wait until NAME is free, without taking it
     #[arg(short = 'f', long, requires = "name")]
     pub(crate) until_free: bool,
-    /// Wait until NAME is free for this long at most; exit 75 if it is still held then
+    /// Wait at most this long until NAME is free; exit 75 if it is still held then
     #[arg(short, long, value_name = "DUR", value_parser = parse_duration, requires = "name")]
     pub(crate) wait: Option<Duration>,
     /// Only names like this: * is any text, ? any character
@@ -303,9 +307,15 @@ Exit codes: the command's own, or 128+n if signal n ended it
   126, 127  the command cannot be run, or was not found
    1  break: nothing was held; show --check: the name is free
 
-More: `tenure run --help` shows the common uses. `tenure help store` has the URLs,
-their parameters, passwords and rights; `tenure help config` the config file;
+More: `tenure run --help` shows the common uses. `tenure help store` has the
+URLs, their parameters, passwords and rights; `tenure help config` the config file;
 `tenure help codes` all exit codes; `tenure help words` what the words mean.";
+
+const SHOW_HELP: &str = "\
+FENCE and AGE (for how long it is held) are - where the store does not tell them.
+TTL is what is left of the lease, and none for a lock that never ends by itself.
+\"nobody (after X)\": X has released it, and it stays taken for --min-hold.
+The waiters of one NAME are listed in order, those of all names are counted.";
 
 const RUN_HELP: &str = "\
 Common uses:
@@ -323,7 +333,8 @@ Common uses:
       'curl -T day.json -H \"Fence: $TENURE_FENCE\" https://ledger/day'
 
   Many readers or one writer, five at a time, two things or neither:
-    tenure run --shared site -- ./serve.sh     tenure run --write site -- ./edit.sh
+    tenure run --shared site -- ./serve.sh
+    tenure run --write site -- ./edit.sh
     tenure run --permits 1/5 downloads -- ./fetch.sh
     tenure run -a account/2 account/1 -- ./transfer.sh
 
@@ -335,8 +346,9 @@ TENURE_EXPIRES_AT (Unix milliseconds; renewals move it). With -a the first three
 have a line for each name, sorted by name, and the last is the earliest.
 TENURE_STORE is the store in use, without its password: a tenure in the command
 asks the same one. It runs in a process group of its own.
-If the lock is lost, that group gets TERM and, after --kill-after, KILL, and is
-gone before anyone else can hold the name. What the command leaves in the
+If the lock is lost, that group gets TERM and, after --kill-after, KILL. If renewals
+fail, it is gone before anyone else can hold the name. If the lock is broken or
+deleted, it ends a third of the ttl later at most: see TENURE_FENCE. What the command leaves in the
 background when it ends is no longer protected. A command that becomes another
 user is beyond our signals: write `sudo tenure run ...`, not
 `tenure run ... sudo`.

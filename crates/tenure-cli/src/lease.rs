@@ -20,7 +20,8 @@ pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
     let Some(locker) = open_existing(&settings, args.ttl).await? else { return Err(not_held(&name)) };
     let ttl = args.ttl.or(settings.ttl).unwrap_or(TTL);
     let (lease, _) = lease(&locker, name.clone(), owner, ttl).await?;
-    locker.renew(&lease).await.map_err(named(&name))?;
+    let lost = |error: Error| if error.kind() == ErrorKind::Lost { not_held(&name) } else { named(&name)(error) };
+    locker.renew(&lease).await.map_err(lost)?;
     settings.voice.detail(format_args!("{name:?} is renewed"));
     Ok(0)
 }
@@ -73,8 +74,8 @@ fn named(name: &Name) -> impl Fn(Error) -> Failure + '_ {
 }
 
 fn not_held(name: &Name) -> Failure {
-    let what = format!("{name:?} is not held with this token: its lease had ended, or was broken");
-    Failure::new(LOST, format!("{what}; what was done since may have overlapped with another holder"))
+    let what = format!("{name:?} is not held with this token: it was released, its lease has ended, or it was broken");
+    Failure::new(LOST, format!("{what}; work that went on since may have overlapped with another holder's"))
 }
 
 /// Takes the name from its holders.
@@ -87,7 +88,7 @@ pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
         None => false,
     };
     if !broken {
-        settings.voice.say(format_args!("nothing is broken: {name:?} is not held in {}", store::shown(&settings)));
+        say(format_args!("nothing is broken: {name:?} is not held in {}", store::shown(&settings)));
     }
     Ok(if broken { 0 } else { NOTHING_HELD })
 }
@@ -103,14 +104,14 @@ async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<
             ReleaseOutcome::Released => {
                 let told = match holder.owner.label() {
                     _ if holder.owner.lingers_after().is_some() => "",
-                    Some(_) => "; that holder learns it at its next renewal",
+                    Some(_) => "; the next holder may start at once, and that one finds out at its next renewal",
                     None => "; it looks like another client's lock, and that client is not notified",
                 };
-                say(format_args!("{name:?} is broken; it was held by {holder}{told}"));
+                settings.voice.say(format_args!("{name:?} is broken; it was held by {holder}{told}"));
                 broken = true;
             }
             _ => {
-                settings.voice.say(format_args!("{name:?} changed hands meanwhile; see `tenure show`"));
+                settings.voice.say(format_args!("{name:?} changed hands meanwhile; see `tenure show {name}`"));
             }
         }
     }

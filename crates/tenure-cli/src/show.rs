@@ -43,7 +43,7 @@ pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
     match args.output {
         Output::Json => print(&format!("{}\n", entries.iter().map(to_json).collect::<Value>()))?,
         Output::Text => {
-            say_which(&settings, name.as_ref(), entries.len(), all);
+            say_which(&settings, name.as_ref(), args.matching.as_deref(), entries.len(), all);
             if !entries.is_empty() {
                 print(&text(&entries, columns()))?;
             }
@@ -57,11 +57,16 @@ pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
 }
 
 /// Names the store, and says what is left out.
-fn say_which(settings: &Settings, name: Option<&Name>, shown: usize, all: usize) {
+fn say_which(settings: &Settings, name: Option<&Name>, pattern: Option<&str>, shown: usize, all: usize) {
     let (voice, store) = (settings.voice, store::shown(settings));
     match name {
         Some(name) if shown == 0 => voice.say(format_args!("{name:?} is free in {store}")),
-        None if shown == 0 => voice.say(format_args!("nothing of ours is held in {store}")),
+        None if all == 0
+            && let Some(pattern) = pattern =>
+        {
+            voice.say(format_args!("no name like {pattern:?} is held in {store}"));
+        }
+        None if all == 0 => voice.say(format_args!("no lock of tenure is held in {store}")),
         _ if shown < all => voice.say(format_args!("{shown} of {all} names in {store}")),
         _ => voice.detail(format_args!("the locks in {store}")),
     }
@@ -125,7 +130,7 @@ fn to_json(entry: &Entry) -> Value {
     });
     let queue = entry.waiters.iter().map(|waiter| {
         let Queued { owner, share, .. } = waiter;
-        json!({ "owner": owner.to_string(), "shared": !share.is_exclusive(), "permits": permits(*share) })
+        json!({ "owner": owner.to_string(), "kind": kind(*share), "shared": !share.is_exclusive(), "permits": permits(*share) })
     });
     json!({
         "name": entry.name,
@@ -274,8 +279,8 @@ mod tests {
                 "fence": "3072", "ttl_ms": 29_500, "held_for_ms": 90_000, "shared": false, "permits": null,
             }],
             "queue": [
-                { "owner": "web.7.0123456789abcdef0123456789abcdef", "shared": false, "permits": null },
-                { "owner": "web.9.0123456789abcdef0123456789abcdef", "shared": true, "permits": null },
+                { "owner": "web.7.0123456789abcdef0123456789abcdef", "kind": "mutex", "shared": false, "permits": null },
+                { "owner": "web.9.0123456789abcdef0123456789abcdef", "kind": "rw", "shared": true, "permits": null },
             ],
         });
         assert_eq!(to_json(&entry()), expected);

@@ -5,7 +5,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::{AcquireAll, BootTime, Error, ErrorKind, Guards, Locker, LockerBuilder, Owner, default_label, format_duration};
+use tenure::{
+    AcquireAll, BootTime, Error, ErrorKind, Guards, Locker, LockerBuilder, Name, Owner, default_label, format_duration,
+};
 use tokio::time::{sleep, timeout};
 
 use crate::args::Taking;
@@ -195,11 +197,12 @@ impl<'a> Plan<'a> {
         if error.kind() != ErrorKind::TimedOut {
             return about(&self.names, error);
         }
+        let name = word(&self.names.0);
         let fix = match error.holder() {
             Some(holder) if holder.ttl.is_none() => {
-                "see `tenure show`, and if its holder is gone, end it with `tenure break NAME`"
+                format!("see `tenure show {name}`, and if its holder is gone, end it with `tenure break {name}`")
             }
-            _ => "try again later, or see `tenure show`",
+            _ => format!("try again later, or see `tenure show {name}`"),
         };
         self.settings.voice.say(format_args!("{error}; {fix}"));
         Failure::told(self.taking.conflict_exit_code)
@@ -218,6 +221,12 @@ impl<'a> Plan<'a> {
         }
         None
     }
+}
+
+/// A name as it can be typed.
+fn word(name: &Name) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._/:-".contains(c);
+    if name.as_str().chars().all(plain) { name.to_string() } else { format!("{name:?}") }
 }
 
 /// A label that can be part of an owner.

@@ -204,15 +204,15 @@ fn a_script_that_holds_until_its_end() {
     let ended = Ended::from(Spawned::output(&mut here.shell(&text)).unwrap());
     assert_eq!((ended.code, here.place.read("ran").as_str()), (0, "held\n"), "{ended:?}");
     assert!(here.is_free("backup"));
-    // Ended from outside. A shell runs its trap when the program that it waits for has ended.
+    // Ended from outside, or by a loss: the work ends before the lock is free.
     here.program("backup", "echo $$ >> begun; exec sleep 60");
     let mut running = Running::start(&mut here.shell(&text));
     let backup = here.place.pid("begun");
     running.signal(Signal::SIGTERM);
-    nix::sys::signal::kill(backup, Signal::SIGTERM).unwrap();
     let status = running.status();
     assert_eq!(common::code(status), 143);
     assert!(here.is_free("backup"));
+    assert_eq!(nix::sys::signal::kill(backup, None), Err(nix::errno::Errno::ESRCH), "the work goes on without the lock");
 }
 
 #[test]
@@ -250,6 +250,9 @@ fn a_script_that_only_looks() {
     let begun = Instant::now();
     assert_eq!(run().out, "a deployment is running\nno deployment is running\n");
     assert!(begun.elapsed() < Duration::from_secs(10));
+    let mut away = here.shell(&text);
+    let ended = Ended::from(Spawned::output(away.env("TENURE_STORE", "redis://127.0.0.1:1")).unwrap());
+    assert_eq!((ended.code, &*ended.out), (69, ""), "nobody knows: {ended:?}");
 }
 
 /// Says how the recipe's process is started: this binary once more.

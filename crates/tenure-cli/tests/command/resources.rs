@@ -272,7 +272,9 @@ fn too_little_memory() {
         let output = OpenOptions::new().append(true).create(true).open(place.path("said")).unwrap();
         let status = Spawned::spawn(command.stdout(Stdio::null()).stderr(output)).unwrap().wait().unwrap();
         let said = place.read("said");
-        assert!(!said.contains("panicked"), "{megabytes} MB: {said}");
+        // The standard library panics if a new thread gets no stack for its signals.
+        let panics = said.lines().filter(|line| line.contains("panicked") && !line.contains("stack_overflow.rs")).count();
+        assert_eq!(panics, 0, "{megabytes} MB: {said}");
         match status.code() {
             Some(0) => done += 1,
             _ => refused += 1,

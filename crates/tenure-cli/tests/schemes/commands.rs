@@ -142,7 +142,7 @@ fn what_others_hold_is_shown_and_broken_by_name() {
 fn what_is_said_of_others_locks_fits_them() {
     let store = Store::start("scheme=set-nx");
     let nothing = store.tenure(&["show"]);
-    assert!(nothing.code == 0 && nothing.err.contains("nothing of ours is held"), "{nothing:?}");
+    assert!(nothing.code == 0 && nothing.err.contains("no lock of tenure is held"), "{nothing:?}");
     store.server.command(&["SET", "x", "theirs", "PX", "60000"]);
     let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
     assert!(refused.err.contains("try again later") && !refused.err.contains(", for "), "{refused:?}");

@@ -166,6 +166,9 @@ impl RedisStore {
         };
         let [set, incremented, queued] = executed?;
         if set == Value::Nil {
+            if noted {
+                self.notes.not_granted();
+            }
             return Ok(Taken::Busy { repeated });
         }
         // From here on the name may be taken at the server, whatever fails.
@@ -175,9 +178,6 @@ impl RedisStore {
             return Ok(Taken::Overtaking);
         }
         self.counter.confirmed(&request.owner);
-        if noted {
-            self.notes.granted(sent_at);
-        }
         // If the counter does not rise above the largest seen, the server has lost data: it makes
         // no fence.
         if floor.is_some_and(|floor| counter > floor) { Ok(Taken::Granted(fence(counter)?)) } else { Ok(Taken::Unfenced) }
@@ -195,6 +195,7 @@ impl RedisStore {
         let [ttl, entry_ttl, handoff_ttl] = [*ttl, entry_ttl, handoff_ttl].map(|span| Digits::of(millis(span)));
         let weight = Digits::of(u64::from(share.weight()));
         let [capacity, seen] = self.first_args(*share);
+        let noted = self.notes.due_grant(now_ms());
         let args = [
             capacity.as_bytes(),
             seen.as_bytes(),
@@ -207,6 +208,7 @@ impl RedisStore {
             entry_ttl.as_bytes(),
             handoff_ttl.as_bytes(),
             channel.unwrap_or("-").as_bytes(),
+            if noted { b"1" } else { b"0" },
         ];
         let (answer, _) = self.run_about(&scripts::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end).await?;
         if let Value::Array(parts) = &answer
@@ -216,6 +218,9 @@ impl RedisStore {
             self.counter.saw(counter, now_ms());
             self.counter.confirmed(owner);
             return Ok(AcquireReply::Granted(Grant::new(Some(fence(counter)?), request.ttl)));
+        }
+        if noted {
+            self.notes.not_granted();
         }
         let busy = busy(&answer).map_err(Error::maybe_applied)?;
         if let Some(grant_seq) = busy.grant_seq {

@@ -38,12 +38,13 @@ impl Notes {
     /// Whether a grant at `now` is to be noted at once.
     pub(crate) fn due_grant(&self, now: u64) -> bool {
         let last = self.granted_at.load(Ordering::Relaxed);
-        last == 0 || now.saturating_sub(last) >= EVERY_MS
+        let is_due = last == 0 || now.saturating_sub(last) >= EVERY_MS;
+        is_due && self.granted_at.compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes that a grant at `now` was noted.
-    pub(crate) fn granted(&self, now: u64) {
-        self.granted_at.fetch_max(now.max(1), Ordering::Relaxed);
+    /// Leaves the turn to the next request: this one was granted nothing.
+    pub(crate) fn not_granted(&self) {
+        self.granted_at.store(0, Ordering::Relaxed);
     }
 
     /// Returns those of the leases that are to be noted now, with their numbers.
@@ -107,18 +108,15 @@ mod tests {
     use super::*;
 
     fn lease(n: u64) -> Lease {
-        let owner = Owner::from_bytes(format!("{n:032x}").into_bytes());
+        let owner = Owner::generate("notes").unwrap();
         Lease::new(Name::new("door").unwrap(), owner, Share::MUTEX, Duration::from_secs(30)).with_fence(Fence::from_counter(n))
     }
 
     #[test]
     fn one_grant_in_a_second_is_noted() {
         let notes = Notes::default();
-        let due: Vec<u64> = [0, 1, 500, 1_000, 1_001, 1_999, 2_002, 9_000, 9_001]
-            .into_iter()
-            .filter(|now| notes.due_grant(*now))
-            .inspect(|now| notes.granted(*now))
-            .collect();
+        let due: Vec<u64> =
+            [0, 1, 500, 1_000, 1_001, 1_999, 2_002, 9_000, 9_001].into_iter().filter(|now| notes.due_grant(*now)).collect();
         assert_eq!(due, [0, 1_001, 2_002, 9_000]);
     }
 

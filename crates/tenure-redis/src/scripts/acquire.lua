@@ -8,6 +8,7 @@
 -- ARGV[8] about the queue: 'none', 'join', 'keep' (a heartbeat); 'yield': the owner took the name a
 --         moment ago, and those who wait come before it
 -- ARGV[9] entry_ttl, ms  ARGV[10] handoff_ttl, ms  ARGV[11] channel, '-' for none
+-- ARGV[12] '1': note the number of the grant, also of a name that was free, see note.lua
 -- reply   {1, counter}                       granted, for the full ttl at least
 --         {0, grant_seq, position, value, ttl in ms, weight, capacity, number}
 --                                            busy, with one of the holders; ttl -1: no end;
@@ -33,9 +34,9 @@ local function noted(owner)
   return type(number) == 'string' and number or ''
 end
 
-local function granted(number)
+local function granted(number, is_noted)
   settle()
-  if generated then
+  if generated and is_noted then
     note(shares, owner, digits(number), holder and ttl or nil)
   end
   return { 1, digits(number) }
@@ -75,7 +76,7 @@ local function grant_again(held_by, held, till)
   if held and weight < held then
     serve()
   end
-  return granted(number)
+  return granted(number, true)
 end
 
 local function acquire(keys, args)
@@ -127,15 +128,18 @@ local function acquire(keys, args)
   local number, unfit = serve(owner, ttl)
   if number == nil then
     return unfit
+  elseif number then
+    return granted(number, true)
   end
   -- A lost queue entry is not made again, and a heartbeat without one gets nothing: the release of
   -- its owner may have been sent. Without patience, somebody may wait behind the lapsed entries.
-  if not number and enqueue ~= 'keep' and fits(weight, capacity) and not waiter(0) and patience > 0 then
+  if enqueue ~= 'keep' and fits(weight, capacity) and not waiter(0) and patience > 0 then
     number, unfit = next_counter()
     if not number then
       return unfit
     end
     hold(owner, weight, capacity, ttl)
+    return granted(number, args[12] == '1')
   end
-  return number and granted(number) or busy(enqueue)
+  return busy(enqueue)
 end
