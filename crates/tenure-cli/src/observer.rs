@@ -20,17 +20,19 @@ pub(crate) struct Observer {
 
 impl Observer {
     pub(crate) fn new(names: &Names, wait: Option<Duration>, voice: Voice) -> Self {
+        // A try waits for nobody.
+        let voice = if wait == Some(Duration::ZERO) { Voice::Quiet } else { voice };
         let limit = wait.map_or_else(String::new, |wait| format!(" for at most {}", format_duration(wait)));
         Self { voice, what: format!("waiting{limit} for {names}"), holder: Arc::default() }
     }
 
     /// Callback for the wait.
     pub(crate) fn callback(&self) -> impl Fn(Waiting<'_>) + Send + Sync + 'static {
-        let (voice, heard) = (self.voice, Arc::clone(&self.holder));
+        let (voice, what, heard) = (self.voice, self.what.clone(), Arc::clone(&self.holder));
         move |waiting| match waiting {
             Waiting::Busy(holder) => {
                 let text = holder.map_or_else(|| "another holds it".to_owned(), |holder| format!("held by {holder}"));
-                drop(voice.detail_aside(format_args!("waiting: {text}")));
+                drop(voice.detail_aside(format_args!("{what}: {text}")));
                 *heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
             }
             Waiting::Outage(error) => {

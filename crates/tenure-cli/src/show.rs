@@ -61,12 +61,10 @@ fn say_which(settings: &Settings, name: Option<&Name>, pattern: Option<&str>, sh
     let (voice, store) = (settings.voice, store::shown(settings));
     match name {
         Some(name) if shown == 0 => voice.say(format_args!("{name:?} is free in {store}")),
-        None if all == 0
-            && let Some(pattern) = pattern =>
-        {
-            voice.say(format_args!("no name like {pattern:?} is held in {store}"));
-        }
-        None if all == 0 => voice.say(format_args!("no lock of tenure is held in {store}")),
+        None if all == 0 => match pattern {
+            Some(pattern) => voice.say(format_args!("no name like {pattern:?} is held in {store}")),
+            None => voice.say(format_args!("no lock of tenure is held in {store}")),
+        },
         _ if shown < all => voice.say(format_args!("{shown} of {all} names in {store}")),
         _ => voice.detail(format_args!("the locks in {store}")),
     }
