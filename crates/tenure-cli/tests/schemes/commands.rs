@@ -149,7 +149,7 @@ fn what_is_said_of_others_locks_fits_them() {
     store.server.command(&["PERSIST", "x"]);
     let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
     assert_one_line(&refused);
-    assert!(refused.err.contains("tenure break NAME") && !refused.err.contains("later"), "{refused:?}");
+    assert!(refused.err.contains("`tenure break x`") && !refused.err.contains("later"), "{refused:?}");
     let broken = store.tenure(&["break", "x"]);
     assert_one_line(&broken);
     assert!(broken.err.contains("another client's lock") && !broken.err.contains("renewal"), "{broken:?}");
