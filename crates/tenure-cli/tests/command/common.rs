@@ -15,7 +15,7 @@ use tenure_testkit::{Spawned, guardian};
 use tokio::signal::unix::SignalKind;
 
 /// The longest any event is waited for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory with a lock file and a configuration of its own.
 pub(crate) struct Place(tempfile::TempDir);
