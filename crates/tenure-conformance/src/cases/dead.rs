@@ -21,7 +21,7 @@ async fn dead_readers(store: &dyn Store) {
     let dead: Vec<_> = (0..MANY).map(|_| share(Share::READ, TTL)).collect();
     // Some stores make one call after another.
     let asked: Vec<_> = dead.iter().map(|reader| granted(store, reader)).collect();
-    stream::iter(asked).buffer_unordered(32).collect::<Vec<_>>().await;
+    stream::iter(asked).buffer_unordered(8).collect::<Vec<_>>().await;
     tokio::time::sleep(TTL + Duration::from_millis(50)).await;
 }
 
