@@ -308,8 +308,8 @@ Exit codes: the command's own, or 128+n if signal n ended it
    1  break: nothing was held; show --check: the name is free
 
 More: `tenure run --help` shows the common uses. `tenure help store` has the
-URLs, their parameters, passwords and rights; `tenure help config` the config file;
-`tenure help codes` all exit codes; `tenure help words` what the words mean.";
+URLs, their parameters, passwords and rights; `tenure help config` the config
+file; `tenure help codes` all exit codes; `tenure help words` what words mean.";
 
 const SHOW_HELP: &str = "\
 FENCE and AGE (for how long it is held) are - where the store does not tell them.
@@ -346,12 +346,13 @@ TENURE_EXPIRES_AT (Unix milliseconds; renewals move it). With -a the first three
 have a line for each name, sorted by name, and the last is the earliest.
 TENURE_STORE is the store in use, without its password: a tenure in the command
 asks the same one. It runs in a process group of its own.
-If the lock is lost, that group gets TERM and, after --kill-after, KILL. If renewals
-fail, it is gone before anyone else can hold the name. If the lock is broken or
-deleted, it ends a third of the ttl later at most: see TENURE_FENCE. What the command leaves in the
-background when it ends is no longer protected. A command that becomes another
-user is beyond our signals: write `sudo tenure run ...`, not
-`tenure run ... sudo`.
+If the lock is lost, that group gets TERM and, after --kill-after, KILL. If
+renewals fail, it is gone before anyone else can hold the name. If the lock is
+broken or deleted, the next holder may start at once: the next renewal finds
+out, a third of the ttl later at most. TENURE_FENCE is for that time.
+What the command leaves in the background when it ends is no longer protected.
+A command that becomes another user is beyond our signals: write
+`sudo tenure run ...`, not `tenure run ... sudo`.
 
 Exit codes: the command's own, or 128+n if signal n ended it
   75  another holds the name (see -E)      79  lost, or ended by --max-hold
@@ -378,3 +379,16 @@ the kind need not be said again.
 
 Without --watch-pid nobody renews the lease but `tenure renew`. With it, the
 process gets TERM --kill-after before the lease ends, if it is lost.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_the_help_is_wider_than_a_terminal() {
+        let pages = crate::help::TOPICS.map(|(_, page)| page);
+        for line in [AFTER, SHOW_HELP, RUN_HELP, ACQUIRE_HELP].into_iter().chain(pages).flat_map(str::lines) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+}

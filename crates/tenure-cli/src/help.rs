@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use crate::output::print;
 
 /// The pages that are about no single command.
-const TOPICS: [(&str, &str); 4] = [
+pub(crate) const TOPICS: [(&str, &str); 4] = [
     ("store", include_str!("help/store.txt")),
     ("config", include_str!("help/config.txt")),
     ("codes", include_str!("help/codes.txt")),

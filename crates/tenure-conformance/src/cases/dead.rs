@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 use tenure::store::{AcquireReply, Enqueue, Store};
 use tenure::{BootTime, Share};
@@ -16,12 +15,15 @@ use super::{
 /// More than a store may see to in one step.
 const MANY: usize = 300;
 
+/// The results of these calls, a few of them at a time: some stores make one call after another.
+async fn few_at_a_time<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
+    stream::iter(calls).buffer_unordered(8).collect().await
+}
+
 /// Readers that hold all at once, and whose leases have all ended when this returns.
 async fn dead_readers(store: &dyn Store) {
     let dead: Vec<_> = (0..MANY).map(|_| share(Share::READ, TTL)).collect();
-    // Some stores make one call after another.
-    let asked: Vec<_> = dead.iter().map(|reader| granted(store, reader)).collect();
-    stream::iter(asked).buffer_unordered(8).collect::<Vec<_>>().await;
+    few_at_a_time(dead.iter().map(|reader| granted(store, reader)).collect()).await;
     tokio::time::sleep(TTL + Duration::from_millis(50)).await;
 }
 
@@ -72,7 +74,8 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
     assert!(is_busy(&store, &first).await);
     let lapsing = Enqueue::Join { entry_ttl: Duration::from_millis(50), handoff_ttl: HANDOFF_TTL };
     let dead: Vec<_> = (0..MANY).map(|_| request("door", LONG).with_enqueue(lapsing)).collect();
-    assert!(join_all(dead.iter().map(|dead| is_busy(&store, dead))).await.into_iter().all(|busy| busy));
+    let asked = few_at_a_time(dead.iter().map(|dead| is_busy(&store, dead)).collect()).await;
+    assert!(asked.into_iter().all(|busy| busy));
     tokio::time::sleep(Duration::from_millis(100)).await;
     let waiters = async || store.inspect(Some(&name("door"))).await.unwrap()[0].waiters.len();
     let before = waiters().await;

@@ -1,4 +1,4 @@
-//! Queued at the store: places, their order, and what becomes of those who never come.
+//! The queue at the store: its order, and waiters that never come for their share.
 
 use std::sync::Arc;
 use std::time::Duration;

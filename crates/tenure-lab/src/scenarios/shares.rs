@@ -122,7 +122,7 @@ fn permits_after_a_crash(stage: &mut Stage<'_>) {
     stage.is_left(&last);
 }
 
-/// Those who ask get an error, whether the name is held or waited for, and those who have it notice nothing.
+/// A client that asks gets an error, whether the name is held or waited for. The holder notices nothing.
 fn two_kinds(stage: &mut Stage<'_>) {
     // Of the largest kind: weights of another are compared with nothing.
     stage.capacity = u32::MAX;

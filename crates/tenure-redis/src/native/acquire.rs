@@ -195,7 +195,7 @@ impl RedisStore {
         let [ttl, entry_ttl, handoff_ttl] = [*ttl, entry_ttl, handoff_ttl].map(|span| Digits::of(millis(span)));
         let weight = Digits::of(u64::from(share.weight()));
         let [capacity, seen] = self.first_args(*share);
-        let noted = self.notes.due_grant(now_ms());
+        let noted = own_counts && self.notes.due_grant(now_ms());
         let args = [
             capacity.as_bytes(),
             seen.as_bytes(),

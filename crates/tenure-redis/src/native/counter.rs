@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use tenure::{Lease, Owner};
 
+/// Time from which grants are numbered, since 1970: 2026-01-01T00:00:00Z, as in fence.lua.
+pub(crate) const EPOCH: Duration = Duration::from_secs(1_767_225_600);
+
 /// Tolerance in ms of a pushed counter ahead of time, for clocks that are set and for slow replies.
 const SLACK: i64 = 10_000;
 

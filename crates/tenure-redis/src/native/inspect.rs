@@ -7,15 +7,13 @@ use std::time::Duration;
 use redis::{RedisResult, Value, pipe};
 use tenure::{Entry, Error, ErrorKind, Fence, Holder, Name, Owner, Queued, Share};
 
+use crate::native::counter::EPOCH;
 use crate::native::reply::holder;
 use crate::native::store::RedisStore;
 use crate::transport::commands::millis;
 use crate::transport::connection::Repeat;
 use crate::transport::failure::{translate, unexpected};
 use crate::transport::reply::{only, read, time};
-
-/// The time from which grants are numbered, see fence.lua: 2026-01-01T00:00:00Z since 1970.
-const EPOCH: Duration = Duration::from_secs(1_767_225_600);
 
 /// Number of commands about one name, after the one for the time.
 const QUESTIONS: usize = 6;

@@ -1,8 +1,7 @@
-//! Which grants have their numbers noted beside their names, for those who look.
+//! Notes for `inspect`: the number of a grant, in the hash beside its name.
 //!
-//! A number that is noted costs the server a script, and no holder needs it. So one grant in a second
-//! has its number noted at once. The others have theirs noted beside a renewal: short holds do not
-//! pay.
+//! A note costs the server a script, and no holder needs it. So one grant in a second is noted at
+//! once. The others are noted beside their first renewal: short holds do not pay.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +51,7 @@ impl Notes {
         self.due_at(leases, now_ms())
     }
 
-    /// Notes that nothing is known of these notes.
+    /// Makes these due again: nobody knows whether they were noted.
     pub(crate) fn forget(&self, due: &[(&Lease, Fence)]) {
         let mut again = self.again();
         for (lease, _) in due {

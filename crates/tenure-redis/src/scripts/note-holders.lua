@@ -1,4 +1,4 @@
--- Notes the numbers of grants, of those who hold. After note.lua.
+-- Notes the number of the grant of each owner that holds its name. After note.lua.
 --
 -- KEYS    name and shares (see keys.lua) of each, in turn; then the grant counter
 -- ARGV    owner, number of the grant, and ms for which the number of a mutex stands, of each, in

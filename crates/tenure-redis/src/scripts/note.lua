@@ -1,6 +1,6 @@
--- The number of a holder's grant, for those who look. It stands in the hash beside the name, in the
--- field '@' and owner. Only of a generated owner token: a supplied one may come again, and the number
--- of its grant before would be shown. No grant, renewal or release reads it. Prefix of other scripts.
+-- Notes the number of a grant for `inspect`, in the field '@' and owner of the hash beside the name.
+-- No grant, renewal or release reads it. Only generated owner tokens are noted: a supplied token may
+-- hold again, and then the number of its earlier grant would be shown. Prefix of other scripts.
 
 -- Has the number stand, unless a later one does. A mutex has nothing else in the hash, which lives
 -- for `ms`; of shares `ms` is nil. Nothing here fails the call.

@@ -31,7 +31,7 @@ async fn a_crowd_at_one_file() {
 async fn a_crowd_of_single_tasks_at_one_file_that_dies() {
     let field = Field::new(1, soak().map_or(800, |visits| visits / 100));
     let field = field.with(|load| (load.fickle, load.stay) = (100, Duration::from_millis(1)));
-    // A dead one costs its handoff_ttl: more often, and those who live would get nowhere.
+    // Each killed process costs a handoff_ttl. With more kills the others would make no progress.
     let every = Some(Duration::from_secs(2));
     played("SQLite, one name, 4 processes of 1 task and mortal ones", field, 4, every, Duration::from_secs(20)).await;
 }

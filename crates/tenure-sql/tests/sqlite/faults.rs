@@ -14,7 +14,7 @@ use tenure_sql::sqlite::open;
 use crate::child::{command, finish};
 use crate::common::{TTL, check_integrity, fresh, joining, lease, one_line, owner, raw, request};
 
-/// Content of the file: those who hold a name, whether each was renewed, and how many wait.
+/// Content of the file: the holders of each name, whether each was renewed, and the number of waiters.
 type State = BTreeMap<String, (Vec<(String, bool)>, u64)>;
 
 /// Nothing but a fault that goes on keeps the file from being read.

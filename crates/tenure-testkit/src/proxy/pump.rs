@@ -217,7 +217,7 @@ impl<'a> Pump<'a> {
             return;
         };
         let now = Instant::now();
-        // What was held, or stood behind what was, has no acquisition to the time for which it was.
+        // Data that was held back, or stood behind such data, is not sent faster for that.
         let begun = self.paced.max(due.min(now)).max(now.checked_sub(CATCH_UP).unwrap_or(now));
         let written = u32::try_from(written).expect("a portion is small");
         self.paced = begun + Duration::from_secs(1) * written / rate;

@@ -87,7 +87,7 @@ pub(crate) struct HeldLease {
     jeopardy: AtomicBool,
     /// The guard claims less than the store may keep: no answer has confirmed the smaller share.
     shrinking: AtomicBool,
-    /// Tells those who wait for the end. Made for the first of them.
+    /// Cancelled when the lease ends. Made for the first task that asks for it.
     ended: OnceLock<CancellationToken>,
     reason: OnceLock<EndReason>,
     /// Somebody has claimed the right to release the lease, or to hand it on.

@@ -252,7 +252,7 @@ fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&second);
 }
 
-/// The holder is notified by its own clock, before another is granted. What it sent does no harm when it arrives.
+/// The holder learns of its loss from its own clock, before another is granted. Its late commands do no harm.
 fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, next: Duration) {
     let (a, b) = (stage.near(), stage.far());
     let first = a.takes(DOOR);

@@ -8,6 +8,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout_at};
 
 use super::found::Found;
+use crate::native::counter::EPOCH;
 use crate::native::keys::Layout;
 use crate::native::reply::about_counter;
 use crate::native::store::{RedisStore, Settings};
@@ -242,6 +243,5 @@ fn within(seen: u64, micros: u64) -> u64 {
 /// Microseconds from the beginning of 2026, as the native layout counts them. 0 if the clock is
 /// more than a century ahead.
 fn micros(now: Duration) -> u64 {
-    const START: Duration = Duration::from_secs(1_767_225_600); // 2026-01-01T00:00:00Z
-    u64::try_from(now.saturating_sub(START).as_micros()).ok().filter(|micros| *micros <= Fence::MAX_COUNTER / 2).unwrap_or(0)
+    u64::try_from(now.saturating_sub(EPOCH).as_micros()).ok().filter(|micros| *micros <= Fence::MAX_COUNTER / 2).unwrap_or(0)
 }
