@@ -46,6 +46,11 @@ impl Failure {
         matches!(self, Self::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen))
     }
 
+    /// Whether the connection, or the file, may only be read.
+    pub(super) fn is_read_only(&self) -> bool {
+        matches!(self, Self::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::ReadOnly))
+    }
+
     /// The error of the store, for the file at `path`.
     pub(super) fn into_error(self, path: &Path) -> Error {
         match self {

@@ -14,7 +14,7 @@ use tenure::{BootTime, Error};
 
 use super::failure::{Failure, WRITABLE, damaged};
 use super::machine::{Machine, NOTED_EVERY, Origin, SEES_REBOOTS, Traces, booted, wall_clock};
-use super::nodes::{Names, Nodes, check, node};
+use super::nodes::{Names, Nodes, check};
 use super::rows::{Found, nanos};
 use super::share::Sharing;
 use super::statements::{EMPTY_LOG, FORGET, FORGET_FUTURE, REBOOTED, STAYING, WRITTEN};
@@ -31,8 +31,8 @@ pub(super) struct LockFile {
     /// For a file that has to be made anew.
     sharing: Sharing,
     names: Names,
-    /// Files that the names meant when it was opened. None while it is closed.
-    nodes: Option<Nodes>,
+    /// Files that the names meant when it was opened. None if it has to be opened again.
+    nodes: Cell<Option<Nodes>>,
     conn: Connection,
     machine: &'static Machine,
     /// It was of this boot when it was last read, so no earlier boot can have used it since.
@@ -47,7 +47,7 @@ impl LockFile {
         let opened = patience::persist(|| connect(&path, sharing, machine));
         let (conn, names, nodes) = opened.map_err(|failure| failure.into_error(&path))?;
         let wake = Wake::new(names.wake.clone(), listeners);
-        let file = Self { path, sharing, names, nodes: Some(nodes), conn, machine, was_here: Cell::new(false), wake };
+        let file = Self { path, sharing, names, nodes: Cell::new(Some(nodes)), conn, machine, was_here: Cell::new(false), wake };
         // A file of another machine is refused here, not at the first lock.
         file.read(|tx| file.find(tx, "").map(drop))?;
         if !SEES_REBOOTS {
@@ -60,15 +60,16 @@ impl LockFile {
         Ok(file)
     }
 
-    /// Opens the file anew if its names have come to mean other files: nobody sees locks in a
-    /// deleted file.
+    /// Opens the file again if its names have come to mean other files: nobody sees locks in a
+    /// deleted file. So too if it could not be written: SQLite falls back to read-only when it is
+    /// refused a descriptor for a companion, and would stay so.
     pub(super) fn follow(&mut self) -> Result<(), Error> {
-        if self.conn.is_autocommit() && self.nodes == Some(self.names.nodes()) {
+        if self.conn.is_autocommit() && self.nodes.get() == Some(self.names.nodes()) {
             return Ok(());
         }
-        tracing::warn!(path = %self.path.display(), "the lock file was replaced; opening the new one");
+        tracing::warn!(path = %self.path.display(), "the lock file was replaced, or open for reading only; opening it again");
         // While it is open, SQLite expects the log that belongs to what it knows of it.
-        self.nodes = None;
+        self.nodes.set(None);
         self.conn = Connection::open_in_memory().map_err(|error| Failure::from(error).into_error(&self.path))?;
         let mut opened = Self::open(self.path.clone(), self.sharing, self.wake.listeners())?;
         if opened.names.wake == self.names.wake {
@@ -117,6 +118,9 @@ impl LockFile {
             tx.commit().map_err(Failure::Commit)?;
             Ok(done)
         });
+        if done.as_ref().is_err_and(Failure::is_read_only) {
+            self.nodes.set(None);
+        }
         done.map_err(|failure| failure.into_error(&self.path))
     }
 
@@ -180,10 +184,10 @@ fn connect(path: &Path, sharing: Sharing, machine: &Machine) -> Result<(Connecti
     // As root, SQLite gives what it finds to the owner of the file.
     let names = Names::of(path);
     names.check(&file)?;
-    // SQLite does not say which file it has opened: it is the one that had the name before and has
-    // it after.
-    let before = node(path);
-    let is_same = || if node(path) == before { Ok(()) } else { Err(Failure::Replaced) };
+    // SQLite does not say which files it has opened: they are those that had the names before and
+    // have them after.
+    let before = names.nodes();
+    let is_same = || if names.nodes() == before { Ok(()) } else { Err(Failure::Replaced) };
     let connect = || {
         let conn = open(path, OpenFlags::empty())?;
         // A checkpoint costs two syncs. It is due every thousand pages, not at each end of a short
@@ -196,9 +200,10 @@ fn connect(path: &Path, sharing: Sharing, machine: &Machine) -> Result<(Connecti
         is_same()?;
         schema::settle(&conn, path, machine)?;
         names.align(&file);
-        Ok((conn, names.nodes()))
+        Ok((conn, before))
     };
     let connected = connect();
+    // A file whose companions were missing is opened again.
     is_same()?;
     connected.map(|(conn, nodes)| (conn, names, nodes))
 }

@@ -16,8 +16,10 @@ fn beside(path: &Path, end: &str) -> std::path::PathBuf {
     format!("{}{end}", path.display()).into()
 }
 
-fn remove(path: &Path) {
-    for end in ["", "-wal", "-shm"] {
+const FILES: [&str; 3] = ["", "-wal", "-shm"];
+
+fn remove(path: &Path, ends: &[&str]) {
+    for end in ends {
         let _ = fs::remove_file(beside(path, end));
     }
 }
@@ -31,7 +33,7 @@ async fn a_file_that_is_replaced_while_it_is_opened_is_followed() {
             let replacing = scope.spawn(|| {
                 for n in 1..=3 {
                     std::thread::sleep(Duration::from_micros(round * n * 37 % 1_500));
-                    remove(&path);
+                    remove(&path, &FILES);
                     // Another process is there first.
                     drop(open(&path));
                 }
@@ -47,9 +49,8 @@ async fn a_file_that_is_replaced_while_it_is_opened_is_followed() {
     }
 }
 
-/// Another process makes the new file between SQLite's look at the name and ours, which strace(1) holds apart.
-#[tokio::test]
-async fn a_file_that_is_replaced_behind_sqlite_is_followed() {
+/// Another process makes new files between SQLite's look at a name and ours, which strace(1) holds apart.
+async fn is_followed_behind_sqlite(replaced: &[&str]) {
     let (_dir, path) = fresh();
     drop(open(&path).unwrap());
     wait_until_closed(&path);
@@ -64,10 +65,21 @@ async fn a_file_that_is_replaced_behind_sqlite_is_followed() {
         assert!(begun.elapsed() < Duration::from_secs(20), "the child does not open the file");
         std::thread::sleep(Duration::from_millis(1));
     }
-    remove(&path);
+    remove(&path, replaced);
     let store = open(&path).unwrap();
     finish(vec![child]);
     busy(&store, &request("x", &owner())).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_replaced_behind_sqlite_is_followed() {
+    is_followed_behind_sqlite(&FILES).await;
+}
+
+/// As `rm locks.db*` does when another process makes the file anew in its midst.
+#[tokio::test]
+async fn companions_that_are_replaced_behind_sqlite_are_followed() {
+    is_followed_behind_sqlite(&["-wal", "-shm"]).await;
 }
 
 fn is_open_in_a_child(parent: u32, path: &Path) -> bool {
@@ -84,7 +96,7 @@ async fn every_call_looks_whether_the_file_was_replaced() {
         let (_dir, path) = fresh();
         let (store, a, b) = (open(&path).unwrap(), owner(), owner());
         granted(&store, &request("x", &a)).await;
-        remove(&path);
+        remove(&path, &FILES);
         let held = lease("x", &a);
         match call {
             "renew" => assert_eq!(store.renew(&[held]).await.remove(0).unwrap(), RenewReply::Gone),
