@@ -312,7 +312,7 @@ URLs, their parameters, passwords and rights; `tenure help config` the config
 file; `tenure help codes` all exit codes; `tenure help words` what words mean.";
 
 const SHOW_HELP: &str = "\
-FENCE and AGE (for how long it is held) are - where the store does not tell them.
+FENCE and AGE (how long it has been held) are - where the store does not say.
 TTL is what is left of the lease, and none for a lock that never ends by itself.
 \"nobody (after X)\": X has released it, and it stays taken for --min-hold.
 The waiters of one NAME are listed in order, those of all names are counted.";
