@@ -30,6 +30,32 @@ pub const ONE_BY_ONE: &[&str] = &[
     "all_takes_nothing_again_that_lingers",
 ];
 
+/// Cases in which waiters queue at the store, which therefore serves them in order.
+pub const NO_QUEUE: &[&str] = &[
+    "a_dead_holder_is_followed_by_the_first_live_waiter",
+    "a_given_value_never_queues",
+    "a_hand_over_is_pushed_to_the_one_that_is_served",
+    "a_heartbeat_keeps_a_place",
+    "a_heartbeat_never_makes_a_place",
+    "a_place_without_heartbeat_lapses",
+    "a_released_place_is_used_up",
+    "a_repeated_join_is_one_place",
+    "a_served_waiter_finds_itself_granted",
+    "a_served_waiter_that_never_comes_costs_its_claim",
+    "a_stream_of_readers_does_not_starve_a_writer",
+    "a_try_neither_queues_nor_overtakes",
+    "an_adoption_leaves_the_queue_as_it_is",
+    "dead_heads_in_a_row_are_passed",
+    "dead_places_cost_the_living_little",
+    "readers_at_the_head_are_served_together",
+    "waiters_are_counted",
+    "waiters_are_served_in_the_order_they_joined",
+];
+
+/// Cases in which later grants have larger fences.
+pub const NO_FENCE: &[&str] =
+    &["fences_rise_over_exclusive_grants", "fences_rise_under_contention", "fences_rise_with_every_grant"];
+
 /// Cases for more than a mutex: without shares, a queue, fences, and several names in one step.
 pub const MUTEXES_ONLY: &[&str] = &[
     "a_crashed_permit_returns",

@@ -13,6 +13,7 @@ mod list;
 mod promise;
 mod protocol;
 mod queue;
+mod quorum;
 mod rules;
 pub(crate) mod search;
 mod state;
@@ -26,6 +27,7 @@ pub use promise::{Promise, Sight};
 pub use story::Story;
 
 use protocol::Protocol;
+use quorum::Quorum;
 use search::{Found, Subject};
 
 /// The kind of a [`Model`].
@@ -111,6 +113,13 @@ impl Model {
             Searched::of(search::search(&protocol), told)
         })
     }
+
+    fn of_quorum(id: &str, of: &str, expected: Expected, quorum: Quorum) -> Self {
+        Self::new((id, of), quorum.bounds.words(), expected, move || {
+            let told = |promise, path, last| (promise, quorum::story::told(&quorum, &path, &last, promise));
+            Searched::of(search::search(&quorum), told)
+        })
+    }
 }
 
 impl fmt::Debug for Model {
@@ -123,10 +132,13 @@ impl fmt::Debug for Model {
 /// their rules, then where they promise nothing.
 pub fn all() -> Vec<Model> {
     let (standing, broken) = crate::broken::models().into_iter().partition(|model| model.expected == Expected::Holds);
-    [list::standing(), standing, list::broken(), broken].into_iter().flatten().collect()
+    [list::standing(), quorum::list::standing(), standing, list::broken(), quorum::list::broken(), broken]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The protocols as they stand, within bounds that take minutes and some gigabytes.
 pub fn larger() -> Vec<Model> {
-    list::larger()
+    list::larger().into_iter().chain(quorum::list::larger()).collect()
 }

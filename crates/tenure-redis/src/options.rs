@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::Store;
+use tenure::store::quorum::Quorum;
 use tenure::{Error, parse_duration};
 use url::Url;
 
 use self::server::{FORMS, Server};
+use crate::native::node::{RedisNode, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::optimistic::OptimisticStore;
 use crate::schemes::scheme::{Profile, Scheme};
@@ -24,12 +26,14 @@ use crate::schemes::timestamp::{TimestampStore, Unit};
 /// | `redis://[user:password@]host[:port][/db]` | plain TCP; `valkey://` is the same |
 /// | `rediss://...` | TLS; `valkeys://` is the same |
 /// | `redis+unix:///path` | a unix socket; `valkey+unix://` and `unix://` are the same |
+/// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::store::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
 ///
 /// | parameter | meaning | default |
 /// |---|---|---|
 /// | `prefix=app:` | put in front of every key | none |
 /// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
 /// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 100 ms |
+/// | `node_timeout=20ms` | time for slow nodes of a quorum after a majority has answered | a 200th of the ttl, 5 to 50 ms |
 /// | `db=2` | number of the database, for a unix socket too | 0 |
 /// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
 /// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch` | `native` |
@@ -38,7 +42,10 @@ use crate::schemes::timestamp::{TimestampStore, Unit};
 /// | `win=` | how clients of `scheme=getset` compare: `equal` or `past`; tenure acquires the same either way | none |
 #[derive(Clone)]
 pub struct Options {
-    server: Server,
+    /// One, or the nodes of a quorum.
+    servers: Vec<Server>,
+    /// For the nodes of a quorum.
+    node_timeout: Option<Duration>,
     prefix: String,
     timeout: Option<Duration>,
     poll_interval: Duration,
@@ -56,16 +63,15 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let url = Url::parse(text).map_err(|e| {
-            Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"))
-        })?;
+        let (servers, url) = servers(text)?;
         if url.fragment().is_some() {
             // Not shown: it may be the rest of a password.
             let what = "the store URL has a #, and what follows one means nothing here";
             return Err(Error::invalid(what).with_hint("leave it out, or write %23 for a # that is part of a name or password"));
         }
         let mut options = Self {
-            server: Server::of(&url)?,
+            servers,
+            node_timeout: None,
             prefix: String::new(),
             timeout: None,
             poll_interval: Duration::from_millis(100),
@@ -82,7 +88,7 @@ impl Options {
             options.set(&key, &value)?;
             known.push(key);
         }
-        options.server.check()?;
+        options.servers.iter().try_for_each(Server::check)?;
         options.check_scheme()?;
         Ok(options)
     }
@@ -93,8 +99,8 @@ impl Options {
             "prefix" => value.clone_into(&mut self.prefix),
             "timeout" => self.timeout = Some(positive(key, duration()?)?),
             "poll_interval" => self.poll_interval = positive(key, duration()?)?,
-            "db" => self.server.set_db(value)?,
-            "ca" | "cert" | "key" => self.server.set_tls_file(key, value)?,
+            "db" => self.servers.iter_mut().try_for_each(|server| server.set_db(value))?,
+            "ca" | "cert" | "key" => self.servers.iter_mut().try_for_each(|server| server.set_tls_file(key, value))?,
             "scheme" => self.scheme = value.parse()?,
             "profile" => self.profile = Some(value.parse()?),
             "unit" => {
@@ -105,19 +111,29 @@ impl Options {
                 choice(key, value, ["equal", "past"])?;
                 self.getset = Some("win");
             }
+            "node_timeout" if self.is_quorum() => self.node_timeout = Some(positive(key, duration()?)?),
             "node_timeout" => {
                 return Err(Error::invalid("node_timeout= is for several servers, this URL names one").with_hint("use timeout="));
             }
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
                 return Err(Error::invalid(what)
-                    .with_hint("known are prefix, timeout, poll_interval, db, ca, cert, key, scheme, profile, unit and win"));
+                    .with_hint("known are prefix, timeout, poll_interval, db, ca, cert, key, scheme, profile, unit and win, and node_timeout of a quorum"));
             }
         }
         Ok(())
     }
 
+    /// Whether the URL names the nodes of a quorum.
+    const fn is_quorum(&self) -> bool {
+        self.servers.len() > 1
+    }
+
     fn check_scheme(&self) -> Result<(), Error> {
+        if self.is_quorum() && self.scheme != Scheme::Native {
+            let what = format!("scheme={} is for one server, and the store URL names a quorum", self.scheme.name());
+            return Err(Error::invalid(what).with_hint("leave it out, or name one server"));
+        }
         if let Some(key) = self.getset.filter(|_| self.scheme != Scheme::Getset) {
             let what = format!("{key}= is for scheme=getset, and the store URL has another");
             return Err(Error::invalid(what).with_hint("add scheme=getset"));
@@ -165,14 +181,16 @@ impl Options {
     /// Sets the user to log in as, instead of the URL's.
     #[must_use]
     pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.server.username = Some(username.into());
+        let username = username.into();
+        self.servers.iter_mut().for_each(|server| server.username = Some(username.clone()));
         self
     }
 
     /// Sets the password to log in with, instead of the URL's.
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.server.password = Some(password.into());
+        let password = password.into();
+        self.servers.iter_mut().for_each(|server| server.password = Some(password.clone()));
         self
     }
 
@@ -186,7 +204,22 @@ impl Options {
         if self.scheme != Scheme::Native {
             return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).with_hint("use Options::open"));
         }
-        RedisStore::connect(&self.settings(self.prefix.clone())?).await
+        if self.is_quorum() {
+            return Err(Error::invalid("the store URL names a quorum").with_hint("use Options::open"));
+        }
+        RedisStore::connect(&self.settings(&self.servers[0], self.prefix.clone())?).await
+    }
+
+    /// Makes a node of a [quorum](tenure::store::quorum::Quorum), which connects with its first
+    /// call.
+    ///
+    /// # Errors
+    /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used, or for another scheme.
+    pub fn node(self) -> Result<Arc<RedisNode>, Error> {
+        if self.scheme != Scheme::Native || self.is_quorum() {
+            return Err(Error::invalid(format!("{self} is no node")).with_hint("name one server, without scheme="));
+        }
+        RedisNode::connect_later(&self.settings(&self.servers[0], self.prefix.clone())?)
     }
 
     /// Connects as [`connect`](Options::connect) does, for any scheme.
@@ -199,7 +232,10 @@ impl Options {
             (Scheme::Php, _) => format!("{}Lock:", self.prefix),
             _ => self.prefix.clone(),
         };
-        let settings = self.settings(prefix)?;
+        if self.is_quorum() {
+            return Ok(Arc::new(self.quorum().await?));
+        }
+        let settings = self.settings(&self.servers[0], prefix)?;
         let redis = RedisStore::connect(&settings).await?;
         Ok(match self.scheme {
             Scheme::Native => Arc::new(redis),
@@ -211,10 +247,55 @@ impl Options {
         })
     }
 
-    fn settings(&self, prefix: String) -> Result<Settings, Error> {
-        let (timeout, poll_interval) = (self.timeout, self.poll_interval);
-        Ok(Settings { client: self.server.client()?, shown: self.to_string(), prefix, timeout, poll_interval })
+    /// Connects to the servers of a `quorum+redis://` URL, as soon as a majority of them answers.
+    ///
+    /// # Errors
+    /// As [`connect`](Options::connect), and [`Invalid`](tenure::ErrorKind::Invalid) for a URL of
+    /// one server.
+    pub async fn quorum(&self) -> Result<Quorum, Error> {
+        if !self.is_quorum() {
+            return Err(Error::invalid(format!("{self} is one server")).with_hint("write quorum+redis://host,host,host"));
+        }
+        let nodes =
+            self.servers.iter().map(|server| self.settings(server, self.prefix.clone())).collect::<Result<Vec<_>, _>>()?;
+        let quorum = quorum(&nodes, self.timeout).await?;
+        Ok(quorum.with_node_timeout(self.node_timeout).with_poll_interval(self.poll_interval))
     }
+
+    fn settings(&self, server: &Server, prefix: String) -> Result<Settings, Error> {
+        let (timeout, poll_interval) = (self.timeout, self.poll_interval);
+        let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
+        Ok(Settings { client: server.client()?, shown, prefix, timeout, poll_interval })
+    }
+}
+
+/// The servers that a URL names, and the URL with the first of them alone.
+fn servers(text: &str) -> Result<(Vec<Server>, Url), Error> {
+    let read = |text: &str| {
+        Url::parse(text).map_err(|e| {
+            Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"))
+        })
+    };
+    let Some((scheme, rest)) = text.strip_prefix("quorum+").and_then(|rest| rest.split_once("://")) else {
+        let url = read(text)?;
+        return Ok((vec![Server::of(&url)?], url));
+    };
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    let urls: Vec<Url> =
+        hosts.split(',').map(|host| read(&format!("{scheme}://{login}{host}{behind}"))).collect::<Result<_, _>>()?;
+    if urls.len() < 3 || urls.len().is_multiple_of(2) {
+        let what = format!("the store URL names a quorum of {} servers", urls.len());
+        return Err(Error::invalid(what).with_hint("name an odd number of them, 3 at least, with commas in between"));
+    }
+    let servers: Vec<Server> = urls.iter().map(Server::of).collect::<Result<_, _>>()?;
+    if let Some(twice) = servers.iter().enumerate().find(|(at, server)| servers[..*at].iter().any(|other| other.is_same(server)))
+    {
+        let what = format!("the store URL names {} twice", twice.1);
+        return Err(Error::invalid(what).with_hint("each node of a quorum is a server of its own"));
+    }
+    let first = urls.into_iter().next().ok_or_else(|| Error::invalid("the store URL has no host"))?;
+    Ok((servers, first))
 }
 
 fn choice<'a>(key: &str, value: &'a str, known: [&str; 2]) -> Result<&'a str, Error> {
@@ -237,7 +318,14 @@ fn positive(key: &str, value: Duration) -> Result<Duration, Error> {
 /// The server without secrets, for messages.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.server.fmt(f)?;
+        for (at, server) in self.servers.iter().enumerate() {
+            let between = match at {
+                0 if self.is_quorum() => "quorum of ",
+                0 => "",
+                _ => ", ",
+            };
+            write!(f, "{between}{server}")?;
+        }
         if self.scheme == Scheme::Native { Ok(()) } else { write!(f, "?scheme={}", self.scheme.name()) }
     }
 }
@@ -269,7 +357,7 @@ mod tests {
     #[test]
     fn reads_what_is_encoded_and_the_parameters() {
         let options = Options::parse("redis://app:p%40ss@h/1?prefix=app:&timeout=250ms&poll_interval=2").unwrap();
-        assert_eq!((options.server.username.as_deref(), options.server.password.as_deref()), (Some("app"), Some("p@ss")));
+        assert_eq!((options.servers[0].username.as_deref(), options.servers[0].password.as_deref()), (Some("app"), Some("p@ss")));
         assert_eq!(
             (&*options.prefix, options.timeout, options.poll_interval),
             ("app:", Some(Duration::from_millis(250)), Duration::from_secs(2))

@@ -62,6 +62,17 @@ pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[free[0], free[1], about_a_name(), text!("release.lua"), "return release(KEYS, ARGV)"]).or_function("release")
 });
 
+pub(crate) static NODE_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+    let first = text!("node.lua", "node-take.lua");
+    let common = text!("keys.lua", "node-counter.lua", "note.lua", "holders.lua", "queue.lua");
+    Script::new(&[first, common, text!("acquire.lua"), "return acquire(KEYS, ARGV)"])
+});
+pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-confirm.lua")]));
+pub(crate) static NODE_ENTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-enter.lua")]));
+pub(crate) static NODE_KEEP_OUT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-keep-out.lua")]));
+pub(crate) static NODE_ADMIT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-admit.lua")]));
+pub(crate) static NODE_REMEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-remember.lua")]));
+
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let parts =
         [text!("release-free.lua"), about_a_name(), text!("acquire.lua", "acquire-all.lua", "release.lua", "functions.lua")];

@@ -6,6 +6,7 @@ pub(crate) mod call;
 mod features;
 pub(crate) mod lease;
 pub(crate) mod memory;
+pub mod quorum;
 pub mod record;
 mod request;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tenure::MemoryStore;
 use tenure::store::Store;
-use tenure_conformance::exceptions::{NEVER_SILENT, NO_FOREIGN_LOCKS, ONE_PROCESS};
+use tenure_conformance::exceptions::{NEVER_SILENT, NO_FENCE, NO_FOREIGN_LOCKS, NO_QUEUE, ONE_BY_ONE, ONE_PROCESS};
 use tenure_conformance::{Fate, Faulty, NotApplicable, Subject};
 
 mod memory {
@@ -62,6 +62,34 @@ mod faulty {
 
     fn subject() -> Silent {
         Silent(Faulty::new(MemoryStore::new()))
+    }
+
+    tenure_conformance::conformance!(subject);
+}
+
+/// A quorum of stores in memory.
+mod quorum {
+    use tenure::store::quorum::{Node, Plain, Quorum};
+
+    use super::*;
+
+    struct OfMemory(Vec<MemoryStore>);
+
+    #[async_trait]
+    impl Subject for OfMemory {
+        async fn store(&self) -> Arc<dyn Store> {
+            let nodes = self.0.iter().map(|node| Arc::new(Plain(node.clone())) as Arc<dyn Node>);
+            Arc::new(Quorum::new(nodes.collect()).unwrap())
+        }
+
+        fn exceptions(&self) -> Vec<&'static str> {
+            [ONE_PROCESS, NO_FOREIGN_LOCKS, NEVER_SILENT, NO_QUEUE, NO_FENCE, ONE_BY_ONE].concat()
+        }
+    }
+
+    fn subject() -> OfMemory {
+        // Enough for the semaphores of the cases.
+        OfMemory((0..7).map(|_| MemoryStore::new()).collect())
     }
 
     tenure_conformance::conformance!(subject);

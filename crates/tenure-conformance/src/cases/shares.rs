@@ -115,6 +115,9 @@ pub async fn permits_add_up_and_never_to_more(subject: &dyn Subject) -> Outcome 
 /// Readers that come while a writer waits queue behind it.
 pub async fn a_stream_of_readers_does_not_starve_a_writer(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
+    if !ours.features().queue {
+        return Err(NotApplicable("it has no queue"));
+    }
     let (first, waiting) = (reader(), joining(&writer()));
     granted(&ours, &first).await;
     assert!(is_busy(&theirs, &waiting).await);
@@ -142,7 +145,7 @@ pub async fn a_downgrade_lets_readers_in(subject: &dyn Subject) -> Outcome {
     let smaller = held.clone().with_share(Share::READ);
     granted(&ours, &smaller).await;
     granted(&ours, &smaller).await;
-    granted(&theirs, &keeping(&waiting)).await;
+    granted(&theirs, &if ours.features().queue { keeping(&waiting) } else { reader() }).await;
     granted(&theirs, &reader()).await;
     assert_eq!(holders(&ours).await.get(&held.owner), Some(&Share::READ));
     assert!(renewed(&ours, &smaller).await);
@@ -400,7 +403,7 @@ pub async fn a_share_is_adopted(subject: &dyn Subject) -> Outcome {
 /// `inspect` returns every holder, with its share.
 pub async fn every_holder_of_a_name_is_listed(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
-    let held: Vec<_> = [1, 3, 2, 1].into_iter().map(|weight| permits(weight, 9)).collect();
+    let held: Vec<_> = [1, 2, 1, 1].into_iter().map(|weight| permits(weight, 5)).collect();
     for (i, request) in held.iter().enumerate() {
         granted(if i % 2 == 0 { &ours } else { &theirs }, request).await;
     }

@@ -8,6 +8,7 @@ worded! {
     Promise {
         OneHolder = "at most one regards itself as the holder",
         FencesRise = "who asks after a grant was heard gets a larger fence",
+        FencesDiffer = "no two grants have the same fence",
         NoOrphan = "no name is taken for nobody for longer than its last command asked for, nor after its clean-up",
         LossIsFinal = "a lease that has ended is not valid again",
         NoFalseLoss = "no lease is lost that nothing has taken away",
@@ -33,5 +34,6 @@ worded! {
         Pushed = "a push is accepted",
         Ignored = "a push is too old",
         Passed = "passed from task to task",
+        Confirmed = "counters disagree, and a second round settles it",
     }
 }

@@ -206,7 +206,7 @@ impl Protocol {
         let server = &state.server;
         match promise {
             Promise::OneHolder => state.holders().count() <= 1,
-            Promise::FencesRise => !state.fell,
+            Promise::FencesRise | Promise::FencesDiffer => !state.fell,
             Promise::NoOrphan => {
                 let is_asked_for = self.bounds.queued || server.left <= server.asked_for;
                 let over = server.owner.is_some_and(is_over) || server.queue.iter().any(|place| is_over(place.attempt));
@@ -319,6 +319,7 @@ impl Subject for Protocol {
             }),
             Sight::Passed => state.holders().any(|id| state.attempts[usize::from(id)].fence.1 > 0),
             Sight::WithoutTtl => unreachable!("every lease ends here"),
+            Sight::Confirmed => unreachable!("a server alone disagrees with nobody"),
         }
     }
 }

@@ -265,7 +265,7 @@ impl Narrator<'_> {
         match promise {
             Promise::OneHolder => format!("{holders} both regard themselves as the holder"),
             Promise::FencesRise if queued => "this fence is not above the one before".to_owned(),
-            Promise::FencesRise => "this fence is not above one that was heard before".to_owned(),
+            Promise::FencesRise | Promise::FencesDiffer => "this fence is not above one that was heard before".to_owned(),
             Promise::NoOrphan if queued => "one that is done with it has the name or a place".to_owned(),
             Promise::NoOrphan => {
                 let owner = state.server.owner.map_or_else(|| "nobody".to_owned(), |owner| self.name(owner));

@@ -9,7 +9,7 @@ use tenure_lab::models::{self, Expected, Model, Searched};
 
 /// How many states there are, of each model that holds. A count that changes says that the model
 /// has changed.
-const STATES: [(&str, usize); 27] = [
+const STATES: [(&str, usize); 30] = [
     ("lease", 162_724),
     ("lease-again", 354_233),
     ("lease-three", 94_848),
@@ -29,6 +29,9 @@ const STATES: [(&str, usize); 27] = [
     ("queue-unmarked", 45_041),
     ("cohort", 18_445),
     ("cohort-again", 43_640),
+    ("quorum", 42_487),
+    ("quorum-twice", 504_336),
+    ("quorum-forgetful", 222_249),
     ("php", 56_360),
     ("getset", 59_530),
     ("watch", 14_514),
@@ -81,6 +84,11 @@ fn queues_hold() {
 #[test]
 fn cohorts_hold() {
     holds(&["cohort", "cohort-again"]);
+}
+
+#[test]
+fn quorums_hold() {
+    holds(&["quorum", "quorum-twice", "quorum-forgetful"]);
 }
 
 #[test]

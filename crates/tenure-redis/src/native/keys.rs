@@ -14,6 +14,8 @@ use crate::transport::commands::{Commands, Key};
 pub(crate) struct Layout {
     pub(crate) prefix: String,
     pub(crate) counter: String,
+    /// Key of the memory of a node of a quorum.
+    pub(crate) memory: String,
     /// The command that counts a grant, ready for the wire.
     pub(crate) increment: Vec<u8>,
 }
@@ -30,7 +32,7 @@ impl Layout {
     pub(crate) fn new(prefix: &str) -> Self {
         let counter = format!("{prefix}tenure:fence");
         let increment = Commands::of(&[b"INCR", counter.as_bytes()]).as_bytes().to_owned();
-        Self { prefix: prefix.to_owned(), counter, increment }
+        Self { prefix: prefix.to_owned(), counter, memory: format!("{prefix}tenure:node"), increment }
     }
 
     pub(crate) fn of<'a>(&'a self, name: &'a Name) -> Keys<'a> {
@@ -54,8 +56,8 @@ impl Layout {
             let what = format!("{name:?} is the key of something kept about another name");
             return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
         }
-        if self.counter.strip_prefix(&self.prefix) == Some(name.as_str()) {
-            let what = format!("{name:?} is the key of the counter that fences are made of");
+        if [&self.counter, &self.memory].iter().any(|key| key.strip_prefix(&self.prefix) == Some(name.as_str())) {
+            let what = format!("{name:?} is the key of something that fences are made of");
             return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
         }
         Ok(())
@@ -67,7 +69,7 @@ fn is_beside(name: &[u8]) -> bool {
     let what = name.strip_prefix(b"{").and_then(|rest| rest.split_at_checked(4));
     what.is_some_and(|(tag, rest)| {
         tag.iter().all(|byte| (b'@'..=b'O').contains(byte))
-            && [b"}:q:", b"}:p:", b"}:s:", b"}:o:"].iter().any(|what| rest.starts_with(*what))
+            && [b"}:q:", b"}:p:", b"}:s:", b"}:o:", b"}:c:"].iter().any(|what| rest.starts_with(*what))
     })
 }
 
@@ -91,6 +93,11 @@ impl Keys<'_> {
     /// The owner, in the schemes whose values do not say it.
     pub(crate) fn owner(&self) -> Key<'_> {
         self.beside(b"}:o:")
+    }
+
+    /// The counter of the name, at a node of a quorum.
+    pub(crate) fn counter(&self) -> Key<'_> {
+        self.beside(b"}:c:")
     }
 
     fn beside<'b>(&'b self, what: &'b [u8]) -> Key<'b> {
@@ -214,8 +221,8 @@ mod tests {
             for name in ["door", "a}b", "{}x", "}", "x{}{y}", "{", "{a}b", "дверь"] {
                 let (layout, name) = (Layout::new(prefix), Name::new(name).unwrap());
                 let keys = layout.of(&name);
-                let slots =
-                    [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner()].map(|key| slot(b"", &key.concat()));
+                let slots = [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner(), keys.counter()]
+                    .map(|key| slot(b"", &key.concat()));
                 assert!(slots.iter().all(|slot| *slot == slots[0]), "{keys:?}");
             }
         }

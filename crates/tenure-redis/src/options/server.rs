@@ -58,6 +58,11 @@ impl Server {
         Ok(Self { address, username, password, db: database(url.path().trim_start_matches('/'))? })
     }
 
+    /// Whether both are at one address.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+
     pub(super) fn set_db(&mut self, value: &str) -> Result<(), Error> {
         self.db = database(value)?;
         Ok(())

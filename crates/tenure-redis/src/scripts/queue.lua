@@ -31,7 +31,7 @@ end
 -- must not undo anything.
 local function settle()
   if last_counter then
-    redis.call('SET', counter, digits(last_counter))
+    redis.call('SET', counter, digits(last_counter), 'KEEPTTL')
   end
   for _, message in ipairs(messages) do
     redis.pcall('PUBLISH', message[1], message[2])

@@ -26,7 +26,7 @@ use crate::transport::push::{Listener, Pushes};
 use crate::transport::reply::Answers;
 
 /// Timeout of the first contact.
-const FIRST_CONTACT: Duration = Duration::from_secs(5);
+pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Connection {
     source: Source,
@@ -77,9 +77,14 @@ struct State {
 impl Connection {
     /// Connects for the first time. Messages come on a channel whose name begins with `prefix`.
     pub(crate) async fn open(client: Client, prefix: &str) -> Result<Self, Error> {
-        let connection = Self::new(Source::Client(Box::new(client)), None, Pushes::new(prefix)?);
+        let connection = Self::later(client, prefix)?;
         connection.replace(Instant::now() + FIRST_CONTACT).await?;
         Ok(connection)
+    }
+
+    /// Connects with the first call.
+    pub(crate) fn later(client: Client, prefix: &str) -> Result<Self, Error> {
+        Ok(Self::new(Source::Client(Box::new(client)), None, Pushes::new(prefix)?))
     }
 
     /// Uses an external connection. What was sent on it when it broke may run later.

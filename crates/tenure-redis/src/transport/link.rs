@@ -80,6 +80,8 @@ pub(crate) struct Link {
     delete: AtomicUsize,
     /// Whether pushes come through here. Not set until the first subscription.
     hears: OnceLock<bool>,
+    /// Run id of the server, where somebody has asked for it.
+    pub(crate) run_id: OnceLock<String>,
     raised: Mutex<Raised>,
     contact: Arc<Contact>,
 }
@@ -116,7 +118,7 @@ impl Link {
         // If a server repeats, cut, a command that it does not know, the client library reads a
         // broken answer.
         let delete = AtomicUsize::new(if matches!(wire, Wire::Theirs(_)) { usize::MAX } else { 0 });
-        Self { wire, identity, functions: AtomicBool::new(true), delete, hears, raised, contact }
+        Self { wire, identity, functions: AtomicBool::new(true), delete, hears, run_id: OnceLock::new(), raised, contact }
     }
 
     /// Whether it is known that nothing more can be sent here.

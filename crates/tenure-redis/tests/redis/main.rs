@@ -12,6 +12,7 @@ mod optimistic;
 mod plain;
 mod push;
 mod queue;
+mod quorum;
 mod rules;
 mod schemes;
 mod store;

@@ -36,6 +36,9 @@ pub struct Features {
     /// [`Unreachable`](crate::ErrorKind::Unreachable). Else the caller sets a timer of its own. A store
     /// that wraps another, and may take longer, does not promise it.
     pub timed_calls: bool,
+    /// An owner token is good for one try: after one that was not granted, the store releases it by
+    /// itself. The next try needs another token, because that release may run late.
+    pub token_per_try: bool,
 }
 
 impl Features {
@@ -54,6 +57,7 @@ impl Features {
             max_name: Name::MAX_BYTES,
             operation_timeout: None,
             timed_calls: false,
+            token_per_try: false,
         }
     }
 
@@ -76,6 +80,7 @@ setters! { Features:
     with_max_name(max_name: usize),
     with_operation_timeout(operation_timeout: impl Into<Option<Duration>>),
     with_timed_calls(timed_calls: bool),
+    with_token_per_try(token_per_try: bool),
 }
 
 /// Default timeout of one call to a store: a sixth of the ttl, at most a second.

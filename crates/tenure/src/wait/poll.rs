@@ -73,6 +73,11 @@ impl Wait<'_> {
         self.core.session.store.features().queue && self.key.token.is_none()
     }
 
+    /// Whether a token that was not granted is used up. Not a supplied one: there is no other.
+    fn has_token_per_try(&self) -> bool {
+        self.core.session.store.features().token_per_try && self.key.token.is_none()
+    }
+
     /// Starts over after a grant that came too late to be valid. Its token is released in the
     /// background and never used again.
     fn start_over(&mut self) -> Result<Option<Guard>, Error> {
@@ -86,9 +91,13 @@ impl Wait<'_> {
 
     /// Goes on with a token that was never sent.
     fn replace_token(&mut self) -> Result<(), Error> {
-        let attempt = self.attempt()?;
+        let (attempt, queues) = (self.attempt()?, self.queues());
         let state = self.state()?;
-        (state.attempt, state.notices, state.heartbeat) = (attempt, None, None);
+        (state.attempt, state.heartbeat) = (attempt, None);
+        if queues {
+            // They are notices for the token.
+            state.notices = None;
+        }
         Ok(())
     }
 
@@ -109,9 +118,8 @@ impl Wait<'_> {
             return Err(self.timed_out());
         }
         let lapsed = entry == Enqueue::Heartbeat && busy.position.is_none();
-        if self.queues() && (first || lapsed) {
-            // A token that was tried for a free name, or whose entry has lapsed, is not queued
-            // again.
+        // A token that was tried for a free name, or whose entry has lapsed, is not queued again.
+        if (self.queues() && (first || lapsed)) || self.has_token_per_try() {
             self.replace_token()?;
         }
         if first || lapsed {
@@ -150,6 +158,9 @@ impl Wait<'_> {
             self.outage = true;
             self.settings.observe(Waiting::Outage(&error));
             self.publish_status(Some(&error));
+        }
+        if self.has_token_per_try() {
+            self.replace_token()?;
         }
         let pause = backoff(self.core.session.operation_timeout(self.key.terms.ttl));
         self.poll_after(pause, |_| error)

@@ -1,0 +1,466 @@
+//! A quorum with fences: nodes that know nothing of one another and count the grants of a name, and
+//! clients that ask all of them.
+//!
+//! A client hands out a fence when a majority has counted exactly that. If their counters disagree,
+//! a second round has them take up the largest. Commands run in any order, late, twice or never. A
+//! node may lose all it knows; it votes again when no lease from before can stand, and counts on
+//! from what the others have counted.
+
+pub(super) mod list;
+pub(super) mod story;
+
+use std::hash::{Hash, Hasher};
+
+use super::promise::{Promise, Sight};
+use super::search::Subject;
+
+/// Rules of the clients and the nodes.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "a list of independent rules")]
+pub(super) struct Rules {
+    /// A fence is handed out when a majority has exactly it; else when a majority has at least it.
+    pub(super) exact: bool,
+    /// Where counters disagree there is a second round; else the largest is handed out.
+    pub(super) confirms: bool,
+    /// A node takes a fence up only for the owner that holds there.
+    pub(super) compares_owner: bool,
+    /// A node takes up no fence below its counter.
+    pub(super) never_lowers: bool,
+    /// Validity counts from the first round; else from the second.
+    pub(super) valid_from_first: bool,
+    /// A node that has lost its data votes again only when no lease from before can stand.
+    pub(super) waits: bool,
+    /// It counts on from what the others have counted by then.
+    pub(super) counts_on: bool,
+    /// It asks the others when it has waited; else before.
+    pub(super) asks_after_wait: bool,
+}
+
+impl Rules {
+    pub(super) const TENURE: Self = Self {
+        exact: true,
+        confirms: true,
+        compares_owner: true,
+        never_lowers: true,
+        valid_from_first: true,
+        waits: true,
+        counts_on: true,
+        asks_after_wait: true,
+    };
+}
+
+/// How far a search goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) nodes: usize,
+    pub(super) attempts: usize,
+    pub(super) ttl: u8,
+    /// Commands that run twice.
+    pub(super) doubles: u8,
+    /// Nodes that lose their data.
+    pub(super) restarts: u8,
+    /// By how much one node has counted further in the beginning.
+    pub(super) lead: u8,
+    /// No reply is lost.
+    pub(super) heard: bool,
+}
+
+impl Bounds {
+    const fn majority(self) -> usize {
+        self.nodes / 2 + 1
+    }
+
+    pub(super) fn words(self) -> String {
+        let Self { nodes, attempts, ttl, doubles, restarts, lead, heard } = self;
+        let times = |n: u8, what: &str| match n {
+            0 => format!("no {what}"),
+            1 => format!("one {what}"),
+            n => format!("{n} {what}s"),
+        };
+        let twice = times(doubles, "command that runs twice");
+        let empty = times(restarts, "restart without data");
+        let lost = if heard {
+            "commands late or lost without limit, each reply heard"
+        } else {
+            "commands and replies late or lost without limit"
+        };
+        let leads = if lead > 0 { format!(", one of them {lead} further") } else { String::new() };
+        format!("{nodes} nodes{leads}, {attempts} attempts, a ttl of {ttl} ticks, {twice}, {empty}; {lost}")
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Phase {
+    #[default]
+    Unused,
+    Asking,
+    Confirming,
+    Holding,
+    Over,
+}
+
+/// An attempt, as its client knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Attempt {
+    pub(super) phase: Phase,
+    /// Ticks until its validity ends.
+    pub(super) valid: u8,
+    /// The largest fence that was handed out before it asked.
+    above: u8,
+    /// The fence that it has handed out, or wants confirmed.
+    pub(super) fence: u8,
+}
+
+/// Commands under way from an attempt to a node, and the answers that were heard from there. 0
+/// stands for nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Leg {
+    acquire: bool,
+    confirm: u8,
+    release: bool,
+    /// The counter of a grant that was heard.
+    pub(super) heard: u8,
+    /// It was heard that the fence was taken up.
+    pub(super) confirmed: bool,
+}
+
+/// Whether a node votes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Vote {
+    #[default]
+    Given,
+    /// It has lost its data, and waits so many ticks.
+    Kept(u8),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Node {
+    /// For stories: nodes are alike, and a state is the same whichever of them is which.
+    pub(super) id: u8,
+    pub(super) owner: Option<u8>,
+    left: u8,
+    pub(super) counter: u8,
+    pub(super) vote: Vote,
+    legs: [Leg; MOST],
+}
+
+/// Largest number of attempts.
+const MOST: usize = 3;
+
+impl Node {
+    fn alike(&self) -> (Option<u8>, u8, u8, Vote, [Leg; MOST]) {
+        (self.owner, self.left, self.counter, self.vote, self.legs)
+    }
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        self.alike() == other.alike()
+    }
+}
+
+impl Hash for Node {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.alike().hash(state);
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub(super) struct State {
+    pub(super) nodes: Vec<Node>,
+    pub(super) attempts: [Attempt; MOST],
+    /// Fences that were handed out, a bit each.
+    handed: u64,
+    pub(super) doubles: u8,
+    pub(super) restarts: u8,
+    broken: Option<Fault>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fault {
+    Fell,
+    Repeated,
+}
+
+impl State {
+    fn largest(&self) -> u8 {
+        u8::try_from(63_u32.saturating_sub(self.handed.leading_zeros())).unwrap_or(0)
+    }
+
+    pub(super) fn holders(&self) -> impl Iterator<Item = usize> {
+        let holds = |attempt: &Attempt| attempt.phase == Phase::Holding && attempt.valid > 0;
+        (0..MOST).filter(move |id| holds(&self.attempts[*id]))
+    }
+
+    fn count(&self, id: usize, is: impl Fn(&Leg) -> bool) -> usize {
+        self.nodes.iter().filter(|node| is(&node.legs[id])).count()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Ask(usize),
+    /// A command reaches a node; `again` if it will come once more. Its reply is heard or lost: a
+    /// client that hears late is one that decides late.
+    Acquire {
+        node: usize,
+        id: usize,
+        again: bool,
+        heard: bool,
+    },
+    Confirm {
+        node: usize,
+        id: usize,
+        heard: bool,
+    },
+    Release {
+        node: usize,
+        id: usize,
+    },
+    /// The client goes by what it has heard.
+    Decide(usize),
+    /// The client releases, or gives up.
+    End(usize),
+    Restart(usize),
+    Admit(usize),
+    Tick,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Quorum {
+    pub(super) rules: Rules,
+    pub(super) bounds: Bounds,
+    pub(super) promises: Vec<Promise>,
+    pub(super) sights: Vec<Sight>,
+}
+
+impl Quorum {
+    /// The fence that an attempt may hand out by what it has heard.
+    fn handed(&self, state: &State, id: usize) -> Option<u8> {
+        let Attempt { phase, fence, valid, .. } = state.attempts[id];
+        if valid == 0 || !matches!(phase, Phase::Asking | Phase::Confirming) {
+            return None;
+        }
+        let majority = self.bounds.majority();
+        let has =
+            |fence: u8| state.count(id, |leg| leg.heard == fence || (!self.rules.exact && leg.heard > fence) || leg.confirmed);
+        if phase == Phase::Confirming {
+            return (has(fence) >= majority).then_some(fence);
+        }
+        let heard = state.nodes.iter().map(|node| node.legs[id].heard).filter(|heard| *heard > 0);
+        if !self.rules.confirms {
+            return (state.count(id, |leg| leg.heard > 0) >= majority).then(|| heard.max()).flatten();
+        }
+        heard.clone().find(|fence| has(*fence) >= majority)
+    }
+
+    fn decide(&self, state: &mut State, id: usize) {
+        if let Some(fence) = self.handed(state, id) {
+            if fence <= state.attempts[id].above {
+                state.broken = Some(Fault::Fell);
+            } else if state.handed >> fence & 1 == 1 {
+                state.broken = Some(Fault::Repeated);
+            }
+            state.handed |= 1 << fence;
+            let attempt = &mut state.attempts[id];
+            (attempt.phase, attempt.fence) = (Phase::Holding, fence);
+            for node in &mut state.nodes {
+                let leg = &mut node.legs[id];
+                (leg.heard, leg.confirmed) = (0, false);
+            }
+            return;
+        }
+        let fence = state.nodes.iter().map(|node| node.legs[id].heard).max().unwrap_or(0);
+        let attempt = &mut state.attempts[id];
+        (attempt.phase, attempt.fence) = (Phase::Confirming, fence);
+        if !self.rules.valid_from_first {
+            attempt.valid = self.bounds.ttl;
+        }
+        for node in &mut state.nodes {
+            let leg = &mut node.legs[id];
+            if leg.heard != fence {
+                leg.confirm = fence;
+            }
+        }
+    }
+
+    /// Whether the client has heard enough for the next step.
+    fn may_decide(&self, state: &State, id: usize) -> bool {
+        let enough = state.count(id, |leg| leg.heard > 0) >= self.bounds.majority();
+        self.handed(state, id).is_some() || (state.attempts[id].phase == Phase::Asking && state.attempts[id].valid > 0 && enough)
+    }
+
+    fn acquire(&self, node: &mut Node, id: usize, heard: bool) {
+        let me = u8::try_from(id).ok();
+        if node.vote == Vote::Given && (node.owner.is_none() || node.owner == me) {
+            (node.owner, node.left) = (me, self.bounds.ttl);
+            node.counter += 1;
+            if heard {
+                node.legs[id].heard = node.counter;
+            }
+        }
+    }
+
+    fn confirm(&self, node: &mut Node, id: usize, heard: bool) {
+        let fence = std::mem::take(&mut node.legs[id].confirm);
+        let mine = node.owner.map(usize::from) == Some(id) || !self.rules.compares_owner;
+        // What has lost its data has no owner, and confirms nothing.
+        if mine && node.vote == Vote::Given && (node.counter <= fence || !self.rules.never_lowers) {
+            node.counter = fence;
+            node.legs[id].confirmed = heard;
+        }
+    }
+
+    /// The least that a majority of the others makes known of the fences so far. None if too few of
+    /// them remember.
+    fn counted(&self, state: &State, node: usize) -> Option<u8> {
+        let others = state.nodes.iter().enumerate().filter(|(other, found)| *other != node && found.vote == Vote::Given);
+        let mut counters: Vec<u8> = others.map(|(_, found)| found.counter).collect();
+        counters.sort_unstable();
+        let enough = self.bounds.nodes - self.bounds.majority() + 1;
+        counters.get(enough - 1).copied()
+    }
+}
+
+impl Subject for Quorum {
+    type State = State;
+    type Action = Action;
+    type Promise = Promise;
+
+    fn first(&self) -> State {
+        let node = |id| Node { id, counter: if id == 0 { self.bounds.lead } else { 0 }, ..Node::default() };
+        State {
+            nodes: (0..u8::try_from(self.bounds.nodes).expect("nodes are few")).rev().map(node).collect(),
+            attempts: Default::default(),
+            handed: 1,
+            doubles: 0,
+            restarts: 0,
+            broken: None,
+        }
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let mut may = |is: bool, action| actions.extend(is.then_some(action));
+        for id in 0..self.bounds.attempts {
+            let phase = state.attempts[id].phase;
+            let turn = id == 0 || state.attempts[id - 1].phase != Phase::Unused;
+            may(phase == Phase::Unused && turn, Action::Ask(id));
+            may(self.may_decide(state, id), Action::Decide(id));
+            may(matches!(phase, Phase::Asking | Phase::Confirming | Phase::Holding), Action::End(id));
+            for (node, found) in state.nodes.iter().enumerate() {
+                let leg = found.legs[id];
+                let asks = matches!(phase, Phase::Asking | Phase::Confirming);
+                let may_be_lost = !asks || !self.bounds.heard;
+                for heard in [false, true].into_iter().filter(|heard| if *heard { asks } else { may_be_lost }) {
+                    may(leg.acquire, Action::Acquire { node, id, again: false, heard });
+                    may(leg.acquire && state.doubles < self.bounds.doubles, Action::Acquire { node, id, again: true, heard });
+                    may(leg.confirm > 0, Action::Confirm { node, id, heard });
+                }
+                may(leg.release, Action::Release { node, id });
+            }
+        }
+        for (node, found) in state.nodes.iter().enumerate() {
+            may(state.restarts < self.bounds.restarts && found.counter > 0, Action::Restart(node));
+            let waited = found.vote == Vote::Kept(0);
+            may(waited && (!self.rules.counts_on || self.counted(state, node).is_some()), Action::Admit(node));
+        }
+        let runs = state.attempts.iter().any(|attempt| attempt.valid > 0)
+            || state.nodes.iter().any(|node| node.left > 0 || matches!(node.vote, Vote::Kept(1..)));
+        may(runs, Action::Tick);
+    }
+
+    fn apply(&self, state: &mut State, action: Action) {
+        match action {
+            Action::Ask(id) => {
+                let above = state.largest();
+                state.attempts[id] = Attempt { phase: Phase::Asking, valid: self.bounds.ttl, above, fence: 0 };
+                state.nodes.iter_mut().for_each(|node| node.legs[id].acquire = true);
+            }
+            Action::Acquire { node, id, again, heard } => {
+                self.acquire(&mut state.nodes[node], id, heard);
+                state.nodes[node].legs[id].acquire = again;
+                state.doubles += u8::from(again);
+            }
+            Action::Confirm { node, id, heard } => self.confirm(&mut state.nodes[node], id, heard),
+            Action::Release { node, id } => {
+                let node = &mut state.nodes[node];
+                node.legs[id].release = false;
+                if node.owner.map(usize::from) == Some(id) {
+                    (node.owner, node.left) = (None, 0);
+                }
+            }
+            Action::Decide(id) => self.decide(state, id),
+            Action::End(id) => {
+                let attempt = &mut state.attempts[id];
+                *attempt = Attempt { phase: Phase::Over, ..Attempt::default() };
+                for node in &mut state.nodes {
+                    let Leg { acquire, confirm, .. } = node.legs[id];
+                    node.legs[id] = Leg { acquire, confirm, release: true, ..Leg::default() };
+                }
+            }
+            Action::Restart(node) => {
+                let counted = self.counted(state, node).filter(|_| self.rules.counts_on && !self.rules.asks_after_wait);
+                let Node { id, legs, .. } = state.nodes[node];
+                let vote = Vote::Kept(if self.rules.waits { self.bounds.ttl } else { 0 });
+                state.nodes[node] = Node { id, legs, vote, counter: counted.unwrap_or(0), ..Node::default() };
+                state.restarts += 1;
+            }
+            Action::Admit(node) => {
+                let counted = if self.rules.counts_on && self.rules.asks_after_wait { self.counted(state, node) } else { None };
+                let node = &mut state.nodes[node];
+                (node.vote, node.counter) = (Vote::Given, counted.unwrap_or(node.counter));
+            }
+            Action::Tick => {
+                for attempt in &mut state.attempts {
+                    attempt.valid = attempt.valid.saturating_sub(1);
+                }
+                for node in &mut state.nodes {
+                    node.left = node.left.saturating_sub(1);
+                    if node.left == 0 {
+                        node.owner = None;
+                    }
+                    if let Vote::Kept(ticks) = &mut node.vote {
+                        *ticks = ticks.saturating_sub(1);
+                    }
+                }
+            }
+        }
+        for node in &mut state.nodes {
+            for (id, leg) in node.legs.iter_mut().enumerate() {
+                // What changes nothing any more is no difference.
+                let may_matter = node.owner.map(usize::from) == Some(id) || leg.acquire;
+                leg.release &= may_matter;
+                if !may_matter && self.rules.compares_owner {
+                    leg.confirm = 0;
+                }
+            }
+        }
+        state.nodes.sort_by_key(Node::alike);
+    }
+
+    fn broken(&self, state: &State) -> Option<Promise> {
+        let breaks = |promise: &Promise| match promise {
+            Promise::OneHolder => state.holders().count() > 1,
+            Promise::FencesRise => state.broken == Some(Fault::Fell),
+            Promise::FencesDiffer => state.broken == Some(Fault::Repeated),
+            _ => false,
+        };
+        self.promises.iter().copied().find(breaks)
+    }
+
+    fn sights(&self) -> &[Sight] {
+        &self.sights
+    }
+
+    fn sees(&self, state: &State, sight: Sight) -> bool {
+        let holds = |id: usize| state.attempts[id].phase == Phase::Holding;
+        match sight {
+            Sight::Granted => holds(0),
+            Sight::TakenOver => holds(1) && state.attempts[0].phase == Phase::Holding && state.attempts[0].valid == 0,
+            Sight::Confirmed => state.attempts.iter().any(|attempt| attempt.phase == Phase::Confirming),
+            Sight::AfterFlush => holds(1) && state.restarts > 0 && state.nodes.iter().all(|node| node.vote == Vote::Given),
+            Sight::Over => state.attempts[0].phase == Phase::Over,
+            _ => false,
+        }
+    }
+}

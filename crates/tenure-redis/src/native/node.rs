@@ -1,0 +1,324 @@
+//! A server as a node of a quorum.
+//!
+//! The keys of a name are those of the native layout, but each name has a counter of its own. And a
+//! node remembers how long its leases last and how far it has counted. By that a server that has
+//! lost its data is known, and does not vote until no lease from before can stand. See node.lua.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, FuturesUnordered};
+use redis::{RedisError, Value};
+use tenure::store::quorum::{Confirmed, Memory, Node, Quorum};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, Fence, Lease, Name};
+use tokio::time::{Instant, timeout_at};
+
+use crate::native::reply::{busy, check_repeated, counter, fence, refusal, released, releases};
+use crate::native::store::{RedisStore, Settings};
+use crate::scripts::{self, Script};
+use crate::transport::commands::{Commands, Digits, millis, whole};
+use crate::transport::connection::{Connection, Exchange, FIRST_CONTACT, Repeat};
+use crate::transport::failure::{translate, unexpected};
+use crate::transport::link::Link;
+use crate::transport::reply::{only, read};
+
+/// Time until the next try at a node that does not know yet how long it has to wait.
+const SOON: Duration = Duration::from_secs(1);
+
+/// For nodes that are as near as the majority.
+const A_MOMENT: Duration = Duration::from_millis(50);
+
+/// One Redis or Valkey server as a node of a [`Quorum`](tenure::store::quorum::Quorum). Clones
+/// share one connection.
+///
+/// # Round trips
+/// Acquire 1; renew 1 for each 1,000 leases; release 1; each 1 more where a server is first used.
+pub struct RedisNode {
+    store: RedisStore,
+    /// Longest ttl in ms that the server is known to remember.
+    longest: AtomicU64,
+}
+
+impl RedisNode {
+    /// A node that connects with its first call.
+    pub(crate) fn connect_later(settings: &Settings) -> Result<Arc<Self>, Error> {
+        let Settings { client, shown, prefix, timeout, poll_interval } = settings;
+        let connection = Connection::later(client.clone(), prefix)?;
+        let store = RedisStore::over(connection, shown, prefix, *timeout, *poll_interval);
+        Ok(Arc::new(Self { store, longest: AtomicU64::new(0) }))
+    }
+
+    /// Runs a script on the memory of the node.
+    async fn on_memory(&self, script: &Script, args: &[&[u8]], end: Instant) -> Result<Value, Error> {
+        let key = whole(self.store.layout.memory.as_bytes());
+        Ok(self.store.run(script, &[key], args, Repeat::Freely, end).await?.0)
+    }
+
+    /// Asks which server this is, and what it remembers.
+    async fn enter(&self, end: Instant) -> Result<Memory, Error> {
+        let ask = |_: &Link| {
+            let mut commands = Commands::new();
+            commands.add(&[b"INFO", b"server"]);
+            commands.add(&[b"CONFIG", b"GET", b"append*"]);
+            commands
+        };
+        let Exchange { link, answers, .. } = self.store.connection.exchange(end, Repeat::Freely, ask).await?;
+        let mut answers = answers.into_iter();
+        let info: String = read(answers.next().unwrap_or(Ok(Value::Nil)))?;
+        let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim);
+        let run = run.ok_or_else(|| unexpected("no run_id in INFO server"))?.to_owned();
+        // For a user who may not read the settings, the weaker ones are assumed.
+        let settings: Vec<(String, String)> = answers.next().and_then(|answer| read(answer).ok()).unwrap_or_default();
+        let is = |key: &str, value: &str| settings.iter().any(|(known, set)| known == key && set == value);
+        let always: &[u8] = if is("appendonly", "yes") && is("appendfsync", "always") { b"1" } else { b"0" };
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
+        let loss = format!("{:016x}", u64::from_ne_bytes(random));
+        let memory = self.on_memory(&scripts::NODE_ENTER, &[run.as_bytes(), always, loss.as_bytes()], end).await?;
+        let _ = link.run_id.set(run);
+        memory_of(&memory)
+    }
+
+    /// The answer of a node that does not vote.
+    async fn refuse(&self, end: Instant) -> Result<AcquireReply, Error> {
+        let (until, why) = match self.enter(end).await? {
+            Memory::Waiting { left, .. } if !left.is_zero() => {
+                (left, format!("it waits for {left:?} until no lease from before can stand"))
+            }
+            _ => (SOON, "nobody has found out yet how long leases from before can stand".to_owned()),
+        };
+        Ok(AcquireReply::Refused { until, why: format!("{self} has lost its data: {why}") })
+    }
+
+    /// Sends a request once, as to a server that is known.
+    async fn ask(&self, request: &Request, end: Instant) -> Result<(Value, bool), Outcome> {
+        let Request { owner, ttl, share, from, .. } = request;
+        let [ttl, capacity, weight] = [millis(*ttl), u64::from(share.capacity()), u64::from(share.weight())].map(Digits::of);
+        let enqueue: &[u8] = if request.enqueue == Enqueue::Heartbeat { b"keep" } else { b"none" };
+        let known = AtomicBool::new(true);
+        let call = |link: &Link, form| {
+            let run = link.run_id.get();
+            known.store(run.is_some(), Ordering::Relaxed);
+            let keys = self.store.layout.of(&request.name);
+            let memory = whole(self.store.layout.memory.as_bytes());
+            let keys = [keys.name(), keys.queue(), keys.entries(), keys.counter(), keys.shares(), memory];
+            let args: [&[u8]; 13] = [
+                capacity.as_bytes(),
+                b"0",
+                owner.as_bytes(),
+                ttl.as_bytes(),
+                weight.as_bytes(),
+                if request.generated { b"1" } else { b"0" },
+                from.as_ref().map_or(b"", |from| from.as_bytes()),
+                enqueue,
+                b"0",
+                b"0",
+                b"-",
+                b"0",
+                run.map_or(b"", |run| run.as_bytes()),
+            ];
+            scripts::call(&scripts::NODE_ACQUIRE, form, &keys, &args)
+        };
+        let Exchange { answers, repeated, .. } = self.store.connection.call(end, Repeat::Settled, &call).await?;
+        match only(answers)? {
+            Ok(answer) => Ok((answer, repeated)),
+            Err(error) if is_lost(&error) && !known.into_inner() => Err(Outcome::Unknown),
+            Err(error) if is_lost(&error) => Err(Outcome::Lost),
+            Err(error) => Err(Outcome::Failed(refusal(&error, &request.name, *share))),
+        }
+    }
+}
+
+/// Opens a quorum of servers, as soon as a majority of them answers.
+pub(crate) async fn quorum(settings: &[Settings], timeout: Option<Duration>) -> Result<Quorum, Error> {
+    let nodes: Vec<Arc<RedisNode>> = settings.iter().map(RedisNode::connect_later).collect::<Result<_, _>>()?;
+    let quorum = Quorum::new(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn Node>).collect())?.with_timeout(timeout);
+    let end = Instant::now() + FIRST_CONTACT;
+    let mut first: FuturesUnordered<_> =
+        nodes.into_iter().map(|node| async move { node.enter(end).await.map_err(|error| error.context(&node)) }).collect();
+    let (all, mut answered, mut error) = (first.len(), 0, None);
+    let majority = all / 2 + 1;
+    while answered < all {
+        // Once there is a majority, the others have a moment. They go on connecting with the first call.
+        let wait = if answered < majority { end } else { end.min(Instant::now() + A_MOMENT) };
+        match timeout_at(wait, first.next()).await {
+            Ok(Some(Ok(_))) => answered += 1,
+            Ok(Some(Err(failed))) => error = error.filter(|error: &Error| !error.is_transient()).or(Some(failed)),
+            Ok(None) | Err(_) if answered >= majority => break,
+            Ok(None) | Err(_) => {
+                let none = || Error::unreachable(format!("{answered} of the {all} nodes of the quorum answer"));
+                return Err(error.unwrap_or_else(none));
+            }
+        }
+    }
+    Ok(quorum)
+}
+
+/// Why a request has no answer.
+enum Outcome {
+    /// Nobody has asked which server this is.
+    Unknown,
+    /// The node does not vote.
+    Lost,
+    Failed(Error),
+}
+
+impl From<Error> for Outcome {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn is_lost(error: &RedisError) -> bool {
+    error.code() == Some("TENURELOST")
+}
+
+/// Reads the reply of node-enter.lua.
+fn memory_of(reply: &Value) -> Result<Memory, Error> {
+    let odd = || unexpected(format_args!("{reply:?} about what a node remembers"));
+    let Value::Array(parts) = reply else { return Err(odd()) };
+    let words: Option<Vec<&str>> =
+        parts.iter().map(|part| if let Value::BulkString(word) = part { std::str::from_utf8(word).ok() } else { None }).collect();
+    let number = |digits: &str| digits.parse::<u64>().map_err(|_| odd());
+    match words.ok_or_else(odd)?[..] {
+        ["whole", ttl, counter] => {
+            Ok(Memory::Whole { longest_ttl: Duration::from_millis(number(ttl)?), counter: number(counter)? })
+        }
+        ["lost", loss] => Ok(Memory::Lost { loss: loss.to_owned() }),
+        ["waiting", loss, left] => Ok(Memory::Waiting { loss: loss.to_owned(), left: Duration::from_millis(number(left)?) }),
+        _ => Err(odd()),
+    }
+}
+
+#[async_trait]
+impl Node for RedisNode {
+    fn counts_names(&self) -> bool {
+        true
+    }
+
+    async fn confirm(&self, lease: &Lease, asked: Fence) -> Result<Confirmed, Error> {
+        let (number, ttl) = (Digits::of(asked.counter()), Digits::of(millis(lease.ttl)));
+        let call = |link: &Link, form| {
+            let keys = self.store.layout.of(&lease.name);
+            let keys = [keys.name(), keys.counter(), whole(self.store.layout.memory.as_bytes())];
+            let run = link.run_id.get().map_or(&b""[..], |run| run.as_bytes());
+            scripts::call(&scripts::NODE_CONFIRM, form, &keys, &[lease.owner.as_bytes(), number.as_bytes(), run, ttl.as_bytes()])
+        };
+        let answers = self.store.connection.call(self.store.end(lease.ttl), Repeat::Freely, &call).await?.answers;
+        let answer = only(answers)?.map_err(|error| translate(&error))?;
+        let Value::Array(parts) = &answer else { return Err(unexpected(format_args!("{answer:?} to a fence"))) };
+        match &parts[..] {
+            [Value::Int(0)] => Ok(Confirmed::NotHeld),
+            [Value::Int(1)] => Ok(Confirmed::Taken),
+            [Value::Int(2), above] => Ok(Confirmed::Above(fence(counter(above)?)?)),
+            _ => Err(unexpected(format_args!("{answer:?} to a fence"))),
+        }
+    }
+
+    async fn memory(&self) -> Result<Memory, Error> {
+        self.enter(self.store.end(Duration::MAX)).await
+    }
+
+    async fn keep_out(&self, loss: &str, wait: Duration) -> Result<(), Error> {
+        let wait = Digits::of(millis(wait));
+        self.on_memory(&scripts::NODE_KEEP_OUT, &[loss.as_bytes(), wait.as_bytes()], self.store.end(Duration::MAX))
+            .await
+            .map(drop)
+    }
+
+    async fn admit(&self, loss: &str, counter: u64) -> Result<(), Error> {
+        let counter = Digits::of(counter);
+        self.on_memory(&scripts::NODE_ADMIT, &[loss.as_bytes(), counter.as_bytes()], self.store.end(Duration::MAX))
+            .await
+            .map(drop)
+    }
+}
+
+#[async_trait]
+impl Store for RedisNode {
+    fn features(&self) -> Features {
+        self.store.features().with_queue(false).with_push(false)
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        self.store.layout.check_request(request)?;
+        let end = self.store.end(request.ttl);
+        let asked = match self.ask(request, end).await {
+            Err(Outcome::Unknown) => {
+                Box::pin(self.enter(end)).await?;
+                self.ask(request, end).await
+            }
+            asked => asked,
+        };
+        let (answer, repeated) = match asked {
+            Ok(answer) => answer,
+            Err(Outcome::Unknown | Outcome::Lost) => return Box::pin(self.refuse(end)).await,
+            Err(Outcome::Failed(error)) => return Err(error),
+        };
+        if let Value::Array(parts) = &answer
+            && let [Value::Int(1), number] = &parts[..]
+        {
+            self.longest.fetch_max(millis(request.ttl), Ordering::Relaxed);
+            let fence = fence(counter(number).map_err(Error::maybe_applied)?)?;
+            return Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl)));
+        }
+        let busy = busy(&answer).map_err(Error::maybe_applied)?;
+        let answer = AcquireReply::Busy(busy.with_poll_interval(self.store.poll_interval(false, None, None)));
+        if repeated { check_repeated(request, answer) } else { Ok(answer) }
+    }
+
+    async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        Ok(None)
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        let end = self.store.renewals_end(leases);
+        let longest = leases.iter().map(|lease| millis(lease.ttl)).max().unwrap_or(0);
+        if longest > self.longest.load(Ordering::Relaxed) {
+            if let Err(error) = self.on_memory(&scripts::NODE_REMEMBER, &[Digits::of(longest).as_bytes()], end).await {
+                return leases.iter().map(|_| Err(error.clone())).collect();
+            }
+            self.longest.fetch_max(longest, Ordering::Relaxed);
+        }
+        self.store.renew_all(leases, None, end).await
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        self.store.layout.check(&lease.name)?;
+        let [capacity, linger] = [u64::from(lease.share.capacity()), millis(linger)].map(Digits::of);
+        let args = [capacity.as_bytes(), b"0", lease.owner.as_bytes(), linger.as_bytes()];
+        let call = |_: &Link, form| {
+            let keys = self.store.layout.of(&lease.name);
+            let keys = [keys.name(), keys.queue(), keys.entries(), keys.counter(), keys.shares()];
+            scripts::call(&scripts::RELEASE, form, &keys, &args)
+        };
+        let end = self.store.end(lease.ttl);
+        let Exchange { answers, repeated, .. } = self.store.connection.call(end, releases(lease), &call).await?;
+        released((only(answers)?.map_err(|e| refusal(&e, &lease.name, lease.share))?, repeated))
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        self.store.watch(request).await
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        self.store.inspect(name).await
+    }
+}
+
+impl fmt::Display for RedisNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+impl fmt::Debug for RedisNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}

@@ -1,0 +1,21 @@
+-- Lets a node vote that has waited. After node.lua.
+--
+-- It counts on from what the others have counted, and from its clock at least: if too many have
+-- lost their data, nobody knows more.
+--
+-- KEYS[1] memory   see node.lua
+-- ARGV[1] the loss   ARGV[2] the largest counter of the others
+-- reply   1, or 0 if it is another loss, the node votes, or it has not waited
+
+local EPOCH = 1767225600
+
+local known = redis.call('HMGET', KEYS[1], 'loss', 'from', 'floor')
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+if known[1] ~= ARGV[1] or not known[2] or tonumber(known[2]) > now or known[3] then
+  return 0
+end
+local micros = math.max(0, (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2]))
+local floor = math.max(tonumber(ARGV[2]), micros < MOST / 2 and micros or 0)
+redis.call('HSET', KEYS[1], 'floor', digits(floor), 'most', digits(floor), 'ttl', '0', 'turned', time[1])
+return 1

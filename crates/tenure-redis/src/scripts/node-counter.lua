@@ -1,0 +1,14 @@
+-- How a node counts, in place of fence.lua: each name by itself. After node.lua.
+
+local function raised(key)
+  local floor, most = floor_of(KEYS[6], ARGV[13], ARGV[4], tonumber(redis.call('TIME')[1]))
+  if not floor then
+    return nil, most
+  end
+  local number, refused = counted(key, floor)
+  if number then
+    -- The next number is the grant's. `most` covers it.
+    count(KEYS[6], key, number, most - 1)
+  end
+  return number, refused
+end

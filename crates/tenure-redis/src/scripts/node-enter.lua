@@ -1,0 +1,26 @@
+-- Reads the memory of the node, after a restart as well. After node.lua.
+--
+-- KEYS[1] memory   see node.lua
+-- ARGV[1] run id of the server   ARGV[2] '1' if each write is on disk before its reply
+-- ARGV[3] identifies a loss that is found now
+-- reply   {'whole', ttl, most}      it votes
+--         {'lost', loss}            nobody has said how long it has to wait
+--         {'waiting', loss, left}   it waits, ms
+
+local memory, run, always, loss = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local known = redis.call('HMGET', memory, 'run', 'always')
+if known[1] and known[1] ~= run and known[2] == '1' then
+  redis.call('HSET', memory, 'run', run)
+elseif known[1] ~= run then
+  redis.call('DEL', memory)
+  redis.call('HSET', memory, 'run', run, 'always', always, 'loss', loss)
+end
+local stands = redis.call('HMGET', memory, 'loss', 'from', 'floor', 'ttl', 'most')
+if stands[3] then
+  return { 'whole', stands[4], stands[5] }
+elseif stands[2] then
+  local time = redis.call('TIME')
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  return { 'waiting', stands[1], digits(math.max(0, tonumber(stands[2]) - now)) }
+end
+return { 'lost', stands[1] }

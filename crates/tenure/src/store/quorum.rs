@@ -1,0 +1,478 @@
+//! A quorum: a store over several that fail independently.
+
+mod admission;
+mod node;
+mod round;
+mod votes;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{FutureExt, join_all};
+use futures_util::stream::{BoxStream, StreamExt, select_all};
+use tokio::time::Instant;
+
+use self::admission::Admission;
+use self::node::Nodes;
+pub use self::node::{Confirmed, Memory, Node, Plain};
+use self::round::Round;
+use self::votes::{Decision, Votes};
+use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
+
+/// Default poll interval of a name that is held.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Number of further rounds in which nodes may be asked to take a fence up. A mutex needs one. For
+/// other shares somebody else may be granted in between.
+const CONFIRMATIONS: usize = 4;
+
+/// Names held at a majority of several stores, as Redlock does. Clones share their nodes.
+///
+/// A name is held by the owner that holds it at a majority of the nodes. So any minority of them
+/// may be lost. The nodes know nothing of one another.
+///
+/// - Grants have fences if every node [counts the grants of each name](Node::counts_names).
+/// - A share of a semaphore of C permits needs more than `n C / (C + 1)` of the n nodes. Where that
+///   is all of them, no node could be lost, and the request is refused.
+/// - It has no queue: several queues would hand a name to several waiters. Waiters poll at random
+///   times, and as soon as one node says that something has changed.
+///
+/// # Round trips
+/// All nodes are asked at the same moment, and the answer is there with the majority's. Acquire 1,
+/// and 1 more if the nodes disagree about the fence; renew 1; release 1; inspect 1.
+#[derive(Clone)]
+pub struct Quorum {
+    nodes: Nodes,
+    admission: Arc<Admission>,
+    fenced: bool,
+    timeout: Option<Duration>,
+    node_timeout: Option<Duration>,
+    poll_interval: Duration,
+}
+
+impl Quorum {
+    /// Makes a quorum of `nodes`, an odd number of them.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for fewer than three nodes or an even number: one more than
+    /// an odd number makes the majority larger, and no further node may be lost.
+    pub fn new(nodes: Vec<Arc<dyn Node>>) -> Result<Self, Error> {
+        if nodes.len() < 3 || nodes.len().is_multiple_of(2) {
+            let what = format!("a quorum of {} nodes", nodes.len());
+            return Err(Error::invalid(what).with_hint("give an odd number of nodes, 3 at least"));
+        }
+        let fenced = nodes.iter().all(|node| node.counts_names());
+        let nodes: Nodes = nodes.into();
+        let admission = Arc::new(Admission::new(Arc::clone(&nodes)));
+        Ok(Self { nodes, admission, fenced, timeout: None, node_timeout: None, poll_interval: POLL_INTERVAL })
+    }
+
+    /// Sets the timeout of a call, `None` for the largest of the nodes' own, or the
+    /// [default](super::operation_timeout).
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// Sets the time that a slow node has after a majority has answered. The default is a
+    /// two-hundredth of the ttl, 5 ms to 50 ms. If the majority took longer, it is that long.
+    #[must_use]
+    pub fn with_node_timeout(mut self, node_timeout: impl Into<Option<Duration>>) -> Self {
+        self.node_timeout = node_timeout.into();
+        self
+    }
+
+    /// Sets the poll interval of a name that another owner holds.
+    #[must_use]
+    pub fn with_poll_interval(mut self, poll_interval: Duration) -> Self {
+        self.poll_interval = poll_interval;
+        self
+    }
+
+    /// Lets nodes vote at once that have lost their data, or are new.
+    ///
+    /// The caller knows that no lease from before can stand: the quorum is new, or all its clients
+    /// were stopped for longer than their ttl. Else a name may have two holders. Without this, a new
+    /// quorum waits for an hour before it grants anything.
+    ///
+    /// # Errors
+    /// The first error of a node. The others vote.
+    pub async fn admit(&self) -> Result<(), Error> {
+        self.admission.now().await
+    }
+
+    fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// Number of nodes at which an owner has to hold this share.
+    ///
+    /// Of `n` nodes with `C` permits each, `q` may be granted to each of `C + 1` permits' holders
+    /// only if `q (C + 1) <= n C`.
+    fn need(&self, share: Share) -> Result<usize, Error> {
+        let nodes = self.nodes.len();
+        if share.capacity() == Share::READ.capacity() {
+            return Ok(self.majority());
+        }
+        let capacity = usize::try_from(share.capacity()).unwrap_or(usize::MAX);
+        let need = (nodes.saturating_mul(capacity) / capacity.saturating_add(1) + 1).max(self.majority());
+        if need >= nodes {
+            let what = format!("a semaphore of {capacity} permits in a quorum of {nodes} nodes could lose no node");
+            let fix =
+                format!("a quorum of {nodes} keeps semaphores of up to {} permits; use more nodes, or one server", most(nodes));
+            return Err(Error::new(ErrorKind::Unsupported, what).with_hint(fix));
+        }
+        Ok(need)
+    }
+
+    fn limit(&self, ttl: Duration) -> Duration {
+        self.timeout.unwrap_or_else(|| self.nodes.iter().map(|node| node.features().limit(ttl)).max().unwrap_or_default())
+    }
+
+    /// Time that slow nodes have after a majority has answered about a lease of `ttl`.
+    fn node_timeout(&self, ttl: Duration) -> Duration {
+        self.node_timeout.unwrap_or_else(|| (ttl / 200).clamp(Duration::from_millis(5), Duration::from_millis(50)))
+    }
+
+    /// Has a majority agree on a fence. They have granted, and do not agree yet.
+    async fn confirm(&self, request: &Request, votes: &mut Votes, need: usize, end: Instant) -> Option<Fence> {
+        let lease = Arc::new(request.lease());
+        for _ in 0..CONFIRMATIONS {
+            let fence = votes.largest()?;
+            let mut round = Round::new(end);
+            for (at, node) in self.nodes.iter().enumerate().filter(|(at, _)| votes.may_hold(*at) && !votes.has(*at, fence)) {
+                let (node, lease) = (Arc::clone(node), Arc::clone(&lease));
+                round.ask(at, async move { node.confirm(&lease, fence).await });
+            }
+            while let Some((at, answer)) = round.next().await {
+                votes.confirmed(at, fence, &answer);
+                if votes.agree(fence, need) {
+                    round.finish(end);
+                    return Some(fence);
+                }
+            }
+            if votes.largest() <= Some(fence) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Releases what an attempt may have left at nodes where it was not refused. Whether nothing of
+    /// it is left, or will be.
+    async fn clear_up(&self, request: &Request, votes: &Votes, end: Instant) -> bool {
+        let lease = Arc::new(request.lease());
+        let release = |(at, node): (usize, &Arc<dyn Node>)| {
+            let (node, lease) = (Arc::clone(node), Arc::clone(&lease));
+            let there = if request.generated { votes.may_hold(at) } else { votes.holds(at) };
+            there.then_some(async move { node.release(&lease, Duration::ZERO).await.is_ok() })
+        };
+        let releases: Vec<_> = self.nodes.iter().enumerate().filter_map(release).collect();
+        let mut done = Box::pin(join_all(releases));
+        if request.generated {
+            // Nobody waits for it: the token is used up. It is begun here, so that it is sent before
+            // what this client sends later.
+            let _ = done.as_mut().now_or_never();
+            tokio::spawn(tokio::time::timeout_at(end, done));
+            return true;
+        }
+        let all = tokio::time::timeout_at(end, done).await.is_ok_and(|done| done.into_iter().all(|released| released));
+        all && (0..self.nodes.len()).all(|at| votes.holds(at) || !votes.may_hold(at))
+    }
+
+    /// The answer when a majority cannot be had.
+    fn refusal(&self, request: &Request, votes: &Votes, need: usize, took: Duration) -> Result<AcquireReply, Error> {
+        if votes.busy() > 0 {
+            let (holder, at) = votes.holder().map_or((None, 0), |(holder, at)| (Some(holder), at));
+            // Clients that divide the nodes among them must not come back together.
+            let split = holder.is_none() || at < need;
+            let short = took.max(Duration::from_millis(2)).mul_f64(0.5 + 3.0 * fastrand::f64());
+            let poll_interval = if split { short.min(self.poll_interval) } else { self.poll_interval };
+            return Ok(AcquireReply::Busy(Busy::new(poll_interval).with_holder(holder)));
+        }
+        if let Some((until, why)) = votes.refused() {
+            return Ok(AcquireReply::Refused { until, why });
+        }
+        Err(votes.error(&request.name, need, self.nodes.len()))
+    }
+
+    /// Has nodes that have lost the lease take it again. A majority holds it, so nobody else does.
+    fn plant_again(&self, lease: &Lease, lost: &[usize], end: Instant) {
+        for at in lost {
+            let (node, request) =
+                (Arc::clone(&self.nodes[*at]), Request::new(lease.name.clone(), lease.owner.clone(), lease.share, lease.ttl));
+            tokio::spawn(tokio::time::timeout_at(end, async move { node.acquire(&request).await }));
+        }
+    }
+}
+
+/// Largest capacity of a semaphore that may lose a node.
+const fn most(nodes: usize) -> usize {
+    nodes - 2
+}
+
+#[async_trait]
+impl Store for Quorum {
+    fn features(&self) -> Features {
+        let all: Vec<Features> = self.nodes.iter().map(Store::features).collect();
+        let each = |has: fn(&Features) -> bool| all.iter().all(has);
+        Features::basic()
+            .with_fence(self.fenced)
+            .with_shares(each(|node| node.shares))
+            .with_cohort(self.fenced && each(|node| node.cohort))
+            .with_push(all.iter().any(|node| node.push))
+            .with_server_clock(each(|node| node.server_clock))
+            .with_late_commands(all.iter().any(|node| node.late_commands))
+            .with_token_per_try(true)
+            .with_min_ttl(all.iter().map(|node| node.min_ttl).max().unwrap_or_default())
+            .with_max_name(all.iter().map(|node| node.max_name).min().unwrap_or_default())
+            .with_operation_timeout(self.timeout.or_else(|| all.iter().filter_map(|node| node.operation_timeout).max()))
+            .with_timed_calls(true)
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        let need = self.need(request.share)?;
+        let (began, end) = (Instant::now(), Instant::now() + self.limit(request.ttl));
+        // Nodes have no queues: five of them would serve five waiters.
+        let keeps = request.enqueue == Enqueue::Heartbeat;
+        let asked = Arc::new(request.clone().with_enqueue(if keeps { Enqueue::Heartbeat } else { Enqueue::No }));
+        let mut votes = Votes::new(self.nodes.len());
+        let mut round = Round::new(end).hurrying_after(need, self.node_timeout(request.ttl));
+        for (at, node) in self.nodes.iter().enumerate() {
+            let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
+            round.ask(at, async move { node.acquire(&asked).await });
+        }
+        let mut decision = Decision::Open;
+        while decision == Decision::Open
+            && let Some((at, answer)) = round.next().await
+        {
+            if matches!(answer, Ok(AcquireReply::Refused { .. })) {
+                self.admission.begin(at);
+            }
+            votes.answered(at, answer);
+            decision = votes.decide(need, self.fenced, round.pending());
+        }
+        if decision == Decision::Open {
+            decision = votes.decide(need, self.fenced, 0);
+        }
+        let granted = match decision {
+            Decision::Granted(fence) => Some(fence),
+            Decision::Disagree => self.confirm(&asked, &mut votes, need, end).await.map(Some),
+            Decision::Open | Decision::Refused => None,
+        };
+        if let Some(fence) = granted {
+            round.finish(end);
+            return Ok(AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))));
+        }
+        if votes.busy() == 0 || !request.generated {
+            // An error says more when all have answered. And a supplied token is released only where it
+            // was granted: elsewhere it may be another client's.
+            while let Some((at, answer)) = round.next().await {
+                votes.answered(at, answer);
+            }
+        }
+        // What was not sent yet must not be sent after its release.
+        drop(round);
+        let is_clear = keeps || self.clear_up(&asked, &votes, Instant::now() + self.limit(request.ttl)).await;
+        let refusal = self.refusal(request, &votes, need, began.elapsed());
+        if is_clear { refusal } else { Err(votes.error(&request.name, need, self.nodes.len()).maybe_applied()) }
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        // A majority of one name need not be that of another.
+        requests.iter().try_for_each(|request| self.need(request.share).map(drop))?;
+        Ok(None)
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        let Some(ttl) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
+        let end = Instant::now() + self.limit(ttl);
+        let asked: Arc<[Lease]> = leases.into();
+        let mut round = Round::new(end);
+        for (at, node) in self.nodes.iter().enumerate() {
+            let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
+            round.ask(at, async move { Ok(node.renew(&asked).await) });
+        }
+        let needs: Vec<_> = leases.iter().map(|lease| self.need(lease.share)).collect();
+        let mut tallies = vec![Tally::default(); leases.len()];
+        while let Some((at, answers)) = round.next().await {
+            for (tally, answer) in tallies.iter_mut().zip(answers.into_iter().flatten()) {
+                match answer {
+                    Ok(RenewReply::Renewed) => tally.yes += 1,
+                    Ok(RenewReply::Gone) => tally.no.push(at),
+                    Err(error) => tally.error = Some(error),
+                }
+            }
+            let open = |(tally, need): (&Tally, &Result<usize, Error>)| {
+                need.as_ref().is_ok_and(|need| !tally.is_decided(*need, self.nodes.len()))
+            };
+            if !tallies.iter().zip(&needs).any(open) {
+                break;
+            }
+        }
+        round.finish(end);
+        let answer = |((lease, tally), need): ((&Lease, Tally), Result<usize, Error>)| {
+            let need = need?;
+            if tally.yes >= need {
+                self.plant_again(lease, &tally.no, end);
+                return Ok(RenewReply::Renewed);
+            }
+            if tally.yes + (self.nodes.len() - tally.yes - tally.no.len()) < need {
+                return Ok(RenewReply::Gone);
+            }
+            Err(tally.error(&lease.name, need, self.nodes.len(), "renewed"))
+        };
+        leases.iter().zip(tallies).zip(needs).map(answer).collect()
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        let need = self.need(lease.share)?;
+        let end = Instant::now() + self.limit(lease.ttl);
+        let asked = Arc::new(lease.clone());
+        let mut round = Round::new(end);
+        for (at, node) in self.nodes.iter().enumerate() {
+            let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
+            round.ask(at, async move { node.release(&asked, linger).await });
+        }
+        let mut tally = Tally::default();
+        while let Some((at, answer)) = round.next().await {
+            match answer {
+                Ok(ReleaseReply::Released) => tally.yes += 1,
+                Ok(ReleaseReply::NotHeld) => tally.no.push(at),
+                Err(error) => tally.error = Some(error),
+            }
+            if tally.is_decided(need, self.nodes.len()) {
+                break;
+            }
+        }
+        round.finish(end);
+        if tally.yes >= need {
+            return Ok(ReleaseReply::Released);
+        }
+        if tally.no.len() > self.nodes.len() - need {
+            return Ok(ReleaseReply::NotHeld);
+        }
+        Err(tally.error(&lease.name, need, self.nodes.len(), "released"))
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        let end = Instant::now() + self.limit(request.ttl);
+        let mut round = Round::new(end).hurrying_after(self.majority(), self.node_timeout(request.ttl));
+        for (at, node) in self.nodes.iter().enumerate() {
+            let (node, request) = (Arc::clone(node), request.clone());
+            round.ask(at, async move { node.watch(&request).await });
+        }
+        let mut notices = Vec::with_capacity(self.nodes.len());
+        while let Some((_, answer)) = round.next().await {
+            notices.extend(answer.ok());
+        }
+        // A handoff by one node is none by a majority.
+        Ok(select_all(notices).map(|_| Notice::Changed).boxed())
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        let end = Instant::now() + self.limit(Duration::MAX);
+        let mut round = Round::new(end).hurrying_after(self.majority(), self.node_timeout(Duration::MAX));
+        for (at, node) in self.nodes.iter().enumerate() {
+            let (node, name) = (Arc::clone(node), name.cloned());
+            round.ask(at, async move { node.inspect(name.as_ref()).await });
+        }
+        let (mut answered, mut error) = (0, None);
+        let mut names: HashMap<Name, Vec<Holder>> = HashMap::new();
+        while let Some((_, answer)) = round.next().await {
+            match answer {
+                Ok(entries) => {
+                    answered += 1;
+                    for entry in entries {
+                        names.entry(entry.name).or_default().extend(entry.holders);
+                    }
+                }
+                Err(failed) => error = Some(failed),
+            }
+        }
+        if answered < self.majority() {
+            let tally = Tally { error, ..Tally::default() };
+            return Err(tally.unanswered(answered, self.nodes.len(), "looked at"));
+        }
+        let mut entries: Vec<Entry> =
+            names.into_iter().map(|(name, holders)| Entry::new(name, self.by_majority(holders), Vec::new())).collect();
+        entries.retain(Entry::is_in_use);
+        Ok(entries)
+    }
+}
+
+impl Quorum {
+    /// The holders that enough nodes know, with the ttl that enough of them keep.
+    fn by_majority(&self, found: Vec<Holder>) -> Vec<Holder> {
+        let mut holders: Vec<Vec<Holder>> = Vec::new();
+        for holder in found {
+            match holders.iter_mut().find(|same| same[0].owner == holder.owner) {
+                Some(same) => same.push(holder),
+                None => holders.push(vec![holder]),
+            }
+        }
+        let held = |mut same: Vec<Holder>| {
+            let need = self.need(same[0].share).unwrap_or_else(|_| self.majority());
+            same.sort_by_key(|holder| std::cmp::Reverse(holder.ttl.unwrap_or(Duration::MAX)));
+            // A node may have noted a number of its own, before the others agreed.
+            let agreed = |fence: &Fence| same.iter().filter(|holder| holder.fence == Some(*fence)).count() >= need;
+            let fence = same.iter().filter_map(|holder| holder.fence).find(|fence| self.fenced && agreed(fence));
+            (same.len() >= need).then(|| same.swap_remove(need - 1).with_fence(fence))
+        };
+        holders.into_iter().filter_map(held).collect()
+    }
+}
+
+/// The answers about one lease.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    yes: usize,
+    /// The nodes that said no.
+    no: Vec<usize>,
+    error: Option<Error>,
+}
+
+impl Tally {
+    fn is_decided(&self, need: usize, nodes: usize) -> bool {
+        self.yes >= need || self.no.len() > nodes - need
+    }
+
+    fn error(&self, name: &Name, need: usize, nodes: usize, what: &str) -> Error {
+        self.because(format!("{name:?} was {what} at {} of {nodes} nodes, and {need} are needed", self.yes)).maybe_applied()
+    }
+
+    fn unanswered(&self, answered: usize, nodes: usize, what: &str) -> Error {
+        self.because(format!("{answered} of {nodes} nodes could be {what}"))
+    }
+
+    fn because(&self, what: String) -> Error {
+        match &self.error {
+            Some(why) => Error::new(why.kind(), what).with_source(why.clone()),
+            None => Error::unreachable(what),
+        }
+    }
+}
+
+impl fmt::Display for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a quorum of ")?;
+        for (at, node) in self.nodes.iter().enumerate() {
+            if at > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{node}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quorum").field("nodes", &self.nodes).field("fenced", &self.fenced).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,87 @@
+//! One question to all nodes at once.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout_at};
+
+use crate::Error;
+
+/// The calls of one round, and how long they may take.
+pub(super) struct Round<T> {
+    calls: FuturesUnordered<BoxFuture<'static, (usize, Result<T, Error>)>>,
+    /// Answers that have come and were not looked at.
+    answers: VecDeque<(usize, Result<T, Error>)>,
+    began: Instant,
+    end: Instant,
+    /// Answers after which the others have `node_timeout`.
+    need: usize,
+    node_timeout: Duration,
+}
+
+impl<T: Send + 'static> Round<T> {
+    pub(super) fn new(end: Instant) -> Self {
+        Self {
+            calls: FuturesUnordered::new(),
+            answers: VecDeque::new(),
+            began: Instant::now(),
+            end,
+            need: usize::MAX,
+            node_timeout: Duration::ZERO,
+        }
+    }
+
+    /// After `need` answers, the other nodes have `node_timeout`.
+    pub(super) fn hurrying_after(self, need: usize, node_timeout: Duration) -> Self {
+        Self { need, node_timeout, ..self }
+    }
+
+    /// Adds the call to a node.
+    pub(super) fn ask(&mut self, node: usize, call: impl Future<Output = Result<T, Error>> + Send + 'static) {
+        self.calls.push(Box::pin(async move { (node, call.await) }));
+    }
+
+    /// Number of calls without an answer.
+    pub(super) fn pending(&self) -> usize {
+        self.calls.len() + self.answers.len()
+    }
+
+    /// The next answer. None when there are no more, or none in time.
+    ///
+    /// Every call has begun before the first answer is returned. So at each node it comes before what is
+    /// asked later.
+    pub(super) async fn next(&mut self) -> Option<(usize, Result<T, Error>)> {
+        if self.answers.is_empty() {
+            let (calls, answers) = (&mut self.calls, &mut self.answers);
+            let some = poll_fn(|cx| {
+                while let Poll::Ready(Some(answer)) = calls.poll_next_unpin(cx) {
+                    answers.push_back(answer);
+                }
+                if answers.is_empty() && !calls.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+            });
+            timeout_at(self.end, some).await.ok()?;
+        }
+        let answer = self.answers.pop_front()?;
+        self.need = self.need.saturating_sub(1);
+        if self.need == 0 {
+            // As much again as the majority needed, if that is longer: the nodes may be far away.
+            let now = Instant::now();
+            self.end = self.end.min(now + self.node_timeout.max(now - self.began));
+        }
+        Some(answer)
+    }
+
+    /// Lets the calls without an answer go on, until `end` at the latest.
+    pub(super) fn finish(self, end: Instant) {
+        if self.calls.is_empty() {
+            return;
+        }
+        let mut calls = self.calls;
+        tokio::spawn(async move { while let Ok(Some(_)) = timeout_at(end, calls.next()).await {} });
+    }
+}

@@ -1,0 +1,163 @@
+//! Answers of the nodes to an acquisition.
+
+use std::time::Duration;
+
+use super::node::Confirmed;
+use crate::store::AcquireReply;
+use crate::{Error, Fence, Holder, Name};
+
+/// The answer of one node.
+#[derive(Clone, Debug)]
+enum Vote {
+    /// None yet.
+    Pending,
+    /// The owner holds there, and the node has counted so far.
+    Granted {
+        fence: Option<Fence>,
+        ttl: Duration,
+    },
+    Busy(Option<Holder>),
+    /// The node does not vote.
+    Refused {
+        until: Duration,
+        why: String,
+    },
+    Failed(Error),
+}
+
+/// Conclusion from the answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Nothing yet.
+    Open,
+    /// Enough have granted, and agree about the fence if there is one.
+    Granted(Option<Fence>),
+    /// Enough have granted, with different fences.
+    Disagree,
+    /// Not enough can grant any more.
+    Refused,
+}
+
+#[derive(Debug)]
+pub(super) struct Votes {
+    nodes: Vec<Vote>,
+}
+
+impl Votes {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { nodes: vec![Vote::Pending; nodes] }
+    }
+
+    pub(super) fn answered(&mut self, at: usize, answer: Result<AcquireReply, Error>) {
+        self.nodes[at] = match answer {
+            Ok(AcquireReply::Granted(grant)) => Vote::Granted { fence: grant.fence, ttl: grant.ttl },
+            Ok(AcquireReply::Busy(busy)) => Vote::Busy(busy.holder),
+            Ok(AcquireReply::Refused { until, why }) => Vote::Refused { until, why },
+            Err(error) => Vote::Failed(error),
+        };
+    }
+
+    pub(super) fn decide(&self, need: usize, fenced: bool, pending: usize) -> Decision {
+        let granted = self.granted().count();
+        if granted + pending < need {
+            return Decision::Refused;
+        }
+        if granted < need {
+            return Decision::Open;
+        }
+        if !fenced {
+            return Decision::Granted(None);
+        }
+        let agreed = self.granted().filter_map(|(fence, _)| fence).find(|fence| self.agree(*fence, need));
+        agreed.map_or(Decision::Disagree, |fence| Decision::Granted(Some(fence)))
+    }
+
+    fn granted(&self) -> impl Iterator<Item = (Option<Fence>, Duration)> {
+        self.nodes.iter().filter_map(|vote| match vote {
+            Vote::Granted { fence, ttl } => Some((*fence, *ttl)),
+            _ => None,
+        })
+    }
+
+    /// Notes the answer to the question whether a node counts on from `fence`.
+    pub(super) fn confirmed(&mut self, at: usize, fence: Fence, answer: &Result<Confirmed, Error>) {
+        let ttl = if let Vote::Granted { ttl, .. } = self.nodes[at] { ttl } else { Duration::MAX };
+        self.nodes[at] = match answer {
+            Ok(Confirmed::Taken) => Vote::Granted { fence: Some(fence), ttl },
+            // The owner holds, and the node has counted so far.
+            Ok(Confirmed::Above(counted)) => Vote::Granted { fence: Some(*counted), ttl },
+            Ok(Confirmed::NotHeld) => Vote::Busy(None),
+            // What it has granted stands. It may count on from the fence, and may not.
+            Err(_) => return,
+        };
+    }
+
+    /// Whether a node counts on from exactly this fence.
+    pub(super) fn has(&self, at: usize, fence: Fence) -> bool {
+        matches!(self.nodes[at], Vote::Granted { fence: Some(counted), .. } if counted == fence)
+    }
+
+    pub(super) fn agree(&self, fence: Fence, need: usize) -> bool {
+        (0..self.nodes.len()).filter(|at| self.has(*at, fence)).count() >= need
+    }
+
+    /// The largest fence that a node has counted to for this owner.
+    pub(super) fn largest(&self) -> Option<Fence> {
+        self.granted().filter_map(|(fence, _)| fence).max()
+    }
+
+    /// Whether a node has granted.
+    pub(super) fn holds(&self, at: usize) -> bool {
+        matches!(self.nodes[at], Vote::Granted { .. })
+    }
+
+    /// Whether the owner may hold at a node, now or later.
+    pub(super) fn may_hold(&self, at: usize) -> bool {
+        match &self.nodes[at] {
+            Vote::Pending | Vote::Granted { .. } => true,
+            Vote::Failed(error) => error.may_have_been_applied(),
+            Vote::Busy(_) | Vote::Refused { .. } => false,
+        }
+    }
+
+    /// The ttl that every node keeps which has granted.
+    pub(super) fn ttl(&self, asked: Duration) -> Duration {
+        self.granted().map(|(_, ttl)| ttl).fold(asked, Duration::min)
+    }
+
+    pub(super) fn busy(&self) -> usize {
+        self.nodes.iter().filter(|vote| matches!(vote, Vote::Busy(_))).count()
+    }
+
+    /// The holder that most nodes name, and how many of them do.
+    pub(super) fn holder(&self) -> Option<(Holder, usize)> {
+        let holders = || self.nodes.iter().filter_map(|vote| if let Vote::Busy(holder) = vote { holder.as_ref() } else { None });
+        let named = |one: &Holder| holders().filter(|other| other.owner == one.owner).count();
+        holders()
+            .map(|holder| (holder, named(holder)))
+            .max_by_key(|(_, named)| *named)
+            .map(|(holder, named)| (holder.clone().with_fence(None), named))
+    }
+
+    /// When the first of the nodes that do not vote will, and why it does not.
+    pub(super) fn refused(&self) -> Option<(Duration, String)> {
+        let refused = self.nodes.iter().filter_map(|vote| match vote {
+            Vote::Refused { until, why } => Some((*until, why)),
+            _ => None,
+        });
+        refused.min_by_key(|(until, _)| *until).map(|(until, why)| (until, why.clone()))
+    }
+
+    pub(super) fn error(&self, name: &Name, need: usize, nodes: usize) -> Error {
+        let errors = || self.nodes.iter().filter_map(|vote| if let Vote::Failed(error) = vote { Some(error) } else { None });
+        let granted = self.granted().count();
+        let why = format!("{granted} of {nodes} nodes granted {name:?}, and {need} are needed");
+        let may_hold = (0..nodes).any(|at| self.may_hold(at));
+        // What a node refuses for good, it will refuse again.
+        let error = match errors().find(|error| !error.is_transient()).or_else(|| errors().next()) {
+            Some(first) => Error::new(first.kind(), why).with_source(first.clone()),
+            None => Error::unreachable(why),
+        };
+        if may_hold { error.maybe_applied() } else { error }
+    }
+}
