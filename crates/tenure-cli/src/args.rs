@@ -36,6 +36,8 @@ pub(crate) enum Command {
     /// Take a name from its holder, who finds out at its next renewal: within a third of its ttl.
     /// The next holder may start at once
     Break(Break),
+    /// Let the servers of a new quorum vote at once: you know that no lease from before can stand
+    Admit(Admit),
     /// Measure what locks cost: on a redis-server of its own, or on the store you name
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Bench(PassedOn),
@@ -296,8 +298,14 @@ pub(crate) struct Break {
     pub(crate) name: OsString,
 }
 
-const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey). Otherwise \
-TENURE_STORE, the config file, or a file of this user alone. See `tenure help store`";
+#[derive(Args, Debug)]
+pub(crate) struct Admit {
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey), \
+quorum+redis://. Otherwise TENURE_STORE, the config file, or a file of this user alone. See `tenure help store`";
 
 const AFTER: &str = "\
 Exit codes: the command's own, or 128+n if signal n ended it

@@ -10,18 +10,18 @@ use nix::unistd::Group;
 use tenure::{Locker, LockerBuilder};
 use tenure_sql::{SqliteStore, sqlite};
 
+use crate::args::Admit;
 use crate::config::{Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure};
 
-const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss:// and redis+unix:// (or valkey for redis)";
-const PLANNED: [&str; 13] = [
+const SPOKEN: &str =
+    "this version speaks sqlite:PATH, redis://, rediss://, redis+unix:// and quorum+redis:// (or valkey for redis)";
+const PLANNED: [&str; 11] = [
     "redis+sentinel",
     "rediss+sentinel",
     "redis-sentinel",
     "redis+cluster",
     "rediss+cluster",
-    "quorum+redis",
-    "quorum+rediss",
     "postgres",
     "postgresql",
     "mysql",
@@ -138,17 +138,33 @@ fn is_not_there(path: &Path) -> bool {
 async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
     match checked(location(&settings.store)?, settings.store_from)? {
         Location::Sqlite(file) => Ok(Locker::builder(file.open()?)),
-        Location::Redis(url) => {
-            let mut options = tenure_redis::Options::parse(&url)?;
-            if let Some(username) = &settings.username {
-                options = options.username(username);
-            }
-            if let Some(password) = &settings.password {
-                options = options.password(&*password.0);
-            }
-            Ok(Locker::builder(options.open().await?))
-        }
+        Location::Redis(url) => Ok(Locker::builder(redis(&url, settings)?.open().await?)),
     }
+}
+
+fn redis(url: &str, settings: &Settings) -> Result<tenure_redis::Options, Failure> {
+    let mut options = tenure_redis::Options::parse(url)?;
+    if let Some(username) = &settings.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &settings.password {
+        options = options.password(&*password.0);
+    }
+    Ok(options)
+}
+
+/// Lets the servers of a quorum vote at once.
+pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
+    let settings = Settings::load(&args.common)?;
+    let admitted = async {
+        match location(&settings.store)? {
+            Location::Redis(url) => Ok(redis(&url, &settings)?.quorum().await?.admit().await?),
+            Location::Sqlite(_) => Err(Failure::usage("the store is a file, and no quorum has to be admitted")),
+        }
+    };
+    admitted.await.map_err(|failure: Failure| settings.bad_store(failure))?;
+    settings.voice.say(format_args!("every server of {} votes", shown(&settings)));
+    Ok(0)
 }
 
 /// Reads the part of the URL that says which store it is.
@@ -156,7 +172,8 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
     let (scheme, rest) = split(url)?;
     match &*scheme {
         "sqlite" => lock_file(rest),
-        "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" => {
+        "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" | "quorum+redis" | "quorum+rediss"
+        | "quorum+valkey" | "quorum+valkeys" => {
             let text = url.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; escape other bytes as %XX"))?;
             Ok(Location::Redis(text.to_owned()))
         }

@@ -10,11 +10,15 @@ use tenure_testkit::{Proxy, RedisServer, Reply, Spawned};
 /// An unprotected read-modify-write, and the fences in order of entry.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
 
-/// 20 processes, 25 times each.
-fn count_to_500(store: Option<&str>) {
+/// 20 processes, 25 times each. `amid` happens when half of it is done.
+fn count_to_500(store: Option<&str>, amid: impl FnOnce() + Send) {
     let place = Place::new();
     let store: Vec<&str> = store.map(|url| vec!["--store", url]).unwrap_or_default();
     std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_for("half of the turns", || place.read("n").trim().parse().is_ok_and(|turns: u32| turns >= 250));
+            amid();
+        });
         for _ in 0..20 {
             scope.spawn(|| {
                 for _ in 0..25 {
@@ -32,13 +36,27 @@ fn count_to_500(store: Option<&str>) {
 
 #[test]
 fn five_hundred_turns_on_the_embedded_file() {
-    count_to_500(None);
+    count_to_500(None, || ());
 }
 
 #[test]
 fn five_hundred_turns_on_redis() {
     let server = RedisServer::start();
-    count_to_500(Some(&server.url()));
+    count_to_500(Some(&server.url()), || ());
+}
+
+/// One of five servers is killed in the midst, and comes back without its data.
+#[test]
+fn five_hundred_turns_on_a_quorum() {
+    let servers: Vec<RedisServer> = (0..5).map(|_| RedisServer::start()).collect();
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let url = format!("quorum+redis://{}", hosts.join(","));
+    let admitted = Place::new().output(&["admit", "--store", &url]);
+    assert_eq!(admitted.code, 0, "{admitted:?}");
+    count_to_500(Some(&url), || {
+        servers[2].kill();
+        servers[2].restart_empty();
+    });
 }
 
 #[test]

@@ -21,6 +21,9 @@ pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
         return Ok("sqlite/".to_owned());
     }
     tenure_redis::Options::parse(url)?;
+    if url.starts_with("quorum+") {
+        return Err(Failure::usage("the lab has no rows of a quorum yet: name one server, or a file"));
+    }
     let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
     let keys = parameters.split('&').filter_map(|parameter| parameter.split('=').next());
     let others: Vec<String> = keys.filter(|key| !["", "scheme"].contains(key)).map(|key| format!("{key}=")).collect();

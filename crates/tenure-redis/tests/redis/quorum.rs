@@ -1,14 +1,19 @@
 //! A quorum of real servers: conformance, and what no single server can show.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::Name;
-use tenure::store::Store;
+use tenure::store::quorum::Quorum;
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Fence, Name, Owner, Share};
 use tenure_conformance::exceptions::{NO_QUEUE, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::Options;
 use tenure_testkit::{Program, Proxy, RedisServer, Worker};
+use tokio::time::{Instant, timeout};
+
+use crate::{LONG, PATIENCE};
 
 /// Servers behind proxies, which vote from the start.
 pub(crate) struct Servers {
@@ -80,3 +85,184 @@ fn subject() -> Servers {
 }
 
 tenure_conformance::conformance!(subject);
+
+/// Servers that are reached directly, and whose memory nobody has vouched for.
+fn new_servers(nodes: usize) -> (Vec<RedisServer>, String) {
+    let servers: Vec<RedisServer> = (0..nodes).map(|_| RedisServer::start()).collect();
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let url = format!("quorum+redis://{}", hosts.join(","));
+    (servers, url)
+}
+
+async fn quorum(url: &str) -> Quorum {
+    Options::parse(url).unwrap().quorum().await.unwrap()
+}
+
+fn asks(name: &str, ttl: Duration) -> Request {
+    Request::new(Name::new(name).unwrap(), Owner::generate("quorum").unwrap(), Share::MUTEX, ttl)
+}
+
+async fn fence_of(store: &Quorum, request: &Request) -> Option<Fence> {
+    match store.acquire(request).await {
+        Ok(AcquireReply::Granted(grant)) => Some(grant.fence.expect("every node counts")),
+        _ => None,
+    }
+}
+
+/// Asks with a token of its own each time, as the core does.
+async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Request, Fence) {
+    let granted = async {
+        loop {
+            let request = asks(name, ttl);
+            if let Some(fence) = fence_of(store, &request).await {
+                return (request, fence);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, granted).await.expect("it is never granted")
+}
+
+/// A release that gets no answer in time is as good here: the lease ends by itself.
+async fn release(store: &Quorum, request: &Request) {
+    let _ = store.release(&request.lease(), Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn new_servers_vote_when_somebody_vouches_for_them() {
+    let (_servers, url) = new_servers(3);
+    let store = quorum(&url).await;
+    let refused = async {
+        loop {
+            match store.acquire(&asks("door", LONG)).await.unwrap() {
+                AcquireReply::Refused { until, why } if until > Duration::from_secs(3_000) => return why,
+                AcquireReply::Refused { .. } => tokio::time::sleep(Duration::from_millis(5)).await,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let why = timeout(PATIENCE, refused).await.expect("nobody finds out how long they have to wait");
+    assert!(why.contains("has lost its data"), "{why}");
+    store.admit().await.unwrap();
+    granted(&store, "door", LONG).await;
+}
+
+/// A holds at two of three nodes. One of them forgets it, the other falls silent: what is left must not be a majority for B.
+#[tokio::test]
+async fn a_node_that_lost_its_data_does_not_vote_while_a_lease_may_stand() {
+    let all = Servers::start(3);
+    let [(_, first), (second, _), (_, third)] = &all.servers[..] else { unreachable!() };
+    let (a, b) = (quorum(&all.url()).await, quorum(&all.url()).await);
+    granted(&a, "warm", LONG).await;
+    granted(&b, "warm too", LONG).await;
+    third.black_hole();
+    let ttl = Duration::from_secs(3);
+    let taken = Instant::now();
+    let (_, fence) = granted(&a, "door", ttl).await;
+    third.heal();
+    assert_eq!(second.command(&["FLUSHALL"]), "OK");
+    first.black_hole();
+    let alone = Instant::now();
+    while alone.elapsed() < Duration::from_secs(1) {
+        assert_eq!(fence_of(&b, &asks("door", ttl)).await, None, "a lease of A stands");
+    }
+    first.heal();
+    let (_, later) = granted(&b, "door", ttl).await;
+    let later_by = taken.elapsed();
+    assert!(later_by >= ttl, "granted after {later_by:?}");
+    assert!(later > fence, "{later} after {fence}");
+}
+
+/// Any minority may lose its data again and again.
+#[tokio::test]
+async fn fences_rise_while_nodes_lose_their_data() {
+    let (servers, url) = new_servers(5);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let mut last = None;
+    for round in 0..12_usize {
+        for _ in 0..5 {
+            let (request, fence) = granted(&store, "door", Duration::from_millis(200)).await;
+            assert!(Some(fence) > last, "round {round}: {fence} after {last:?}");
+            last = Some(fence);
+            release(&store, &request).await;
+        }
+        // One at a time: the next only when the last one votes again.
+        let forgetful = &servers[round % 5];
+        if round % 2 == 0 {
+            forgetful.command(&["FLUSHALL"]);
+        } else {
+            forgetful.kill();
+            forgetful.restart_empty();
+        }
+        let votes = async {
+            while forgetful.command(&["HEXISTS", "tenure:node", "floor"]) != 1 {
+                let (request, fence) = granted(&store, "door", Duration::from_millis(200)).await;
+                assert!(Some(fence) > last, "round {round}: {fence} after {last:?}");
+                last = Some(fence);
+                release(&store, &request).await;
+            }
+        };
+        timeout(PATIENCE, votes).await.expect("it never votes again");
+    }
+}
+
+/// The counters of names live for a day. The floor is raised twice a day, so none falls.
+#[tokio::test]
+async fn fences_rise_over_a_counter_that_has_lapsed() {
+    let (servers, url) = new_servers(3);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let mut last = None;
+    for _ in 0..20 {
+        for _ in 0..3 {
+            let (request, fence) = granted(&store, "door", LONG).await;
+            assert!(Some(fence) > last, "{fence} after {last:?}");
+            last = Some(fence);
+            release(&store, &request).await;
+        }
+        for server in &servers {
+            let forget = "redis.call('HINCRBY', 'tenure:node', 'turned', -90000) return redis.call('DEL', redis.call('KEYS', '*:c:door')[1])";
+            assert_eq!(server.command(&["EVAL", forget, "0"]), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_minority_may_be_gone() {
+    let (mut servers, url) = new_servers(5);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let (first, before) = granted(&store, "door", LONG).await;
+    servers.truncate(3);
+    assert!(matches!(store.renew(&[first.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+    assert_eq!(store.release(&first.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    let (second, after) = granted(&store, "door", LONG).await;
+    assert!(after > before, "{after} after {before}");
+    servers.truncate(2);
+    // Three are gone: nothing is promised any more, and nothing hangs.
+    let began = Instant::now();
+    let error = store.acquire(&asks("other", LONG)).await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    assert!(matches!(store.renew(&[second.lease()]).await[..], [Err(_)]));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+/// Somebody else has most of the nodes: what this client took of the others must not keep anybody out.
+#[tokio::test]
+async fn a_try_that_is_not_granted_leaves_nothing() {
+    let (servers, url) = new_servers(5);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    for server in &servers[..3] {
+        assert_eq!(server.command(&["SET", "door", "another's"]), "OK");
+    }
+    assert_eq!(fence_of(&store, &asks("door", LONG)).await, None);
+    let free = async {
+        while servers[3..].iter().any(|server| server.command(&["EXISTS", "door"]) != 0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, free).await.expect("what it took stays");
+}

@@ -94,10 +94,8 @@ impl Wait<'_> {
         let (attempt, queues) = (self.attempt()?, self.queues());
         let state = self.state()?;
         (state.attempt, state.heartbeat) = (attempt, None);
-        if queues {
-            // They are notices for the token.
-            state.notices = None;
-        }
+        // Without a queue they are not for a token.
+        state.notices = state.notices.take().filter(|_| !queues);
         Ok(())
     }
 

@@ -161,3 +161,50 @@ impl Votes {
         if may_hold { error.maybe_applied() } else { error }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Grant;
+
+    const fn granted(counter: u64) -> AcquireReply {
+        AcquireReply::Granted(Grant::new(Fence::from_counter(counter), Duration::from_secs(30)))
+    }
+
+    #[test]
+    fn a_fence_is_handed_out_by_a_majority_that_counted_exactly_that() {
+        let mut votes = Votes::new(5);
+        for (at, counter) in [7, 8, 7].into_iter().enumerate() {
+            votes.answered(at, Ok(granted(counter)));
+        }
+        assert_eq!(votes.decide(3, true, 2), Decision::Disagree);
+        assert_eq!(votes.decide(3, false, 2), Decision::Granted(None));
+        votes.answered(3, Ok(granted(7)));
+        assert_eq!(votes.decide(3, true, 1), Decision::Granted(Fence::from_counter(7)));
+    }
+
+    #[test]
+    fn a_fence_is_taken_up_by_those_below_it() {
+        let fence = Fence::from_counter(8).unwrap();
+        let mut votes = Votes::new(3);
+        votes.answered(0, Ok(granted(8)));
+        votes.answered(1, Ok(granted(7)));
+        assert_eq!((votes.largest(), votes.agree(fence, 2)), (Some(fence), false));
+        votes.confirmed(1, fence, &Ok(Confirmed::NotHeld));
+        assert!(!votes.agree(fence, 2) && !votes.holds(1));
+        votes.confirmed(2, fence, &Ok(Confirmed::Taken));
+        assert!(votes.agree(fence, 2));
+    }
+
+    #[test]
+    fn it_is_over_when_no_majority_is_left() {
+        let mut votes = Votes::new(3);
+        votes.answered(0, Ok(granted(8)));
+        assert_eq!(votes.decide(2, true, 2), Decision::Open);
+        votes.answered(1, Err(Error::unreachable("x").maybe_applied()));
+        assert_eq!(votes.decide(2, true, 1), Decision::Open);
+        votes.answered(2, Err(Error::unreachable("x")));
+        assert_eq!(votes.decide(2, true, 0), Decision::Refused);
+        assert_eq!([0, 1, 2].map(|at| votes.may_hold(at)), [true, true, false]);
+    }
+}
