@@ -5,10 +5,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::MemoryStore;
-use tenure::store::Store;
+use tenure::store::{AcquireReply, ReleaseReply, Request, Store};
+use tenure::{MemoryStore, Name, Owner, Share};
 use tenure_conformance::exceptions::{NEVER_SILENT, NO_FENCE, NO_FOREIGN_LOCKS, NO_QUEUE, ONE_BY_ONE, ONE_PROCESS};
 use tenure_conformance::{Fate, Faulty, NotApplicable, Subject};
 
@@ -93,6 +94,22 @@ mod quorum {
     }
 
     tenure_conformance::conformance!(subject);
+
+    /// The slowest node has begun before the answer of the others is heard.
+    #[tokio::test]
+    async fn a_release_comes_after_its_acquisition_at_every_node() {
+        let all = subject();
+        let store = all.store().await;
+        let (name, owner) = (Name::new("door").unwrap(), Owner::generate("x").unwrap());
+        let request = Request::new(name, owner, Share::MUTEX, Duration::from_secs(30));
+        assert!(matches!(store.acquire(&request).await, Ok(AcquireReply::Granted(_))));
+        assert_eq!(store.release(&request.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        // For the calls in the background.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        for node in &all.0 {
+            assert_eq!(node.inspect(None).await.unwrap(), []);
+        }
+    }
 }
 
 /// The files of the crate, wherever they are.

@@ -88,7 +88,7 @@ impl RedisNode {
     async fn refuse(&self, end: Instant) -> Result<AcquireReply, Error> {
         let (until, why) = match self.enter(end).await? {
             Memory::Waiting { left, .. } if !left.is_zero() => {
-                (left, format!("it waits for {left:?} until no lease from before can stand"))
+                (left, format!("it waits for {left:.0?} until no lease from before can stand"))
             }
             _ => (SOON, "nobody has found out yet how long leases from before can stand".to_owned()),
         };

@@ -105,11 +105,19 @@ pub(crate) fn busy(answer: &Value) -> Result<Busy, Error> {
     let [Value::Int(0), grant_seq, Value::Int(position), held @ ..] = &parts[..] else { return Err(odd()) };
     let holder = match held {
         [] => None,
-        [Value::BulkString(value), Value::Int(ttl), Value::Int(weight), Value::Int(capacity), Value::BulkString(number)] => {
+        [
+            Value::BulkString(value),
+            Value::Int(ttl),
+            Value::Int(weight),
+            Value::Int(capacity),
+            Value::BulkString(number),
+            Value::Int(age),
+        ] => {
             let share = u32::try_from(*weight).ok().zip(u32::try_from(*capacity).ok());
             let share = share.and_then(|(weight, capacity)| Share::from_parts(weight, capacity));
             let number = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
-            Some(holder(value, *ttl, share.ok_or_else(odd)?).with_fence(number.and_then(Fence::from_counter)))
+            let age = u64::try_from(*age).ok().map(Duration::from_millis);
+            Some(holder(value, *ttl, share.ok_or_else(odd)?).with_fence(number.and_then(Fence::from_counter)).with_age(age))
         }
         _ => return Err(odd()),
     };

@@ -10,9 +10,10 @@
 -- ARGV[9] entry_ttl, ms  ARGV[10] handoff_ttl, ms  ARGV[11] channel, '-' for none
 -- ARGV[12] '1': note the number of the grant, also of a name that was free, see note.lua
 -- reply   {1, counter}                       granted, for the full ttl at least
---         {0, grant_seq, position, value, ttl in ms, weight, capacity, number}
+--         {0, grant_seq, position, value, ttl in ms, weight, capacity, number, age in ms}
 --                                            busy, with one of the holders; ttl -1: no end;
---                                            number of its grant if that is noted, else ''
+--                                            number of its grant if that is noted, else '';
+--                                            age -1: unknown
 --         {0, grant_seq, position}           free, but others come first, or `from` does not hold it
 --         position is -1 without a queue entry; grant_seq and counter are strings
 
@@ -46,14 +47,16 @@ local function busy(enqueue)
   settle()
   local position = enqueue ~= 'none' and redis.call('ZRANK', queue, owner) or -1
   if holder then
-    return { 0, grant_seq(), position, holder, redis.call('PTTL', name), 1, 1, noted(holder) }
+    local number = noted(holder)
+    return { 0, grant_seq(), position, holder, redis.call('PTTL', name), 1, 1, number, age_of(number, time) }
   end
   local next_to_end = redis.call('ZRANGEBYSCORE', name, '(' .. digits(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local first, till = next_to_end[1], tonumber(next_to_end[2])
   if not first then
     return { 0, grant_seq(), position }
   end
-  return { 0, grant_seq(), position, first, till - now, (weight_of(first)), tonumber(kind), noted(first) }
+  local number = noted(first)
+  return { 0, grant_seq(), position, first, till - now, (weight_of(first)), tonumber(kind), number, age_of(number, time) }
 end
 
 -- Grants a share that the owner, or the one it takes over from, holds. Waiters are served if it

@@ -21,13 +21,25 @@ local function unusable(key, stored)
   return redis.error_reply('TENURECOUNTER the grant counter at ' .. key .. ' holds ' .. stored:sub(1, 40):gsub('[^%w%p ]', '?'))
 end
 
+-- Microseconds of the server's TIME since 2026.
+local function micros_of(time)
+  return math.max(0, (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2]))
+end
+
+-- Ms since a grant was counted, -1 if unknown. The counter is raised to the time before a grant.
+local function age_of(number, time)
+  local counted = tonumber(number)
+  local now = micros_of(time)
+  return counted and counted <= now and math.floor((now - counted) / 1000) or -1
+end
+
 local function raised(key, least, time)
   local stored = redis.pcall('GET', key) or '0'
   if type(stored) == 'table' then
     return nil, stored.err:find('WRONGTYPE', 1, true) and unusable(key, 'no number but another type of key') or stored
   end
   local number = stored:match('^%d+$') and tonumber(stored)
-  local micros = math.max(0, (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2]))
+  local micros = micros_of(time)
   if not number or number >= MOST then
     return nil, unusable(key, stored)
   end

@@ -26,6 +26,9 @@ use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
 /// Default poll interval of a name that is held.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Longest time until the next try at nodes that do not vote: somebody may admit them.
+const RETRY: Duration = Duration::from_secs(2);
+
 /// Number of further rounds in which nodes may be asked to take a fence up. A mutex needs one. For
 /// other shares somebody else may be granted in between.
 const CONFIRMATIONS: usize = 4;
@@ -178,7 +181,7 @@ impl Quorum {
             // Nobody waits for it: the token is used up. It is begun here, so that it is sent before
             // what this client sends later.
             let _ = done.as_mut().now_or_never();
-            tokio::spawn(tokio::time::timeout_at(end, done));
+            tokio::spawn(tokio::time::timeout(self.limit(request.ttl), done));
             return true;
         }
         let all = tokio::time::timeout_at(end, done).await.is_ok_and(|done| done.into_iter().all(|released| released));
@@ -187,7 +190,8 @@ impl Quorum {
 
     /// The answer when a majority cannot be had.
     fn refusal(&self, request: &Request, votes: &Votes, need: usize, took: Duration) -> Result<AcquireReply, Error> {
-        if votes.busy() > 0 {
+        // Those that are busy keep it out, or might: enough have answered, and not all have granted.
+        if votes.busy() > self.nodes.len() - need || (votes.busy() > 0 && votes.answers() >= need) {
             let (holder, at) = votes.holder().map_or((None, 0), |(holder, at)| (Some(holder), at));
             // Clients that divide the nodes among them must not come back together.
             let split = holder.is_none() || at < need;
@@ -196,7 +200,7 @@ impl Quorum {
             return Ok(AcquireReply::Busy(Busy::new(poll_interval).with_holder(holder)));
         }
         if let Some((until, why)) = votes.refused() {
-            return Ok(AcquireReply::Refused { until, why });
+            return Ok(AcquireReply::Refused { until: until.min(RETRY), why });
         }
         Err(votes.error(&request.name, need, self.nodes.len()))
     }
@@ -278,7 +282,7 @@ impl Store for Quorum {
         }
         // What was not sent yet must not be sent after its release.
         drop(round);
-        let is_clear = keeps || self.clear_up(&asked, &votes, Instant::now() + self.limit(request.ttl)).await;
+        let is_clear = keeps || self.clear_up(&asked, &votes, end).await;
         let refusal = self.refusal(request, &votes, need, began.elapsed());
         if is_clear { refusal } else { Err(votes.error(&request.name, need, self.nodes.len()).maybe_applied()) }
     }

@@ -49,7 +49,7 @@ impl Wait<'_> {
         state.attempt.request.enqueue = entry;
         let sent_at = core.session.clock.now();
         let answer = state.attempt.send().await;
-        if answer.is_ok() {
+        if matches!(answer, Ok(AcquireReply::Granted(_) | AcquireReply::Busy(_))) {
             self.recovered();
         }
         match answer {
@@ -61,7 +61,11 @@ impl Wait<'_> {
                 }
             }
             Ok(AcquireReply::Busy(busy)) => self.busy(busy, entry, Heartbeat { sent_at, grant_seq: None, handoff_ttl }),
-            Ok(AcquireReply::Refused { until, why }) => self.poll_after(until, |_| Error::unavailable(why)),
+            Ok(AcquireReply::Refused { until, why }) => {
+                let error = Error::unavailable(why);
+                self.note_outage(&error);
+                self.poll_after(until, |_| error)
+            }
             Err(error) if error.is_transient() => self.outage(error),
             Err(error) => Err(error),
         }
@@ -152,16 +156,21 @@ impl Wait<'_> {
         if (never_answered && waited >= FIRST_CONTACT) || self.left().is_some_and(|left| left.is_zero()) {
             return Err(error);
         }
-        if !self.outage {
-            self.outage = true;
-            self.settings.observe(Waiting::Outage(&error));
-            self.publish_status(Some(&error));
-        }
+        self.note_outage(&error);
         if self.has_token_per_try() {
             self.replace_token()?;
         }
         let pause = backoff(self.core.session.operation_timeout(self.key.terms.ttl));
         self.poll_after(pause, |_| error)
+    }
+
+    /// Reports, once, that the store grants nothing for now.
+    fn note_outage(&mut self, error: &Error) {
+        if !self.outage {
+            self.outage = true;
+            self.settings.observe(Waiting::Outage(error));
+            self.publish_status(Some(error));
+        }
     }
 
     fn recovered(&mut self) {

@@ -129,6 +129,11 @@ impl Votes {
         self.nodes.iter().filter(|vote| matches!(vote, Vote::Busy(_))).count()
     }
 
+    /// Number of nodes that have granted or are busy.
+    pub(super) fn answers(&self) -> usize {
+        self.busy() + self.granted().count()
+    }
+
     /// The holder that most nodes name, and how many of them do.
     pub(super) fn holder(&self) -> Option<(Holder, usize)> {
         let holders = || self.nodes.iter().filter_map(|vote| if let Vote::Busy(holder) = vote { holder.as_ref() } else { None });
