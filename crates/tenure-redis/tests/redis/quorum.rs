@@ -156,11 +156,13 @@ async fn a_node_that_lost_its_data_does_not_vote_while_a_lease_may_stand() {
     let (a, b) = (quorum(&url).await, quorum(&url).await);
     granted(&a, "warm", LONG).await;
     granted(&b, "warm too", LONG).await;
-    third.black_hole();
+    // What is sent to it is lost, not late.
+    third.refuse();
+    third.cut();
     let ttl = Duration::from_secs(4);
     let taken = Instant::now();
     let (_, fence) = granted(&a, "door", ttl).await;
-    third.heal();
+    third.accept();
     assert_eq!(second.command(&["FLUSHALL"]), "OK");
     first.black_hole();
     let alone = Instant::now();
@@ -305,7 +307,9 @@ async fn a_node_that_lost_its_data_counts_on_from_the_others() {
     let [(_, first), (second, _), (_, third)] = &all.servers[..] else { unreachable!() };
     let store = quorum(&format!("{}?timeout=200ms", all.url())).await;
     let ttl = Duration::from_secs(1);
-    third.black_hole();
+    // What is sent to it is lost, not late.
+    third.refuse();
+    third.cut();
     let mut last = None;
     for _ in 0..5 {
         let (request, fence) = granted(&store, "door", ttl).await;
@@ -313,7 +317,7 @@ async fn a_node_that_lost_its_data_counts_on_from_the_others() {
         last = Some(fence);
         release(&store, &request).await;
     }
-    third.heal();
+    third.accept();
     assert_eq!(second.command(&["FLUSHALL"]), "OK");
     let votes = async {
         while second.command(&["HEXISTS", "tenure:node", "floor"]) != 1 {

@@ -85,3 +85,45 @@ impl<T: Send + 'static> Round<T> {
         tokio::spawn(async move { while let Ok(Some(_)) = timeout_at(end, calls.next()).await {} });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Else a slow node would get an acquisition after its release.
+    #[tokio::test]
+    async fn every_call_has_begun_before_the_first_answer_is_returned() {
+        let mut round = Round::new(Instant::now() + Duration::from_secs(60));
+        let begun = Arc::new(AtomicUsize::new(0));
+        for node in 0..5 {
+            let begun = Arc::clone(&begun);
+            round.ask(node, async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            });
+        }
+        assert!(round.next().await.is_some());
+        assert_eq!((begun.load(Ordering::Relaxed), round.pending()), (5, 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_node_has_as_long_again_as_the_majority_needed() {
+        let millis = Duration::from_millis;
+        for (majority, node_timeout, slow, heard) in
+            [(20, 5, 35, true), (20, 5, 45, false), (1, 30, 25, true), (1, 30, 35, false)]
+        {
+            let mut round = Round::new(Instant::now() + Duration::from_secs(60)).hurrying_after(2, millis(node_timeout));
+            for (node, takes) in [majority, majority, slow].into_iter().enumerate() {
+                round.ask(node, async move {
+                    tokio::time::sleep(millis(takes)).await;
+                    Ok(())
+                });
+            }
+            assert!(round.next().await.is_some() && round.next().await.is_some());
+            assert_eq!(round.next().await.is_some(), heard, "{majority} {node_timeout} {slow}");
+        }
+    }
+}
