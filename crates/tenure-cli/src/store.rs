@@ -270,7 +270,7 @@ mod tests {
     fn others_are_refused_with_what_to_write() {
         let table = [
             ("postgres://h", "cannot speak postgres: yet"),
-            ("quorum+redis://a,b,c", "cannot speak quorum+redis: yet"),
+            ("redis+cluster://a,b,c", "cannot speak redis+cluster: yet"),
             ("memory:", "excludes nobody"),
             ("ftp://h", "ftp: is no store"),
             ("/tmp/x.db", "no scheme"),

@@ -117,8 +117,9 @@ impl Options {
             }
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
-                return Err(Error::invalid(what)
-                    .with_hint("known are prefix, timeout, poll_interval, db, ca, cert, key, scheme, profile, unit and win, and node_timeout of a quorum"));
+                return Err(Error::invalid(what).with_hint(
+                    "known are prefix, timeout, poll_interval, node_timeout, db, ca, cert, key, scheme, profile, unit and win",
+                ));
             }
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! The command between machines: on a real Redis that is stopped, killed, flushed and cut off.
 
+use std::fs::File;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{Ended, Place, Running, assert_one_line, is_dead, keepers, wait_for};
@@ -297,4 +299,20 @@ fn a_release_whose_answer_the_keeper_has_not_heard_is_no_loss() {
     assert!(ended.err.contains("unknown") && !ended.err.contains("has not released it"), "{ended:?}");
     wait_for("the end of the keeper", || keepers(&place).is_empty());
     assert!(script.0.try_wait().unwrap().is_none(), "the script was notified of a loss");
+}
+
+/// The servers to try a quorum with grant at once, and end with their script.
+#[test]
+fn five_servers_are_there_to_try() {
+    let place = Place::new();
+    let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/servers"));
+    script.arg("quorum").env("TENURE", env!("CARGO_BIN_EXE_tenure")).stdout(File::create(place.path("url")).unwrap());
+    let servers = Running::of(script.spawn().unwrap());
+    let url = place.line("url");
+    let ended = place.output(&["run", "--store", &url, "x", "--", "true"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    servers.signal(Signal::SIGTERM);
+    assert_eq!(servers.end_by_signal().code(), Some(143));
+    let gone = place.output(&["run", "-n", "--store", &url, "x", "--", "true"]);
+    assert_eq!(gone.code, 69, "{gone:?}");
 }

@@ -66,8 +66,9 @@ fn this_program(words: &[&str]) -> Command {
 }
 
 impl Library {
-    fn start(&self, place: &Place, server: &RedisServer, what: &str) -> Running {
-        let mut command = (self.program)(&[self.name, &server.url(), "x", what]);
+    /// `urls`: of its servers, with commas in between.
+    fn start(&self, place: &Place, urls: &str, what: &str) -> Running {
+        let mut command = (self.program)(&[self.name, urls, "x", what]);
         place.settle(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running::of(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; {HELP}")))
@@ -75,7 +76,7 @@ impl Library {
 
     /// One that holds, until its input ends.
     fn holds(&self, place: &Place, server: &RedisServer) -> Running {
-        let mut side = self.start(place, server, "hold");
+        let mut side = self.start(place, &server.url(), "hold");
         wait_for("the other side to hold", || place.path("held").exists() || side.0.try_wait().unwrap().is_some());
         assert!(place.path("held").exists(), "{:?}; {HELP}", side.end());
         side
@@ -109,14 +110,20 @@ fn take_turns(library: &Library, parameters: &str) {
     assert!(judged.is_ok(), "who begins with tenure is ours, the others are of {}:\n{}", library.name, judged.unwrap_err());
 }
 
-/// All at once on the name `x`. What was wrong with the turns.
+/// All at once on the name `x` of one server. What was wrong with the turns.
 fn beside(library: &Library, parameters: &str) -> Result<(), Damage> {
-    let (place, server) = (Place::new(), RedisServer::start());
+    let server = RedisServer::start();
+    let judged = contend(library, &server.url(), &format!("{}?{parameters}", server.url()));
+    assert_eq!(server.command(&["EXISTS", library.key]), 0, "{}", library.name);
+    judged
+}
+
+fn contend(library: &Library, their_urls: &str, our_url: &str) -> Result<(), Damage> {
+    let place = Place::new();
     let counter = Counter::create(&place.path(""));
-    let url = format!("{}?{parameters}", server.url());
-    let mut theirs: Vec<_> = (0..PROCESSES).map(|_| library.start(&place, &server, "count")).collect();
+    let mut theirs: Vec<_> = (0..PROCESSES).map(|_| library.start(&place, their_urls, "count")).collect();
     let mut turns = std::thread::scope(|scope| {
-        let ours: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(|| our_turns(&place, &url))).collect();
+        let ours: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(|| our_turns(&place, our_url))).collect();
         let enough = Enough(&place);
         wait_for("both sides to have had their turns", || {
             let one_ended = theirs.iter_mut().any(|side| side.0.try_wait().unwrap().is_some());
@@ -131,7 +138,6 @@ fn beside(library: &Library, parameters: &str) -> Result<(), Damage> {
         turns += ended.out.split_whitespace().last().unwrap().parse::<u64>().unwrap();
     }
     assert!(is_enough(&place.read("log")), "{}", place.read("log"));
-    assert_eq!(server.command(&["EXISTS", library.key]), 0, "{}", library.name);
     counter.check(turns)
 }
 
@@ -178,7 +184,7 @@ fn one_at_a_time(library: &Library, parameters: &str) {
     let (code, word) = if library.tells_loss { (79, "lost") } else { (0, "released") };
     assert!(ended.code == code && ended.out.contains(word), "the side of {name}: {ended:?}");
 
-    let tries = || library.start(&place, &server, "try").end().code;
+    let tries = || library.start(&place, &server.url(), "try").end().code;
     assert_eq!(tries(), 75, "{name} took the lock that is ours");
     drop(ours.0.stdin.take());
     let ended = ours.end();
@@ -210,6 +216,19 @@ fn redis_semaphore_and_tenure_take_turns() {
 #[test]
 fn rslock_and_tenure_take_turns() {
     take_turns(&RSLOCK, &RSLOCK.profile());
+}
+
+/// A majority of servers that both take their keys at: Redlock beside a quorum.
+#[test]
+fn rslock_on_three_servers_takes_turns_with_a_quorum() {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
+    let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let quorum = format!("quorum+redis://{}", hosts.join(","));
+    let admitted = Place::new().output(&["admit", "--store", &quorum]);
+    assert_eq!(admitted.code, 0, "{admitted:?}");
+    let judged = contend(&RSLOCK, &urls.join(","), &quorum);
+    assert!(judged.is_ok(), "who begins with tenure is ours, the others are of rslock:\n{}", judged.unwrap_err());
 }
 
 /// Our own layout keeps a mutex where they keep it, and has fences and a line of its own.
@@ -246,7 +265,7 @@ fn rslock_side() {
 }
 
 async fn rslock_does(url: &str, name: &str, what: &str) -> (i32, String) {
-    let mut locks = LockManager::new(vec![url]);
+    let mut locks = LockManager::new(url.split(',').collect());
     match what {
         "count" => rslock_counts(&locks, name).await,
         "hold" => {

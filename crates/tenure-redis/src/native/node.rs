@@ -92,7 +92,10 @@ impl RedisNode {
             }
             _ => (SOON, "nobody has found out yet how long leases from before can stand".to_owned()),
         };
-        Ok(AcquireReply::Refused { until, why: format!("{self} has lost its data: {why}") })
+        Ok(AcquireReply::Refused {
+            until,
+            why: format!("{self} has lost its data: {why}; if it is new, let it vote with `tenure admit`"),
+        })
     }
 
     /// Sends a request once, as to a server that is known.

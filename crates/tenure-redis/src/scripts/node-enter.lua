@@ -9,9 +9,11 @@
 
 local memory, run, always, loss = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local known = redis.call('HMGET', memory, 'run', 'always')
-if known[1] and known[1] ~= run and known[2] == '1' then
-  redis.call('HSET', memory, 'run', run)
-elseif known[1] ~= run then
+if known[1] and (known[1] == run or known[2] == '1') then
+  if known[1] ~= run or known[2] ~= always and always == '0' then
+    redis.call('HSET', memory, 'run', run, 'always', always)
+  end
+else
   redis.call('DEL', memory)
   redis.call('HSET', memory, 'run', run, 'always', always, 'loss', loss)
 end

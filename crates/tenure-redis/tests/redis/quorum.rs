@@ -44,7 +44,8 @@ impl Servers {
 #[async_trait]
 impl Subject for Servers {
     async fn store(&self) -> Arc<dyn Store> {
-        Options::parse(&self.url()).unwrap().open().await.unwrap()
+        // A sixth of a short ttl is little for so many servers on one machine.
+        Options::parse(&format!("{}?timeout=400ms", self.url())).unwrap().open().await.unwrap()
     }
 
     fn process(&self) -> Result<Box<dyn Process>, NotApplicable> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{BoxStream, StreamExt, select_all};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use self::admission::Admission;
 use self::node::Nodes;
@@ -175,16 +175,13 @@ impl Quorum {
             let there = if request.generated { votes.may_hold(at) } else { votes.holds(at) };
             there.then_some(async move { node.release(&lease, Duration::ZERO).await.is_ok() })
         };
-        let releases: Vec<_> = self.nodes.iter().enumerate().filter_map(release).collect();
-        let mut done = Box::pin(join_all(releases));
+        let done = join_all(self.nodes.iter().enumerate().filter_map(release).collect::<Vec<_>>());
         if request.generated {
-            // Nobody waits for it: the token is used up. It is begun here, so that it is sent before
-            // what this client sends later.
-            let _ = done.as_mut().now_or_never();
-            tokio::spawn(tokio::time::timeout(self.limit(request.ttl), done));
+            // Nobody waits for it: the token is used up.
+            begin(Instant::now() + self.limit(request.ttl), done.map(drop));
             return true;
         }
-        let all = tokio::time::timeout_at(end, done).await.is_ok_and(|done| done.into_iter().all(|released| released));
+        let all = timeout_at(end, done).await.is_ok_and(|done| done.into_iter().all(|released| released));
         all && (0..self.nodes.len()).all(|at| votes.holds(at) || !votes.may_hold(at))
     }
 
@@ -207,11 +204,28 @@ impl Quorum {
 
     /// Has nodes that have lost the lease take it again. A majority holds it, so nobody else does.
     fn plant_again(&self, lease: &Lease, lost: &[usize], end: Instant) {
-        for at in lost {
-            let (node, request) =
-                (Arc::clone(&self.nodes[*at]), Request::new(lease.name.clone(), lease.owner.clone(), lease.share, lease.ttl));
-            tokio::spawn(tokio::time::timeout_at(end, async move { node.acquire(&request).await }));
+        if !lease.owner.is_generated() {
+            // Another client may use the same token.
+            return;
         }
+        for at in lost.iter().copied() {
+            let (node, admission) = (Arc::clone(&self.nodes[at]), Arc::clone(&self.admission));
+            let request = Request::new(lease.name.clone(), lease.owner.clone(), lease.share, lease.ttl);
+            begin(end, async move {
+                if let Ok(AcquireReply::Refused { .. }) = node.acquire(&request).await {
+                    admission.begin(at);
+                }
+            });
+        }
+    }
+}
+
+/// Begins a call here, so that it is sent before what this client sends later, and lets it go on in
+/// the background until `end`.
+fn begin(end: Instant, call: impl Future<Output = ()> + Send + 'static) {
+    let mut call = Box::pin(call);
+    if call.as_mut().now_or_never().is_none() {
+        tokio::spawn(timeout_at(end, call));
     }
 }
 
