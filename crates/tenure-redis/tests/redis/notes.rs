@@ -65,6 +65,23 @@ async fn a_grant_is_noted_at_once_or_by_its_renewal() {
     }
 }
 
+/// Who is refused hears what `show` would say.
+#[tokio::test]
+async fn a_busy_answer_has_the_fence_and_the_age_of_the_holder() {
+    for share in [Share::MUTEX, Share::WRITE] {
+        let server = RedisServer::start();
+        let store = store(&server.url()).await;
+        let (began, granted) = (BootTime::now(), fence(&store, &request(share)).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let AcquireReply::Busy(busy) = store.acquire(&request(share)).await.unwrap() else { panic!("{share:?} beside itself") };
+        let (holder, held_for) = (busy.holder.unwrap(), BootTime::now().since(began));
+        assert_eq!(holder.fence, Some(granted), "{share:?}");
+        // The counter may have been raised a second before.
+        let age = holder.age.unwrap();
+        assert!((Duration::from_millis(20)..=held_for + Duration::from_secs(1)).contains(&age), "{age:?} of {held_for:?}");
+    }
+}
+
 /// A holder that died leaves its number for the rest of its ttl. That is not the next one's.
 #[tokio::test]
 async fn the_number_of_another_grant_is_not_shown() {
