@@ -1,7 +1,7 @@
 //! Compares a quorum with one of its servers, in turn: medians of acquire and of release.
 //!
 //! `cargo run --release --example quorum-cost -- redis://127.0.0.1:7001 quorum+redis://127.0.0.1:7001,...`
-//! `./scripts/servers quorum` starts such servers.
+//! `./scripts/try quorum` starts such servers.
 
 use std::time::{Duration, Instant};
 

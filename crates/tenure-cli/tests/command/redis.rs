@@ -305,7 +305,7 @@ fn a_release_whose_answer_the_keeper_has_not_heard_is_no_loss() {
 #[test]
 fn five_servers_are_there_to_try() {
     let place = Place::new();
-    let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/servers"));
+    let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/try"));
     script.arg("quorum").env("TENURE", env!("CARGO_BIN_EXE_tenure")).stdout(File::create(place.path("url")).unwrap());
     let servers = Running::of(script.spawn().unwrap());
     let url = place.line("url");
