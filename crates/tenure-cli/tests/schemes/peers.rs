@@ -110,7 +110,7 @@ fn take_turns(library: &Library, parameters: &str) {
     assert!(judged.is_ok(), "who begins with tenure is ours, the others are of {}:\n{}", library.name, judged.unwrap_err());
 }
 
-/// All at once on the name `x` of one server. What was wrong with the turns.
+/// All processes take the name `x` of one server at once. Returns the damage, if there was any.
 fn beside(library: &Library, parameters: &str) -> Result<(), Damage> {
     let server = RedisServer::start();
     let judged = contend(library, &server.url(), &format!("{}?{parameters}", server.url()));

@@ -304,7 +304,7 @@ impl Quorum {
     fn confirm(&self, node: &mut Node, id: usize, heard: bool) {
         let fence = std::mem::take(&mut node.legs[id].confirm);
         let mine = node.owner.map(usize::from) == Some(id) || !self.rules.compares_owner;
-        // What has lost its data has no owner, and confirms nothing.
+        // A node that has lost its data has no owner, and confirms nothing.
         if mine && node.vote == Vote::Given && (node.counter <= fence || !self.rules.never_lowers) {
             node.counter = fence;
             node.legs[id].confirmed = heard;

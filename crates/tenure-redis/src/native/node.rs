@@ -79,9 +79,18 @@ impl RedisNode {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
         let loss = format!("{:016x}", u64::from_ne_bytes(random));
-        let memory = self.on_memory(&scripts::NODE_ENTER, &[run.as_bytes(), always, loss.as_bytes()], end).await?;
+        let call = |_: &Link, form| {
+            let (key, args) = (whole(self.store.layout.memory.as_bytes()), [run.as_bytes(), always, loss.as_bytes()]);
+            scripts::call(&scripts::NODE_ENTER, form, &[key], &args)
+        };
+        let entered = self.store.connection.call(end, Repeat::Freely, &call).await?;
+        if !Arc::ptr_eq(&entered.link, &link) {
+            // The run id may be that of a server which is gone.
+            return Err(Error::unavailable("the connection was replaced while the node was asked what it remembers"));
+        }
+        let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?);
         let _ = link.run_id.set(run);
-        memory_of(&memory)
+        memory
     }
 
     /// The answer of a node that does not vote.

@@ -21,8 +21,6 @@ local stands = redis.call('HMGET', memory, 'loss', 'from', 'floor', 'ttl', 'most
 if stands[3] then
   return { 'whole', stands[4], stands[5] }
 elseif stands[2] then
-  local time = redis.call('TIME')
-  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  return { 'waiting', stands[1], digits(math.max(0, tonumber(stands[2]) - now)) }
+  return { 'waiting', stands[1], digits(math.max(0, tonumber(stands[2]) - now_ms())) }
 end
 return { 'lost', stands[1] }

@@ -8,7 +8,5 @@ local known = redis.call('HMGET', KEYS[1], 'loss', 'floor')
 if known[1] ~= ARGV[1] or known[2] then
   return 0
 end
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-redis.call('HSET', KEYS[1], 'from', digits(now + tonumber(ARGV[2])))
+redis.call('HSET', KEYS[1], 'from', digits(now_ms() + tonumber(ARGV[2])))
 return 1

@@ -22,6 +22,12 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+-- Ms of this server's clock.
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
 -- The floor of a node that votes, for a lease of `ttl` ms. Else nothing, and why.
 local function floor_of(memory, run, ttl, seconds)
   local known = redis.call('HMGET', memory, 'run', 'floor', 'ttl', 'most', 'turned')

@@ -157,7 +157,7 @@ async fn a_node_that_lost_its_data_does_not_vote_while_a_lease_may_stand() {
     let (a, b) = (quorum(&url).await, quorum(&url).await);
     granted(&a, "warm", LONG).await;
     granted(&b, "warm too", LONG).await;
-    // What is sent to it is lost, not late.
+    // Commands to it are lost, not late.
     third.refuse();
     third.cut();
     let ttl = Duration::from_secs(4);
@@ -308,7 +308,7 @@ async fn a_node_that_lost_its_data_counts_on_from_the_others() {
     let [(_, first), (second, _), (_, third)] = &all.servers[..] else { unreachable!() };
     let store = quorum(&format!("{}?timeout=200ms", all.url())).await;
     let ttl = Duration::from_secs(1);
-    // What is sent to it is lost, not late.
+    // Commands to it are lost, not late.
     third.refuse();
     third.cut();
     let mut last = None;

@@ -294,7 +294,7 @@ impl Store for Quorum {
                 votes.answered(at, answer);
             }
         }
-        // What was not sent yet must not be sent after its release.
+        // An acquisition that was not sent yet must not follow its release.
         drop(round);
         let is_clear = keeps || self.clear_up(&asked, &votes, end).await;
         let refusal = self.refusal(request, &votes, need, began.elapsed());

@@ -87,7 +87,7 @@ impl Votes {
             // The owner holds, and the node has counted so far.
             Ok(Confirmed::Above(counted)) => Vote::Granted { fence: Some(*counted), ttl },
             Ok(Confirmed::NotHeld) => Vote::Busy(None),
-            // What it has granted stands. It may count on from the fence, and may not.
+            // Its grant stands. Nobody knows whether it counts on from the fence.
             Err(_) => return,
         };
     }
@@ -158,7 +158,7 @@ impl Votes {
         let granted = self.granted().count();
         let why = format!("{granted} of {nodes} nodes granted {name:?}, and {need} are needed");
         let may_hold = (0..nodes).any(|at| self.may_hold(at));
-        // What a node refuses for good, it will refuse again.
+        // An error that is not transient comes again with each try, so it is the one to show.
         let error = match errors().find(|error| !error.is_transient()).or_else(|| errors().next()) {
             Some(first) => Error::new(first.kind(), why).with_source(first.clone()),
             None => Error::unreachable(why),
