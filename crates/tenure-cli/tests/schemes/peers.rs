@@ -290,10 +290,8 @@ async fn rslock_counts(locks: &LockManager, name: &str) -> (i32, String) {
         let lock = locks.acquire_no_guard(name, TTL).await.unwrap();
         counter.visit(None, Duration::from_millis(3));
         turns += 1;
-        let (code, word) = rslock_releases(lock).await;
-        if code != 0 {
-            return (code, word);
-        }
+        // Without a word about who holds: it asks one server of several, and a minority may have the value of another.
+        lock.release().await;
     }
     (0, turns.to_string())
 }
