@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 
+use crate::native::keys::Layout;
 use crate::native::store::RedisStore;
 use crate::transport::connection::Connection;
 use crate::transport::link::Link;
@@ -23,5 +24,6 @@ where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {
     let connection = Connection::external(Link::external(connection));
-    RedisStore::over(connection, "a connection of the application's", prefix, None, Duration::from_millis(100))
+    let layout = Layout::new(prefix);
+    RedisStore::over(connection.into(), layout, "a connection of the application's", None, Duration::from_millis(100))
 }

@@ -29,6 +29,7 @@
 // Examples compile without a warning, except for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
+mod cluster;
 #[cfg(feature = "redis-1")]
 mod external;
 mod native;
@@ -37,6 +38,7 @@ mod schemes;
 mod scripts;
 mod transport;
 
+pub use crate::cluster::ClusterStore;
 #[cfg(feature = "redis-1")]
 pub use crate::external::over;
 pub use crate::native::node::RedisNode;

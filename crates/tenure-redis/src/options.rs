@@ -12,12 +12,14 @@ use tenure::{Error, parse_duration};
 use url::Url;
 
 use self::server::{FORMS, Server};
+use crate::cluster::ClusterStore;
 use crate::native::node::{RedisNode, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::optimistic::OptimisticStore;
 use crate::schemes::scheme::{Profile, Scheme};
 use crate::schemes::set_nx::SetNxStore;
 use crate::schemes::timestamp::{TimestampStore, Unit};
+use crate::transport::nodes::{Address, Nodes};
 
 /// Settings of a connection to one Redis or Valkey server, read from a URL.
 ///
@@ -26,6 +28,7 @@ use crate::schemes::timestamp::{TimestampStore, Unit};
 /// | `redis://[user:password@]host[:port][/db]` | plain TCP; `valkey://` is the same |
 /// | `rediss://...` | TLS; `valkeys://` is the same |
 /// | `redis+unix:///path` | a unix socket; `valkey+unix://` and `unix://` are the same |
+/// | `redis+cluster://[user:password@]host:port,host:port,...` | a [Redis Cluster](ClusterStore), by one or more of its nodes; `rediss+cluster://` with TLS |
 /// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::store::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
 ///
 /// | parameter | meaning | default |
@@ -42,8 +45,9 @@ use crate::schemes::timestamp::{TimestampStore, Unit};
 /// | `win=` | how clients of `scheme=getset` compare: `equal` or `past`; tenure acquires the same either way | none |
 #[derive(Clone)]
 pub struct Options {
-    /// One, or the nodes of a quorum.
+    /// One; the nodes of a quorum; or some of a cluster.
     servers: Vec<Server>,
+    topology: Topology,
     /// For the nodes of a quorum.
     node_timeout: Option<Duration>,
     prefix: String,
@@ -57,13 +61,21 @@ pub struct Options {
     getset: Option<&'static str>,
 }
 
+/// What the servers of a URL are to one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Topology {
+    One,
+    Cluster,
+    Quorum,
+}
+
 impl Options {
     /// Reads a URL.
     ///
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let (servers, url) = servers(text)?;
+        let (topology, servers, url) = servers(text)?;
         if url.fragment().is_some() {
             // Not shown: it may be the rest of a password.
             let what = "the store URL has a #, and what follows one means nothing here";
@@ -71,6 +83,7 @@ impl Options {
         }
         let mut options = Self {
             servers,
+            topology,
             node_timeout: None,
             prefix: String::new(),
             timeout: None,
@@ -89,6 +102,7 @@ impl Options {
             known.push(key);
         }
         options.servers.iter().try_for_each(Server::check)?;
+        options.check_databases()?;
         options.check_scheme()?;
         Ok(options)
     }
@@ -113,7 +127,8 @@ impl Options {
             }
             "node_timeout" if self.is_quorum() => self.node_timeout = Some(positive(key, duration()?)?),
             "node_timeout" => {
-                return Err(Error::invalid("node_timeout= is for several servers, this URL names one").with_hint("use timeout="));
+                let what = "node_timeout= is for several servers that are asked at once, and this URL names none";
+                return Err(Error::invalid(what).with_hint("use timeout="));
             }
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
@@ -126,13 +141,21 @@ impl Options {
     }
 
     /// Whether the URL names the nodes of a quorum.
-    const fn is_quorum(&self) -> bool {
-        self.servers.len() > 1
+    fn is_quorum(&self) -> bool {
+        self.topology == Topology::Quorum
+    }
+
+    fn check_databases(&self) -> Result<(), Error> {
+        let odd = |server: &&Server| self.topology == Topology::Cluster && server.address().is_none();
+        self.servers.iter().find(odd).map_or(Ok(()), |server| {
+            let what = format!("{server} can be no node of a cluster");
+            Err(Error::invalid(what).with_hint("name nodes by host and port, without a database: a cluster has one"))
+        })
     }
 
     fn check_scheme(&self) -> Result<(), Error> {
-        if self.is_quorum() && self.scheme != Scheme::Native {
-            let what = format!("scheme={} is for one server, and the store URL names a quorum", self.scheme.name());
+        if self.topology != Topology::One && self.scheme != Scheme::Native {
+            let what = format!("scheme={} is for one server, and the store URL names a {}", self.scheme.name(), self.topology);
             return Err(Error::invalid(what).with_hint("leave it out, or name one server"));
         }
         if let Some(key) = self.getset.filter(|_| self.scheme != Scheme::Getset) {
@@ -205,8 +228,8 @@ impl Options {
         if self.scheme != Scheme::Native {
             return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).with_hint("use Options::open"));
         }
-        if self.is_quorum() {
-            return Err(Error::invalid("the store URL names a quorum").with_hint("use Options::open"));
+        if self.topology != Topology::One {
+            return Err(Error::invalid(format!("the store URL names a {}", self.topology)).with_hint("use Options::open"));
         }
         RedisStore::connect(&self.settings(&self.servers[0], self.prefix.clone())?).await
     }
@@ -217,7 +240,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used, or for another scheme.
     pub fn node(self) -> Result<Arc<RedisNode>, Error> {
-        if self.scheme != Scheme::Native || self.is_quorum() {
+        if self.scheme != Scheme::Native || self.topology != Topology::One {
             return Err(Error::invalid(format!("{self} is no node")).with_hint("name one server, without scheme="));
         }
         RedisNode::connect_later(&self.settings(&self.servers[0], self.prefix.clone())?)
@@ -233,8 +256,10 @@ impl Options {
             (Scheme::Php, _) => format!("{}Lock:", self.prefix),
             _ => self.prefix.clone(),
         };
-        if self.is_quorum() {
-            return Ok(Arc::new(self.quorum().await?));
+        match self.topology {
+            Topology::One => {}
+            Topology::Quorum => return Ok(Arc::new(self.quorum().await?)),
+            Topology::Cluster => return Ok(Arc::new(self.cluster().await?)),
         }
         let settings = self.settings(&self.servers[0], prefix)?;
         let redis = RedisStore::connect(&settings).await?;
@@ -263,6 +288,23 @@ impl Options {
         Ok(quorum.with_node_timeout(self.node_timeout).with_poll_interval(self.poll_interval))
     }
 
+    /// Connects to a cluster, as soon as one of the nodes of a `redis+cluster://` URL answers.
+    ///
+    /// # Errors
+    /// As [`connect`](Options::connect), and [`Invalid`](tenure::ErrorKind::Invalid) for another
+    /// URL.
+    pub async fn cluster(&self) -> Result<ClusterStore, Error> {
+        let no_cluster = || Error::invalid(format!("{self} is no cluster")).with_hint("write redis+cluster://host,host");
+        if self.topology != Topology::Cluster {
+            return Err(no_cluster());
+        }
+        let seeds = self.servers.iter().map(|server| server.address().ok_or_else(no_cluster)).collect::<Result<Vec<_>, _>>()?;
+        let like = self.servers[0].clone();
+        let dial = Box::new(move |address: &Address| like.beside(address).client());
+        let nodes = Nodes::open(dial, seeds, &self.prefix).await.map_err(|error| error.context(self))?;
+        ClusterStore::new(nodes, &self.prefix, &self.to_string(), self.timeout, self.poll_interval)
+    }
+
     fn settings(&self, server: &Server, prefix: String) -> Result<Settings, Error> {
         let (timeout, poll_interval) = (self.timeout, self.poll_interval);
         let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
@@ -270,22 +312,28 @@ impl Options {
     }
 }
 
-/// The servers that a URL names, and the URL with the first of them alone.
-fn servers(text: &str) -> Result<(Vec<Server>, Url), Error> {
+/// The servers that a URL names, what they are to one another, and the URL with the first of them
+/// alone.
+fn servers(text: &str) -> Result<(Topology, Vec<Server>, Url), Error> {
     let read = |text: &str| {
         Url::parse(text).map_err(|e| {
             Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"))
         })
     };
-    let Some((scheme, rest)) = text.strip_prefix("quorum+").and_then(|rest| rest.split_once("://")) else {
-        let url = read(text)?;
-        return Ok((vec![Server::of(&url)?], url));
+    let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
+    let (topology, scheme) = match (scheme.strip_prefix("quorum+"), scheme.strip_suffix("+cluster")) {
+        (Some(scheme), _) => (Topology::Quorum, scheme),
+        (_, Some(scheme)) => (Topology::Cluster, scheme),
+        _ => {
+            let url = read(text)?;
+            return Ok((Topology::One, vec![Server::of(&url)?], url));
+        }
     };
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
     let urls: Vec<Url> =
         hosts.split(',').map(|host| read(&format!("{scheme}://{login}{host}{behind}"))).collect::<Result<_, _>>()?;
-    if urls.len() < 3 || urls.len().is_multiple_of(2) {
+    if topology == Topology::Quorum && (urls.len() < 3 || urls.len().is_multiple_of(2)) {
         let what = format!("the store URL names a quorum of {} servers", urls.len());
         return Err(Error::invalid(what).with_hint("name an odd number of them, 3 at least, with commas in between"));
     }
@@ -293,10 +341,10 @@ fn servers(text: &str) -> Result<(Vec<Server>, Url), Error> {
     if let Some(twice) = servers.iter().enumerate().find(|(at, server)| servers[..*at].iter().any(|other| other.is_same(server)))
     {
         let what = format!("the store URL names {} twice", twice.1);
-        return Err(Error::invalid(what).with_hint("each node of a quorum is a server of its own"));
+        return Err(Error::invalid(what).with_hint("name each server once"));
     }
     let first = urls.into_iter().next().ok_or_else(|| Error::invalid("the store URL has no host"))?;
-    Ok((servers, first))
+    Ok((topology, servers, first))
 }
 
 fn choice<'a>(key: &str, value: &'a str, known: [&str; 2]) -> Result<&'a str, Error> {
@@ -322,12 +370,23 @@ impl fmt::Display for Options {
         for (at, server) in self.servers.iter().enumerate() {
             let between = match at {
                 0 if self.is_quorum() => "quorum of ",
+                0 if self.topology == Topology::Cluster => "the cluster of ",
                 0 => "",
                 _ => ", ",
             };
             write!(f, "{between}{server}")?;
         }
         if self.scheme == Scheme::Native { Ok(()) } else { write!(f, "?scheme={}", self.scheme.name()) }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::One => "single server",
+            Self::Cluster => "cluster",
+            Self::Quorum => "quorum",
+        })
     }
 }
 
@@ -350,6 +409,8 @@ mod tests {
             ("redis://[::1]:7000", "redis://[::1]:7000"),
             ("redis+unix:///run/redis.sock?db=2", "redis+unix:///run/redis.sock"),
             ("unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
+            ("redis+cluster://u:secret@h:1,h:2", "the cluster of redis://h:1, redis://h:2"),
+            ("valkeys+cluster://h", "the cluster of rediss://h:6379"),
         ] {
             assert_eq!(Options::parse(url).unwrap().to_string(), shown, "{url}");
         }
@@ -381,6 +442,12 @@ mod tests {
             ("rediss://:hunter2@h?cert=/x", "both"),
             ("redis://:hunter2@h?scheme=redisson", "redisson"),
             ("redis://:hunter2@h?node_timeout=1s", "several servers"),
+            ("redis+cluster://:hunter2@h:1,h:2?node_timeout=1s", "several servers"),
+            ("redis+cluster://:hunter2@h:1,h:2?scheme=set-nx", "names a cluster"),
+            ("redis+cluster://:hunter2@h:1,h:2/1", "can be no node of a cluster"),
+            ("redis+cluster://:hunter2@h:1,h:2?db=1", "can be no node of a cluster"),
+            ("redis+cluster://:hunter2@h:1,h:1", "twice"),
+            ("unix+cluster:///x", "can be no node of a cluster"),
             ("redis://:hunter2@h?scheme=set-nx&scheme=php", "scheme= is given twice"),
             ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),

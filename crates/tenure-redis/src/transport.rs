@@ -12,5 +12,6 @@ mod frame;
 mod handshake;
 pub(crate) mod link;
 mod multiplex;
+pub(crate) mod nodes;
 pub(crate) mod push;
 pub(crate) mod reply;

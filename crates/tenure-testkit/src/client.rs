@@ -45,6 +45,12 @@ impl Reply {
         }
     }
 
+    /// The values of an array; empty for anything else.
+    pub fn values(&self) -> Vec<&[u8]> {
+        let Self::Array(all) = self else { return Vec::new() };
+        all.iter().filter_map(|value| if let Self::Bytes(bytes) = value { Some(&bytes[..]) } else { None }).collect()
+    }
+
     /// Whether this is nil.
     pub fn is_nil(&self) -> bool {
         *self == Self::Nil

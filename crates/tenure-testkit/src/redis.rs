@@ -1,5 +1,6 @@
 //! A real `redis-server` for one test.
 
+mod cluster;
 mod replica;
 mod snapshot;
 
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+pub use self::cluster::{Mover, RedisCluster};
 pub use self::snapshot::Snapshot;
 use crate::client::{Client, Reply};
 use crate::clock::ShiftedClock;
@@ -168,6 +170,11 @@ impl RedisServer {
     /// The server's directory: its log, append-only file and socket.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Whether it was started and not killed.
+    pub fn is_running(&self) -> bool {
+        self.process().is_some()
     }
 
     /// The process id; panics while the server is killed.

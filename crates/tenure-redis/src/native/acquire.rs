@@ -1,9 +1,9 @@
 //! Acquiring: by one transaction if a mutex is free, else by a script.
 
-use std::iter::once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join;
 use redis::Value;
 use tenure::store::{AcquireReply, Enqueue, Grant, Request};
 use tenure::{Error, Fence, Share};
@@ -48,11 +48,16 @@ impl RedisStore {
     pub(super) async fn acquire_one(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.layout.check_request(request)?;
         let end = self.end(request.ttl);
+        let ask = |own_counts, enqueue| Box::pin(self.ask(request, own_counts, enqueue, end));
+        if self.layout.by_slot {
+            // The transaction below relies on a counter that was raised a moment ago. Those of so many
+            // slots were not, and the script raises its own.
+            return ask(request.generated, enqueue_word(request)).await;
+        }
         // What a free mutex does not need is boxed: the usual future stays small.
         if self.connection.is_new() {
             Box::pin(self.prepare(end)).await?;
         }
-        let ask = |own_counts, enqueue| Box::pin(self.ask(request, own_counts, enqueue, end));
         if request.share != Share::MUTEX || request.enqueue != Enqueue::No || request.from.is_some() {
             return ask(request.generated, enqueue_word(request)).await;
         }
@@ -75,12 +80,12 @@ impl RedisStore {
         let Some(&Request { share, ttl, .. }) = requests.first() else { return Ok(Some(Vec::new())) };
         requests.iter().try_for_each(|request| self.layout.check(&request.name))?;
         let end = self.end(ttl);
-        if self.connection.is_new() {
+        if self.connection.is_new() && !self.layout.by_slot {
             self.prepare(end).await?;
         }
         let of_each: Vec<Keys<'_>> = requests.iter().map(|request| self.layout.of(&request.name)).collect();
         let beside = of_each.iter().flat_map(|keys| [keys.name(), keys.queue(), keys.entries(), keys.shares()]);
-        let keys: Vec<Key<'_>> = once(whole(self.layout.counter.as_bytes())).chain(beside).collect();
+        let keys: Vec<Key<'_>> = of_each.iter().take(1).map(Keys::grants).chain(beside).collect();
         let numbers = [u64::from(share.capacity()), self.counter.largest(), millis(ttl), u64::from(share.weight())];
         let numbers = numbers.map(Digits::of);
         let owners = requests.iter().map(|request| request.owner.as_bytes());
@@ -191,7 +196,9 @@ impl RedisStore {
             Enqueue::Join { entry_ttl, handoff_ttl } => (entry_ttl, handoff_ttl),
             Enqueue::No | Enqueue::Heartbeat => (Duration::ZERO, Duration::ZERO),
         };
-        let channel = self.connection.channel();
+        let hears = self.layout.by_slot && enqueue != "none";
+        let of_slot = if hears { self.connection.channel_of_slot(self.layout.of(&request.name).tag()) } else { None };
+        let channel = of_slot.as_deref().or_else(|| self.connection.channel().filter(|_| !self.layout.by_slot));
         let [ttl, entry_ttl, handoff_ttl] = [*ttl, entry_ttl, handoff_ttl].map(|span| Digits::of(millis(span)));
         let weight = Digits::of(u64::from(share.weight()));
         let [capacity, seen] = self.first_args(*share);
@@ -210,7 +217,12 @@ impl RedisStore {
             channel.unwrap_or("-").as_bytes(),
             if noted { b"1" } else { b"0" },
         ];
-        let (answer, _) = self.run_about(&scripts::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end).await?;
+        let asked = self.run_about(&scripts::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end);
+        let (answer, _) = match &of_slot {
+            // On the way before the question, so that no message is missed.
+            Some(channel) => join(self.connection.hear(channel, end), asked).await.1?,
+            None => asked.await?,
+        };
         if let Value::Array(parts) = &answer
             && let [Value::Int(1), number] = &parts[..]
         {

@@ -7,13 +7,15 @@
 use tenure::store::Request;
 use tenure::{Error, Name};
 
-use crate::transport::commands::{Commands, Key};
+use crate::transport::commands::{Commands, Key, whole};
 
 /// The keys of one prefix.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) prefix: String,
     pub(crate) counter: String,
+    /// In a cluster, where a script reaches one slot alone: each slot has a counter of its own.
+    pub(crate) by_slot: bool,
     /// Key of the memory of a node of a quorum.
     pub(crate) memory: String,
     /// The command that counts a grant, ready for the wire.
@@ -26,18 +28,29 @@ pub(crate) struct Keys<'a> {
     prefix: &'a [u8],
     name: &'a [u8],
     tag: [u8; 4],
+    /// None if the slot has a counter of its own.
+    grants: Option<&'a [u8]>,
 }
 
 impl Layout {
     pub(crate) fn new(prefix: &str) -> Self {
         let counter = format!("{prefix}tenure:fence");
         let increment = Commands::of(&[b"INCR", counter.as_bytes()]).as_bytes().to_owned();
-        Self { prefix: prefix.to_owned(), counter, memory: format!("{prefix}tenure:node"), increment }
+        Self { prefix: prefix.to_owned(), counter, by_slot: false, memory: format!("{prefix}tenure:node"), increment }
+    }
+
+    /// The keys in a cluster.
+    pub(crate) fn by_slot(prefix: &str) -> Self {
+        Self { by_slot: true, ..Self::new(prefix) }
+    }
+
+    pub(crate) fn slot(&self, name: &Name) -> u16 {
+        slot(self.prefix.as_bytes(), name.as_str().as_bytes())
     }
 
     pub(crate) fn of<'a>(&'a self, name: &'a Name) -> Keys<'a> {
         let (prefix, name) = (self.prefix.as_bytes(), name.as_str().as_bytes());
-        Keys { prefix, name, tag: tag(slot(prefix, name)) }
+        Keys { prefix, name, tag: tag(slot(prefix, name)), grants: (!self.by_slot).then_some(self.counter.as_bytes()) }
     }
 
     /// Refuses a request that no store here can serve: about a name of ours, or to take over from
@@ -69,11 +82,16 @@ fn is_beside(name: &[u8]) -> bool {
     let what = name.strip_prefix(b"{").and_then(|rest| rest.split_at_checked(4));
     what.is_some_and(|(tag, rest)| {
         tag.iter().all(|byte| (b'@'..=b'O').contains(byte))
-            && [b"}:q:", b"}:p:", b"}:s:", b"}:o:", b"}:c:"].iter().any(|what| rest.starts_with(*what))
+            && [b"}:q:", b"}:p:", b"}:s:", b"}:o:", b"}:c:", b"}:g:"].iter().any(|what| rest.starts_with(*what))
     })
 }
 
 impl Keys<'_> {
+    /// Leads to the slot of the name.
+    pub(crate) const fn tag(&self) -> [u8; 4] {
+        self.tag
+    }
+
     pub(crate) fn name(&self) -> Key<'_> {
         [self.prefix, self.name, b"", b"", b""]
     }
@@ -93,6 +111,11 @@ impl Keys<'_> {
     /// The owner, in the schemes whose values do not say it.
     pub(crate) fn owner(&self) -> Key<'_> {
         self.beside(b"}:o:")
+    }
+
+    /// The grant counter.
+    pub(crate) fn grants(&self) -> Key<'_> {
+        self.grants.map_or([self.prefix, b"{", &self.tag, b"}:g:", b"tenure:fence"], whole)
     }
 
     /// The counter of the name, at a node of a quorum.
@@ -219,11 +242,10 @@ mod tests {
     fn all_keys_of_a_name_share_a_slot() {
         for prefix in ["", "app:", "{app}:"] {
             for name in ["door", "a}b", "{}x", "}", "x{}{y}", "{", "{a}b", "дверь"] {
-                let (layout, name) = (Layout::new(prefix), Name::new(name).unwrap());
+                let (layout, name) = (Layout::by_slot(prefix), Name::new(name).unwrap());
                 let keys = layout.of(&name);
-                let slots = [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner(), keys.counter()]
-                    .map(|key| slot(b"", &key.concat()));
-                assert!(slots.iter().all(|slot| *slot == slots[0]), "{keys:?}");
+                let all = [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner(), keys.counter(), keys.grants()];
+                assert!(all.iter().all(|key| slot(b"", &key.concat()) == layout.slot(&name)), "{keys:?}");
             }
         }
     }

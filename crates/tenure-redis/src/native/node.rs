@@ -18,6 +18,7 @@ use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply
 use tenure::{Entry, Error, Fence, Lease, Name};
 use tokio::time::{Instant, timeout_at};
 
+use crate::native::keys::Layout;
 use crate::native::reply::{busy, check_repeated, counter, fence, refusal, released, releases};
 use crate::native::store::{RedisStore, Settings};
 use crate::scripts::{self, Script};
@@ -49,7 +50,7 @@ impl RedisNode {
     pub(crate) fn connect_later(settings: &Settings) -> Result<Arc<Self>, Error> {
         let Settings { client, shown, prefix, timeout, poll_interval } = settings;
         let connection = Connection::later(client.clone(), prefix)?;
-        let store = RedisStore::over(connection, shown, prefix, *timeout, *poll_interval);
+        let store = RedisStore::over(connection.into(), Layout::new(prefix), shown, *timeout, *poll_interval);
         Ok(Arc::new(Self { store, longest: AtomicU64::new(0) }))
     }
 

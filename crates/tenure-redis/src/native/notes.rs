@@ -11,7 +11,7 @@ use tenure::{Fence, Lease, Owner};
 
 use crate::native::keys::{Keys, Layout};
 use crate::scripts;
-use crate::transport::commands::{Commands, Digits, Key, millis, whole};
+use crate::transport::commands::{Commands, Digits, Key, millis};
 use crate::transport::contact::now_ms;
 use crate::transport::form::Form;
 
@@ -82,14 +82,18 @@ impl Notes {
     }
 }
 
-/// Adds a command that notes the leases, if there are any. Its answer says nothing.
+/// Adds commands that note the leases. Their answers say nothing.
 pub(crate) fn add(commands: &mut Commands, layout: &Layout, due: &[(&Lease, Fence)]) {
-    if due.is_empty() {
-        return;
+    // A script reaches one slot of a cluster.
+    for due in due.chunks(if layout.by_slot { 1 } else { AT_ONCE }) {
+        add_some(commands, layout, due);
     }
+}
+
+fn add_some(commands: &mut Commands, layout: &Layout, due: &[(&Lease, Fence)]) {
     let of_each: Vec<Keys<'_>> = due.iter().map(|(lease, _)| layout.of(&lease.name)).collect();
     let beside = of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]);
-    let keys: Vec<Key<'_>> = beside.chain([whole(layout.counter.as_bytes())]).collect();
+    let keys: Vec<Key<'_>> = beside.chain(of_each.iter().take(1).map(Keys::grants)).collect();
     let digits = |(lease, fence): &(&Lease, Fence)| [fence.counter(), millis(lease.ttl * STANDS)].map(Digits::of);
     let digits: Vec<[Digits; 2]> = due.iter().map(digits).collect();
     let args = due.iter().zip(&digits);

@@ -112,9 +112,11 @@ impl RedisStore {
         end: Instant,
     ) -> Vec<Result<RenewReply, Error>> {
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
-        let batches: Vec<Vec<&Lease>> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).map(<[_]>::to_vec).collect();
+        // A script reaches one slot of a cluster, and while that is being moved one key.
+        let size = if self.layout.by_slot { 1 } else { BATCH };
+        let batches: Vec<Vec<&Lease>> = mutexes.chunks(size).chain(shares.chunks(size)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
-        let outcomes = self.renew_batches(end, BATCH, &batches, unit).await;
+        let outcomes = self.renew_batches(end, size, &batches, unit).await;
         for (batch, outcome) in batches.into_iter().zip(outcomes) {
             match outcome {
                 Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),

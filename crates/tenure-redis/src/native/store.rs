@@ -21,7 +21,7 @@ use crate::native::keys::Layout;
 use crate::native::notes::Notes;
 use crate::native::reply::{notice, refusal, released, releases};
 use crate::scripts::{self, Script};
-use crate::transport::commands::{Digits, Key, millis, whole};
+use crate::transport::commands::{Digits, Key, millis};
 use crate::transport::connection::{Connection, Exchange, Repeat};
 use crate::transport::contact::now_ms;
 use crate::transport::failure::translate;
@@ -70,18 +70,23 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 impl RedisStore {
     pub(crate) async fn connect(settings: &Settings) -> Result<Self, Error> {
         let Settings { shown, prefix, timeout, poll_interval, .. } = settings;
-        Ok(Self::over(settings.open().await?, shown, prefix, *timeout, *poll_interval))
+        Ok(Self::over(settings.open().await?.into(), Layout::new(prefix), shown, *timeout, *poll_interval))
     }
 
     pub(crate) fn over(
-        connection: Connection,
+        connection: Arc<Connection>,
+        layout: Layout,
         shown: &str,
-        prefix: &str,
         timeout: Option<Duration>,
         poll_interval: Duration,
     ) -> Self {
-        let (layout, counter, notes) = (Arc::new(Layout::new(prefix)), Arc::default(), Arc::default());
-        Self { connection: Arc::new(connection), layout, counter, notes, shown: shown.into(), timeout, poll_interval }
+        let (layout, counter, notes) = (Arc::new(layout), Arc::default(), Arc::default());
+        Self { connection, layout, counter, notes, shown: shown.into(), timeout, poll_interval }
+    }
+
+    /// This store through another connection.
+    pub(crate) fn through(&self, connection: Arc<Connection>) -> Self {
+        Self { connection, ..self.clone() }
     }
 
     /// Deadline of a call that starts now about a lease of `ttl`. `Duration::MAX` for one about no
@@ -130,7 +135,7 @@ impl RedisStore {
         // The keys are made with the call: kept, they would be half of this future.
         let call = |_: &Link, form| {
             let keys = self.layout.of(name);
-            let keys = [keys.name(), keys.queue(), keys.entries(), whole(self.layout.counter.as_bytes()), keys.shares()];
+            let keys = [keys.name(), keys.queue(), keys.entries(), keys.grants(), keys.shares()];
             scripts::call(script, form, &keys, args)
         };
         let Exchange { answers, repeated, .. } = self.connection.call(end, repeat, &call).await?;

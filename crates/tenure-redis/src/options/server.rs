@@ -13,8 +13,10 @@ use redis::{
 use tenure::Error;
 use url::Url;
 
+use crate::transport::nodes;
+
 /// The beginnings of a URL.
-pub(super) const FORMS: &str = "redis://, rediss://, redis+unix:// and the same with valkey";
+pub(super) const FORMS: &str = "redis://, rediss://, redis+unix://, redis+cluster:// and the same with valkey";
 
 #[derive(Clone)]
 pub(super) struct Server {
@@ -56,6 +58,25 @@ impl Server {
         let address =
             if tls { Address::Tls { host, port, ca: None, cert: None, key: None } } else { Address::Tcp { host, port } };
         Ok(Self { address, username, password, db: database(url.path().trim_start_matches('/'))? })
+    }
+
+    /// Where it is in a cluster. None for a unix socket, or for a database that no cluster has.
+    pub(super) fn address(&self) -> Option<nodes::Address> {
+        match &self.address {
+            Address::Tcp { host, port } | Address::Tls { host, port, .. } if self.db == 0 => {
+                Some(nodes::Address { host: host.clone(), port: *port })
+            }
+            _ => None,
+        }
+    }
+
+    /// Another node of the same cluster, with the same login and certificates.
+    pub(super) fn beside(&self, other: &nodes::Address) -> Self {
+        let mut server = self.clone();
+        if let Address::Tcp { host, port } | Address::Tls { host, port, .. } = &mut server.address {
+            (*host, *port) = (other.host.clone(), other.port);
+        }
+        server
     }
 
     /// Whether both are at one address.

@@ -27,6 +27,11 @@ local function next_counter()
   return last_counter
 end
 
+-- Whether a channel is that of a slot of a cluster.
+local function is_of_slot(channel)
+  return channel:find('}:w:%x+$') ~= nil
+end
+
 -- Writes the counter and notifies those who were served. It comes last, because a refused PUBLISH
 -- must not undo anything.
 local function settle()
@@ -34,7 +39,7 @@ local function settle()
     redis.call('SET', counter, digits(last_counter), 'KEEPTTL')
   end
   for _, message in ipairs(messages) do
-    redis.pcall('PUBLISH', message[1], message[2])
+    redis.pcall(is_of_slot(message[1]) and 'SPUBLISH' or 'PUBLISH', message[1], message[2])
   end
 end
 
@@ -107,7 +112,7 @@ local function is_deaf(channel)
   if channel == '-' then
     return false
   end
-  local listeners = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  local listeners = redis.pcall('PUBSUB', is_of_slot(channel) and 'SHARDNUMSUB' or 'NUMSUB', channel)
   return not listeners.err and listeners[2] == 0
 end
 

@@ -15,6 +15,8 @@ pub(crate) const fn whole(key: &[u8]) -> Key<'_> {
 /// The first and the last command of a transaction, ready for the wire.
 pub(crate) const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 pub(crate) const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+/// Has a node of a cluster run the next command though its slot is only on the way there.
+pub(crate) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 /// Commands that are sent together, ready for the wire, in one buffer.
 #[derive(Clone, Debug)]
@@ -90,6 +92,21 @@ impl Commands {
         &self.bytes
     }
 
+    /// Each command, ready for the wire.
+    pub(crate) fn each(&self) -> Vec<&[u8]> {
+        let (mut each, mut rest) = (Vec::with_capacity(self.count), &self.bytes[..]);
+        while let Some((words, mut after)) = number(rest) {
+            for _ in 0..words {
+                let Some((_, behind)) = number(after).and_then(|(length, word)| word.split_at_checked(length + 2)) else { break };
+                after = behind;
+            }
+            let (command, next) = rest.split_at(rest.len() - after.len());
+            each.push(command);
+            rest = next;
+        }
+        each
+    }
+
     /// Adds this number of commands that are ready for the wire.
     pub(crate) fn ready(&mut self, count: usize, bytes: &[u8]) {
         self.count += count;
@@ -114,11 +131,9 @@ impl Commands {
     /// Converts them for the client library. Each command has its own error.
     pub(crate) fn to_pipeline(&self) -> Pipeline {
         let mut pipeline = Pipeline::with_capacity(self.count);
-        let mut rest = &self.bytes[..];
-        while let Some(words) = number(&mut rest) {
-            let mut command = Cmd::new();
-            for _ in 0..words {
-                let Some((word, after)) = number(&mut rest).and_then(|length| rest.split_at_checked(length)) else { break };
+        for bytes in self.each() {
+            let (mut command, mut rest) = (Cmd::new(), number(bytes).map_or(&b""[..], |(_, rest)| rest));
+            while let Some((word, after)) = number(rest).and_then(|(length, rest)| rest.split_at_checked(length)) {
                 command.arg(word);
                 rest = after.strip_prefix(b"\r\n").unwrap_or(after);
             }
@@ -135,12 +150,11 @@ impl From<Pipeline> for Commands {
     }
 }
 
-/// Reads the number of a head, and removes the head.
-fn number(rest: &mut &[u8]) -> Option<usize> {
-    let end = rest.iter().position(|byte| *byte == b'\n')?;
-    let number = std::str::from_utf8(rest.get(1..end)?).ok()?.trim_end().parse().ok()?;
-    *rest = &rest[end + 1..];
-    Some(number)
+/// The number of a head, and what is behind the head.
+fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let number = std::str::from_utf8(bytes.get(1..end)?).ok()?.trim_end().parse().ok()?;
+    Some((number, &bytes[end + 1..]))
 }
 
 /// A number in decimal digits, on the stack.
@@ -188,6 +202,8 @@ mod tests {
         assert_eq!((commands.as_bytes(), commands.count()), (&*pipeline.get_packed_pipeline(), 3));
         assert_eq!(commands.to_pipeline().get_packed_pipeline(), commands.as_bytes());
         assert_eq!(Commands::from(pipeline).as_bytes(), commands.as_bytes());
+        let each = commands.each();
+        assert_eq!((each.len(), each[0], each[2], each.concat()), (3, MULTI, EXEC, commands.as_bytes().to_vec()));
     }
 
     #[test]

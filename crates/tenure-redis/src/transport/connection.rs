@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::{Client, RedisResult};
@@ -18,12 +18,13 @@ use tracing::debug;
 
 use crate::transport::commands::Commands;
 use crate::transport::contact::Moment;
-use crate::transport::failure::{is_crowded, is_out_of_memory, translate};
+use crate::transport::failure::{is_crowded, is_no_command, is_out_of_memory, translate};
 use crate::transport::form::Form;
 use crate::transport::handshake::{Established, establish};
 use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
+use crate::transport::nodes::{Address, Nodes, is_redirect};
 use crate::transport::push::{Listener, Pushes};
-use crate::transport::reply::Answers;
+use crate::transport::reply::{Answers, only};
 
 /// Timeout of the first contact.
 pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
@@ -34,6 +35,8 @@ pub(crate) struct Connection {
     replacing: tokio::sync::Mutex<()>,
     pushes: Arc<Pushes>,
     subscribing: tokio::sync::Mutex<()>,
+    /// The cluster that this is a node of, and where in it.
+    cluster: Option<(Weak<Nodes>, Address)>,
     /// A connection was abandoned whose commands may still run.
     loose: AtomicBool,
 }
@@ -87,6 +90,11 @@ impl Connection {
         Ok(Self::new(Source::Client(Box::new(client)), None, Pushes::new(prefix)?))
     }
 
+    /// Connects to a node of a cluster with the first call.
+    pub(crate) fn of_node(client: Client, pushes: Arc<Pushes>, nodes: Weak<Nodes>, address: Address) -> Self {
+        Self { cluster: Some((nodes, address)), ..Self::new(Source::Client(Box::new(client)), None, pushes) }
+    }
+
     /// Uses an external connection. What was sent on it when it broke may run later.
     #[cfg(feature = "redis-1")]
     pub(crate) fn external(link: Link) -> Self {
@@ -102,6 +110,7 @@ impl Connection {
             replacing: tokio::sync::Mutex::default(),
             pushes,
             subscribing: tokio::sync::Mutex::default(),
+            cluster: None,
             loose: AtomicBool::new(loose),
         }
     }
@@ -153,6 +162,38 @@ impl Connection {
         self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
     }
 
+    /// The error with the node that it came from.
+    pub(crate) fn told(&self, error: Error) -> Error {
+        match &self.cluster {
+            Some((_, address)) => error.context(address),
+            None => error,
+        }
+    }
+
+    /// As [`channel`](Connection::channel), in a cluster and for the slot that the tag leads to. The
+    /// caller asks for it with [`hear`](Connection::hear).
+    pub(crate) fn channel_of_slot(&self, tag: [u8; 4]) -> Option<String> {
+        let is_deaf = self.link().and_then(|link| link.hears()) == Some(false);
+        (self.pushes.are_wanted() && !is_deaf).then(|| self.pushes.channel_of_slot(tag))
+    }
+
+    /// Has the node that serves the slot of this channel push to it, each time that a waiter asks for
+    /// its turn: the channel ends with the link, and with the slot at that node.
+    pub(crate) async fn hear(&self, channel: &str, end: Instant) {
+        let command: &[u8] = if channel == self.pushes.channel() { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
+        let ask = |link: &Link| match link.hears() {
+            // In RESP2 a subscriber may send nothing else.
+            Some(false) => Commands::of(&[b"PING"]),
+            _ => Commands::of(&[command, channel.as_bytes()]),
+        };
+        let Ok(Exchange { link, answers, .. }) = self.exchange(end, Repeat::Freely, ask).await else { return };
+        match only(answers) {
+            Ok(Err(error)) if is_no_command(&error) => self.pushes.has_no_slots(),
+            Ok(Err(error)) if !translate(&error).is_transient() => link.set_hears(false),
+            _ => {}
+        }
+    }
+
     /// Index of the entry of [`DELETES`](crate::transport::link::DELETES) to try.
     pub(crate) fn delete(&self) -> usize {
         self.link().map_or(0, |link| link.delete())
@@ -188,8 +229,28 @@ impl Connection {
         }
     }
 
-    /// As [`call`](Connection::call), for a pipeline that handles a forgotten script itself.
+    /// As [`call`](Connection::call), for a pipeline that handles a forgotten script itself. In a
+    /// cluster, commands that another node has to run are sent there.
     pub(crate) async fn exchange<C: Into<Commands>>(
+        &self,
+        end: Instant,
+        repeat: Repeat,
+        pipeline: impl Fn(&Link) -> C + Sync,
+    ) -> Result<Exchange, Error> {
+        let exchange = self.exchange_here(end, repeat, &pipeline).await?;
+        let leads_on = || exchange.answers.iter().any(|answer| answer.as_ref().is_err_and(is_redirect));
+        if let Some((nodes, here)) = &self.cluster
+            && leads_on()
+            && let Some(nodes) = nodes.upgrade()
+        {
+            let commands = pipeline(&exchange.link).into();
+            return Box::pin(nodes.follow(here, exchange, &commands, repeat, end)).await;
+        }
+        Ok(exchange)
+    }
+
+    /// As [`exchange`](Connection::exchange), with this node alone.
+    pub(crate) async fn exchange_here<C: Into<Commands>>(
         &self,
         end: Instant,
         repeat: Repeat,

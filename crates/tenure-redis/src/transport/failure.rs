@@ -1,5 +1,7 @@
 //! Errors of Redis, in the classes of [`tenure::ErrorKind`].
 
+use std::fmt;
+
 use redis::RedisError;
 use tenure::{Error, ErrorKind};
 
@@ -32,7 +34,6 @@ const MEANINGS: &[Meaning] = &[
     unavailable(&["LOADING"], "the server is loading its data", "wait until it has"),
     unavailable(&["MASTERDOWN"], "the server is a replica without its master", "point the store URL at the master"),
     unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),
-    unavailable(&["TRYAGAIN"], "the slot of the lock is being moved", "wait until it has"),
     unavailable(&[CROWDED], "too much waits to be sent to the server", "send less at once, or look at the link"),
     unavailable(&["BUSY"], "the server is busy with another client's script", "end it with SCRIPT KILL"),
     unavailable(&["OOM"], "the server is out of memory", "raise its maxmemory or free some"),
@@ -86,7 +87,12 @@ const MEANINGS: &[Meaning] = &[
     refused(
         &["MOVED", "ASK", "CROSSSLOT"],
         "the server is a node of a cluster",
-        "name a single server: this version speaks to no cluster",
+        "write redis+cluster:// (or rediss+cluster://) and the same address",
+    ),
+    refused(
+        &["ERR This instance has cluster support disabled"],
+        "the server is no node of a cluster",
+        "write redis:// (or rediss://) and the same address",
     ),
 ];
 
@@ -187,7 +193,29 @@ fn without_word(text: &str) -> &str {
     if word.starts_with("TENURE") { rest } else { text }
 }
 
+/// Source of the error for a slot whose keys are in two places: each of them can be reached, but not
+/// several at once.
+#[derive(Debug)]
+struct Moving(String);
+
+impl fmt::Display for Moving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Moving {}
+
+/// Whether the keys of a slot are in two places.
+pub(crate) fn is_moving(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<Moving>)
+}
+
 pub(crate) fn translate_answer(text: &str) -> Error {
+    if text.starts_with("TRYAGAIN") {
+        let moving = Error::unavailable("the slot of the lock is being moved");
+        return moving.with_source(Moving(text.to_owned())).with_hint("wait until it has");
+    }
     let means = |meaning: &&Meaning| meaning.starts.iter().any(|start| text.starts_with(start));
     let (kind, what, fix) = match MEANINGS.iter().find(means) {
         Some(Meaning { kind, what, fix, .. }) => (*kind, *what, *fix),

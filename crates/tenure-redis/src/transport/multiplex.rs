@@ -326,5 +326,5 @@ fn ended() -> RedisError {
 
 /// Whether a push answers a command.
 fn is_reply(kind: &redis::PushKind) -> bool {
-    matches!(kind, redis::PushKind::Subscribe | redis::PushKind::Unsubscribe)
+    matches!(kind, redis::PushKind::Subscribe | redis::PushKind::Unsubscribe | redis::PushKind::SSubscribe)
 }

@@ -6,6 +6,9 @@
 //! <owner>`: the payload has no space, and the owner, which may be any bytes, is the rest. A
 //! message for an owner without a listener is ignored.
 //!
+//! In a cluster the connections to all nodes share the channel, and each slot may have a channel of
+//! its own, `<prefix>{<tag>}:w:<16 hex digits>`: a message to that goes to one node alone.
+//!
 //! Messages are hints: one may come twice, and one may be lost if the connection breaks. Then each
 //! listener gets [`Pushed::Missed`].
 
@@ -33,8 +36,12 @@ pub(crate) enum Pushed {
 
 /// The channel of one connection, and its listeners by owner.
 pub(crate) struct Pushes {
+    prefix: String,
+    id: String,
     channel: String,
     wanted: AtomicBool,
+    /// A slot can have a channel of its own, as far as is known.
+    slots: AtomicBool,
     listeners: Mutex<HashMap<Vec<u8>, Vec<Arc<Inbox>>>>,
 }
 
@@ -60,18 +67,37 @@ impl Pushes {
         let mut random = [0; 8];
         getrandom::fill(&mut random)
             .map_err(|e| Error::unavailable("the system gave no random bytes for a channel").with_source(e))?;
-        let channel = format!("{prefix}tenure:wake:{:016x}", u64::from_ne_bytes(random));
-        Ok(Arc::new(Self { channel, wanted: AtomicBool::new(false), listeners: Mutex::default() }))
+        let id = format!("{:016x}", u64::from_ne_bytes(random));
+        let channel = format!("{prefix}tenure:wake:{id}");
+        Ok(Arc::new(Self::new_at(prefix, id, channel)))
     }
 
     /// For a connection without pushes.
     #[cfg(feature = "redis-1")]
     pub(crate) fn deaf() -> Arc<Self> {
-        Arc::new(Self { channel: String::new(), wanted: AtomicBool::new(false), listeners: Mutex::default() })
+        Arc::new(Self::new_at("", String::new(), String::new()))
+    }
+
+    fn new_at(prefix: &str, id: String, channel: String) -> Self {
+        let (wanted, slots) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { prefix: prefix.to_owned(), id, channel, wanted, slots, listeners: Mutex::default() }
     }
 
     pub(crate) fn channel(&self) -> &str {
         &self.channel
+    }
+
+    /// The channel of the slot that the tag leads to: the common one if slots have none.
+    pub(crate) fn channel_of_slot(&self, tag: [u8; 4]) -> String {
+        if !self.slots.load(Ordering::Relaxed) {
+            return self.channel.clone();
+        }
+        format!("{}{{{}}}:w:{}", self.prefix, String::from_utf8_lossy(&tag), self.id)
+    }
+
+    /// Servers before Redis 7 have no channels of slots.
+    pub(crate) fn has_no_slots(&self) {
+        self.slots.store(false, Ordering::Relaxed);
     }
 
     /// The command that subscribes a link.
@@ -97,15 +123,16 @@ impl Pushes {
     /// one wake-up away.
     pub(crate) fn take_in(&self, push: PushInfo) {
         match push.kind {
-            PushKind::Message => {
+            PushKind::Message | PushKind::SMessage => {
                 let mut data = push.data.into_iter();
                 if let (Some(Value::BulkString(channel)), Some(Value::BulkString(message))) = (data.next(), data.next())
-                    && channel == self.channel.as_bytes()
+                    && channel.ends_with(self.id.as_bytes())
                 {
                     self.deliver(&message);
                 }
             }
-            PushKind::Disconnection => self.missed(),
+            // The slot of a channel has left the node.
+            PushKind::Disconnection | PushKind::SUnsubscribe => self.missed(),
             _ => {}
         }
     }

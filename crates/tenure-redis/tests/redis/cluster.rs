@@ -1,0 +1,456 @@
+//! A cluster of real servers: conformance, slots that move under locks, masters that die.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure::store::{AcquireReply, ReleaseReply, Request, Store};
+use tenure::{ErrorKind, Locker, Name, Owner, Share, State};
+use tenure_conformance::exceptions::{NO_PUSH, ONE_BY_ONE};
+use tenure_conformance::{NotApplicable, Plant, Process, Subject};
+use tenure_redis::{ClusterStore, Options};
+use tenure_testkit::crowd::Field;
+use tenure_testkit::{Program, Proxy, RedisCluster, RedisServer, Worker, wait_until};
+use tokio::time::{Instant, timeout};
+
+use crate::{LONG, PATIENCE};
+
+/// Three masters behind proxies, which the nodes name to clients.
+struct Servers {
+    cluster: RedisCluster,
+    proxies: Vec<Proxy>,
+}
+
+/// Clusters that no case uses now: a new one waits for two seconds before it takes writes.
+static AT_REST: Mutex<Vec<Servers>> = Mutex::new(Vec::new());
+
+/// A cluster for one case.
+struct Cluster(Option<Servers>);
+
+impl Cluster {
+    fn take() -> Self {
+        let at_rest = AT_REST.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Self(Some(at_rest.unwrap_or_else(Servers::start)))
+    }
+
+    fn servers(&self) -> &Servers {
+        self.0.as_ref().expect("until it is dropped")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let Some(servers) = self.0.take() else { return };
+        servers.proxies.iter().for_each(Proxy::heal);
+        for server in servers.cluster.servers() {
+            server.cli("FLUSHALL");
+        }
+        AT_REST.lock().unwrap_or_else(PoisonError::into_inner).push(servers);
+    }
+}
+
+impl Servers {
+    fn start() -> Self {
+        let cluster = RedisCluster::start(3, 0);
+        let proxies: Vec<Proxy> = cluster.servers().iter().map(|server| Proxy::start(server.addr())).collect();
+        for (server, proxy) in cluster.servers().iter().zip(&proxies) {
+            server.cli(&format!("CONFIG SET cluster-announce-port {}", proxy.addr().port()));
+        }
+        let named = |server: &RedisServer| {
+            let slots = server.cli("CLUSTER SLOTS");
+            proxies.iter().all(|proxy| slots.lines().any(|line| line == proxy.addr().port().to_string()))
+        };
+        wait_until(PATIENCE, "the nodes to name the proxies", || cluster.servers().iter().all(named));
+        Self { cluster, proxies }
+    }
+
+    fn url(&self) -> String {
+        let hosts: Vec<String> = self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+}
+
+#[async_trait]
+impl Subject for Cluster {
+    async fn store(&self) -> Arc<dyn Store> {
+        Options::parse(&self.servers().url()).unwrap().open().await.unwrap()
+    }
+
+    fn process(&self) -> Result<Box<dyn Process>, NotApplicable> {
+        Ok(Box::new(Worker::start(Program::this_test().on(&self.servers().cluster.url()))))
+    }
+
+    fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
+        let name = name.as_str().as_bytes();
+        let cluster = &self.servers().cluster;
+        let server = &cluster.servers()[cluster.serving(slot_of(cluster, name)).unwrap()];
+        let reply = match what {
+            Plant::Value(value, None) => server.command(&[&b"SET"[..], name, value]),
+            Plant::Value(value, Some(ttl)) => {
+                server.command(&[&b"SET"[..], name, value, b"PX", ttl.as_millis().to_string().as_bytes()])
+            }
+            Plant::OtherType => server.command(&[&b"HSET"[..], name, b"field", b"1"]),
+            Plant::Nothing => server.command(&[&b"DEL"[..], name]),
+        };
+        assert!(reply == "OK" || reply == 1, "{reply:?}");
+        Ok(())
+    }
+
+    fn silence(&self, silent: bool) -> Result<(), NotApplicable> {
+        for proxy in &self.servers().proxies {
+            if silent { proxy.black_hole() } else { proxy.heal() }
+        }
+        Ok(())
+    }
+
+    fn exceptions(&self) -> Vec<&'static str> {
+        [NO_PUSH, ONE_BY_ONE].concat()
+    }
+}
+
+mod cases {
+    use super::Cluster;
+
+    fn cluster() -> Cluster {
+        Cluster::take()
+    }
+
+    tenure_conformance::conformance!(cluster);
+}
+
+fn slot_of(cluster: &RedisCluster, name: &[u8]) -> u16 {
+    let slot = cluster.servers()[0].command(&[&b"CLUSTER"[..], b"KEYSLOT", name]).int();
+    u16::try_from(slot).expect("a slot")
+}
+
+async fn store(url: &str) -> ClusterStore {
+    Options::parse(url).unwrap().cluster().await.unwrap()
+}
+
+fn asks(name: &str, share: Share, ttl: Duration) -> Request {
+    Request::new(Name::new(name).unwrap(), Owner::generate("cluster").unwrap(), share, ttl)
+}
+
+async fn takes(store: &ClusterStore, request: &Request) -> u64 {
+    match store.acquire(request).await.unwrap() {
+        AcquireReply::Granted(grant) => grant.fence.unwrap().get(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_names_the_wrong_kind_of_server_says_so() {
+    let (cluster, alone) = (RedisCluster::start(1, 0), RedisServer::start());
+    let node = Options::parse(&cluster.servers()[0].url()).unwrap().connect().await.unwrap();
+    let error = node.acquire(&asks("door", Share::MUTEX, LONG)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("write redis+cluster://"), "{error:?}");
+    assert!(!error.may_have_been_applied() && cluster.servers()[0].cli("EXISTS door") == "0", "{error:?}");
+    let error = Options::parse(&format!("redis+cluster://{}", alone.addr())).unwrap().cluster().await.unwrap_err();
+    let text = error.to_string();
+    assert!(error.kind() == ErrorKind::Refused && text.contains(&alone.addr().to_string()), "{error:?}");
+    assert!(text.contains("no node of a cluster") && text.contains("write redis://"), "{text}");
+    let error = Options::parse("redis+cluster://127.0.0.1:1").unwrap().cluster().await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unreachable && error.to_string().contains("127.0.0.1:1"), "{error:?}");
+}
+
+/// Each step of a move, for each call: the name is in its old place, half way, and in its new place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_works_at_every_step_of_a_move() {
+    let cluster = RedisCluster::start(2, 0);
+    let (ours, other) = (store(&cluster.url()).await, store(&cluster.url()).await);
+    let (mut mover, handle) = (cluster.mover(), tokio::runtime::Handle::current());
+    let names: Vec<String> = (0..16).map(|at| format!("door {at}")).collect();
+    for name in names {
+        let slot = slot_of(&cluster, name.as_bytes());
+        let from = cluster.serving(slot).unwrap();
+        let (held, next) = (asks(&name, Share::MUTEX, LONG), asks(&name, Share::MUTEX, LONG));
+        let first = takes(&ours, &held).await;
+        let half_way = async || {
+            assert!(matches!(other.acquire(&next).await.unwrap(), AcquireReply::Busy(_)), "{name}: two holders");
+            let mut renewed = ours.renew(&[held.lease()]).await;
+            renewed.pop().unwrap().unwrap();
+            let shown = other.inspect(Some(&held.name)).await.unwrap();
+            assert_eq!(shown[0].holders[0].owner, held.owner, "{name}");
+            assert_eq!(other.release(&next.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+            assert_eq!(ours.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+            let second = takes(&other, &next).await;
+            assert!(second > first, "{name}: {second} after {first}");
+            // The same request again is the same holder.
+            let again = takes(&other, &next).await;
+            assert!(again >= second, "{name}: {again} after {second}");
+            assert!(matches!(ours.acquire(&asks(&name, Share::MUTEX, LONG)).await.unwrap(), AcquireReply::Busy(_)));
+            let lingers = asks(&format!("{{{name}}} lingers"), Share::MUTEX, LONG);
+            takes(&ours, &lingers).await;
+            assert_eq!(ours.release(&lingers.lease(), LONG).await.unwrap(), ReleaseReply::Released);
+            assert!(matches!(other.acquire(&lingers).await.unwrap(), AcquireReply::Busy(_)), "{name}");
+        };
+        tokio::task::block_in_place(|| {
+            mover.move_slot(slot, from, 1 - from, || handle.block_on(timeout(PATIENCE, half_way())).expect("it hangs"));
+        });
+        // As others have it that are in the same slot, all or none.
+        let all = [asks(&format!("{{{name}}} one"), Share::MUTEX, LONG), asks(&format!("{{{name}}} two"), Share::MUTEX, LONG)];
+        assert_eq!(ours.acquire_all(&all).await.unwrap().map(|grants| grants.len()), Some(2), "{name}");
+        assert_eq!(other.acquire_all(&all[1..]).await.unwrap().map(|grants| grants.len()), Some(1), "the same owner, {name}");
+        let lost = other.renew(&[next.lease()]).await.pop().unwrap().unwrap();
+        assert_eq!(format!("{lost:?}"), "Renewed", "{name}");
+        assert_eq!(other.release(&next.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        let third = asks(&name, Share::MUTEX, LONG);
+        assert!(takes(&ours, &third).await > first);
+        assert_eq!(cluster.serving(slot), Some(1 - from));
+    }
+}
+
+/// All slots move while 1,000 names are held and 100 are waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_slots_move_under_a_thousand_locks() {
+    let cluster = RedisCluster::start(3, 0);
+    let [ours, theirs, passers] = [store(&cluster.url()).await, store(&cluster.url()).await, store(&cluster.url()).await];
+    let (ours, theirs, passers) = (Locker::new(ours), Locker::new(theirs), Locker::new(passers));
+    let mut held = HashMap::new();
+    for at in 0..1_000 {
+        let name = format!("door {at}");
+        held.insert(name.clone(), ours.mutex(&name).ttl(Duration::from_secs(5)).acquire().await.unwrap());
+    }
+    let waiting = (0..100).map(|at| {
+        let (locks, name) = (theirs.clone(), format!("door {at}"));
+        tokio::spawn(async move { (locks.mutex(&name).ttl(Duration::from_secs(5)).acquire().await.unwrap(), name) })
+    });
+    let waiting: Vec<_> = waiting.collect();
+    let mut mover = cluster.mover();
+    let mover = tokio::task::spawn_blocking(move || {
+        for slot in 0..16_384_u16 {
+            // As they were shared out at first.
+            let from = [1, 2].iter().filter(|at| usize::from(slot) >= **at * 16_384 / 3).count();
+            mover.move_slot(slot, from, (from + 1) % 3, || ());
+        }
+    });
+    // Meanwhile half of those that are waited for are released, and nobody else gets in anywhere.
+    let mut next = 0;
+    while !mover.is_finished() {
+        let name = format!("door {}", 100 + next % 900);
+        let refused = passers.mutex(&name).wait(Duration::ZERO).acquire().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::TimedOut, "{refused}");
+        if next < 50 {
+            let released = held.remove(&format!("door {next}")).unwrap().release().await.unwrap();
+            assert_eq!(format!("{released:?}"), "Released");
+        }
+        next += 1;
+    }
+    mover.await.unwrap();
+    assert!(next > 50, "the slots moved before anything was asked");
+    for (name, guard) in &held {
+        assert_eq!(guard.state(), State::Held, "{name}");
+    }
+    let before: HashMap<String, u64> = held.iter().map(|(name, guard)| (name.clone(), guard.fence().unwrap().get())).collect();
+    for at in 50..100 {
+        held.remove(&format!("door {at}")).unwrap().release().await.unwrap();
+    }
+    for waits in waiting {
+        let (guard, name) = timeout(PATIENCE, waits).await.expect("a waiter hangs").unwrap();
+        assert!(before.get(&name).is_none_or(|before| guard.fence().unwrap().get() > *before), "{name}");
+    }
+}
+
+/// The same from several processes, and each of them counts in a file of its own: every turn is exact.
+#[test]
+fn a_crowd_does_not_notice_that_its_slots_move() {
+    let cluster = RedisCluster::start(3, 0);
+    let field = Field::new(6, 3_000).with(|load| (load.tasks, load.fickle) = (6, 100));
+    let slots: Vec<u16> = field.load.names.iter().map(|(name, _)| slot_of(&cluster, name.as_bytes())).collect();
+    let (mut mover, done) = (cluster.mover(), AtomicBool::new(false));
+    let moves = AtomicU64::new(0);
+    let came = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for slot in &slots {
+                    let from = cluster.serving(*slot).expect("it is served");
+                    mover.move_slot(*slot, from, (from + 1) % 3, || std::thread::sleep(Duration::from_millis(20)));
+                    moves.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let came = field.crowd(&cluster.url(), 3, Some(Duration::from_millis(700)));
+        done.store(true, Ordering::Relaxed);
+        came
+    });
+    let visits = field.check(&came);
+    let moves = moves.into_inner();
+    println!("{visits} visits, {moves} moves, {} killed, {} lost", came.killed, came.tally.lost);
+    assert!(moves > 6 && came.tally.lost == 0, "{moves} moves, {} lost", came.tally.lost);
+}
+
+/// A writer waits for readers while the slot is on the way, and no such thing is an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_waits_for_readers_in_a_slot_that_moves() {
+    let cluster = RedisCluster::start(2, 0);
+    let (mut mover, locks) = (cluster.mover(), Locker::new(store(&cluster.url()).await));
+    let slot = slot_of(&cluster, b"page");
+    let from = cluster.serving(slot).unwrap();
+    let reader = locks.read("page").acquire().await.unwrap();
+    let (writes, handle) = (locks.mutex("page").acquire(), tokio::runtime::Handle::current());
+    let writer = tokio::spawn(writes);
+    tokio::task::block_in_place(|| {
+        mover.move_slot(slot, from, 1 - from, || {
+            let held = handle.block_on(locks.mutex("page").wait(Duration::from_millis(300)).acquire()).unwrap_err();
+            assert_eq!(held.kind(), ErrorKind::TimedOut, "{held}");
+        });
+    });
+    assert!(!writer.is_finished());
+    reader.release().await.unwrap();
+    timeout(PATIENCE, writer).await.expect("it hangs").unwrap().unwrap();
+}
+
+/// Readers and permits are served again as soon as their keys are in one place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_outlast_a_move() {
+    let cluster = RedisCluster::start(2, 0);
+    let (mut mover, locks) = (cluster.mover(), Locker::new(store(&cluster.url()).await));
+    let slot = slot_of(&cluster, b"pool");
+    let ttl = Duration::from_secs(3);
+    let one = locks.semaphore("pool", 2).ttl(ttl).acquire().await.unwrap();
+    let two = locks.semaphore("pool", 2).ttl(ttl).acquire().await.unwrap();
+    for _ in 0..6 {
+        let from = cluster.serving(slot).unwrap();
+        tokio::task::block_in_place(|| mover.move_slot(slot, from, 1 - from, || std::thread::sleep(Duration::from_millis(500))));
+    }
+    assert_eq!([one.state(), two.state()], [State::Held; 2]);
+    let third = locks.semaphore("pool", 2).ttl(ttl).wait(Duration::ZERO).acquire().await.unwrap_err();
+    assert_eq!(third.kind(), ErrorKind::TimedOut);
+    one.release().await.unwrap();
+    let _ = locks.semaphore("pool", 2).ttl(ttl).acquire().await.unwrap();
+}
+
+/// A waiter is told at once, by the channel of its slot, and by the common one on servers that have no others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_told_by_a_push() {
+    let of_slots = RedisCluster::start(3, 0);
+    let common = RedisCluster::start(3, 0);
+    for server in common.servers() {
+        server.cli("ACL SETUSER default -ssubscribe");
+    }
+    for (cluster, sharded) in [(of_slots, true), (common, false)] {
+        let [ours, theirs] = [store(&cluster.url()).await, store(&cluster.url()).await];
+        let (ours, theirs) = (Locker::new(ours), Locker::new(theirs));
+        // The first waiter of a process finds out what the servers can.
+        for at in 0..12 {
+            let name = format!("door {at}");
+            let held = ours.mutex(&name).acquire().await.unwrap();
+            let waits = tokio::spawn({
+                let (locks, name) = (theirs.clone(), name.clone());
+                async move { (locks.mutex(&name).acquire().await.unwrap(), Instant::now()) }
+            });
+            let queued = async {
+                while ours.inspect(&name).await.unwrap().is_none_or(|entry| entry.waiters.is_empty()) {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            timeout(PATIENCE, queued).await.expect("nobody queues");
+            let released = Instant::now();
+            held.release().await.unwrap();
+            let (guard, got) = timeout(PATIENCE, waits).await.expect("it hangs").unwrap();
+            let took = got - released;
+            assert!(at == 0 || took < Duration::from_millis(500), "{name}, sharded {sharded}: told only after {took:?}");
+            guard.release().await.unwrap();
+        }
+        let info = |server: &RedisServer| server.cli("INFO stats");
+        let channels = |field: &str| {
+            let count = |server: &RedisServer| {
+                let info = info(server);
+                let line = info.lines().find_map(|line| line.strip_prefix(field)).unwrap_or(":0").to_owned();
+                line.trim_start_matches(':').trim().parse::<u64>().unwrap()
+            };
+            cluster.servers().iter().map(count).sum::<u64>()
+        };
+        assert_eq!(channels("pubsubshard_channels") > 0, sharded);
+    }
+}
+
+/// One node is silent for as long as it likes: what is held at the others stays held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_node_ends_no_lock_at_another() {
+    let cluster = RedisCluster::with(3, 0, |builder| builder.arg("cluster-require-full-coverage", "no"));
+    let locks = Locker::new(store(&cluster.url()).await);
+    let ttl = Duration::from_secs(2);
+    let mut held = Vec::new();
+    for at in 0..60 {
+        let name = format!("door {at}");
+        let node = cluster.serving(slot_of(&cluster, name.as_bytes())).unwrap();
+        held.push((node, locks.mutex(&name).ttl(ttl).acquire().await.unwrap()));
+    }
+    assert!((0..3).all(|node| held.iter().any(|(at, _)| *at == node)));
+    cluster.servers()[0].stop();
+    tokio::time::sleep(3 * ttl).await;
+    for (node, guard) in &held {
+        let expected = if *node == 0 { State::Lost } else { State::Held };
+        assert_eq!(guard.state(), expected, "{:?} at node {node}", guard.name());
+    }
+    cluster.servers()[0].cont();
+}
+
+/// A master of each pair is killed under load, in turn; its replica takes over. Each client holds again within a second of
+/// that, fences rise, and the lost are told.
+fn masters_die(times: usize, within: Duration) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let cluster = RedisCluster::start(3, 1);
+    runtime.block_on(async {
+        let names: Vec<String> = (0..12).map(|at| format!("door {at}")).collect();
+        let slots: Vec<u16> = names.iter().map(|name| slot_of(&cluster, name.as_bytes())).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let counts: Vec<Arc<AtomicU64>> = names.iter().map(|_| Arc::default()).collect();
+        let mut tasks = Vec::new();
+        for client in 0..3 {
+            let locks = Locker::new(store(&cluster.url()).await);
+            for (name, largest) in names.iter().zip(&counts) {
+                let (locks, name, largest, stop) = (locks.clone(), name.clone(), Arc::clone(largest), Arc::clone(&stop));
+                tasks.push(tokio::spawn(async move {
+                    while !stop.load(Ordering::Relaxed) {
+                        let before = largest.load(Ordering::SeqCst);
+                        let guard = locks.mutex(&name).ttl(Duration::from_secs(3)).acquire().await.unwrap();
+                        let fence = guard.fence().unwrap().get();
+                        assert!(fence > before, "{name}, client {client}: {fence} after {before}");
+                        largest.fetch_max(fence, Ordering::SeqCst);
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        // It may be lost with its master, and nobody may know.
+                        let _ = guard.release().await;
+                    }
+                }));
+            }
+        }
+        for round in 0..times {
+            let victim = cluster.serving(slots[round % slots.len()]).expect("each slot is served");
+            let fences = || counts.iter().map(|count| count.load(Ordering::SeqCst)).collect::<Vec<_>>();
+            cluster.servers()[victim].kill();
+            let killed = Instant::now();
+            let all = || slots.iter().all(|slot| cluster.serving(*slot).is_some());
+            tokio::task::block_in_place(|| wait_until(PATIENCE, "a replica to take over", all));
+            let (took_over, then) = (killed.elapsed(), fences());
+            let go_on = || then.iter().zip(fences()).all(|(then, now)| now > *then);
+            tokio::task::block_in_place(|| wait_until(PATIENCE, "every name to be held again", go_on));
+            let after = killed.elapsed() - took_over;
+            println!("round {round}: failover {took_over:.2?}, every name held again {after:.2?} after it");
+            assert!(after < within, "round {round}: held again only {after:?} after the failover");
+            tokio::task::block_in_place(|| {
+                cluster.servers()[victim].restart();
+                cluster.wait_until_up();
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+        for task in tasks {
+            timeout(PATIENCE, task).await.expect("a client hangs").unwrap();
+        }
+    });
+}
+
+#[test]
+fn masters_die_under_load() {
+    // For a machine that has other work.
+    masters_die(2, PATIENCE);
+}
+
+#[test]
+#[ignore = "a minute: cargo test --all-features -p tenure-redis --test redis -- --ignored twenty_masters"]
+fn twenty_masters_die_under_load() {
+    masters_die(20, Duration::from_secs(1));
+}
