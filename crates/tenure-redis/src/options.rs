@@ -1,5 +1,6 @@
 //! URLs of Redis servers, and their parameters.
 
+mod sentinel;
 mod server;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use tenure::store::quorum::Quorum;
 use tenure::{Error, parse_duration};
 use url::Url;
 
+use self::sentinel::Group;
 use self::server::{FORMS, Server};
 use crate::native::node::{RedisNode, quorum};
 use crate::native::store::{RedisStore, Settings};
@@ -26,6 +28,7 @@ use crate::schemes::timestamp::{TimestampStore, Unit};
 /// | `redis://[user:password@]host[:port][/db]` | plain TCP; `valkey://` is the same |
 /// | `rediss://...` | TLS; `valkeys://` is the same |
 /// | `redis+unix:///path` | a unix socket; `valkey+unix://` and `unix://` are the same |
+/// | `redis+sentinel://[user:password@]host[:port],host[:port],.../service[/db]` | the master that Sentinels name; `rediss+sentinel://` with TLS |
 /// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::store::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
 ///
 /// | parameter | meaning | default |
@@ -36,6 +39,7 @@ use crate::schemes::timestamp::{TimestampStore, Unit};
 /// | `node_timeout=20ms` | time for slow nodes of a quorum after a majority has answered | a 200th of the ttl, 5 to 50 ms |
 /// | `db=2` | number of the database, for a unix socket too | 0 |
 /// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
+/// | `sentinel_username=`, `sentinel_password=` | login at the Sentinels, which are not sent that of the servers | none |
 /// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch` | `native` |
 /// | `profile=` | library whose keys `scheme=set-nx` uses, see [`Options::profile`] | none |
 /// | `unit=` | unit of the values of `scheme=getset`: `ms` or `s` | `ms` |
@@ -44,6 +48,8 @@ use crate::schemes::timestamp::{TimestampStore, Unit};
 pub struct Options {
     /// One, or the nodes of a quorum.
     servers: Vec<Server>,
+    /// If there is one, it says where the one server is.
+    group: Option<Group>,
     /// For the nodes of a quorum.
     node_timeout: Option<Duration>,
     prefix: String,
@@ -63,7 +69,10 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let (servers, url) = servers(text)?;
+        let (servers, group, url) = match Group::read(text)? {
+            Some((group, server, url)) => (vec![server], Some(group), url),
+            None => servers(text).map(|(servers, url)| (servers, None, url))?,
+        };
         if url.fragment().is_some() {
             // Not shown: it may be the rest of a password.
             let what = "the store URL has a #, and what follows one means nothing here";
@@ -71,6 +80,7 @@ impl Options {
         }
         let mut options = Self {
             servers,
+            group,
             node_timeout: None,
             prefix: String::new(),
             timeout: None,
@@ -88,7 +98,7 @@ impl Options {
             options.set(&key, &value)?;
             known.push(key);
         }
-        options.servers.iter().try_for_each(Server::check)?;
+        options.machines().try_for_each(|server| server.check())?;
         options.check_scheme()?;
         Ok(options)
     }
@@ -100,7 +110,14 @@ impl Options {
             "timeout" => self.timeout = Some(positive(key, duration()?)?),
             "poll_interval" => self.poll_interval = positive(key, duration()?)?,
             "db" => self.servers.iter_mut().try_for_each(|server| server.set_db(value))?,
-            "ca" | "cert" | "key" => self.servers.iter_mut().try_for_each(|server| server.set_tls_file(key, value))?,
+            "ca" | "cert" | "key" => self.machines().try_for_each(|server| server.set_tls_file(key, value))?,
+            "sentinel_username" | "sentinel_password" => match &mut self.group {
+                Some(group) => group.set_login(key, value),
+                None => {
+                    let what = format!("{key}= is for sentinels, and the store URL names none");
+                    return Err(Error::invalid(what).with_hint("use redis+sentinel://host,host,host/service"));
+                }
+            },
             "scheme" => self.scheme = value.parse()?,
             "profile" => self.profile = Some(value.parse()?),
             "unit" => {
@@ -118,11 +135,17 @@ impl Options {
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
                 return Err(Error::invalid(what).with_hint(
-                    "known are prefix, timeout, poll_interval, node_timeout, db, ca, cert, key, scheme, profile, unit and win",
+                    "known are prefix, timeout, poll_interval, node_timeout, db, ca, cert, key, sentinel_username, \
+                     sentinel_password, scheme, profile, unit and win",
                 ));
             }
         }
         Ok(())
+    }
+
+    /// All that a connection is made to.
+    fn machines(&mut self) -> impl Iterator<Item = &mut Server> {
+        self.servers.iter_mut().chain(self.group.iter_mut().flat_map(|group| &mut group.sentinels))
     }
 
     /// Whether the URL names the nodes of a quorum.
@@ -195,6 +218,21 @@ impl Options {
         self
     }
 
+    /// Sets the user to log in as at the Sentinels of a `redis+sentinel://` URL.
+    #[must_use]
+    pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self {
+        self.group.iter_mut().for_each(|group| group.set_login("sentinel_username", username.as_ref()));
+        self
+    }
+
+    /// Sets the password to log in with at the Sentinels of a `redis+sentinel://` URL. They are not
+    /// sent that of the servers.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
+        self.group.iter_mut().for_each(|group| group.set_login("sentinel_password", password.as_ref()));
+        self
+    }
+
     /// Connects with the native scheme, and makes sure that the server answers.
     ///
     /// # Errors
@@ -217,7 +255,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used, or for another scheme.
     pub fn node(self) -> Result<Arc<RedisNode>, Error> {
-        if self.scheme != Scheme::Native || self.is_quorum() {
+        if self.scheme != Scheme::Native || self.is_quorum() || self.group.is_some() {
             return Err(Error::invalid(format!("{self} is no node")).with_hint("name one server, without scheme="));
         }
         RedisNode::connect_later(&self.settings(&self.servers[0], self.prefix.clone())?)
@@ -266,17 +304,20 @@ impl Options {
     fn settings(&self, server: &Server, prefix: String) -> Result<Settings, Error> {
         let (timeout, poll_interval) = (self.timeout, self.poll_interval);
         let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
-        Ok(Settings { client: server.client()?, shown, prefix, timeout, poll_interval })
+        let client = server.client()?;
+        let sentinels = self.group.as_ref().map(|group| group.sentinels(&client)).transpose()?;
+        Ok(Settings { client, sentinels, shown, prefix, timeout, poll_interval })
     }
+}
+
+/// Reads the URL of one server.
+fn read(text: &str) -> Result<Url, Error> {
+    let unread = |e| Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"));
+    Url::parse(text).map_err(unread)
 }
 
 /// The servers that a URL names, and the URL with the first of them alone.
 fn servers(text: &str) -> Result<(Vec<Server>, Url), Error> {
-    let read = |text: &str| {
-        Url::parse(text).map_err(|e| {
-            Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"))
-        })
-    };
     let Some((scheme, rest)) = text.strip_prefix("quorum+").and_then(|rest| rest.split_once("://")) else {
         let url = read(text)?;
         return Ok((vec![Server::of(&url)?], url));
@@ -290,9 +331,8 @@ fn servers(text: &str) -> Result<(Vec<Server>, Url), Error> {
         return Err(Error::invalid(what).with_hint("name an odd number of them, 3 at least, with commas in between"));
     }
     let servers: Vec<Server> = urls.iter().map(Server::of).collect::<Result<_, _>>()?;
-    if let Some(twice) = servers.iter().enumerate().find(|(at, server)| servers[..*at].iter().any(|other| other.is_same(server)))
-    {
-        let what = format!("the store URL names {} twice", twice.1);
+    if let Some(twice) = Server::twice(&servers) {
+        let what = format!("the store URL names {twice} twice");
         return Err(Error::invalid(what).with_hint("each node of a quorum is a server of its own"));
     }
     let first = urls.into_iter().next().ok_or_else(|| Error::invalid("the store URL has no host"))?;
@@ -319,7 +359,10 @@ fn positive(key: &str, value: Duration) -> Result<Duration, Error> {
 /// The server without secrets, for messages.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, server) in self.servers.iter().enumerate() {
+        if let Some(group) = &self.group {
+            write!(f, "{group}")?;
+        }
+        for (at, server) in self.servers.iter().enumerate().filter(|_| self.group.is_none()) {
             let between = match at {
                 0 if self.is_quorum() => "quorum of ",
                 0 => "",
@@ -350,6 +393,8 @@ mod tests {
             ("redis://[::1]:7000", "redis://[::1]:7000"),
             ("redis+unix:///run/redis.sock?db=2", "redis+unix:///run/redis.sock"),
             ("unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
+            ("redis+sentinel://u:secret@a,b:1,[::1]/my%20master/2", "redis+sentinel://a:26379,b:1,[::1]:26379/my master"),
+            ("valkeys+sentinel://a/m?db=2&sentinel_password=secret&ca=/ca.pem", "rediss+sentinel://a:26379/m"),
         ] {
             assert_eq!(Options::parse(url).unwrap().to_string(), shown, "{url}");
         }
@@ -385,6 +430,15 @@ mod tests {
             ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),
             ("redis://u:1#hunter2@h", "%23"),
+            ("redis://:hunter2@h?sentinel_password=hunter2", "names none"),
+            ("redis+sentinel://:hunter2@a,b", "no service"),
+            ("redis+sentinel://:hunter2@a,b,a/m", "twice"),
+            ("redis+sentinel://:hunter2@a/m/x", "database"),
+            ("redis+sentinel://:hunter2@a/m/1/2", "database"),
+            ("redis+sentinel://:hunter2@a/m?ca=/x", "rediss"),
+            ("redis+sentinel://:hunter2@/m", "host"),
+            ("http+sentinel://:hunter2@a/m", "http"),
+            ("redis+unix+sentinel://:hunter2@a/m", "unix"),
         ] {
             let error = Options::parse(url).unwrap_err();
             let text = format!("{error} {error:?}");

@@ -14,3 +14,4 @@ pub(crate) mod link;
 mod multiplex;
 pub(crate) mod push;
 pub(crate) mod reply;
+pub(crate) mod sentinel;

@@ -1,6 +1,7 @@
 //! A real `redis-server` for one test.
 
 mod replica;
+mod sentinel;
 mod snapshot;
 
 use std::fs;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+pub use self::sentinel::{SERVICE, SentinelGroup};
 pub use self::snapshot::Snapshot;
 use crate::client::{Client, Reply};
 use crate::clock::ShiftedClock;
@@ -34,6 +36,7 @@ pub struct Builder {
     tls: bool,
     binary: Option<String>,
     replica: bool,
+    sentinel: bool,
     clock: Option<ShiftedClock>,
 }
 
@@ -277,6 +280,9 @@ impl RedisServer {
     fn spawn(&self) -> Spawned {
         let binary = self.how.binary();
         let mut command = Command::new(&binary);
+        if self.how.sentinel {
+            command.args([sentinel::CONFIG, "--sentinel"]);
+        }
         // The log goes to standard output, so that a complaint about the arguments stands there too.
         let log = fs::File::create(self.dir.path().join(LOG)).expect("the server's directory can be written");
         command.stdin(Stdio::null()).stderr(log.try_clone().expect("a file can be cloned")).stdout(log);

@@ -34,6 +34,8 @@ pub(crate) enum Pushed {
 /// The channel of one connection, and its listeners by owner.
 pub(crate) struct Pushes {
     channel: String,
+    /// A message is for every listener, and has no owner.
+    for_all: bool,
     wanted: AtomicBool,
     listeners: Mutex<HashMap<Vec<u8>, Vec<Arc<Inbox>>>>,
 }
@@ -61,13 +63,21 @@ impl Pushes {
         getrandom::fill(&mut random)
             .map_err(|e| Error::unavailable("the system gave no random bytes for a channel").with_source(e))?;
         let channel = format!("{prefix}tenure:wake:{:016x}", u64::from_ne_bytes(random));
-        Ok(Arc::new(Self { channel, wanted: AtomicBool::new(false), listeners: Mutex::default() }))
+        Ok(Self::on(channel, false))
     }
 
     /// For a connection without pushes.
-    #[cfg(feature = "redis-1")]
     pub(crate) fn deaf() -> Arc<Self> {
-        Arc::new(Self { channel: String::new(), wanted: AtomicBool::new(false), listeners: Mutex::default() })
+        Self::on(String::new(), false)
+    }
+
+    /// What others publish on a channel, whole, for every listener.
+    pub(crate) fn of_channel(channel: &str) -> Arc<Self> {
+        Self::on(channel.to_owned(), true)
+    }
+
+    fn on(channel: String, for_all: bool) -> Arc<Self> {
+        Arc::new(Self { channel, for_all, wanted: AtomicBool::new(false), listeners: Mutex::default() })
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -111,6 +121,10 @@ impl Pushes {
     }
 
     fn deliver(&self, message: &[u8]) {
+        if self.for_all {
+            self.listeners().values().flatten().for_each(|inbox| inbox.put(message));
+            return;
+        }
         let Some(space) = message.iter().position(|byte| *byte == b' ') else { return };
         if let Some(inboxes) = self.listeners().get(&message[space + 1..]) {
             for inbox in inboxes {

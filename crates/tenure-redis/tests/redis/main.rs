@@ -15,6 +15,7 @@ mod queue;
 mod quorum;
 mod rules;
 mod schemes;
+mod sentinel;
 mod store;
 mod subject;
 mod users;
