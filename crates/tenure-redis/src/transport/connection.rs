@@ -312,8 +312,7 @@ impl Connection {
         asks_role: bool,
         end: Instant,
     ) -> Result<(Link, Vec<Identity>, bool), Error> {
-        let (limit, server) =
-            (end.saturating_duration_since(Instant::now()), client.get_connection_info().addr().to_string());
+        let (limit, server) = (end.saturating_duration_since(Instant::now()), client.get_connection_info().addr().to_string());
         let here: Vec<Identity> = predecessors.iter().filter(|identity| identity.server == server).cloned().collect();
         let Ok(established) = timeout_at(end, establish(client, limit, &here, &self.pushes, asks_role)).await else {
             return Err(no_connection());

@@ -40,9 +40,7 @@ pub(crate) async fn establish(
     asks_role: bool,
 ) -> Result<Established, Error> {
     let established = match greet(client, ProtocolVersion::RESP3, limit, predecessors, pushes, asks_role).await {
-        Err(error) if is_no_resp3(&error) => {
-            greet(client, ProtocolVersion::RESP2, limit, predecessors, pushes, asks_role).await
-        }
+        Err(error) if is_no_resp3(&error) => greet(client, ProtocolVersion::RESP2, limit, predecessors, pushes, asks_role).await,
         established => established,
     };
     match established {

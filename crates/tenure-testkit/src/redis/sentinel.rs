@@ -114,7 +114,9 @@ impl SentinelGroup {
         wait_until(PATIENCE, "another master", || {
             let all: Vec<Option<usize>> = self.sentinels.iter().map(|sentinel| self.named_by(sentinel)).collect();
             named = all[0].unwrap_or(than);
-            named != than && all.iter().all(|one| *one == Some(named)) && self.servers[named].info("replication", "role") == "master"
+            named != than
+                && all.iter().all(|one| *one == Some(named))
+                && self.servers[named].info("replication", "role") == "master"
         });
         named
     }
