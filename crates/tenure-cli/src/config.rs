@@ -18,7 +18,7 @@ use crate::args::Common;
 use crate::exit::{CONFIG, Failure, USAGE, Voice};
 
 /// The variables that carry secrets; children do not get them.
-pub(crate) const SECRETS: [&str; 2] = ["TENURE_PASSWORD", "TENURE_PASSWORD_FILE"];
+pub(crate) const SECRETS: [&str; 3] = ["TENURE_PASSWORD", "TENURE_PASSWORD_FILE", "TENURE_SENTINEL_PASSWORD"];
 /// The ttl where nothing else was said.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// The variable that names the store.
@@ -37,6 +37,7 @@ pub(crate) struct Settings {
     ttl_file: Option<PathBuf>,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Secret>,
+    pub(crate) sentinel_password: Option<Secret>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) kill_after: Option<Duration>,
@@ -68,7 +69,7 @@ impl fmt::Debug for Secret {
 pub(crate) struct Handed(Vec<(String, OsString)>);
 
 impl Handed {
-    const NAMES: [&str; 2] = [SECRETS[0], STORE];
+    const NAMES: [&str; 3] = [SECRETS[0], SECRETS[2], STORE];
 
     /// That of our environment.
     pub(crate) fn ours() -> Self {
@@ -147,9 +148,23 @@ impl Settings {
             Some(password) => Some(password),
             None => all.password.map(Password::get).transpose()?,
         };
+        let sentinel_password = secret(handed, SECRETS[2])?;
         let voice = Voice::new(common.quiet, common.verbose);
         let (store_file, ttl_file) = (store_path, ttl_path);
-        Ok(Self { store, store_from, store_file, ttl_file, username, password, ttl, wait, kill_after, label, voice })
+        Ok(Self {
+            store,
+            store_from,
+            store_file,
+            ttl_file,
+            username,
+            password,
+            sentinel_password,
+            ttl,
+            wait,
+            kill_after,
+            label,
+            voice,
+        })
     }
 
     /// A failure that may be due to the store's URL, told with where that was written.
@@ -206,11 +221,16 @@ fn default_store() -> Result<OsString, Failure> {
 
 /// The password of the environment.
 fn password(handed: &Handed) -> Result<Option<Secret>, Failure> {
-    if let Some(password) = handed.variable(SECRETS[0]) {
-        let bad = |_| Failure::new(CONFIG, "TENURE_PASSWORD is not UTF-8; set it again");
-        return Ok(Some(Secret(password.into_string().map_err(bad)?)));
+    if let Some(password) = secret(handed, SECRETS[0])? {
+        return Ok(Some(password));
     }
     handed.variable(SECRETS[1]).map(|path| password_file(Path::new(&path), "TENURE_PASSWORD_FILE")).transpose()
+}
+
+/// The secret that a variable holds.
+fn secret(handed: &Handed, name: &str) -> Result<Option<Secret>, Failure> {
+    let bad = |_| Failure::new(CONFIG, format!("{name} is not UTF-8; set it again"));
+    handed.variable(name).map(|text| text.into_string().map(Secret).map_err(bad)).transpose()
 }
 
 fn password_file(path: &Path, named_by: &str) -> Result<Secret, Failure> {

@@ -14,21 +14,9 @@ use crate::args::Admit;
 use crate::config::{Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure};
 
-const SPOKEN: &str =
-    "this version speaks sqlite:PATH, redis://, rediss://, redis+unix:// and quorum+redis:// (or valkey for redis)";
-const PLANNED: [&str; 11] = [
-    "redis+sentinel",
-    "rediss+sentinel",
-    "redis-sentinel",
-    "redis+cluster",
-    "rediss+cluster",
-    "postgres",
-    "postgresql",
-    "mysql",
-    "mariadb",
-    "memcached",
-    "zookeeper",
-];
+const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel:// and quorum+redis:// (or valkey for redis)";
+const PLANNED: [&str; 8] =
+    ["redis+cluster", "rediss+cluster", "postgres", "postgresql", "mysql", "mariadb", "memcached", "zookeeper"];
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
@@ -150,6 +138,9 @@ fn redis(url: &str, settings: &Settings) -> Result<tenure_redis::Options, Failur
     if let Some(password) = &settings.password {
         options = options.password(&*password.0);
     }
+    if let Some(password) = &settings.sentinel_password {
+        options = options.sentinel_password(&password.0);
+    }
     Ok(options)
 }
 
@@ -173,7 +164,7 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
     match &*scheme {
         "sqlite" => lock_file(rest),
         "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" | "quorum+redis" | "quorum+rediss"
-        | "quorum+valkey" | "quorum+valkeys" => {
+        | "quorum+valkey" | "quorum+valkeys" | "redis+sentinel" | "rediss+sentinel" | "valkey+sentinel" | "valkeys+sentinel" => {
             let text = url.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; escape other bytes as %XX"))?;
             Ok(Location::Redis(text.to_owned()))
         }
@@ -261,7 +252,7 @@ mod tests {
         }
         assert_eq!(parse("sqlite:b.db"), Ok(file("b.db", None, None)));
         assert_eq!(parse("sqlite:/b.db?mode=0660&group=www"), Ok(file("/b.db", Some(0o660), Some("www"))));
-        for url in ["redis://h", "rediss://h", "valkey://h", "redis+unix:///run/r"] {
+        for url in ["redis://h", "rediss://h", "valkey://h", "redis+unix:///run/r", "valkeys+sentinel://h/m"] {
             assert_eq!(parse(url), Ok(Location::Redis(url.into())));
         }
     }

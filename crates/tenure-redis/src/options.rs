@@ -1,5 +1,6 @@
 //! URLs of Redis servers, and their parameters.
 
+mod sentinel;
 mod server;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use tenure::store::quorum::Quorum;
 use tenure::{Error, parse_duration};
 use url::Url;
 
+use self::sentinel::Group;
 use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
 use crate::native::node::{RedisNode, quorum};
@@ -29,6 +31,7 @@ use crate::transport::nodes::{Address, Nodes};
 /// | `rediss://...` | TLS; `valkeys://` is the same |
 /// | `redis+unix:///path` | a unix socket; `valkey+unix://` and `unix://` are the same |
 /// | `redis+cluster://[user:password@]host:port,host:port,...` | a [Redis Cluster](ClusterStore), by one or more of its nodes; `rediss+cluster://` with TLS |
+/// | `redis+sentinel://[user:password@]host[:port],host[:port],.../service[/db]` | the master that Sentinels name; `rediss+sentinel://` with TLS |
 /// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::store::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
 ///
 /// | parameter | meaning | default |
@@ -39,6 +42,7 @@ use crate::transport::nodes::{Address, Nodes};
 /// | `node_timeout=20ms` | time for slow nodes of a quorum after a majority has answered | a 200th of the ttl, 5 to 50 ms |
 /// | `db=2` | number of the database, for a unix socket too | 0 |
 /// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
+/// | `sentinel_username=`, `sentinel_password=` | login at the Sentinels, which are not sent that of the servers | none |
 /// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch` | `native` |
 /// | `profile=` | library whose keys `scheme=set-nx` uses, see [`Options::profile`] | none |
 /// | `unit=` | unit of the values of `scheme=getset`: `ms` or `s` | `ms` |
@@ -48,6 +52,8 @@ pub struct Options {
     /// One; the nodes of a quorum; or some of a cluster.
     servers: Vec<Server>,
     topology: Topology,
+    /// If there is one, it says where the one server is.
+    group: Option<Group>,
     /// For the nodes of a quorum.
     node_timeout: Option<Duration>,
     prefix: String,
@@ -75,7 +81,10 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let (topology, servers, url) = servers(text)?;
+        let (topology, servers, group, url) = match Group::read(text)? {
+            Some((group, server, url)) => (Topology::One, vec![server], Some(group), url),
+            None => servers(text).map(|(topology, servers, url)| (topology, servers, None, url))?,
+        };
         if url.fragment().is_some() {
             // Not shown: it may be the rest of a password.
             let what = "the store URL has a #, and what follows one means nothing here";
@@ -84,6 +93,7 @@ impl Options {
         let mut options = Self {
             servers,
             topology,
+            group,
             node_timeout: None,
             prefix: String::new(),
             timeout: None,
@@ -101,7 +111,7 @@ impl Options {
             options.set(&key, &value)?;
             known.push(key);
         }
-        options.servers.iter().try_for_each(Server::check)?;
+        options.machines().try_for_each(|server| server.check())?;
         options.check_databases()?;
         options.check_scheme()?;
         Ok(options)
@@ -114,7 +124,14 @@ impl Options {
             "timeout" => self.timeout = Some(positive(key, duration()?)?),
             "poll_interval" => self.poll_interval = positive(key, duration()?)?,
             "db" => self.servers.iter_mut().try_for_each(|server| server.set_db(value))?,
-            "ca" | "cert" | "key" => self.servers.iter_mut().try_for_each(|server| server.set_tls_file(key, value))?,
+            "ca" | "cert" | "key" => self.machines().try_for_each(|server| server.set_tls_file(key, value))?,
+            "sentinel_username" | "sentinel_password" => match &mut self.group {
+                Some(group) => group.set_login(key, value),
+                None => {
+                    let what = format!("{key}= is for sentinels, and the store URL names none");
+                    return Err(Error::invalid(what).with_hint("use redis+sentinel://host,host,host/service"));
+                }
+            },
             "scheme" => self.scheme = value.parse()?,
             "profile" => self.profile = Some(value.parse()?),
             "unit" => {
@@ -133,11 +150,17 @@ impl Options {
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
                 return Err(Error::invalid(what).with_hint(
-                    "known are prefix, timeout, poll_interval, node_timeout, db, ca, cert, key, scheme, profile, unit and win",
+                    "known are prefix, timeout, poll_interval, node_timeout, db, ca, cert, key, sentinel_username, \
+                     sentinel_password, scheme, profile, unit and win",
                 ));
             }
         }
         Ok(())
+    }
+
+    /// All that a connection is made to.
+    fn machines(&mut self) -> impl Iterator<Item = &mut Server> {
+        self.servers.iter_mut().chain(self.group.iter_mut().flat_map(|group| &mut group.sentinels))
     }
 
     /// Whether the URL names the nodes of a quorum.
@@ -218,6 +241,21 @@ impl Options {
         self
     }
 
+    /// Sets the user to log in as at the Sentinels of a `redis+sentinel://` URL.
+    #[must_use]
+    pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self {
+        self.group.iter_mut().for_each(|group| group.set_login("sentinel_username", username.as_ref()));
+        self
+    }
+
+    /// Sets the password to log in with at the Sentinels of a `redis+sentinel://` URL. They are not
+    /// sent that of the servers.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
+        self.group.iter_mut().for_each(|group| group.set_login("sentinel_password", password.as_ref()));
+        self
+    }
+
     /// Connects with the native scheme, and makes sure that the server answers.
     ///
     /// # Errors
@@ -240,7 +278,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used, or for another scheme.
     pub fn node(self) -> Result<Arc<RedisNode>, Error> {
-        if self.scheme != Scheme::Native || self.topology != Topology::One {
+        if self.scheme != Scheme::Native || self.topology != Topology::One || self.group.is_some() {
             return Err(Error::invalid(format!("{self} is no node")).with_hint("name one server, without scheme="));
         }
         RedisNode::connect_later(&self.settings(&self.servers[0], self.prefix.clone())?)
@@ -308,18 +346,21 @@ impl Options {
     fn settings(&self, server: &Server, prefix: String) -> Result<Settings, Error> {
         let (timeout, poll_interval) = (self.timeout, self.poll_interval);
         let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
-        Ok(Settings { client: server.client()?, shown, prefix, timeout, poll_interval })
+        let client = server.client()?;
+        let sentinels = self.group.as_ref().map(|group| group.sentinels(&client)).transpose()?;
+        Ok(Settings { client, sentinels, shown, prefix, timeout, poll_interval })
     }
+}
+
+/// Reads the URL of one server.
+fn read(text: &str) -> Result<Url, Error> {
+    let unread = |e| Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"));
+    Url::parse(text).map_err(unread)
 }
 
 /// The servers that a URL names, what they are to one another, and the URL with the first of them
 /// alone.
 fn servers(text: &str) -> Result<(Topology, Vec<Server>, Url), Error> {
-    let read = |text: &str| {
-        Url::parse(text).map_err(|e| {
-            Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"))
-        })
-    };
     let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
     let (topology, scheme) = match (scheme.strip_prefix("quorum+"), scheme.strip_suffix("+cluster")) {
         (Some(scheme), _) => (Topology::Quorum, scheme),
@@ -338,9 +379,8 @@ fn servers(text: &str) -> Result<(Topology, Vec<Server>, Url), Error> {
         return Err(Error::invalid(what).with_hint("name an odd number of them, 3 at least, with commas in between"));
     }
     let servers: Vec<Server> = urls.iter().map(Server::of).collect::<Result<_, _>>()?;
-    if let Some(twice) = servers.iter().enumerate().find(|(at, server)| servers[..*at].iter().any(|other| other.is_same(server)))
-    {
-        let what = format!("the store URL names {} twice", twice.1);
+    if let Some(twice) = Server::twice(&servers) {
+        let what = format!("the store URL names {twice} twice");
         return Err(Error::invalid(what).with_hint("name each server once"));
     }
     let first = urls.into_iter().next().ok_or_else(|| Error::invalid("the store URL has no host"))?;
@@ -367,7 +407,10 @@ fn positive(key: &str, value: Duration) -> Result<Duration, Error> {
 /// The server without secrets, for messages.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, server) in self.servers.iter().enumerate() {
+        if let Some(group) = &self.group {
+            write!(f, "{group}")?;
+        }
+        for (at, server) in self.servers.iter().enumerate().filter(|_| self.group.is_none()) {
             let between = match at {
                 0 if self.is_quorum() => "quorum of ",
                 0 if self.topology == Topology::Cluster => "the cluster of ",
@@ -411,6 +454,8 @@ mod tests {
             ("unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
             ("redis+cluster://u:secret@h:1,h:2", "the cluster of redis://h:1, redis://h:2"),
             ("valkeys+cluster://h", "the cluster of rediss://h:6379"),
+            ("redis+sentinel://u:secret@a,b:1,[::1]/my%20master/2", "redis+sentinel://a:26379,b:1,[::1]:26379/my master"),
+            ("valkeys+sentinel://a/m?db=2&sentinel_password=secret&ca=/ca.pem", "rediss+sentinel://a:26379/m"),
         ] {
             assert_eq!(Options::parse(url).unwrap().to_string(), shown, "{url}");
         }
@@ -452,6 +497,15 @@ mod tests {
             ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),
             ("redis://u:1#hunter2@h", "%23"),
+            ("redis://:hunter2@h?sentinel_password=hunter2", "names none"),
+            ("redis+sentinel://:hunter2@a,b", "no service"),
+            ("redis+sentinel://:hunter2@a,b,a/m", "twice"),
+            ("redis+sentinel://:hunter2@a/m/x", "database"),
+            ("redis+sentinel://:hunter2@a/m/1/2", "database"),
+            ("redis+sentinel://:hunter2@a/m?ca=/x", "rediss"),
+            ("redis+sentinel://:hunter2@/m", "host"),
+            ("http+sentinel://:hunter2@a/m", "http"),
+            ("redis+unix+sentinel://:hunter2@a/m", "unix"),
         ] {
             let error = Options::parse(url).unwrap_err();
             let text = format!("{error} {error:?}");

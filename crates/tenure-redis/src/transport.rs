@@ -15,3 +15,4 @@ mod multiplex;
 pub(crate) mod nodes;
 pub(crate) mod push;
 pub(crate) mod reply;
+pub(crate) mod sentinel;

@@ -35,7 +35,7 @@ pub use clock::ShiftedClock;
 pub use history::{History, Recorder};
 pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
 pub use proxy::Proxy;
-pub use redis::{RedisCluster, RedisServer, Snapshot};
+pub use redis::{RedisCluster, RedisServer, SentinelGroup, Snapshot};
 pub use register::Register;
 pub use tenure_conformance::{Counter, Fate, Faulty, Operation, overlap};
 pub use tls::Certificates;

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod replica;
+mod sentinel;
 mod snapshot;
 
 use std::fs;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub use self::cluster::{Mover, RedisCluster};
+pub use self::sentinel::{SERVICE, SentinelGroup};
 pub use self::snapshot::Snapshot;
 use crate::client::{Client, Reply};
 use crate::clock::ShiftedClock;
@@ -36,6 +38,7 @@ pub struct Builder {
     tls: bool,
     binary: Option<String>,
     replica: bool,
+    sentinel: bool,
     clock: Option<ShiftedClock>,
 }
 
@@ -284,6 +287,9 @@ impl RedisServer {
     fn spawn(&self) -> Spawned {
         let binary = self.how.binary();
         let mut command = Command::new(&binary);
+        if self.how.sentinel {
+            command.args([sentinel::CONFIG, "--sentinel"]);
+        }
         // The log goes to standard output, so that a complaint about the arguments stands there too.
         let log = fs::File::create(self.dir.path().join(LOG)).expect("the server's directory can be written");
         command.stdin(Stdio::null()).stderr(log.try_clone().expect("a file can be cloned")).stdout(log);

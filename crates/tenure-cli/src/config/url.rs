@@ -5,16 +5,39 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// Whether a store URL carries a password.
 pub(crate) fn has_password(url: &OsStr) -> bool {
-    password(url.as_bytes()).is_some()
+    without_password(url) != url
 }
 
-/// The URL without its password.
+/// The URL without its passwords: that of the login, and that for sentinels.
 pub(crate) fn without_password(url: &OsStr) -> OsString {
-    let bytes = url.as_bytes();
-    let Some((from, to)) = password(bytes) else { return url.to_owned() };
-    // Without a user name the @ goes as well.
-    let to = if bytes[..from].ends_with(b"//") { to + 1 } else { to };
-    OsString::from_vec([&bytes[..from], &bytes[to..]].concat())
+    let mut bytes = url.as_bytes().to_owned();
+    if let Some((from, to)) = password(&bytes) {
+        // Without a user name the @ goes as well.
+        let to = if bytes[..from].ends_with(b"//") { to + 1 } else { to };
+        bytes.drain(from..to);
+    }
+    let Some(query) = bytes.iter().position(|b| *b == b'?') else { return OsString::from_vec(bytes) };
+    let parameters = bytes[query + 1..].split(|b| *b == b'&');
+    let kept: Vec<&[u8]> = parameters.clone().filter(|parameter| !is_secret(parameter)).collect();
+    if kept.len() == parameters.count() {
+        return OsString::from_vec(bytes);
+    }
+    let begin = if kept.is_empty() { &bytes[..query] } else { &bytes[..=query] };
+    OsString::from_vec([begin, &kept.join(&b'&')].concat())
+}
+
+/// Whether a parameter is a password. Its key may be written with escapes.
+fn is_secret(parameter: &[u8]) -> bool {
+    let mut key = parameter.split(|b| *b == b'=').next().unwrap_or_default();
+    let mut plain = Vec::new();
+    while let [first, rest @ ..] = key {
+        let escaped = rest.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        match escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => (plain, key) = ([&plain[..], &[byte]].concat(), &rest[2..]),
+            None => (plain, key) = ([&plain[..], &[*first]].concat(), rest),
+        }
+    }
+    plain == b"sentinel_password"
 }
 
 /// Where the password stands, with the colon in front.
@@ -38,11 +61,19 @@ mod tests {
             ("redis+unix://:pw@/run/r.sock", "redis+unix:///run/r.sock"),
             ("redis://u:p/w@h", "redis://u@h"),
             ("redis://u:p@w:@h", "redis://u@h"),
+            ("redis+sentinel://u:pw@a,b/m?sentinel_password=pw", "redis+sentinel://u@a,b/m"),
+            ("redis+sentinel://a/m?db=1&sentinel%5Fpass%77ord=p%26w&prefix=x", "redis+sentinel://a/m?db=1&prefix=x"),
         ] {
             assert!(has_password(OsStr::new(url)), "{url}");
             assert_eq!(without_password(OsStr::new(url)), OsStr::new(without));
         }
-        for url in ["redis://h:6379", "redis://u@h", "sqlite:/tmp/a@b:c", "redis://h:1/0?ca=/x@y"] {
+        for url in [
+            "redis://h:6379",
+            "redis://u@h",
+            "sqlite:/tmp/a@b:c",
+            "redis://h:1/0?ca=/x@y",
+            "redis+sentinel://u@a/m?sentinel_username=x",
+        ] {
             assert!(!has_password(OsStr::new(url)), "{url}");
             assert_eq!(without_password(OsStr::new(url)), OsStr::new(url));
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Ended, Place, Running, assert_one_line, is_dead, keepers, wait_for};
 use nix::sys::signal::Signal;
-use tenure_testkit::{Proxy, RedisServer, Reply, Spawned};
+use tenure_testkit::{Proxy, RedisServer, Reply, SentinelGroup, Spawned};
 
 /// An unprotected read-modify-write, and the fences in order of entry.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
@@ -205,7 +205,9 @@ fn each_refusal_has_its_code_and_one_line() {
         (&*good, "foreign", 75, "never ends"),
         (&*format!("{good}?nonsense=1"), "x", 64, "nonsense"),
         (&*format!("{good}?scheme=redisson"), "x", 64, "redisson"),
-        ("redis+sentinel://h:1/m", "x", 64, "sentinel"),
+        (&*nowhere.replace("redis", "redis+sentinel"), "x", 64, "no service"),
+        (&*format!("{}/m", nowhere.replace("redis", "redis+sentinel")), "x", 69, "no sentinel answers"),
+        (&*format!("redis+sentinel://:hunter2@127.0.0.1:{port}/m"), "x", 77, "no sentinel"),
     ] {
         let mut run = place.tenure(&["run", "-n", name, "--", "touch", "ran"]);
         let ended = Ended::from(Spawned::output(run.env("TENURE_STORE", store)).unwrap());
@@ -301,12 +303,45 @@ fn a_release_whose_answer_the_keeper_has_not_heard_is_no_loss() {
     assert!(script.0.try_wait().unwrap().is_none(), "the script was notified of a loss");
 }
 
-/// The servers to try a quorum with grant at once, and end with their script.
+/// The commands on a Sentinel group whose Sentinels have a password of their own, which the command does not get.
+#[test]
+fn a_sentinel_group_is_a_store() {
+    let (place, group) = (Place::new(), SentinelGroup::start_with(Some("pw"), Some("s3cret"), None));
+    let tenure = |args: &[&str], url: &str| {
+        let mut command = place.tenure(args);
+        command.env("TENURE_STORE", url).env("TENURE_PASSWORD", "pw").env("TENURE_SENTINEL_PASSWORD", "s3cret");
+        Ended::from(Spawned::output(&mut command).unwrap())
+    };
+    let (bare, full) = (group.url().replace(":pw@", ""), format!("{}?sentinel_password=s3cret", group.url()));
+    for url in [&bare, &full] {
+        let inside = tenure(&["run", "x", "--", "env"], url);
+        assert_eq!(inside.code, 0, "{inside:?}");
+        assert!(!inside.out.contains("s3cret") && inside.out.contains(&format!("TENURE_STORE={bare}\n")), "{inside:?}");
+        let lease = tenure(&["acquire", "--ttl", "1m", "held"], url);
+        assert!(lease.code == 0 && lease.out.contains("TENURE_FENCE="), "{lease:?}");
+        let shown = tenure(&["show", "-o", "json", "held"], url);
+        assert!(shown.out.contains("\"fence\":\""), "{shown:?}");
+        assert_eq!(tenure(&["break", "held"], url).code, 0);
+    }
+    let wrong = Ended::from(Spawned::output(place.tenure(&["run", "x", "--", "true"]).env("TENURE_STORE", &bare)).unwrap());
+    assert!(wrong.code == 77 && wrong.err.contains("TENURE_SENTINEL_PASSWORD"), "{wrong:?}");
+}
+
+/// The servers to try a topology with grant at once, and end with their script.
 #[test]
 fn five_servers_are_there_to_try() {
+    serves_to_try("quorum");
+}
+
+#[test]
+fn a_sentinel_group_is_there_to_try() {
+    serves_to_try("sentinel");
+}
+
+fn serves_to_try(topology: &str) {
     let place = Place::new();
     let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/try"));
-    script.arg("quorum").env("TENURE", env!("CARGO_BIN_EXE_tenure")).stdout(File::create(place.path("url")).unwrap());
+    script.arg(topology).env("TENURE", env!("CARGO_BIN_EXE_tenure")).stdout(File::create(place.path("url")).unwrap());
     let servers = Running::of(script.spawn().unwrap());
     let url = place.line("url");
     let ended = place.output(&["run", "--store", &url, "x", "--", "true"]);

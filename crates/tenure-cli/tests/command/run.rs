@@ -49,9 +49,10 @@ fn secrets_stay_with_us() {
     let store = format!("sqlite:{}", place.path("s.db").display());
     let mut command = place.tenure(&["run", "--store", &store, "x", "--", "env"]);
     command.env("TENURE_PASSWORD", "s3cret").env("TENURE_PASSWORD_FILE", "p").env("TENURE_STORE", "redis://:s3cret@h");
+    command.env("TENURE_SENTINEL_PASSWORD", "s3cret");
     let ended = Ended::from(command.output().unwrap());
     assert_eq!(ended.code, 0, "{ended:?}");
-    for hidden in ["s3cret", "TENURE_PASSWORD"] {
+    for hidden in ["s3cret", "TENURE_PASSWORD", "TENURE_SENTINEL_PASSWORD"] {
         assert!(!ended.out.contains(hidden), "{hidden} reached the command");
     }
     assert!(ended.out.contains(&format!("TENURE_STORE={store}\n")), "the store in use: {}", ended.out);

@@ -20,9 +20,16 @@ pub struct Address {
     pub username: Option<String>,
     /// The password to log in with, instead of the URL's.
     pub password: Option<String>,
+    /// The password to log in with at sentinels, instead of the URL's.
+    pub sentinel_password: Option<String>,
 }
 
 impl Address {
+    /// As the URL has it, without anything of the environment.
+    pub fn of(url: &str) -> Self {
+        Self { url: url.to_owned(), username: None, password: None, sentinel_password: None }
+    }
+
     /// Opens the store once more, with a connection of its own.
     ///
     /// # Errors
@@ -37,6 +44,9 @@ impl Address {
         }
         if let Some(password) = &self.password {
             options = options.password(password);
+        }
+        if let Some(password) = &self.sentinel_password {
+            options = options.sentinel_password(password);
         }
         options.open().await
     }
@@ -94,7 +104,7 @@ impl Place {
     /// Starts a redis-server for this benchmark alone.
     pub fn of_its_own() -> Result<Self, Error> {
         let server = RedisServer::start();
-        let address = Address { url: server.url(), username: None, password: None };
+        let address = Address::of(&server.url());
         Self::new(address, Some(server))
     }
 

@@ -1,6 +1,6 @@
 //! The store that `--store` names.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 
 use tenure_lab::bench::Address;
 
@@ -8,7 +8,8 @@ use super::exit::{CONFIG, Failure, say};
 
 /// Returns how to reach a store, once it has answered.
 pub(crate) async fn address(store: &OsStr) -> Result<Address, Failure> {
-    let address = Address { url: text(store)?.to_owned(), username: None, password: password()? };
+    let sentinel_password = secret("TENURE_SENTINEL_PASSWORD")?;
+    let address = Address { password: password()?, sentinel_password, ..Address::of(text(store)?) };
     address.open().await?;
     Ok(address)
 }
@@ -16,13 +17,15 @@ pub(crate) async fn address(store: &OsStr) -> Result<Address, Failure> {
 /// Returns the beginning of the ids of rows that break a store like the one at `url`.
 pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
     let url = text(url)?;
-    let address = Address { url: url.to_owned(), username: None, password: None };
-    if address.file().is_some() {
+    if Address::of(url).file().is_some() {
         return Ok("sqlite/".to_owned());
     }
     tenure_redis::Options::parse(url)?;
     if url.starts_with("quorum+") {
         return Err(Failure::usage("the lab has no rows of a quorum yet: name one server, or a file"));
+    }
+    if url.contains("+sentinel://") {
+        return Ok("sentinel/".to_owned());
     }
     let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
     let keys = parameters.split('&').filter_map(|parameter| parameter.split('=').next());
@@ -42,14 +45,22 @@ fn text(url: &OsStr) -> Result<&str, Failure> {
 
 /// The password of the environment, as the other commands take it.
 fn password() -> Result<Option<String>, Failure> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(password) = variable("TENURE_PASSWORD") {
-        let bad = |_| Failure::new(CONFIG, "TENURE_PASSWORD is not UTF-8; set it again");
-        return password.into_string().map(Some).map_err(bad);
+    if let Some(password) = secret("TENURE_PASSWORD")? {
+        return Ok(Some(password));
     }
     let Some(path) = variable("TENURE_PASSWORD_FILE") else { return Ok(None) };
     let unread =
         |error| Failure::new(CONFIG, format!("the file of TENURE_PASSWORD_FILE cannot be read, {error}; check the path"));
     let text = std::fs::read_to_string(path).map_err(unread)?;
     Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()).filter(|password| !password.is_empty()))
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The secret that a variable holds.
+fn secret(name: &str) -> Result<Option<String>, Failure> {
+    let bad = |_| Failure::new(CONFIG, format!("{name} is not UTF-8; set it again"));
+    variable(name).map(|text| text.into_string().map_err(bad)).transpose()
 }

@@ -83,6 +83,7 @@ fn broken(id: &str, fault: &str, because: Rule, run: impl Fn(&str) -> Run) -> It
 fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule>, run: &Run) -> Item {
     let subject = match id.split('/').next() {
         Some("redis") => "tenure on one Redis",
+        Some("sentinel") => "tenure on a Sentinel group",
         Some("sqlite") => "tenure on an SQLite file",
         Some("memory") => "tenure in memory",
         scheme => &format!("tenure on one Redis, scheme={}", scheme.unwrap_or_default()),

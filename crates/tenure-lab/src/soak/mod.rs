@@ -78,11 +78,11 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Report, Error> {
         Where::Sqlite => {
             let dir = TempDir::with_prefix("tenure-soak-").map_err(unmade)?;
             let url = format!("sqlite:{}", dir.path().join("locks.db").display());
-            crew(lab, plan, "sqlite", &Address { url, username: None, password: None }, None)
+            crew(lab, plan, "sqlite", &Address::of(&url), None)
         }
         Where::Redis => {
             let server = RedisServer::start();
-            crew(lab, plan, "redis", &Address { url: server.url(), username: None, password: None }, Some(&server))
+            crew(lab, plan, "redis", &Address::of(&server.url()), Some(&server))
         }
         Where::At(address) => crew(lab, plan, "the store", address, None),
     }

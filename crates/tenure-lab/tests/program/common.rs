@@ -25,7 +25,7 @@ impl Place {
     /// The program in this place, without anything of the caller's environment that it looks at.
     pub(crate) fn program(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lab"));
-        for name in ["TENURE_STORE", "TENURE_PASSWORD", "TENURE_PASSWORD_FILE"] {
+        for name in ["TENURE_STORE", "TENURE_PASSWORD", "TENURE_PASSWORD_FILE", "TENURE_SENTINEL_PASSWORD"] {
             command.env_remove(name);
         }
         command.args(args).current_dir(self.0.path()).stdin(Stdio::null());

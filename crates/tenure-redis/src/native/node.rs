@@ -48,7 +48,7 @@ pub struct RedisNode {
 impl RedisNode {
     /// A node that connects with its first call.
     pub(crate) fn connect_later(settings: &Settings) -> Result<Arc<Self>, Error> {
-        let Settings { client, shown, prefix, timeout, poll_interval } = settings;
+        let Settings { client, shown, prefix, timeout, poll_interval, .. } = settings;
         let connection = Connection::later(client.clone(), prefix)?;
         let store = RedisStore::over(connection.into(), Layout::new(prefix), shown, *timeout, *poll_interval);
         Ok(Arc::new(Self { store, longest: AtomicU64::new(0) }))

@@ -28,10 +28,13 @@ use crate::transport::failure::translate;
 use crate::transport::link::Link;
 use crate::transport::push::Pushed;
 use crate::transport::reply::only;
+use crate::transport::sentinel::Sentinels;
 
 /// A server, and how to use it.
 pub(crate) struct Settings {
     pub(crate) client: Client,
+    /// If there are any, they say where the server is.
+    pub(crate) sentinels: Option<Arc<Sentinels>>,
     /// Name of the server in messages, without secrets.
     pub(crate) shown: String,
     /// In front of every key.
@@ -42,7 +45,10 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) async fn open(&self) -> Result<Connection, Error> {
-        let opened = Connection::open(self.client.clone(), &self.prefix).await;
+        let opened = match &self.sentinels {
+            None => Connection::open(self.client.clone(), &self.prefix).await,
+            Some(sentinels) => Connection::open_led(Arc::clone(sentinels), &self.prefix).await,
+        };
         opened.map_err(|error| error.context(&self.shown))
     }
 }

@@ -16,7 +16,7 @@ use url::Url;
 use crate::transport::nodes;
 
 /// The beginnings of a URL.
-pub(super) const FORMS: &str = "redis://, rediss://, redis+unix://, redis+cluster:// and the same with valkey";
+pub(super) const FORMS: &str = "redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and the same with valkey";
 
 #[derive(Clone)]
 pub(super) struct Server {
@@ -36,6 +36,11 @@ enum Address {
 impl Server {
     /// Reads a URL without its parameters.
     pub(super) fn of(url: &Url) -> Result<Self, Error> {
+        Self::with_port(url, 6379)
+    }
+
+    /// The same, at this port if the URL has none.
+    pub(super) fn with_port(url: &Url, usual: u16) -> Result<Self, Error> {
         let (tls, unix) = match url.scheme() {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (true, false),
@@ -54,7 +59,7 @@ impl Server {
             .filter(|host| !host.is_empty())
             .ok_or_else(|| Error::invalid("the store URL has no host").with_hint("write e.g. redis://127.0.0.1"))?;
         let host = decoded(host.trim_start_matches('[').trim_end_matches(']'))?;
-        let port = url.port().unwrap_or(6379);
+        let port = url.port().unwrap_or(usual);
         let address =
             if tls { Address::Tls { host, port, ca: None, cert: None, key: None } } else { Address::Tcp { host, port } };
         Ok(Self { address, username, password, db: database(url.path().trim_start_matches('/'))? })
@@ -79,9 +84,20 @@ impl Server {
         server
     }
 
-    /// Whether both are at one address.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.to_string() == other.to_string()
+    /// The first of the servers that is at the address of one before it.
+    pub(super) fn twice(servers: &[Self]) -> Option<&Self> {
+        let is_named_before = |(at, server): &(usize, &Self)| {
+            let shown = server.to_string();
+            servers[..*at].iter().any(|other| other.to_string() == shown)
+        };
+        servers.iter().enumerate().find(is_named_before).map(|(_, server)| server)
+    }
+
+    /// Its host and port, or its path.
+    pub(super) fn host(&self) -> String {
+        let shown = self.to_string();
+        let host = shown.split_once("://").map_or("", |(_, host)| host);
+        host.split('/').next().unwrap_or(host).to_owned()
     }
 
     pub(super) fn set_db(&mut self, value: &str) -> Result<(), Error> {
@@ -159,7 +175,7 @@ fn tcp_settings() -> TcpSettings {
     settings
 }
 
-fn decoded(text: &str) -> Result<String, Error> {
+pub(super) fn decoded(text: &str) -> Result<String, Error> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(String::from).map_err(|_| Error::invalid("the store URL has bytes that are not UTF-8"))
 }

@@ -18,13 +18,14 @@ use tracing::debug;
 
 use crate::transport::commands::Commands;
 use crate::transport::contact::Moment;
-use crate::transport::failure::{is_crowded, is_no_command, is_out_of_memory, translate};
+use crate::transport::failure::{is_crowded, is_no_command, is_no_master, is_out_of_memory, translate};
 use crate::transport::form::Form;
 use crate::transport::handshake::{Established, establish};
 use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
 use crate::transport::nodes::{Address, Nodes, is_redirect};
 use crate::transport::push::{Listener, Pushes};
 use crate::transport::reply::{Answers, only};
+use crate::transport::sentinel::{ONE_TRY, PACE, Sentinels};
 
 /// Timeout of the first contact.
 pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
@@ -65,9 +66,18 @@ pub(crate) struct Exchange {
 enum Source {
     /// This crate connects.
     Client(Box<Client>),
+    /// This crate connects to the master that the sentinels name.
+    Sentinels(Arc<Sentinels>),
     /// The application connects, and replaces its connection.
     #[cfg(feature = "redis-1")]
     External,
+}
+
+impl Source {
+    /// Whether this crate connects.
+    const fn is_ours(&self) -> bool {
+        matches!(self, Self::Client(_) | Self::Sentinels(_))
+    }
 }
 
 #[derive(Default)]
@@ -81,6 +91,13 @@ impl Connection {
     /// Connects for the first time. Messages come on a channel whose name begins with `prefix`.
     pub(crate) async fn open(client: Client, prefix: &str) -> Result<Self, Error> {
         let connection = Self::later(client, prefix)?;
+        connection.replace(Instant::now() + FIRST_CONTACT).await?;
+        Ok(connection)
+    }
+
+    /// Connects for the first time to the master that the sentinels name.
+    pub(crate) async fn open_led(sentinels: Arc<Sentinels>, prefix: &str) -> Result<Self, Error> {
+        let connection = Self::new(Source::Sentinels(sentinels), None, Pushes::new(prefix)?);
         connection.replace(Instant::now() + FIRST_CONTACT).await?;
         Ok(connection)
     }
@@ -102,7 +119,7 @@ impl Connection {
     }
 
     fn new(source: Source, link: Option<Link>, pushes: Arc<Pushes>) -> Self {
-        let loose = !matches!(source, Source::Client(_));
+        let loose = !source.is_ours();
         let state = State { link: link.map(Arc::new), predecessors: Vec::new() };
         Self {
             source,
@@ -306,6 +323,10 @@ impl Connection {
         let watch = Watch { connection: self, link, limits };
         let outcome = link.send(commands, limits).await;
         match &outcome {
+            Ok(Some(answers)) if matches!(self.source, Source::Sentinels(_)) && any_of_no_master(answers) => {
+                std::mem::forget(watch);
+                self.drop_link(link);
+            }
             // An answer that comes late: the silence was this process's.
             Ok(Some(_)) => std::mem::forget(watch),
             Err(error) if !is_crowded(error) => self.drop_link(link),
@@ -316,32 +337,82 @@ impl Connection {
 
     /// The link in use: one that another task has made, or a new one made before `end`.
     async fn replace(&self, end: Instant) -> Result<Arc<Link>, Error> {
-        #[allow(clippy::infallible_destructuring_match, reason = "there is a second source with a feature")]
-        let client = match &self.source {
-            Source::Client(client) => client,
-            #[cfg(feature = "redis-1")]
-            Source::External => return self.link().ok_or_else(|| Error::unreachable("the external connection is gone")),
-        };
+        #[cfg(feature = "redis-1")]
+        if !self.source.is_ours() {
+            return self.link().ok_or_else(|| Error::unreachable("the external connection is gone"));
+        }
         let Ok(_one_at_a_time) = timeout_at(end, self.replacing.lock()).await else { return Err(no_connection()) };
         if let Some(link) = self.link() {
             return Ok(link);
         }
         let predecessors = self.state().predecessors.clone();
-        let limit = end.saturating_duration_since(Instant::now());
-        let Ok(established) = timeout_at(end, establish(client, limit, &predecessors, &self.pushes)).await else {
-            return Err(no_connection());
+        let (link, here, ended) = match &self.source {
+            Source::Client(client) => self.connect(client, &predecessors, false, end).await?,
+            Source::Sentinels(sentinels) => self.connect_led(sentinels, &predecessors, end).await?,
+            #[cfg(feature = "redis-1")]
+            Source::External => return Err(no_connection()),
         };
-        let Established { link, predecessors_ended } = established?;
-        if !predecessors_ended {
+        if !ended || here.len() < predecessors.len() {
             self.loose.store(true, Ordering::Relaxed);
         }
         let link = Arc::new(link);
         let mut state = self.state();
-        state.predecessors.retain(|identity| !predecessors.contains(identity));
+        state.predecessors.retain(|identity| !here.contains(identity));
         state.link = Some(Arc::clone(&link));
         drop(state);
         self.pushes.missed();
         Ok(link)
+    }
+
+    /// Connects once, and ends those of the predecessors that are at this server. Returns which
+    /// they are, and whether none of them can send anything more.
+    async fn connect(
+        &self,
+        client: &Client,
+        predecessors: &[Identity],
+        asks_role: bool,
+        end: Instant,
+    ) -> Result<(Link, Vec<Identity>, bool), Error> {
+        let (limit, server) = (end.saturating_duration_since(Instant::now()), client.get_connection_info().addr().to_string());
+        let here: Vec<Identity> = predecessors.iter().filter(|identity| identity.server == server).cloned().collect();
+        let Ok(established) = timeout_at(end, establish(client, limit, &here, &self.pushes, asks_role)).await else {
+            return Err(no_connection());
+        };
+        let Established { link, predecessors_ended, is_replica } = established?;
+        if is_replica {
+            let what = "it is a replica, and the sentinels have not named another master yet";
+            return Err(Error::unavailable(what).with_hint("wait until they have"));
+        }
+        Ok((link, here, predecessors_ended))
+    }
+
+    /// Connects to the master, which is looked for until `end`.
+    async fn connect_led(
+        &self,
+        sentinels: &Arc<Sentinels>,
+        predecessors: &[Identity],
+        end: Instant,
+    ) -> Result<(Link, Vec<Identity>, bool), Error> {
+        loop {
+            let until = end.min(Instant::now() + ONE_TRY);
+            let connected = async {
+                let master = sentinels.master(until).await?;
+                let connected = self.connect(&master.client, predecessors, true, until).await;
+                connected.map(|connected| (master.clone(), connected)).map_err(|error| sentinels.about(&master, error))
+            };
+            match connected.await {
+                Ok((master, (mut link, here, ended))) => {
+                    let (sentinels, pushes) = (Arc::clone(sentinels), Arc::clone(&self.pushes));
+                    link.followed(|contact| sentinels.follow(master, contact, pushes));
+                    return Ok((link, here, ended));
+                }
+                Err(error) if error.is_transient() && Instant::now() + PACE < end => {
+                    debug!(%error, "no master");
+                    tokio::time::sleep(PACE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn link(&self) -> Option<Arc<Link>> {
@@ -363,7 +434,7 @@ impl Connection {
     fn drop_link(&self, failed: &Arc<Link>) {
         let mut state = self.state();
         let current = state.link.as_ref().is_some_and(|link| Arc::ptr_eq(link, failed));
-        if current && matches!(self.source, Source::Client(_)) {
+        if current && self.source.is_ours() {
             state.link = None;
             match &failed.identity {
                 Some(identity) => state.predecessors.push(identity.clone()),
@@ -392,6 +463,11 @@ impl Drop for Watch<'_> {
             self.connection.drop_link(self.link);
         }
     }
+}
+
+/// Whether the server has answered any of it as one that is no master.
+fn any_of_no_master(answers: &Answers) -> bool {
+    answers.iter().any(|answer| answer.as_ref().is_err_and(is_no_master))
 }
 
 fn no_reply(limit: Duration) -> Error {

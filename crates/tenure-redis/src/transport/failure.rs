@@ -155,6 +155,12 @@ pub(crate) fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM")
 }
 
+/// Whether the server is no master, so that none of its answers is about the locks that others have.
+pub(crate) fn is_no_master(error: &RedisError) -> bool {
+    let text = text_of(error);
+    text.starts_with("READONLY") || text.starts_with("MASTERDOWN")
+}
+
 /// Whether the server may have another grant counter than the one that was raised.
 pub(crate) fn doubts_counter(error: &RedisError) -> bool {
     let text = text_of(error);

@@ -24,6 +24,8 @@ pub(crate) struct Established {
     pub(crate) link: Link,
     /// No predecessor can send anything more.
     pub(crate) predecessors_ended: bool,
+    /// The server has said that it is a replica.
+    pub(crate) is_replica: bool,
 }
 
 /// Connects, logs in, ends the predecessors, and subscribes if anybody listens. It takes one round
@@ -35,9 +37,10 @@ pub(crate) async fn establish(
     limit: Duration,
     predecessors: &[Identity],
     pushes: &Arc<Pushes>,
+    asks_role: bool,
 ) -> Result<Established, Error> {
-    let established = match greet(client, ProtocolVersion::RESP3, limit, predecessors, pushes).await {
-        Err(error) if is_no_resp3(&error) => greet(client, ProtocolVersion::RESP2, limit, predecessors, pushes).await,
+    let established = match greet(client, ProtocolVersion::RESP3, limit, predecessors, pushes, asks_role).await {
+        Err(error) if is_no_resp3(&error) => greet(client, ProtocolVersion::RESP2, limit, predecessors, pushes, asks_role).await,
         established => established,
     };
     match established {
@@ -52,6 +55,7 @@ async fn greet(
     limit: Duration,
     predecessors: &[Identity],
     pushes: &Arc<Pushes>,
+    asks_role: bool,
 ) -> RedisResult<Established> {
     let resp3 = protocol.supports_resp3();
     let subscribe = resp3 && pushes.are_wanted();
@@ -61,12 +65,15 @@ async fn greet(
         log_in(&mut handshake, client.get_connection_info().redis_settings(), resp3);
     }
     let greetings = handshake.len();
-    for Identity { id, addr } in predecessors {
+    for Identity { id, addr, .. } in predecessors {
         handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
     }
     handshake.cmd("CLIENT").arg("INFO");
     if subscribe {
         handshake.add_command(pushes.subscribe());
+    }
+    if asks_role {
+        handshake.add_command(cmd("ROLE"));
     }
     // The user may not be allowed CLIENT. Every user of locks may PING.
     handshake.add_command(cmd("PING"));
@@ -78,18 +85,21 @@ async fn greet(
     }
     // Each kill returns how many it ended. None is as good: the predecessor was gone.
     let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
-    let identity = answer().ok().and_then(|info| identity(&info));
+    let server = client.get_connection_info().addr().to_string();
+    let identity = answer().ok().and_then(|info| identity(&info, server));
     let hears = subscribe.then(|| answer().is_ok());
+    // One who may not ask finds out by its first write.
+    let is_replica = asks_role && matches!(answer(), Ok(Value::Array(role)) if !is_master(&role));
     answer()?;
     let link = Link::new(wire, identity);
     if let Some(hears) = hears.or((!resp3).then_some(false)) {
         link.set_hears(hears);
     }
-    Ok(Established { link, predecessors_ended: killed.iter().all(Result::is_ok) })
+    Ok(Established { link, predecessors_ended: killed.iter().all(Result::is_ok), is_replica })
 }
 
 /// Connects, without a login if the stream is ours.
-async fn open(client: &Client, protocol: ProtocolVersion, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<Wire> {
+pub(super) async fn open(client: &Client, protocol: ProtocolVersion, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<Wire> {
     if let Some(stream) = dial(client).await? {
         return Ok(Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))));
     }
@@ -107,7 +117,7 @@ async fn open(client: &Client, protocol: ProtocolVersion, limit: Duration, pushe
     Ok(Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?)))
 }
 
-fn log_in(handshake: &mut Pipeline, login: &RedisConnectionInfo, resp3: bool) {
+pub(super) fn log_in(handshake: &mut Pipeline, login: &RedisConnectionInfo, resp3: bool) {
     if resp3 {
         handshake.cmd("HELLO").arg(3);
         if let Some(password) = login.password() {
@@ -128,12 +138,17 @@ fn is_no_resp3(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::RESP3NotSupported || error.code().is_some() && !password
 }
 
-fn identity(info: &Value) -> Option<Identity> {
+/// Whether an answer to `ROLE` is that of a master.
+fn is_master(role: &[Value]) -> bool {
+    matches!(role.first(), Some(Value::BulkString(name)) if name == b"master")
+}
+
+fn identity(info: &Value, server: String) -> Option<Identity> {
     let text: String = redis::from_redis_value(info.clone()).ok()?;
     let id = text.split_whitespace().find_map(|field| field.strip_prefix("id="))?;
     // The path of a unix socket may have spaces.
     let addr = text.split_once(" addr=")?.1.split_once(" laddr=")?.0;
-    Some(Identity { id: id.to_owned(), addr: addr.to_owned() })
+    Some(Identity { id: id.to_owned(), addr: addr.to_owned(), server })
 }
 
 /// The error of a failed handshake. No lock was touched.
@@ -203,9 +218,9 @@ mod tests {
             ("127.0.0.1:40202", "id=7 addr=127.0.0.1:40202 laddr=127.0.0.1:6379 fd=8 name= age=0"),
             ("/tmp/two words/r.sock:0", "id=7 addr=/tmp/two words/r.sock:0 laddr=/tmp/two words/r.sock:0 fd=8 name= age=0"),
         ] {
-            let known = identity(&Value::BulkString(info.into())).unwrap();
+            let known = identity(&Value::BulkString(info.into()), String::new()).unwrap();
             assert_eq!((&*known.id, &*known.addr), ("7", addr));
         }
-        assert_eq!(identity(&Value::Nil), None);
+        assert_eq!(identity(&Value::Nil, String::new()), None);
     }
 }

@@ -67,6 +67,8 @@ pub(crate) const DELETES: [(&[u8], &[&[u8]]); 2] = [(b"DELEX", &[b"IFEQ"]), (b"D
 pub(crate) struct Identity {
     pub(crate) id: String,
     pub(crate) addr: String,
+    /// Where the server is: no other can end the connection.
+    pub(crate) server: String,
 }
 
 /// One connection, and what is known about the server's end of it.
@@ -84,6 +86,17 @@ pub(crate) struct Link {
     pub(crate) run_id: OnceLock<String>,
     raised: Mutex<Raised>,
     contact: Arc<Contact>,
+    /// The task that finds out whether the server is still the one to use.
+    followed: Option<Task>,
+}
+
+/// A task that ends with its link.
+struct Task(tokio::task::JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// State of the grant counter at the server's end, as seen through one connection.
@@ -118,7 +131,13 @@ impl Link {
         // If a server repeats, cut, a command that it does not know, the client library reads a
         // broken answer.
         let delete = AtomicUsize::new(if matches!(wire, Wire::Theirs(_)) { usize::MAX } else { 0 });
-        Self { wire, identity, functions: AtomicBool::new(true), delete, hears, run_id: OnceLock::new(), raised, contact }
+        let (functions, run_id, followed) = (AtomicBool::new(true), OnceLock::new(), None);
+        Self { wire, identity, functions, delete, hears, run_id, raised, contact, followed }
+    }
+
+    /// Starts a task that ends the use of the link, by its contact.
+    pub(crate) fn followed<F: Future<Output = ()> + Send + 'static>(&mut self, task: impl FnOnce(Arc<Contact>) -> F) {
+        self.followed = Some(Task(tokio::spawn(task(Arc::clone(&self.contact)))));
     }
 
     /// Whether it is known that nothing more can be sent here.

@@ -39,6 +39,8 @@ pub(crate) struct Pushes {
     prefix: String,
     id: String,
     channel: String,
+    /// A message is for every listener, and has no owner.
+    for_all: bool,
     wanted: AtomicBool,
     /// A slot can have a channel of its own, as far as is known.
     slots: AtomicBool,
@@ -69,18 +71,22 @@ impl Pushes {
             .map_err(|e| Error::unavailable("the system gave no random bytes for a channel").with_source(e))?;
         let id = format!("{:016x}", u64::from_ne_bytes(random));
         let channel = format!("{prefix}tenure:wake:{id}");
-        Ok(Arc::new(Self::new_at(prefix, id, channel)))
+        Ok(Self::on(prefix, id, channel, false))
     }
 
     /// For a connection without pushes.
-    #[cfg(feature = "redis-1")]
     pub(crate) fn deaf() -> Arc<Self> {
-        Arc::new(Self::new_at("", String::new(), String::new()))
+        Self::on("", String::new(), String::new(), false)
     }
 
-    fn new_at(prefix: &str, id: String, channel: String) -> Self {
+    /// What others publish on a channel, whole, for every listener.
+    pub(crate) fn of_channel(channel: &str) -> Arc<Self> {
+        Self::on("", channel.to_owned(), channel.to_owned(), true)
+    }
+
+    fn on(prefix: &str, id: String, channel: String, for_all: bool) -> Arc<Self> {
         let (wanted, slots) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { prefix: prefix.to_owned(), id, channel, wanted, slots, listeners: Mutex::default() }
+        Arc::new(Self { prefix: prefix.to_owned(), id, channel, for_all, wanted, slots, listeners: Mutex::default() })
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -138,6 +144,10 @@ impl Pushes {
     }
 
     fn deliver(&self, message: &[u8]) {
+        if self.for_all {
+            self.listeners().values().flatten().for_each(|inbox| inbox.put(message));
+            return;
+        }
         let Some(space) = message.iter().position(|byte| *byte == b' ') else { return };
         if let Some(inboxes) = self.listeners().get(&message[space + 1..]) {
             for inbox in inboxes {

@@ -9,6 +9,17 @@ fn subject() -> Redis {
 
 tenure_conformance::conformance!(subject);
 
+/// A server that sentinels name. Sentinels do not take part in a fault, so none of them begins a failover.
+mod by_sentinels {
+    use super::*;
+
+    fn subject() -> Redis {
+        Redis::named_by_sentinels()
+    }
+
+    tenure_conformance::conformance!(subject);
+}
+
 mod by_script {
     use super::*;
 

@@ -16,6 +16,7 @@ mod queue;
 mod quorum;
 mod rules;
 mod schemes;
+mod sentinel;
 mod store;
 mod subject;
 mod users;

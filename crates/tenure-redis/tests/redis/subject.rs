@@ -9,9 +9,13 @@ use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::Options;
 use tenure_testkit::{Program, Proxy, RedisServer, Worker};
 
+use crate::LONG;
+
 pub(crate) struct Redis {
     pub(crate) server: RedisServer,
     proxy: Proxy,
+    /// They name the proxy, if there are any.
+    sentinels: Vec<RedisServer>,
     parameters: &'static str,
     /// Text that the scheme puts in front of a name.
     before: &'static str,
@@ -22,14 +26,28 @@ impl Redis {
     pub(crate) fn start(parameters: &'static str, before: &'static str, exceptions: &[&[&'static str]]) -> Self {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.addr());
-        Self { server, proxy, parameters, before, exceptions: exceptions.concat() }
+        Self { server, proxy, sentinels: Vec::new(), parameters, before, exceptions: exceptions.concat() }
+    }
+
+    pub(crate) fn named_by_sentinels() -> Self {
+        let subject = Self::start("", "", &[]);
+        let sentinel = || RedisServer::builder().sentinel_of(subject.proxy.addr(), None, 2, LONG).start();
+        Self { sentinels: vec![sentinel(), sentinel(), sentinel()], ..subject }
+    }
+
+    fn url(&self) -> String {
+        if self.sentinels.is_empty() {
+            return format!("{}{}", self.proxy.url(), self.parameters);
+        }
+        let hosts: Vec<String> = self.sentinels.iter().map(|sentinel| sentinel.addr().to_string()).collect();
+        format!("redis+sentinel://{}/mymaster", hosts.join(","))
     }
 }
 
 #[async_trait]
 impl Subject for Redis {
     async fn store(&self) -> Arc<dyn Store> {
-        Options::parse(&format!("{}{}", self.proxy.url(), self.parameters)).unwrap().open().await.unwrap()
+        Options::parse(&self.url()).unwrap().open().await.unwrap()
     }
 
     fn process(&self) -> Result<Box<dyn Process>, NotApplicable> {

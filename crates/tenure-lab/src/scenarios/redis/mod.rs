@@ -7,6 +7,7 @@ mod link;
 mod outage;
 mod pushes;
 mod queue;
+mod sentinel;
 mod tls;
 
 use super::fixtures::{Redis, on_redis};
@@ -27,6 +28,7 @@ pub(super) fn items() -> Vec<Item> {
         access::items(),
         tls::items(),
         holes::items(),
+        sentinel::items(),
     ]
     .concat()
 }

@@ -1,0 +1,257 @@
+//! Which server of a Sentinel group is the master now.
+//!
+//! Every new link asks all sentinels at the same moment. The largest configuration epoch counts: a
+//! sentinel that was cut off names an old master, by an older epoch. While a link is in use, one
+//! sentinel is listened to, so that the link is given up as soon as it reports another master.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::{Client, ConnectionAddr, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe};
+use tenure::{Error, ErrorKind, Owner};
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::debug;
+
+use crate::transport::contact::Contact;
+use crate::transport::failure::translate;
+use crate::transport::handshake::{log_in, open};
+use crate::transport::link::Wire;
+use crate::transport::push::{Pushed, Pushes};
+
+/// Time for the other sentinels after the first has named a master.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// Time between two tries to find a master that serves.
+pub(crate) const PACE: Duration = Duration::from_millis(50);
+
+/// Timeout of one try, so that a server which is stopped does not use up the time for the next.
+pub(crate) const ONE_TRY: Duration = Duration::from_secs(1);
+
+/// Time between two signs of life of the sentinel that is listened to, and for each of them.
+const LISTEN: Duration = Duration::from_secs(5);
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+
+/// The channel on which a sentinel reports that a service has another master.
+const SWITCHED: &str = "+switch-master";
+
+/// The sentinels of a service, and how to reach the server that they name.
+pub(crate) struct Sentinels {
+    /// Name of the service at the sentinels.
+    service: String,
+    /// Each with its name in messages.
+    sentinels: Vec<(String, Client)>,
+    /// A client of the service's servers, at any address.
+    servers: Client,
+}
+
+/// The master of a service.
+#[derive(Clone)]
+pub(crate) struct Master {
+    pub(crate) client: Client,
+    host: String,
+    port: u16,
+    epoch: u64,
+    /// Index of the sentinel that named it.
+    named_by: usize,
+}
+
+/// The answer of one sentinel: epoch, host and port.
+type Named = (u64, String, u16);
+
+impl Sentinels {
+    pub(crate) const fn new(service: String, sentinels: Vec<(String, Client)>, servers: Client) -> Self {
+        Self { service, sentinels, servers }
+    }
+
+    /// Asks all sentinels at the same moment for the master. The answer is that with the largest
+    /// epoch when a majority has answered, or a moment after the first.
+    ///
+    /// # Errors
+    /// [`Refused`](ErrorKind::Refused) if the sentinels do not know the service, refuse the login,
+    /// or are none; [`Unreachable`](ErrorKind::Unreachable) if none of them answers before `end`.
+    pub(crate) async fn master(&self, end: Instant) -> Result<Master, Error> {
+        let asked = |(at, (shown, client)): (usize, &(String, Client))| {
+            let (shown, client) = (shown.clone(), client.clone());
+            async move { (at, self.ask(&shown, &client, end).await) }
+        };
+        let mut asking: FuturesUnordered<_> = self.sentinels.iter().enumerate().map(asked).collect();
+        let (mut best, mut answered, mut failures, mut until): (Option<(Named, usize)>, _, _, _) = (None, 0, Vec::new(), end);
+        while let Ok(Some((at, answer))) = timeout_at(until, asking.next()).await {
+            match answer {
+                Ok(named) => {
+                    answered += 1;
+                    if let Some(named) = named {
+                        until = until.min(Instant::now() + GRACE);
+                        if best.as_ref().is_none_or(|(other, _)| other.0 < named.0) {
+                            best = Some((named, at));
+                        }
+                    }
+                    if best.is_some() && answered > self.sentinels.len() / 2 {
+                        break;
+                    }
+                }
+                Err(error) => failures.push(error),
+            }
+        }
+        drop(asking);
+        let Some(((epoch, host, port), named_by)) = best else { return Err(self.nobody(answered, failures)) };
+        let info = self.servers.get_connection_info();
+        let address = match info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host: host.clone(), port, insecure: *insecure, tls_params: tls_params.clone() }
+            }
+            _ => ConnectionAddr::Tcp(host.clone(), port),
+        };
+        let client = Client::open(info.clone().set_addr(address)).map_err(|e| translate(&e))?;
+        Ok(Master { client, host, port, epoch, named_by })
+    }
+
+    /// The error of a group in which no sentinel names a master.
+    fn nobody(&self, answered: usize, failures: Vec<Error>) -> Error {
+        let service = &self.service;
+        if answered > 0 {
+            let asked: Vec<&str> = self.sentinels.iter().map(|(shown, _)| shown.as_str()).collect();
+            let what = format!("the sentinels {} know no service {service:?}", asked.join(", "));
+            return Error::refused(what)
+                .with_hint("write the name that `sentinel monitor` gives it, as in redis+sentinel://host,host,host/mymaster");
+        }
+        if let Some(refusal) = failures.iter().find(|error| !error.is_transient()) {
+            return refusal.clone();
+        }
+        let why: Vec<String> = failures.iter().map(Error::to_string).collect();
+        let why = if why.is_empty() { "none of them answered in time".to_owned() } else { why.join(", ") };
+        Error::unreachable(format!("no sentinel answers for the service {service:?}: {why}"))
+            .with_hint("make sure that the sentinels run and can be reached from here")
+    }
+
+    /// Asks one sentinel. None if it does not know the service.
+    async fn ask(&self, shown: &str, client: &Client, end: Instant) -> Result<Option<Named>, Error> {
+        let limit = end.saturating_duration_since(Instant::now());
+        let deaf = Pushes::deaf();
+        let asking = self.converse(client, ProtocolVersion::RESP2, limit, &deaf);
+        let answer = timeout_at(end, asking).await.map_err(|_| Error::unreachable(format!("{shown} did not answer in time")))?;
+        answer.map(|(_, named)| named).map_err(|error| not_asked(shown, &error))
+    }
+
+    /// Logs in to a sentinel, subscribes if the protocol has pushes, and asks for the master.
+    async fn converse(
+        &self,
+        client: &Client,
+        protocol: ProtocolVersion,
+        limit: Duration,
+        pushes: &Arc<Pushes>,
+    ) -> RedisResult<(Wire, Option<Named>)> {
+        let listens = protocol.supports_resp3();
+        let wire = open(client, protocol, limit, pushes).await?;
+        let mut words = pipe();
+        if matches!(wire, Wire::Ours(_)) {
+            log_in(&mut words, client.get_connection_info().redis_settings(), listens);
+        }
+        if listens {
+            words.add_command(pushes.subscribe());
+        }
+        let before = words.len();
+        words.cmd("SENTINEL").arg("MASTER").arg(&self.service);
+        words.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+        let mut answers = wire.send(&words.into()).await?.into_iter();
+        for _ in 0..before {
+            answers.next().unwrap_or(Ok(Value::Nil))?;
+        }
+        let about = answers.next().unwrap_or(Ok(Value::Nil));
+        // This one names a promoted server before the epoch of the group is settled everywhere.
+        let address: Option<(String, u16)> = redis::from_redis_value(answers.next().unwrap_or(Ok(Value::Nil))?)?;
+        let Some((host, port)) = address else { return Ok((wire, None)) };
+        let about: HashMap<String, String> = redis::from_redis_value(about?)?;
+        let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
+        Ok((wire, Some((epoch, host, port))))
+    }
+
+    /// Adds to the error of a master that cannot be used which it is, and who named it.
+    pub(crate) fn about(&self, master: &Master, error: Error) -> Error {
+        let (sentinel, service) = (&self.sentinels[master.named_by].0, &self.service);
+        error.context(format_args!("the master of {service:?} at {}:{}, which {sentinel} names", master.host, master.port))
+    }
+
+    /// Ends the use of the link to `master`, and has each listener poll, as soon as a sentinel
+    /// reports another master. If the sentinel goes away, the next one is listened to.
+    pub(crate) async fn follow(self: Arc<Self>, master: Master, contact: Arc<Contact>, pushes: Arc<Pushes>) {
+        for at in master.named_by.. {
+            let (shown, client) = &self.sentinels[at % self.sentinels.len()];
+            match self.hears_of_another(client, &master).await {
+                Ok(()) => break,
+                Err(error) => debug!(%error, sentinel = shown, "no sentinel is listened to"),
+            }
+            tokio::time::sleep(SIGN_OF_LIFE).await;
+        }
+        debug!(service = self.service, "another master");
+        contact.end();
+        pushes.missed();
+    }
+
+    /// Returns when the sentinel reports another master.
+    async fn hears_of_another(&self, client: &Client, master: &Master) -> RedisResult<()> {
+        let silence = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let pushes = Pushes::of_channel(SWITCHED);
+        let mut listener = pushes.register(Owner::from_bytes(Vec::new()));
+        let conversation = self.converse(client, ProtocolVersion::RESP3, SIGN_OF_LIFE, &pushes);
+        let (wire, named) = timeout(SIGN_OF_LIFE, conversation).await.map_err(silence)??;
+        // It may have come before the subscription.
+        if let Some((epoch, host, port)) = named
+            && epoch > master.epoch
+            && (&host, port) != (&master.host, master.port)
+        {
+            return Ok(());
+        }
+        loop {
+            match timeout(LISTEN, listener.next()).await {
+                Ok(Some(Pushed::Message(message))) if self.is_about_another(&message, master) => return Ok(()),
+                Ok(Some(Pushed::Message(_))) => {}
+                Ok(Some(Pushed::Missed) | None) => return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
+                Err(_) => {
+                    let mut ping = pipe();
+                    ping.add_command(cmd("PING"));
+                    timeout(SIGN_OF_LIFE, wire.send(&ping.into())).await.map_err(silence)??;
+                }
+            }
+        }
+    }
+
+    /// Whether a message says that another server is the master. It is `<service> <old host> <old
+    /// port> <new host> <new port>`.
+    fn is_about_another(&self, message: &[u8], master: &Master) -> bool {
+        let text = String::from_utf8_lossy(message);
+        let words: Vec<&str> = text.strip_prefix(&*self.service).unwrap_or_default().split_whitespace().collect();
+        matches!(words[..], [_, _, host, port] if host != master.host || port.parse() != Ok(master.port))
+    }
+}
+
+/// Why a sentinel gave no answer.
+fn not_asked(shown: &str, error: &RedisError) -> Error {
+    let about = |what: &str, fix: &str| Error::refused(format!("the sentinel {shown} {what}")).with_hint(fix);
+    let translated = translate(error);
+    let told = error.detail().unwrap_or_default();
+    if error.code() == Some("NOAUTH") {
+        return about(
+            "wants a password, and that of the servers is not sent to it",
+            "set TENURE_SENTINEL_PASSWORD or write sentinel_password= in the store URL",
+        );
+    }
+    if error.kind() == redis::ErrorKind::AuthenticationFailed
+        || error.code() == Some("WRONGPASS")
+        || told.contains("AUTH") && translated.kind() == ErrorKind::Refused
+    {
+        let fix = "correct sentinel_username= and sentinel_password= (or TENURE_SENTINEL_PASSWORD)";
+        return about("does not take this user name and password", fix);
+    }
+    if told.to_ascii_lowercase().contains("unknown command") {
+        let fix = "name the sentinels, whose port is usually 26379; redis:// names a server itself";
+        return Error::refused(format!("{shown} is a server and no sentinel")).with_hint(fix);
+    }
+    match translated.is_transient() {
+        true if error.code().is_none() => Error::unreachable(format!("{shown}: {error}")),
+        _ => translated.context(format_args!("the sentinel {shown}")),
+    }
+}

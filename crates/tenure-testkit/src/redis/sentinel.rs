@@ -1,0 +1,157 @@
+//! Sentinels, and a master with its replicas that they watch.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{Builder, RedisServer};
+use crate::client::Reply;
+use crate::process::wait_until;
+use crate::tls::Certificates;
+
+/// The file of a sentinel, which it writes as well.
+pub(super) const CONFIG: &str = "sentinel.conf";
+/// The name of the service that the sentinels of tests watch.
+pub const SERVICE: &str = "mymaster";
+/// A failover, and the finding of one another, on a machine that has other work.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Builder {
+    /// Makes it a sentinel that watches [`SERVICE`], whose master is at `master`. It takes a server for down that is silent for
+    /// `down_after`, and begins a failover if `quorum` sentinels do.
+    #[must_use]
+    pub fn sentinel_of(mut self, master: SocketAddr, password: Option<&str>, quorum: usize, down_after: Duration) -> Self {
+        let mut config = String::new();
+        let _ = writeln!(config, "sentinel monitor {SERVICE} {} {} {quorum}", master.ip(), master.port());
+        let _ = writeln!(config, "sentinel down-after-milliseconds {SERVICE} {}", down_after.as_millis());
+        let _ = writeln!(config, "sentinel failover-timeout {SERVICE} 3000");
+        if let Some(password) = password {
+            let _ = writeln!(config, "sentinel auth-pass {SERVICE} {password}");
+        }
+        self.files.push((CONFIG.to_owned(), config));
+        self.sentinel = true;
+        self
+    }
+}
+
+/// A master, two replicas, and three sentinels that watch them and have found one another.
+#[derive(Debug)]
+pub struct SentinelGroup {
+    /// The first was the master in the beginning.
+    pub servers: Vec<RedisServer>,
+    /// The sentinels.
+    pub sentinels: Vec<RedisServer>,
+    tls: bool,
+}
+
+impl SentinelGroup {
+    /// Starts one. A server that is silent for 400 ms is down.
+    pub fn start() -> Self {
+        Self::start_with(None, None, None)
+    }
+
+    /// Starts one with these passwords, of the servers and of the sentinels. With certificates all of them speak TLS with one
+    /// another and with clients.
+    pub fn start_with(password: Option<&str>, of_sentinels: Option<&str>, certificates: Option<&Certificates>) -> Self {
+        let how = |password: Option<&str>| {
+            let mut how = RedisServer::builder();
+            if let Some(password) = password {
+                how = how.password(password).arg("masterauth", password);
+            }
+            if let Some(certificates) = certificates {
+                // The certificate of a server is none of a client.
+                how = how.tls(certificates).arg("tls-replication", "yes").arg("tls-auth-clients", "no");
+            }
+            how
+        };
+        let address = |server: &RedisServer| match certificates {
+            Some(_) => SocketAddr::from((server.addr().ip(), server.tls_port())),
+            None => server.addr(),
+        };
+        let master = how(password).start();
+        let replica = || how(password).replica_at(address(&master)).start();
+        let replicas = [replica(), replica()];
+        let sentinel = || {
+            let how = how(None).sentinel_of(address(&master), password, 2, Duration::from_millis(400));
+            match of_sentinels {
+                Some(password) => how.password(password).start(),
+                None => how.start(),
+            }
+        };
+        let sentinels = vec![sentinel(), sentinel(), sentinel()];
+        let group = Self { servers: std::iter::once(master).chain(replicas).collect(), sentinels, tls: certificates.is_some() };
+        group.wait_until_all_are_known();
+        group
+    }
+
+    /// The URL of the service, with the password of the servers and without that of the sentinels.
+    pub fn url(&self) -> String {
+        let port = |sentinel: &RedisServer| if self.tls { sentinel.tls_port() } else { sentinel.port() };
+        let hosts: Vec<String> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", port(sentinel))).collect();
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        format!("{scheme}+sentinel://{}{}/{SERVICE}", self.servers[0].credentials(), hosts.join(","))
+    }
+
+    /// Number of the server that most sentinels name.
+    pub fn master(&self) -> usize {
+        let named: Vec<usize> = self.sentinels.iter().filter_map(|sentinel| self.named_by(sentinel)).collect();
+        let votes = |server: &usize| named.iter().filter(|named| *named == server).count();
+        (0..self.servers.len()).max_by_key(votes).expect("a group has servers")
+    }
+
+    /// Number of the server that a sentinel names.
+    pub fn named_by(&self, sentinel: &RedisServer) -> Option<usize> {
+        let Ok(mut client) = sentinel.connect() else { return None };
+        let Ok(Reply::Array(address)) = client.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]) else { return None };
+        let port: u16 = address.last()?.text().parse().ok()?;
+        self.servers.iter().position(|server| server.port == port || server.tls_port == Some(port))
+    }
+
+    /// Waits until all sentinels name another server than this one, which serves as the master; its number.
+    #[track_caller]
+    pub fn wait_for_another(&self, than: usize) -> usize {
+        let mut named = than;
+        wait_until(PATIENCE, "another master", || {
+            let all: Vec<Option<usize>> = self.sentinels.iter().map(|sentinel| self.named_by(sentinel)).collect();
+            named = all[0].unwrap_or(than);
+            named != than
+                && all.iter().all(|one| *one == Some(named))
+                && self.servers[named].info("replication", "role") == "master"
+        });
+        named
+    }
+
+    /// Starts a killed server again, empty, as a replica of the master; returns when it has its data.
+    pub fn restart_as_replica(&self, server: usize) {
+        let (server, master) = (&self.servers[server], &self.servers[self.master()]);
+        server.restart();
+        let port = if self.tls { master.tls_port() } else { master.port };
+        server.cli(&format!("REPLICAOF 127.0.0.1 {port}"));
+        wait_until(PATIENCE, "the replica to follow", || server.info("replication", "master_link_status") == "up");
+    }
+
+    /// Has a sentinel begin a failover although the master is well.
+    pub fn fail_over(&self) {
+        self.sentinels[0].cli(&format!("SENTINEL FAILOVER {SERVICE}"));
+    }
+
+    /// Waits until each sentinel knows the others and two replicas that could be promoted.
+    #[track_caller]
+    pub fn wait_until_all_are_known(&self) {
+        let has_all = |sentinel: &RedisServer| {
+            let Reply::Array(about) = sentinel.command(&["SENTINEL", "MASTER", SERVICE]) else { return false };
+            let words: Vec<String> = about.iter().map(Reply::text).collect();
+            let is = |key: &str, value: usize| words.chunks(2).any(|pair| pair[0] == key && pair[1] == value.to_string());
+            let Reply::Array(replicas) = sentinel.command(&["SENTINEL", "REPLICAS", SERVICE]) else { return false };
+            let well = |replica: &Reply| {
+                let Reply::Array(words) = replica else { return false };
+                let words: Vec<String> = words.iter().map(Reply::text).collect();
+                let is = |key: &str, value: &str| words.chunks(2).any(|pair| pair[0] == key && pair[1] == value);
+                is("flags", "slave") && is("master-link-status", "ok")
+            };
+            let others = self.sentinels.len() - 1;
+            is("num-other-sentinels", others) && replicas.iter().filter(|replica| well(replica)).count() + 1 >= self.servers.len()
+        };
+        wait_until(PATIENCE, "the sentinels to know all servers", || self.sentinels.iter().all(has_all));
+    }
+}
