@@ -14,9 +14,9 @@ use crate::args::Admit;
 use crate::config::{Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure};
 
-const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel:// and quorum+redis:// (or valkey for redis)";
-const PLANNED: [&str; 8] =
-    ["redis+cluster", "rediss+cluster", "postgres", "postgresql", "mysql", "mariadb", "memcached", "zookeeper"];
+const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and \
+                      quorum+redis:// (or valkey for redis)";
+const PLANNED: [&str; 6] = ["postgres", "postgresql", "mysql", "mariadb", "memcached", "zookeeper"];
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
@@ -163,17 +163,25 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
     let (scheme, rest) = split(url)?;
     match &*scheme {
         "sqlite" => lock_file(rest),
-        "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "valkey+unix" | "unix" | "quorum+redis" | "quorum+rediss"
-        | "quorum+valkey" | "quorum+valkeys" | "redis+sentinel" | "rediss+sentinel" | "valkey+sentinel" | "valkeys+sentinel" => {
-            let text = url.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; escape other bytes as %XX"))?;
-            Ok(Location::Redis(text.to_owned()))
-        }
+        "redis+unix" | "valkey+unix" | "unix" => redis_url(url),
+        several if ["redis", "rediss", "valkey", "valkeys"].contains(&one_of(several)) => redis_url(url),
         "memory" => Err(Failure::usage(format!("memory: keeps locks inside one process, which excludes nobody; {SPOKEN}"))),
         planned if PLANNED.contains(&planned) => {
             Err(Failure::usage(format!("this version cannot speak {planned}: yet; it speaks sqlite: and redis:")))
         }
         other => Err(Failure::usage(format!("{other}: is no store that tenure knows; {SPOKEN}"))),
     }
+}
+
+fn redis_url(url: &OsStr) -> Result<Location, Failure> {
+    let text = url.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; escape other bytes as %XX"))?;
+    Ok(Location::Redis(text.to_owned()))
+}
+
+/// The scheme of one server, where a scheme may be that of several.
+fn one_of(scheme: &str) -> &str {
+    let several = scheme.strip_prefix("quorum+").or_else(|| scheme.strip_suffix("+sentinel"));
+    several.or_else(|| scheme.strip_suffix("+cluster")).unwrap_or(scheme)
 }
 
 /// The scheme, and what follows its colon.
@@ -252,7 +260,9 @@ mod tests {
         }
         assert_eq!(parse("sqlite:b.db"), Ok(file("b.db", None, None)));
         assert_eq!(parse("sqlite:/b.db?mode=0660&group=www"), Ok(file("/b.db", Some(0o660), Some("www"))));
-        for url in ["redis://h", "rediss://h", "valkey://h", "redis+unix:///run/r", "valkeys+sentinel://h/m"] {
+        for url in
+            ["redis://h", "rediss://h", "valkey://h", "redis+unix:///run/r", "valkeys+sentinel://h/m", "rediss+cluster://a,b"]
+        {
             assert_eq!(parse(url), Ok(Location::Redis(url.into())));
         }
     }
@@ -261,7 +271,7 @@ mod tests {
     fn others_are_refused_with_what_to_write() {
         let table = [
             ("postgres://h", "cannot speak postgres: yet"),
-            ("redis+cluster://a,b,c", "cannot speak redis+cluster: yet"),
+            ("quorum+redis+cluster://a,b,c", "quorum+redis+cluster: is no store"),
             ("memory:", "excludes nobody"),
             ("ftp://h", "ftp: is no store"),
             ("/tmp/x.db", "no scheme"),

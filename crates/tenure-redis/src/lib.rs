@@ -1,4 +1,4 @@
-//! Locks on Redis and Valkey: the [`tenure`] store for one server, 6.2 or newer.
+//! Locks on Redis and Valkey: the [`tenure`] store for servers of 6.2 or newer.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tenure::Error> {
@@ -12,10 +12,11 @@
 //! NX PX` share: `<name>` holds the owner of a mutex, and `tenure:fence` the grant counter that
 //! fences are made of. Readers, writers and permits are a sorted set at `<name>`. Waiters are in
 //! `{<tag>}:q:<name>` and `{<tag>}:p:<name>`, the weights of shares in `{<tag>}:s:<name>`. The tag
-//! leads to the slot of the name. All keys are under the prefix.
+//! leads to the slot of the name. In a cluster each slot has a counter, `{<tag>}:g:tenure:fence`. All
+//! keys are under the prefix.
 //!
 //! On a server with access control, the user needs the keys under the prefix, the channels
-//! `<prefix>tenure:wake:*`, and `MULTI`, `EXEC`, `SET`, `INCR`, `EXISTS`, `EVAL`, `EVALSHA` with
+//! `<prefix>tenure:wake:*` (in a cluster `<prefix>{*}:w:*` as well), and `MULTI`, `EXEC`, `SET`, `INCR`, `EXISTS`, `EVAL`, `EVALSHA` with
 //! what the scripts call. `+@read +@write +@scripting +@transaction +@pubsub +@connection +time`
 //! has all of it. `CLIENT KILL` and `CLIENT INFO` end predecessors, `SUBSCRIBE` and `PUBLISH` wake
 //! waiters, and `FUNCTION LOAD` with `FCALL` save a quarter of the server's time for a hand-over.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Ended, Place, Running, assert_one_line, is_dead, keepers, wait_for};
 use nix::sys::signal::Signal;
-use tenure_testkit::{Proxy, RedisServer, Reply, SentinelGroup, Spawned};
+use tenure_testkit::{Proxy, RedisCluster, RedisServer, Reply, SentinelGroup, Spawned};
 
 /// An unprotected read-modify-write, and the fences in order of entry.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
@@ -325,6 +325,48 @@ fn a_sentinel_group_is_a_store() {
     }
     let wrong = Ended::from(Spawned::output(place.tenure(&["run", "x", "--", "true"]).env("TENURE_STORE", &bare)).unwrap());
     assert!(wrong.code == 77 && wrong.err.contains("TENURE_SENTINEL_PASSWORD"), "{wrong:?}");
+}
+
+/// A master of the cluster is killed in the midst, its replica takes over, and it comes back as a replica.
+#[test]
+fn five_hundred_turns_on_a_cluster() {
+    let cluster = RedisCluster::start(3, 1);
+    count_to_500(Some(&cluster.url()), || {
+        let slot = cluster.servers()[0].cli("CLUSTER KEYSLOT x").parse().unwrap();
+        let victim = &cluster.servers()[cluster.serving(slot).unwrap()];
+        victim.kill();
+        wait_for("a replica to take over", || cluster.serving(slot).is_some());
+        victim.restart();
+    });
+}
+
+/// The commands on a cluster, by any one of its nodes.
+#[test]
+fn a_cluster_is_a_store() {
+    let (place, cluster) = (Place::new(), RedisCluster::start(3, 0));
+    for (at, server) in cluster.servers().iter().enumerate() {
+        let url = format!("redis+cluster://{}", server.addr());
+        for name in ["a", "b", "c", "d"] {
+            let name = format!("{name}{at}");
+            let lease = place.output(&["acquire", "--store", &url, "--ttl", "1m", &name]);
+            assert!(lease.code == 0 && lease.out.contains("TENURE_FENCE="), "{lease:?}");
+        }
+    }
+    let url = cluster.url();
+    let shown = place.output(&["show", "--store", &url, "-o", "json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown.out).unwrap();
+    assert_eq!(shown.as_array().unwrap().len(), 12, "{shown}");
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "b1", "--", "true"]).code, 75);
+    assert_eq!(place.output(&["break", "--store", &url, "b1"]).code, 0);
+    // Names of several slots, all or nothing.
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "-a", "x", "-a", "y", "b1", "--", "true"]).code, 0);
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "-a", "x", "-a", "c1", "b1", "--", "true"]).code, 75);
+    assert_eq!(place.output(&["show", "--store", &url, "x"]).code, 0);
+}
+
+#[test]
+fn a_cluster_is_there_to_try() {
+    serves_to_try("cluster");
 }
 
 /// The servers to try a topology with grant at once, and end with their script.

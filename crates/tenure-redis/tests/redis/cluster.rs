@@ -1,13 +1,14 @@
 //! A cluster of real servers: conformance, slots that move under locks, masters that die.
 
 use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::store::{AcquireReply, ReleaseReply, Request, Store};
-use tenure::{ErrorKind, Locker, Name, Owner, Share, State};
+use tenure::store::{AcquireReply, Busy, Enqueue, ReleaseReply, Request, Store};
+use tenure::{ErrorKind, Lease, Locker, Name, Owner, Share, State};
 use tenure_conformance::exceptions::{NO_PUSH, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::{ClusterStore, Options};
@@ -202,6 +203,51 @@ async fn every_call_works_at_every_step_of_a_move() {
     }
 }
 
+/// A free name of a slot that is on its way.
+async fn half_way(cluster: &RedisCluster, name: &str, then: impl AsyncFnOnce()) {
+    let slot = slot_of(cluster, name.as_bytes());
+    let (from, handle) = (cluster.serving(slot).unwrap(), tokio::runtime::Handle::current());
+    tokio::task::block_in_place(|| {
+        let then = || handle.block_on(timeout(PATIENCE, then())).expect("it hangs");
+        cluster.mover().move_slot(slot, from, (from + 1) % cluster.servers().len(), then);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_takes_nothing_in_a_slot_that_moves() {
+    let cluster = RedisCluster::start(2, 0);
+    let store = store(&cluster.url()).await;
+    let late = asks("door", Share::MUTEX, LONG).with_enqueue(Enqueue::Heartbeat);
+    half_way(&cluster, "door", async || {
+        let answer = store.acquire(&late).await.unwrap();
+        assert!(matches!(answer, AcquireReply::Busy(Busy { position: None, .. })), "{answer:?}");
+        let next = asks("door", Share::MUTEX, LONG);
+        takes(&store, &next).await;
+        // The heartbeat of one that was served is granted.
+        takes(&store, &next.with_enqueue(Enqueue::Heartbeat)).await;
+    })
+    .await;
+}
+
+/// What was taken in steps may have ended before it was counted. Then its number may be above that of the next holder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_in_steps_that_was_lost_meanwhile_is_none() {
+    let cluster = RedisCluster::start(2, 0);
+    // Else a call about so short a lease would have no time.
+    let store = store(&format!("{}?timeout=1s", cluster.url())).await;
+    half_way(&cluster, "door", async || {
+        for _ in 0..2_000 {
+            let brief = asks("door", Share::MUTEX, Duration::from_millis(1));
+            if matches!(store.acquire(&brief).await.unwrap(), AcquireReply::Busy(Busy { holder: None, .. })) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("each of 2,000 leases of a millisecond was granted though it had ended");
+    })
+    .await;
+}
+
 /// All slots move while 1,000 names are held and 100 are waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_slots_move_under_a_thousand_locks() {
@@ -387,6 +433,133 @@ async fn a_dead_node_ends_no_lock_at_another() {
         assert_eq!(guard.state(), expected, "{:?} at node {node}", guard.name());
     }
     cluster.servers()[0].cont();
+}
+
+/// The subscription follows the slot: it is asked for with each heartbeat.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_told_after_its_slot_has_moved() {
+    let cluster = RedisCluster::start(2, 0);
+    let locks = Locker::new(store(&cluster.url()).await);
+    let held = locks.mutex("door").acquire().await.unwrap();
+    let waits = tokio::spawn({
+        let locks = Locker::new(store(&cluster.url()).await);
+        async move { locks.mutex("door").acquire().await.unwrap().release().await.unwrap() }
+    });
+    let from = cluster.serving(slot_of(&cluster, b"door")).unwrap();
+    let channels = |at: usize| cluster.servers()[at].command(&["PUBSUB", "SHARDCHANNELS"]).values().len();
+    tokio::task::block_in_place(|| wait_until(PATIENCE, "the waiter to listen", || channels(from) == 1));
+    half_way(&cluster, "door", async || ()).await;
+    tokio::task::block_in_place(|| {
+        wait_until(PATIENCE, "the waiter to listen at the other node", || channels(1 - from) == 1 && channels(from) == 0);
+    });
+    held.release().await.unwrap();
+    timeout(PATIENCE, waits).await.expect("it hangs").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_node_holds_up_no_renewal_at_another() {
+    let cluster = RedisCluster::start(3, 0);
+    let store = store(&cluster.url()).await;
+    let ttl = Duration::from_secs(3);
+    let mut leases = Vec::new();
+    for at in 0..9 {
+        let request = asks(&format!("door {at}"), Share::MUTEX, ttl);
+        takes(&store, &request).await;
+        let node = cluster.serving(slot_of(&cluster, request.name.as_str().as_bytes())).unwrap();
+        leases.push((node, request.lease()));
+    }
+    // Those at the silent node come first.
+    leases.sort_by_key(|(node, _)| *node);
+    assert!(leases[0].0 == 0 && leases[8].0 > 0, "{leases:?}");
+    cluster.servers()[0].stop();
+    let asked: Vec<Lease> = leases.iter().map(|(_, lease)| lease.clone()).collect();
+    for ((node, lease), answer) in leases.iter().zip(store.renew(&asked).await) {
+        assert_eq!(answer.is_ok(), *node > 0, "{} at node {node}: {answer:?}", lease.name);
+    }
+    cluster.servers()[0].cont();
+}
+
+/// Each call at a master that is stopped takes all its time. Who has taken over is found out all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_successor_of_a_silent_master_is_found() {
+    let cluster = RedisCluster::start(3, 1);
+    let store = store(&cluster.url()).await;
+    let slot = slot_of(&cluster, b"door");
+    let held = asks("door", Share::MUTEX, LONG);
+    takes(&store, &held).await;
+    let silent = cluster.serving(slot).unwrap();
+    let others = || (0..6).filter(|at| *at != silent);
+    tokio::task::block_in_place(|| {
+        wait_until(PATIENCE, "the grant to be replicated", || others().any(|at| cluster.servers()[at].cli("DBSIZE") != "0"));
+        cluster.servers()[silent].stop();
+        wait_until(PATIENCE, "a replica to take over", || others().any(|at| cluster.serves(at, slot)));
+    });
+    let renewed = async { while store.renew(&[held.lease()]).await.pop().unwrap().is_err() {} };
+    timeout(PATIENCE, renewed).await.expect("the lease is never renewed");
+    assert_eq!(store.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    cluster.servers()[silent].cont();
+}
+
+/// A node that was cut off answers first, and names the dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_still_names_the_dead_is_not_believed() {
+    let cluster = RedisCluster::with(3, 0, |builder| builder.arg("cluster-require-full-coverage", "no"));
+    let slot = slot_of(&cluster, b"door");
+    let dead = cluster.serving(slot).unwrap();
+    let old_map = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{}\r\n", cluster.servers()[dead].port());
+    let stale = answers_always(old_map.into());
+    let store = store(&cluster.url().replace("cluster://", &format!("cluster://{stale},"))).await;
+    half_way(&cluster, "door", async || ()).await;
+    let others = || cluster.servers().iter().enumerate().filter(|(at, _)| *at != dead).map(|(_, server)| server);
+    let known = |server: &RedisServer| server.cli("CLUSTER INFO").contains("cluster_state:ok");
+    cluster.servers()[dead].kill();
+    tokio::task::block_in_place(|| wait_until(PATIENCE, "the others to be up", || others().all(known)));
+    // They answer, but later than the one that is cut off.
+    for server in others() {
+        server.cli("CLIENT PAUSE 100 ALL");
+    }
+    let request = asks("door", Share::MUTEX, LONG);
+    let granted = async { while !matches!(store.acquire(&request).await, Ok(AcquireReply::Granted(_))) {} };
+    timeout(PATIENCE, granted).await.expect("the node that serves the slot is never found");
+    assert_ne!(cluster.serving(slot), Some(dead));
+}
+
+/// Listens as a server that knows no command but `CLUSTER SLOTS`, and answers that with these bytes.
+fn answers_always(slots: Vec<u8>) -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let slots = slots.clone();
+            std::thread::spawn(move || {
+                let (mut reader, mut writer) = (BufReader::new(stream.try_clone().unwrap()), stream);
+                let mut line = String::new();
+                // The words of one command: each is behind a line with its length.
+                while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
+                    let words: usize = line.trim_end().trim_start_matches('*').parse().unwrap();
+                    let command: Vec<String> = (0..words)
+                        .map(|_| {
+                            let mut word = String::new();
+                            reader.read_line(&mut word).unwrap();
+                            word.clear();
+                            reader.read_line(&mut word).unwrap();
+                            word.trim_end().to_owned()
+                        })
+                        .collect();
+                    let answer = match &*command[0] {
+                        "CLUSTER" => &slots[..],
+                        "PING" => b"+PONG\r\n",
+                        _ => b"-ERR unknown command\r\n",
+                    };
+                    if writer.write_all(answer).is_err() {
+                        break;
+                    }
+                    line.clear();
+                }
+            });
+        }
+    });
+    address
 }
 
 /// A master of each pair is killed under load, in turn; its replica takes over. Each client holds again within a second of

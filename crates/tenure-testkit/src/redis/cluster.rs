@@ -69,6 +69,11 @@ impl RedisCluster {
         self.servers.iter().position(|server| server.is_running() && server.serves(slot))
     }
 
+    /// Whether the server, which answers, regards itself as the one that serves the slot.
+    pub fn serves(&self, at: usize, slot: u16) -> bool {
+        self.servers[at].serves(slot)
+    }
+
     /// Waits until the cluster is up at every server that runs, with all replicas that run, and each of those has its master's data.
     #[track_caller]
     pub fn wait_until_up(&self) {
