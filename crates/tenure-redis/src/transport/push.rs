@@ -79,7 +79,7 @@ impl Pushes {
         Self::on("", String::new(), String::new(), false)
     }
 
-    /// What others publish on a channel, whole, for every listener.
+    /// For all messages on a channel, each of them whole and for every listener.
     pub(crate) fn of_channel(channel: &str) -> Arc<Self> {
         Self::on("", channel.to_owned(), channel.to_owned(), true)
     }

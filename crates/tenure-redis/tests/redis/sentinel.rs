@@ -85,7 +85,7 @@ async fn sentinels_have_a_login_of_their_own() {
     takes(&options.connect().await.unwrap(), "gate").await.unwrap();
 }
 
-/// Whoever listens where a sentinel should be does not get the password of the servers.
+/// A stranger that listens in place of a sentinel does not get the password of the servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_password_of_the_servers_is_not_sent_to_a_sentinel() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -133,7 +133,7 @@ async fn a_killed_master_is_followed_by_the_next() {
     assert!(store.features().late_commands, "a link to another server cannot end the one before");
 }
 
-/// The sentinels were told by hand, so nobody ends the link to the old master. Its answers do.
+/// The sentinels are set by hand, so nobody ends the link to the old master. Its answers do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_read_only_is_left() {
     let group = SentinelGroup::start();
@@ -164,7 +164,7 @@ async fn a_master_that_does_not_know_of_its_successor_is_left() {
     let before = takes(&store, "door").await.unwrap();
     let mut notices = store.watch(&request("another")).await.unwrap();
     group.fail_over();
-    let heard = timeout(FAILOVER, notices.next()).await.expect("nobody was told");
+    let heard = timeout(FAILOVER, notices.next()).await.expect("no listener was notified");
     assert_eq!(heard, Some(Notice::Changed));
     let next = group.wait_for_another(0);
     let after = takes_at(&store, &group.servers[next]).await;
@@ -254,7 +254,7 @@ async fn the_largest_epoch_counts() {
     for turn in 0..20 {
         let name = format!("door {turn}");
         takes(&store(&url).await, &name).await.unwrap();
-        assert_eq!(old.command(&["EXISTS", &name]), tenure_testkit::Reply::Int(0), "the old master was believed");
+        assert_eq!(old.command(&["EXISTS", &name]), tenure_testkit::Reply::Int(0), "it is at the old master");
         assert_eq!(group.servers[next].command(&["EXISTS", &name]), tenure_testkit::Reply::Int(1));
     }
 }
@@ -324,9 +324,9 @@ async fn a_master_killed_twenty_times_under_load() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         longest = (0..CLIENTS).filter_map(|who| came_since(since, who)).fold(longest, Duration::max);
-        // A replica has the grant, or it had not and the holder is told by its next renewal, before the lease could end.
+        // A replica has the grant, or the holder is notified by its next renewal, before the lease could end.
         if group.servers[next].command(&["EXISTS", &name]) == 0 || guard.end_reason().is_some() {
-            timeout(ttl, guard.lost()).await.expect("the holder was not told");
+            timeout(ttl, guard.lost()).await.expect("the holder was not notified");
             lost += 1;
         } else {
             guard.verify().await.unwrap();
