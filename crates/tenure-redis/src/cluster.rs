@@ -81,7 +81,8 @@ impl ClusterStore {
         }
     }
 
-    /// Acquires a mutex while its slot moves. There is no queue: whoever asks first has it.
+    /// Acquires a mutex while its slot moves. There is no queue: the first client that asks is
+    /// granted.
     async fn acquire_in_steps(&self, request: &Request, end: Instant) -> Result<AcquireReply, Error> {
         let redis = self.redis.through(self.serving(&request.name)?.1);
         let busy = |holder| AcquireReply::Busy(Busy::new(redis.poll_interval(false, None, None)).with_holder(holder));

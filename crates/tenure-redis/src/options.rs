@@ -67,7 +67,7 @@ pub struct Options {
     getset: Option<&'static str>,
 }
 
-/// What the servers of a URL are to one another.
+/// Relation of the servers of a URL to one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Topology {
     One,

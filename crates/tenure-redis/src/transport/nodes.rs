@@ -280,7 +280,7 @@ impl Redirect {
     }
 }
 
-/// What a node says of its cluster.
+/// Answer of a node about its cluster.
 struct Map {
     ranges: Vec<(u16, u16, Address)>,
     /// All nodes in it.

@@ -229,7 +229,7 @@ async fn a_heartbeat_takes_nothing_in_a_slot_that_moves() {
     .await;
 }
 
-/// What was taken in steps may have ended before it was counted. Then its number may be above that of the next holder.
+/// A lease that was taken in steps may have ended before it was counted. Then its number may be above that of the next holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_in_steps_that_was_lost_meanwhile_is_none() {
     let cluster = RedisCluster::start(2, 0);
@@ -368,9 +368,9 @@ async fn shares_outlast_a_move() {
     let _ = locks.semaphore("pool", 2).ttl(ttl).acquire().await.unwrap();
 }
 
-/// A waiter is told at once, by the channel of its slot, and by the common one on servers that have no others.
+/// A waiter is notified at once, by the channel of its slot, and by the common one on servers that have no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_is_told_by_a_push() {
+async fn a_push_reaches_the_waiter() {
     let of_slots = RedisCluster::start(3, 0);
     let common = RedisCluster::start(3, 0);
     for server in common.servers() {
@@ -437,7 +437,7 @@ async fn a_dead_node_ends_no_lock_at_another() {
 
 /// The subscription follows the slot: it is asked for with each heartbeat.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_is_told_after_its_slot_has_moved() {
+async fn a_waiter_listens_where_its_slot_has_gone() {
     let cluster = RedisCluster::start(2, 0);
     let locks = Locker::new(store(&cluster.url()).await);
     let held = locks.mutex("door").acquire().await.unwrap();
@@ -563,7 +563,7 @@ fn answers_always(slots: Vec<u8>) -> std::net::SocketAddr {
 }
 
 /// A master of each pair is killed under load, in turn; its replica takes over. Each client holds again within a second of
-/// that, fences rise, and the lost are told.
+/// that, fences rise.
 fn masters_die(times: usize, within: Duration) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let cluster = RedisCluster::start(3, 1);

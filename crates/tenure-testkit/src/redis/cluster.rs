@@ -94,7 +94,7 @@ impl RedisCluster {
         wait_until(START, what, || self.servers.iter().filter(|server| server.is_running()).all(&done));
     }
 
-    /// What moves slots of this cluster.
+    /// Connects to move slots of this cluster.
     pub fn mover(&self) -> Mover {
         let clients = self.servers.iter().map(|server| server.connect().expect("a server answers")).collect();
         let id = |server: &RedisServer| server.cli("CLUSTER MYID");
