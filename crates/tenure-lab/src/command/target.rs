@@ -24,8 +24,10 @@ pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
     if url.starts_with("quorum+") {
         return Err(Failure::usage("the lab has no rows of a quorum yet: name one server, or a file"));
     }
-    if url.contains("+sentinel://") {
-        return Ok("sentinel/".to_owned());
+    for topology in ["sentinel", "cluster"] {
+        if url.contains(&format!("+{topology}://")) {
+            return Ok(format!("{topology}/"));
+        }
     }
     let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
     let keys = parameters.split('&').filter_map(|parameter| parameter.split('=').next());

@@ -84,6 +84,7 @@ fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule
     let subject = match id.split('/').next() {
         Some("redis") => "tenure on one Redis",
         Some("sentinel") => "tenure on a Sentinel group",
+        Some("cluster") => "tenure on a Redis Cluster",
         Some("sqlite") => "tenure on an SQLite file",
         Some("memory") => "tenure in memory",
         scheme => &format!("tenure on one Redis, scheme={}", scheme.unwrap_or_default()),

@@ -1,6 +1,7 @@
 //! Faults of one Redis and of the way to it.
 
 mod access;
+mod cluster;
 mod data;
 mod holes;
 mod link;
@@ -29,6 +30,7 @@ pub(super) fn items() -> Vec<Item> {
         tls::items(),
         holes::items(),
         sentinel::items(),
+        cluster::items(),
     ]
     .concat()
 }

@@ -1,0 +1,164 @@
+//! A cluster: slots that move under locks, and what a failover forgets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_testkit::worker::Terms;
+use tenure_testkit::{RedisCluster, RedisServer, wait_until};
+
+use crate::Item;
+use crate::item::Run;
+use crate::scenarios::stage::{Access, DOOR, Stage, now, terms};
+use crate::scenarios::{fenced, holds};
+
+/// How long the masters of a cluster take to have a replica take over.
+const FAILOVER: Duration = Duration::from_secs(6);
+
+/// Long enough for a lease to outlive a failover without a renewal.
+const LONG: Duration = Duration::from_secs(12);
+
+type Row = fn(&mut Stage<'_>, &Door);
+
+/// A cluster, and where the door is in it.
+struct Door {
+    cluster: RedisCluster,
+    slot: u16,
+}
+
+impl Door {
+    fn new(replicas: usize) -> Self {
+        let cluster = RedisCluster::start(3, replicas);
+        let slot = cluster.servers()[0].cli(&format!("CLUSTER KEYSLOT {DOOR}")).parse().expect("a slot");
+        Self { cluster, slot }
+    }
+
+    fn serving(&self) -> usize {
+        self.cluster.serving(self.slot).expect("it is served")
+    }
+
+    fn server(&self) -> &RedisServer {
+        &self.cluster.servers()[self.serving()]
+    }
+
+    /// Its slot moves to the next master; `between` is called when its keys are at both.
+    fn moves(&self, between: impl FnOnce()) {
+        let from = self.serving();
+        self.cluster.mover().move_slot(self.slot, from, (from + 1) % 3, between);
+    }
+
+    fn replica(&self) -> &RedisServer {
+        // Replicas come in the order of their masters.
+        &self.cluster.servers()[3 + self.serving()]
+    }
+
+    fn is_taken_over(&self) {
+        wait_until(FAILOVER, "a replica to take over", || self.cluster.serving(self.slot).is_some());
+    }
+}
+
+pub(super) fn items() -> Vec<Item> {
+    vec![
+        holds(
+            "cluster/36-slot-moves",
+            "the slot moves to another node and on, under a holder and a waiter",
+            on_cluster(0, moves),
+        ),
+        holds("cluster/36-slot-half-moved", "the move of the slot stops, and the name changes hands", on_cluster(0, half_moved)),
+        fenced("cluster/13-failover", "the master is killed before its replica has the grant", on_cluster(1, forgotten)),
+        holds(
+            "cluster/13-failover-of-a-replicated-grant",
+            "the master is killed when its replica has the grant",
+            on_cluster(1, kept),
+        ),
+    ]
+}
+
+fn on_cluster(replicas: usize, row: Row) -> impl Fn(&str) -> Run {
+    move |id| {
+        let id = id.to_owned();
+        Arc::new(move |lab, seed| {
+            let door = Door::new(replicas);
+            let url = format!("{}?timeout=250ms", door.cluster.url());
+            let access = Access { near: url.clone(), far: url, alone: false, look: None, line: None };
+            let mut stage = Stage::new(lab, &id, seed, access);
+            row(&mut stage, &door);
+            stage.finish()
+        })
+    }
+}
+
+fn moves(stage: &mut Stage<'_>, door: &Door) {
+    let (_, _, first, second) = stage.begins();
+    stage.keeps = true;
+    for _ in 0..3 {
+        door.moves(|| first.renewed(now()));
+        stage.fault("the slot has moved");
+        first.renewed(now());
+    }
+    stage.ends_well(&first, &second);
+}
+
+fn half_moved(stage: &mut Stage<'_>, door: &Door) {
+    let (a, _, first, second) = stage.begins();
+    stage.keeps = true;
+    door.moves(|| {
+        stage.fault("the slot is half moved");
+        first.renewed(now());
+        stage.expect(&first.releases(), "Released");
+        second.granted();
+        second.renewed(now());
+        let third = a.asks(DOOR, terms());
+        stage.expect(&second.releases(), "Released");
+        third.granted();
+        stage.expect(&third.releases(), "Released");
+    });
+    stage.ends_with_another(&a);
+}
+
+/// The replica is stopped before the grant, and what the master has sent it is lost with it.
+fn forgotten(stage: &mut Stage<'_>, door: &Door) {
+    let (a, b) = (stage.near(), stage.far());
+    stage.warms_up(&a);
+    let replica = door.replica();
+    replica.stop();
+    // Else its kernel has the writes, and it reads them when it goes on.
+    door.server().cli("CLIENT KILL TYPE replica");
+    let first = a.asks(DOOR, Terms::new(LONG));
+    first.granted();
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    let since = now();
+    door.server().kill();
+    stage.fault("the master is killed");
+    replica.cont();
+    stage.grant_due_since(since, FAILOVER);
+    stage.loss_due_since(since, FAILOVER + LONG / 3);
+    let granted = second.granted();
+    second.works(&stage.register);
+    stage.is_stale(&first, granted);
+    first.lost();
+    second.renewed(now());
+    stage.is_left(&second);
+}
+
+/// Nothing is lost, and the holder goes on at the replica.
+fn kept(stage: &mut Stage<'_>, door: &Door) {
+    let (a, b) = (stage.near(), stage.far());
+    let first = a.asks(DOOR, Terms::new(LONG));
+    first.granted();
+    first.works(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.keeps = true;
+    let (master, replica) = (door.server(), door.replica());
+    let there = |server: &RedisServer| server.cli(&format!("EXISTS {DOOR}")) == "1";
+    wait_until(FAILOVER, "the replica to have the grant", || {
+        let mut client = replica.connect().expect("it answers");
+        let read = client.command(&["READONLY"]).is_ok();
+        read && client.command(&["EXISTS", DOOR]).is_ok_and(|reply| reply == 1) && there(master)
+    });
+    master.kill();
+    stage.fault("the master is killed");
+    door.is_taken_over();
+    first.renewed(now());
+    stage.ends_well(&first, &second);
+}
