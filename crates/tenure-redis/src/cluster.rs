@@ -55,7 +55,7 @@ impl ClusterStore {
         timeout: Option<Duration>,
         poll_interval: Duration,
     ) -> Result<Self, Error> {
-        let any = nodes.masters()?.into_iter().next().ok_or_else(|| unexpected("a map without nodes"))?;
+        let any = nodes.masters().into_iter().next().ok_or_else(|| unexpected("a map without nodes"))?;
         Ok(Self { redis: RedisStore::over(any, Layout::by_slot(prefix), shown, timeout, poll_interval), nodes })
     }
 
@@ -253,7 +253,7 @@ impl Store for ClusterStore {
             async move { redis.inspect_all().await }
         };
         let mut entries: Vec<Entry> = Vec::new();
-        for found in join_all(self.nodes.masters()?.into_iter().map(inspect)).await {
+        for found in join_all(self.nodes.masters().into_iter().map(inspect)).await {
             entries.extend(found?);
         }
         // One that was moved meanwhile may be found twice.

@@ -23,7 +23,7 @@ use crate::transport::reply::{Answers, only};
 const REDIRECTS: usize = 5;
 
 /// Number of slots of every cluster.
-const SLOTS: u16 = 16_384;
+const SLOTS: usize = 16_384;
 
 /// Where a node is: host and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,12 +44,11 @@ pub(crate) struct Nodes {
     me: Weak<Self>,
 }
 
-#[derive(Default)]
 struct Known {
     /// All nodes that were ever named, replicas among them: any of them may know the map.
     nodes: HashMap<Address, Arc<Connection>>,
-    /// First and last slot, and who serves them.
-    ranges: Vec<(u16, u16, Address)>,
+    /// The node that serves each slot.
+    slots: Vec<Option<Arc<Connection>>>,
 }
 
 impl Nodes {
@@ -57,8 +56,8 @@ impl Nodes {
     pub(crate) async fn open(dial: Dial, seeds: Vec<Address>, prefix: &str) -> Result<Arc<Self>, Error> {
         let pushes = Pushes::new(prefix)?;
         let nodes = Arc::new_cyclic(|me| {
-            let (known, looked) = (Mutex::default(), tokio::sync::Mutex::default());
-            Self { dial, pushes, known, looked, me: Weak::clone(me) }
+            let known = Known { nodes: HashMap::new(), slots: vec![None; SLOTS] };
+            Self { dial, pushes, known: Mutex::new(known), looked: tokio::sync::Mutex::default(), me: Weak::clone(me) }
         });
         for seed in seeds {
             nodes.at(&seed)?;
@@ -84,20 +83,19 @@ impl Nodes {
 
     /// The connection to the node that serves a slot, as far as is known.
     pub(crate) fn of_slot(&self, slot: u16) -> Result<Arc<Connection>, Error> {
-        let address = self.known().address_of(slot).cloned();
         let nobody = || Error::unavailable(format!("no node of the cluster serves slot {slot}")).with_hint("look at its nodes");
-        self.at(&address.ok_or_else(nobody)?)
+        self.known().slots[usize::from(slot)].clone().ok_or_else(nobody)
     }
 
     /// The connections to all nodes that serve slots.
-    pub(crate) fn masters(&self) -> Result<Vec<Arc<Connection>>, Error> {
-        let mut addresses: Vec<Address> = Vec::new();
-        for (_, _, address) in &self.known().ranges {
-            if !addresses.contains(address) {
-                addresses.push(address.clone());
+    pub(crate) fn masters(&self) -> Vec<Arc<Connection>> {
+        let mut masters: Vec<Arc<Connection>> = Vec::new();
+        for node in self.known().slots.iter().flatten() {
+            if !masters.iter().any(|known| Arc::ptr_eq(known, node)) {
+                masters.push(Arc::clone(node));
             }
         }
-        addresses.iter().map(|address| self.at(address)).collect()
+        masters
     }
 
     /// Asks for the map again after `failed` could not serve `slot`, in the background: the failed
@@ -161,7 +159,11 @@ impl Nodes {
         for address in &others {
             self.at(address)?;
         }
-        self.known().ranges = ranges;
+        let mut slots = vec![None; SLOTS];
+        for (first, last, address) in ranges {
+            slots[usize::from(first)..=usize::from(last)].fill(Some(self.at(&address)?));
+        }
+        self.known().slots = slots;
         Ok(())
     }
 
@@ -188,8 +190,9 @@ impl Nodes {
                 return Ok(exchange);
             }
             for (Redirect { slot, address, asking }, which) in targets {
+                let node = self.at(&address)?;
                 if !asking {
-                    self.known().moved(slot, &address);
+                    self.known().slots[usize::from(slot)] = Some(Arc::clone(&node));
                 }
                 let send = |_: &Link| {
                     let mut sent = Commands::new();
@@ -201,7 +204,7 @@ impl Nodes {
                     }
                     sent
                 };
-                let there = self.at(&address)?.exchange_here(end, repeat, send).await;
+                let there = node.exchange_here(end, repeat, send).await;
                 let there = match there.map_err(|error| error.context(&address)) {
                     Ok(there) => there,
                     // The others have their answers.
@@ -234,20 +237,6 @@ impl Nodes {
     }
 }
 
-impl Known {
-    fn address_of(&self, slot: u16) -> Option<&Address> {
-        self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).map(|(_, _, address)| address)
-    }
-
-    /// A slot is served by another node now. The newest news come first.
-    fn moved(&mut self, slot: u16, address: &Address) {
-        if self.address_of(slot) != Some(address) {
-            self.ranges.retain(|(first, last, _)| first != last || *first != slot);
-            self.ranges.insert(0, (slot, slot, address.clone()));
-        }
-    }
-}
-
 /// Whether an answer names another node.
 pub(crate) fn is_redirect(error: &RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK"))
@@ -271,7 +260,8 @@ impl Redirect {
         let (host, port) = address.rsplit_once(':')?;
         let host = if host.is_empty() || host == "?" { &from.host } else { host };
         let address = Address { host: host.to_owned(), port: port.parse().ok()? };
-        Some(Self { slot: slot.parse().ok()?, address, asking })
+        let slot = slot.parse().ok().filter(|slot| usize::from(*slot) < SLOTS)?;
+        Some(Self { slot, address, asking })
     }
 
     /// Whether commands may be sent on together.
@@ -296,9 +286,13 @@ fn map_of(answers: Answers, from: &Address) -> Result<Map, Error> {
     for row in rows {
         let Value::Array(parts) = row else { return Err(odd()) };
         let [Value::Int(first), Value::Int(last), nodes @ ..] = &parts[..] else { return Err(odd()) };
-        let slot = |number: i64| u16::try_from(number).ok().filter(|slot| *slot < SLOTS).ok_or_else(odd);
+        let slot = |number: i64| u16::try_from(number).ok().filter(|slot| usize::from(*slot) < SLOTS).ok_or_else(odd);
         let nodes: Vec<Address> = nodes.iter().map(|node| address_of(node, from).ok_or_else(odd)).collect::<Result<_, _>>()?;
-        map.ranges.push((slot(*first)?, slot(*last)?, nodes.first().ok_or_else(odd)?.clone()));
+        let (first, last) = (slot(*first)?, slot(*last)?);
+        if first > last {
+            return Err(odd());
+        }
+        map.ranges.push((first, last, nodes.first().ok_or_else(odd)?.clone()));
         map.others.extend(nodes);
     }
     if map.ranges.is_empty() {
