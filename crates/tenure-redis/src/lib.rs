@@ -39,6 +39,7 @@ mod transport;
 
 #[cfg(feature = "redis-1")]
 pub use crate::external::over;
+pub use crate::native::durable::Durability;
 pub use crate::native::node::RedisNode;
 pub use crate::native::store::RedisStore;
 pub use crate::options::Options;

@@ -4,6 +4,7 @@
 
 mod conformance;
 mod counter;
+mod durable;
 mod faults;
 mod keys;
 mod link;
