@@ -32,6 +32,12 @@ use crate::transport::reply::read;
 /// is silent for longer is replaced.
 const PART: f64 = 0.4;
 
+/// How late a server may end a `WAIT`: it looks at its timeouts ten times a second.
+const LATE: Duration = Duration::from_millis(100);
+
+/// Time that has to be left for another `WAIT`.
+const WORTHWHILE: Duration = Duration::from_millis(250);
+
 /// Copies of a grant that have to be confirmed before it counts.
 ///
 /// They are asked for by a `WAIT` or `WAITAOF` on a second connection, one for all grants and
@@ -252,7 +258,7 @@ impl RedisStore {
     /// Dropping the future is safe: a renewal that runs late changes nothing.
     async fn confirm(&self, leases: &[Lease], by: &Confirmations, end: Instant) -> Result<(Vec<RenewReply>, Durable), Error> {
         let mut reached = None;
-        while Instant::now() < end {
+        while end.saturating_duration_since(Instant::now()) > if reached.is_some() { WORTHWHILE } else { Duration::ZERO } {
             let (caller, mut answer) = oneshot::channel();
             by.waiting().push(Waiting { leases: leases.to_vec(), end, caller });
             let asked = tokio::select! {
@@ -272,7 +278,11 @@ impl RedisStore {
             };
             // None if the caller that asked for all has gone away.
             let Some(round) = answered else { continue };
-            let Round { replies, reached: now, met } = round?;
+            let Round { replies, reached: now, met } = match round {
+                // There was too little time left for another answer.
+                Err(error) if error.is_transient() && reached.is_some() => break,
+                round => round?,
+            };
             if met {
                 return Ok((replies, now));
             }
@@ -311,7 +321,8 @@ impl RedisStore {
 
     /// Renews leases, writes the counter, and waits for a part of the time until `end`.
     async fn ask_all(&self, leases: &[&Lease], by: &Confirmations, end: Instant) -> Result<Round, Error> {
-        let limit = end.saturating_duration_since(Instant::now()).mul_f64(PART);
+        let limit =
+            end.saturating_duration_since(Instant::now()).mul_f64(PART).saturating_sub(LATE).max(Duration::from_millis(1));
         let (mutexes, shares): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(|at| leases[*at].share == Share::MUTEX);
         let batches: Vec<&[usize]> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).collect();
         let due = self.notes.due(leases);
