@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
+use tenure::store::Durable;
 use tenure::{Guard, Guards};
 
 use crate::args::Output;
@@ -14,6 +15,8 @@ pub(crate) struct Lease {
     pub(crate) token: String,
     pub(crate) fence: Option<String>,
     pub(crate) expires_at: u64,
+    /// Copies of the grant, if the store was asked for any.
+    pub(crate) durability: Option<Durable>,
 }
 
 /// Leases that the command runs under, sorted by name.
@@ -45,6 +48,7 @@ pub(crate) fn variables(guards: &Guards) -> Variables {
             token: guard.token().to_string(),
             fence: guard.fence().map(|fence| fence.to_string()),
             expires_at: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+            durability: guard.durability(),
         }
     };
     Variables(guards.iter().map(lease).collect())
@@ -60,8 +64,12 @@ pub(crate) fn text(output: Output, variables: &Variables, ttl: Duration) -> Stri
         return lines.concat();
     }
     let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-    let leases = variables.0.iter().map(|Lease { name, token, fence, expires_at }| {
-        json!({ "name": name, "token": token, "fence": fence, "expires_at": expires_at, "ttl_ms": ttl_ms })
+    let leases = variables.0.iter().map(|Lease { name, token, fence, expires_at, durability }| {
+        let mut lease = json!({ "name": name, "token": token, "fence": fence, "expires_at": expires_at, "ttl_ms": ttl_ms });
+        if let Some(Durable { replicas, on_disk, .. }) = durability {
+            lease["durability"] = json!({ "replicas": replicas, "on_disk": on_disk });
+        }
+        lease
     });
     let leases: Vec<_> = leases.collect();
     match &leases[..] {
@@ -88,7 +96,7 @@ mod tests {
     }
 
     fn lease(name: &str, fence: Option<&str>, expires_at: u64) -> Lease {
-        Lease { name: name.into(), token: "t".into(), fence: fence.map(String::from), expires_at }
+        Lease { name: name.into(), token: "t".into(), fence: fence.map(String::from), expires_at, durability: None }
     }
 
     fn as_json(leases: Vec<Lease>) -> serde_json::Value {

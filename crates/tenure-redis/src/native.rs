@@ -3,6 +3,7 @@
 
 mod acquire;
 pub(crate) mod counter;
+pub(crate) mod durable;
 mod inspect;
 pub(crate) mod keys;
 pub(crate) mod node;

@@ -15,6 +15,7 @@ use url::Url;
 use self::sentinel::Group;
 use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
+use crate::native::durable::Durability;
 use crate::native::node::{RedisNode, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::optimistic::OptimisticStore;
@@ -40,6 +41,7 @@ use crate::transport::nodes::{Address, Nodes};
 /// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
 /// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 100 ms |
 /// | `node_timeout=20ms` | time for slow nodes of a quorum after a majority has answered | a 200th of the ttl, 5 to 50 ms |
+/// | `durability=` | [`Durability`] of grants and renewals: `none`, `replicas:K`, `majority` or `aof` | `none` |
 /// | `db=2` | number of the database, for a unix socket too | 0 |
 /// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
 /// | `sentinel_username=`, `sentinel_password=` | login at the Sentinels, which are not sent that of the servers | none |
@@ -59,6 +61,7 @@ pub struct Options {
     prefix: String,
     timeout: Option<Duration>,
     poll_interval: Duration,
+    durability: Durability,
     scheme: Scheme,
     profile: Option<Profile>,
     /// The unit of the values of [`Scheme::Getset`].
@@ -98,6 +101,7 @@ impl Options {
             prefix: String::new(),
             timeout: None,
             poll_interval: Duration::from_millis(100),
+            durability: Durability::None,
             scheme: Scheme::Native,
             profile: None,
             unit: Unit::Millis,
@@ -123,15 +127,14 @@ impl Options {
             "prefix" => value.clone_into(&mut self.prefix),
             "timeout" => self.timeout = Some(positive(key, duration()?)?),
             "poll_interval" => self.poll_interval = positive(key, duration()?)?,
+            "durability" => self.durability = value.parse()?,
             "db" => self.servers.iter_mut().try_for_each(|server| server.set_db(value))?,
             "ca" | "cert" | "key" => self.machines().try_for_each(|server| server.set_tls_file(key, value))?,
-            "sentinel_username" | "sentinel_password" => match &mut self.group {
-                Some(group) => group.set_login(key, value),
-                None => {
-                    let what = format!("{key}= is for sentinels, and the store URL names none");
-                    return Err(Error::invalid(what).with_hint("use redis+sentinel://host,host,host/service"));
-                }
-            },
+            "sentinel_username" | "sentinel_password" => {
+                let none = || Error::invalid(format!("{key}= is for sentinels, and the store URL names none"));
+                let group = self.group.as_mut().ok_or_else(none);
+                group.map_err(|e| e.with_hint("use redis+sentinel://host,host,host/service"))?.set_login(key, value);
+            }
             "scheme" => self.scheme = value.parse()?,
             "profile" => self.profile = Some(value.parse()?),
             "unit" => {
@@ -150,7 +153,7 @@ impl Options {
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
                 return Err(Error::invalid(what).with_hint(
-                    "known are prefix, timeout, poll_interval, node_timeout, db, ca, cert, key, sentinel_username, \
+                    "known are prefix, timeout, poll_interval, node_timeout, durability, db, ca, cert, key, sentinel_username, \
                      sentinel_password, scheme, profile, unit and win",
                 ));
             }
@@ -180,6 +183,12 @@ impl Options {
         if self.topology != Topology::One && self.scheme != Scheme::Native {
             let what = format!("scheme={} is for one server, and the store URL names a {}", self.scheme.name(), self.topology);
             return Err(Error::invalid(what).with_hint("leave it out, or name one server"));
+        }
+        if self.durability != Durability::None && (self.topology != Topology::One || self.scheme != Scheme::Native) {
+            let what = format!("durability={} is for the native scheme on one server or a Sentinel group", self.durability);
+            return Err(
+                Error::invalid(what).with_hint("leave it out: a quorum keeps a grant on a majority, and others have none")
+            );
         }
         if let Some(key) = self.getset.filter(|_| self.scheme != Scheme::Getset) {
             let what = format!("{key}= is for scheme=getset, and the store URL has another");
@@ -241,6 +250,15 @@ impl Options {
         self
     }
 
+    /// Sets the copies that have to be confirmed before a grant or a renewal counts, instead of the
+    /// URL's. [`connect`](Options::connect) and [`open`](Options::open) refuse it for a quorum and
+    /// for other schemes than the native one.
+    #[must_use]
+    pub fn durability(mut self, level: Durability) -> Self {
+        self.durability = level;
+        self
+    }
+
     /// Sets the user to log in as at the Sentinels of a `redis+sentinel://` URL.
     #[must_use]
     pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self {
@@ -278,7 +296,8 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used, or for another scheme.
     pub fn node(self) -> Result<Arc<RedisNode>, Error> {
-        if self.scheme != Scheme::Native || self.topology != Topology::One || self.group.is_some() {
+        let is_native = self.scheme == Scheme::Native && self.durability == Durability::None;
+        if !is_native || self.topology != Topology::One || self.group.is_some() {
             return Err(Error::invalid(format!("{self} is no node")).with_hint("name one server, without scheme="));
         }
         RedisNode::connect_later(&self.settings(&self.servers[0], self.prefix.clone())?)
@@ -289,6 +308,7 @@ impl Options {
     /// # Errors
     /// As [`connect`](Options::connect).
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
+        self.check_scheme()?;
         let prefix = match (self.scheme, self.profile) {
             (Scheme::SetNx, Some(profile)) => profile.prefix(&self.prefix)?,
             (Scheme::Php, _) => format!("{}Lock:", self.prefix),
@@ -348,7 +368,7 @@ impl Options {
         let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
         let client = server.client()?;
         let sentinels = self.group.as_ref().map(|group| group.sentinels(&client)).transpose()?;
-        Ok(Settings { client, sentinels, shown, prefix, timeout, poll_interval })
+        Ok(Settings { client, sentinels, shown, prefix, timeout, poll_interval, durability: self.durability })
     }
 }
 
@@ -497,6 +517,10 @@ mod tests {
             ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),
             ("redis://u:1#hunter2@h", "%23"),
+            ("redis://:hunter2@h?durability=replicas:0", "replicas:1"),
+            ("redis://:hunter2@h?durability=majority&scheme=set-nx", "native scheme"),
+            ("quorum+redis://:hunter2@a,b,c?durability=aof", "quorum"),
+            ("redis+cluster://:hunter2@a?durability=aof", "Sentinel group"),
             ("redis://:hunter2@h?sentinel_password=hunter2", "names none"),
             ("redis+sentinel://:hunter2@a,b", "no service"),
             ("redis+sentinel://:hunter2@a,b,a/m", "twice"),

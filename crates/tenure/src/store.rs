@@ -19,7 +19,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
 pub use self::features::{Features, operation_timeout};
-pub use self::request::{AcquireReply, Busy, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
+pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
 use crate::{Entry, Error, Lease, Name};
 
 /// A place where names are held: a Redis, a file, a table.

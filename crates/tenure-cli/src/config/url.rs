@@ -32,10 +32,9 @@ fn is_secret(parameter: &[u8]) -> bool {
     let mut plain = Vec::new();
     while let [first, rest @ ..] = key {
         let escaped = rest.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        match escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => (plain, key) = ([&plain[..], &[byte]].concat(), &rest[2..]),
-            None => (plain, key) = ([&plain[..], &[*first]].concat(), rest),
-        }
+        let escaped = escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        plain.push(escaped.unwrap_or(*first));
+        key = &rest[if escaped.is_some() { 2 } else { 0 }..];
     }
     plain == b"sentinel_password"
 }

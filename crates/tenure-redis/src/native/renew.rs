@@ -22,7 +22,7 @@ use crate::transport::link::Link;
 use crate::transport::reply::only;
 
 /// Leases in one script: more would block the server for longer, fewer would cost it more for each.
-const BATCH: usize = 100;
+pub(super) const BATCH: usize = 100;
 
 /// Leases in one exchange, and exchanges in flight. Each answer counts, even if others fail, and
 /// commands of other callers come in between.
@@ -143,7 +143,7 @@ impl RedisStore {
         Instant::now() + limit.mul_f64(0.9)
     }
 
-    fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], unit: Option<&'static [u8]>, form: Form) {
+    pub(super) fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], unit: Option<&'static [u8]>, form: Form) {
         let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
         let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
         let (script, keys): (&Script, Vec<Key<'_>>) = match unit {

@@ -17,6 +17,7 @@ use tenure::{Entry, Error, Holder, Lease, Name, Share};
 use tokio::time::Instant;
 
 use crate::native::counter::Counter;
+use crate::native::durable::{Confirmations, Durability};
 use crate::native::keys::Layout;
 use crate::native::notes::Notes;
 use crate::native::reply::{notice, refusal, released, releases};
@@ -41,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) prefix: String,
     pub(crate) timeout: Option<Duration>,
     pub(crate) poll_interval: Duration,
+    pub(crate) durability: Durability,
 }
 
 impl Settings {
@@ -65,6 +67,8 @@ pub struct RedisStore {
     pub(crate) layout: Arc<Layout>,
     pub(crate) counter: Arc<Counter>,
     pub(super) notes: Arc<Notes>,
+    /// If each grant and renewal has to be confirmed.
+    pub(super) confirmations: Option<Arc<Confirmations>>,
     shown: Arc<str>,
     timeout: Option<Duration>,
     poll_interval: Duration,
@@ -75,8 +79,13 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     pub(crate) async fn connect(settings: &Settings) -> Result<Self, Error> {
-        let Settings { shown, prefix, timeout, poll_interval, .. } = settings;
-        Ok(Self::over(settings.open().await?.into(), Layout::new(prefix), shown, *timeout, *poll_interval))
+        let Settings { shown, prefix, timeout, poll_interval, durability, .. } = settings;
+        let store = Self::over(settings.open().await?.into(), Layout::new(prefix), shown, *timeout, *poll_interval);
+        let confirmations = match durability {
+            Durability::None => None,
+            level => Some(Arc::new(Confirmations::new(*level, settings.open().await?))),
+        };
+        Ok(Self { confirmations, ..store })
     }
 
     pub(crate) fn over(
@@ -87,7 +96,7 @@ impl RedisStore {
         poll_interval: Duration,
     ) -> Self {
         let (layout, counter, notes) = (Arc::new(layout), Arc::default(), Arc::default());
-        Self { connection, layout, counter, notes, shown: shown.into(), timeout, poll_interval }
+        Self { connection, layout, counter, notes, confirmations: None, shown: shown.into(), timeout, poll_interval }
     }
 
     /// This store through another connection.
@@ -166,15 +175,24 @@ impl Store for RedisStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.acquire_one(request).await
+        match &self.confirmations {
+            None => self.acquire_one(request).await,
+            Some(confirmations) => Box::pin(self.acquire_durably(request, confirmations)).await,
+        }
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        self.acquire_every(requests).await
+        match &self.confirmations {
+            None => self.acquire_every(requests).await,
+            Some(confirmations) => Box::pin(self.acquire_every_durably(requests, confirmations)).await,
+        }
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        self.renew_counted(leases).await
+        match &self.confirmations {
+            None => self.renew_counted(leases).await,
+            Some(confirmations) => self.renew_durably(leases, confirmations).await,
+        }
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
@@ -191,13 +209,17 @@ impl Store for RedisStore {
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let listener = self.connection.listen(request.owner.clone(), self.end(request.ttl)).await?;
         let (owner, ttl, counter) = (request.owner.clone(), request.ttl, Arc::clone(&self.counter));
+        // What nobody has confirmed is a reason to poll.
+        let counts = self.confirmations.is_none();
         let notice_of = move |pushed| match pushed {
             Pushed::Missed => Notice::Changed,
             Pushed::Message(payload) => {
                 let (notice, now) = (notice(&payload, &owner), now_ms());
                 match &notice {
                     Notice::Granted { fence, handoff_ttl, .. }
-                        if counter.explains(fence.counter(), now) && counter.remember(&owner, (*handoff_ttl).min(ttl), now) =>
+                        if counts
+                            && counter.explains(fence.counter(), now)
+                            && counter.remember(&owner, (*handoff_ttl).min(ttl), now) =>
                     {
                         counter.pushed(fence.counter(), now);
                         notice

@@ -42,7 +42,7 @@ pub(crate) struct Sentinels {
     /// Name of the service at the sentinels.
     service: String,
     /// Each with its name in messages.
-    sentinels: Vec<(String, Client)>,
+    asked: Vec<(String, Client)>,
     /// A client of the service's servers, at any address.
     servers: Client,
 }
@@ -62,8 +62,8 @@ pub(crate) struct Master {
 type Named = (u64, String, u16);
 
 impl Sentinels {
-    pub(crate) const fn new(service: String, sentinels: Vec<(String, Client)>, servers: Client) -> Self {
-        Self { service, sentinels, servers }
+    pub(crate) const fn new(service: String, asked: Vec<(String, Client)>, servers: Client) -> Self {
+        Self { service, asked, servers }
     }
 
     /// Asks all sentinels at the same moment for the master. The answer is that with the largest
@@ -73,11 +73,11 @@ impl Sentinels {
     /// [`Refused`](ErrorKind::Refused) if the sentinels do not know the service, refuse the login,
     /// or are none; [`Unreachable`](ErrorKind::Unreachable) if none of them answers before `end`.
     pub(crate) async fn master(&self, end: Instant) -> Result<Master, Error> {
-        let asked = |(at, (shown, client)): (usize, &(String, Client))| {
+        let ask = |(at, (shown, client)): (usize, &(String, Client))| {
             let (shown, client) = (shown.clone(), client.clone());
             async move { (at, self.ask(&shown, &client, end).await) }
         };
-        let mut asking: FuturesUnordered<_> = self.sentinels.iter().enumerate().map(asked).collect();
+        let mut asking: FuturesUnordered<_> = self.asked.iter().enumerate().map(ask).collect();
         let (mut best, mut answered, mut failures, mut until): (Option<(Named, usize)>, _, _, _) = (None, 0, Vec::new(), end);
         while let Ok(Some((at, answer))) = timeout_at(until, asking.next()).await {
             match answer {
@@ -89,7 +89,7 @@ impl Sentinels {
                             best = Some((named, at));
                         }
                     }
-                    if best.is_some() && answered > self.sentinels.len() / 2 {
+                    if best.is_some() && answered > self.asked.len() / 2 {
                         break;
                     }
                 }
@@ -97,7 +97,7 @@ impl Sentinels {
             }
         }
         drop(asking);
-        let Some(((epoch, host, port), named_by)) = best else { return Err(self.nobody(answered, failures)) };
+        let Some(((epoch, host, port), named_by)) = best else { return Err(self.nobody(answered, &failures)) };
         let info = self.servers.get_connection_info();
         let address = match info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -110,10 +110,10 @@ impl Sentinels {
     }
 
     /// The error of a group in which no sentinel names a master.
-    fn nobody(&self, answered: usize, failures: Vec<Error>) -> Error {
+    fn nobody(&self, answered: usize, failures: &[Error]) -> Error {
         let service = &self.service;
         if answered > 0 {
-            let asked: Vec<&str> = self.sentinels.iter().map(|(shown, _)| shown.as_str()).collect();
+            let asked: Vec<&str> = self.asked.iter().map(|(shown, _)| shown.as_str()).collect();
             let what = format!("the sentinels {} know no service {service:?}", asked.join(", "));
             return Error::refused(what)
                 .with_hint("write the name that `sentinel monitor` gives it, as in redis+sentinel://host,host,host/mymaster");
@@ -171,7 +171,7 @@ impl Sentinels {
 
     /// Adds to the error of a master that cannot be used which it is, and who named it.
     pub(crate) fn about(&self, master: &Master, error: Error) -> Error {
-        let (sentinel, service) = (&self.sentinels[master.named_by].0, &self.service);
+        let (sentinel, service) = (&self.asked[master.named_by].0, &self.service);
         error.context(format_args!("the master of {service:?} at {}:{}, which {sentinel} names", master.host, master.port))
     }
 
@@ -179,7 +179,7 @@ impl Sentinels {
     /// reports another master. If the sentinel goes away, the next one is listened to.
     pub(crate) async fn follow(self: Arc<Self>, master: Master, contact: Arc<Contact>, pushes: Arc<Pushes>) {
         for at in master.named_by.. {
-            let (shown, client) = &self.sentinels[at % self.sentinels.len()];
+            let (shown, client) = &self.asked[at % self.asked.len()];
             match self.hears_of_another(client, &master).await {
                 Ok(()) => break,
                 Err(error) => debug!(%error, sentinel = shown, "no sentinel is listened to"),
@@ -250,8 +250,8 @@ fn not_asked(shown: &str, error: &RedisError) -> Error {
         let fix = "name the sentinels, whose port is usually 26379; redis:// names a server itself";
         return Error::refused(format!("{shown} is a server and no sentinel")).with_hint(fix);
     }
-    match translated.is_transient() {
-        true if error.code().is_none() => Error::unreachable(format!("{shown}: {error}")),
-        _ => translated.context(format_args!("the sentinel {shown}")),
+    if translated.is_transient() && error.code().is_none() {
+        return Error::unreachable(format!("{shown}: {error}"));
     }
+    translated.context(format_args!("the sentinel {shown}"))
 }

@@ -20,6 +20,17 @@ mod by_sentinels {
     tenure_conformance::conformance!(subject);
 }
 
+/// A server with a replica, which confirms each grant and each renewal.
+mod confirmed {
+    use super::*;
+
+    fn subject() -> Redis {
+        Redis::confirmed()
+    }
+
+    tenure_conformance::conformance!(subject);
+}
+
 mod by_script {
     use super::*;
 

@@ -5,6 +5,7 @@
 mod cluster;
 mod conformance;
 mod counter;
+mod durable;
 mod faults;
 mod keys;
 mod link;

@@ -16,6 +16,7 @@ pub(crate) struct Redis {
     proxy: Proxy,
     /// They name the proxy, if there are any.
     sentinels: Vec<RedisServer>,
+    _replica: Option<RedisServer>,
     parameters: &'static str,
     /// Text that the scheme puts in front of a name.
     before: &'static str,
@@ -26,7 +27,14 @@ impl Redis {
     pub(crate) fn start(parameters: &'static str, before: &'static str, exceptions: &[&[&'static str]]) -> Self {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.addr());
-        Self { server, proxy, sentinels: Vec::new(), parameters, before, exceptions: exceptions.concat() }
+        Self { server, proxy, sentinels: Vec::new(), _replica: None, parameters, before, exceptions: exceptions.concat() }
+    }
+
+    /// One whose grants a replica confirms.
+    pub(crate) fn confirmed() -> Self {
+        let subject = Self::start("?durability=replicas:1", "", &[]);
+        let replica = RedisServer::replica_of(&subject.server);
+        Self { _replica: Some(replica), ..subject }
     }
 
     pub(crate) fn named_by_sentinels() -> Self {

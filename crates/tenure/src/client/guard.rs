@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::{Current, EndReason, ReleaseOutcome, State, Terms};
-use crate::store::{AcquireReply, Enqueue, Request};
+use crate::store::{AcquireReply, Durable, Enqueue, Request};
 use crate::wait::Guard;
 use crate::{Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
@@ -41,6 +41,11 @@ impl Guard {
     /// Fencing token for the guarded resource; `None` if the store does not count grants.
     pub fn fence(&self) -> Option<Fence> {
         self.lease.current().fence
+    }
+
+    /// Copies of the grant that the store has confirmed. `None` if it was not asked to.
+    pub fn durability(&self) -> Option<Durable> {
+        self.lease.durability
     }
 
     /// Owner token of this lease at the store.

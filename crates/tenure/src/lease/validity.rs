@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::terms::Terms;
+use crate::store::Durable;
 use crate::{BootTime, Clock, Fence, Lease, Name, Owner, Share};
 
 /// How sure a holder may be.
@@ -75,6 +76,8 @@ pub(crate) struct HeldLease {
     /// Label of the holder, for operators.
     pub(crate) label: Arc<str>,
     pub(crate) generated: bool,
+    /// Copies of the grant.
+    pub(crate) durability: Option<Durable>,
     /// An acquire with this token had no answer, and may still run.
     pub(crate) late: bool,
     valid_until: AtomicU64,
@@ -140,6 +143,7 @@ impl HeldLease {
             renew_at: since,
             label,
             generated: true,
+            durability: None,
             late: false,
             valid_until: AtomicU64::new(0),
             store_until: AtomicU64::new(0),
@@ -174,7 +178,7 @@ impl HeldLease {
         let mut lease = self.snapshot();
         lease.fence = Some(lease.fence?.next()?);
         let blank = Self::blank(lease, self.terms, Arc::clone(&self.label), self.since);
-        let next = Self { late: self.late, granted_at: self.granted_at, ..blank };
+        let next = Self { late: self.late, durability: self.durability, granted_at: self.granted_at, ..blank };
         for (to, from) in [
             (&next.valid_until, &self.valid_until),
             (&next.store_until, &self.store_until),

@@ -293,7 +293,7 @@ impl Record {
         let fence = Fence::from_counter(held.counter);
         self.queue.leave(&held.owner);
         self.holders.put(held);
-        Answer::Granted(Grant { fence, ttl: request.ttl })
+        Answer::Granted(Grant::new(fence, request.ttl))
     }
 
     fn busy(&mut self, request: &Request, wake: &str, now: Duration) -> Answer {

@@ -91,12 +91,35 @@ pub struct Grant {
     pub fence: Option<Fence>,
     /// Ttl in force: the requested one, or what the store made of it.
     pub ttl: Duration,
+    /// Copies that the store has confirmed, if it was asked to.
+    pub durability: Option<Durable>,
+}
+
+/// Copies of a grant that a store has confirmed beyond the memory of its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Durable {
+    /// Number of replicas that have it.
+    pub replicas: u32,
+    /// The server's own disk has it.
+    pub on_disk: bool,
+}
+
+impl Durable {
+    /// Makes the report of a grant that so many replicas have, and the server's disk or not.
+    pub const fn new(replicas: u32, on_disk: bool) -> Self {
+        Self { replicas, on_disk }
+    }
+}
+
+setters! { Grant:
+    with_durability(durability: impl Into<Option<Durable>>),
 }
 
 impl Grant {
     /// Makes a grant for `ttl`, with its fence if the store counts grants.
     pub const fn new(fence: Option<Fence>, ttl: Duration) -> Self {
-        Self { fence, ttl }
+        Self { fence, ttl, durability: None }
     }
 }
 

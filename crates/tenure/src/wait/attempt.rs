@@ -81,7 +81,9 @@ impl Attempt {
     /// Returns the lease of a grant; `None` if it came too late to be valid.
     pub(crate) fn granted(&mut self, terms: Terms, label: &Arc<str>, sent_at: BootTime, grant: &Grant) -> Option<HeldLease> {
         let lease = self.request.lease().with_ttl(terms.ttl.min(grant.ttl)).with_fence(grant.fence);
-        self.hand_out(HeldLease::new(lease, terms, Arc::clone(label), sent_at, grant.ttl))
+        let mut held = HeldLease::new(lease, terms, Arc::clone(label), sent_at, grant.ttl);
+        held.durability = grant.durability;
+        self.hand_out(held)
     }
 
     /// Returns the lease of a handoff. The store made it after it had executed the heartbeat of

@@ -17,14 +17,13 @@ const FAILOVER: Duration = Duration::from_secs(6);
 /// Long enough for a lease to outlive a failover without a renewal.
 const LONG: Duration = Duration::from_secs(12);
 
+#[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
     vec![
         fenced("sentinel/13-failover", "the master is killed before any replica has the grant", on_group(forgotten)),
-        holds(
-            "sentinel/13-failover-of-a-replicated-grant",
-            "the master is killed when the replicas have the grant",
-            on_group(kept),
-        ),
+        holds("sentinel/13-failover-of-a-replicated-grant", "the master is killed when the replicas have the grant", on_group(kept)),
+        holds("sentinel/13-failover-of-a-confirmed-grant", "the master is killed while no replica can confirm a grant (durability=replicas:2)",
+            on_group(unconfirmed)),
     ]
 }
 
@@ -81,4 +80,25 @@ fn kept(stage: &mut Stage<'_>, group: &SentinelGroup) {
     group.wait_for_another(0);
     first.renewed(now());
     stage.ends_well(&first, &second);
+}
+
+/// As [`forgotten`], with grants that have to be confirmed. None is made, so the failover has nothing to forget.
+fn unconfirmed(stage: &mut Stage<'_>, group: &SentinelGroup) {
+    let url = format!("{}?timeout=250ms&durability=replicas:2", group.url());
+    let (a, b) = (stage.actor(&url), stage.far());
+    stage.warms_up(&a);
+    group.servers[1..].iter().for_each(RedisServer::stop);
+    group.servers[0].cli("CLIENT KILL TYPE replica");
+    let told = a.asks(DOOR, Terms::new(LONG).wait(Duration::ZERO)).failed("Unavailable");
+    stage.holds_true(told.contains("of 2 replicas"), &told);
+    a.settles();
+    let since = now();
+    group.servers[0].kill();
+    stage.fault("the master is killed");
+    group.servers[1..].iter().for_each(RedisServer::cont);
+    let second = b.asks(DOOR, terms());
+    stage.grant_due_since(since, FAILOVER);
+    second.granted();
+    second.works(&stage.register);
+    stage.is_left(&second);
 }

@@ -1,0 +1,373 @@
+//! Grants and renewals that count only when copies of them are confirmed.
+//!
+//! A confirmation has a connection of its own, because a `WAIT` keeps what comes behind it waiting.
+//! It renews the lease, writes the counter and waits. If the lease is its owner's there, the grant
+//! is part of what the server had sent to its replicas before that write. So replicas that have the
+//! write have the grant. One `WAIT` serves all that have gathered while the last one was under way.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+use tenure::store::{AcquireReply, Durable, Grant, RenewReply, Request};
+use tenure::{Error, Lease, Share};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use crate::native::notes;
+use crate::native::renew::BATCH;
+use crate::native::reply::{counter, renewals};
+use crate::native::store::RedisStore;
+use crate::transport::commands::{Commands, Digits, millis};
+use crate::transport::connection::{Connection, Exchange, Repeat};
+use crate::transport::failure::{is_no_command, translate, unexpected};
+use crate::transport::link::Link;
+use crate::transport::reply::read;
+
+/// Part of the time that is left which one `WAIT` may take. Less than half of it: a connection that
+/// is silent for longer is replaced.
+const PART: f64 = 0.4;
+
+/// How late a server may end a `WAIT`: it looks at its timeouts ten times a second.
+const LATE: Duration = Duration::from_millis(100);
+
+/// Time that has to be left for another `WAIT`.
+const WORTHWHILE: Duration = Duration::from_millis(250);
+
+/// Copies of a grant that have to be confirmed before it counts.
+///
+/// They are asked for by a `WAIT` or `WAITAOF` on a second connection, one for all grants and
+/// renewals that have gathered. So a grant costs at least one round trip more, and one to a replica.
+/// If too few are confirmed within the operation timeout, the acquisition fails with
+/// [`Unavailable`](tenure::ErrorKind::Unavailable), and what it took is released. A renewal that is
+/// not confirmed does not count: the holder is notified of its loss at the deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// The answer of the server alone.
+    #[default]
+    None,
+    /// This number of replicas. If it is all of them, no failover forgets a grant.
+    Replicas(u32),
+    /// A majority of the server and its replicas, counted as the most that this client has seen at
+    /// once. A failover forgets no grant if the replica that has most is promoted.
+    Majority,
+    /// The server's append-only file, as with `appendfsync always`. Redis 7.2 or newer, with
+    /// `appendonly yes`.
+    Aof,
+}
+
+impl FromStr for Durability {
+    type Err = Error;
+
+    /// Reads the value of the URL's parameter.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let replicas = |number: &str| number.parse().ok().filter(|number| *number > 0).map(Self::Replicas);
+        let level = match text {
+            "none" => Some(Self::None),
+            "majority" => Some(Self::Majority),
+            "aof" => Some(Self::Aof),
+            other => other.strip_prefix("replicas:").and_then(replicas),
+        };
+        level.ok_or_else(|| {
+            let what = format!("durability={text} is no level of durability");
+            Error::invalid(what).with_hint("write none, replicas:1 (or more), majority or aof")
+        })
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Replicas(number) => write!(f, "replicas:{number}"),
+            Self::Majority => f.write_str("majority"),
+            Self::Aof => f.write_str("aof"),
+        }
+    }
+}
+
+/// The confirmations of one store.
+pub(crate) struct Confirmations {
+    level: Durability,
+    connection: Connection,
+    /// The most replicas that the server has shown at once.
+    replicas: AtomicU32,
+    /// The server can wait as it has to.
+    checked: AtomicBool,
+    waiting: Mutex<Vec<Waiting>>,
+    /// Held by the caller that asks for all.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// Leases that one caller wants confirmed.
+struct Waiting {
+    leases: Vec<Lease>,
+    end: Instant,
+    caller: oneshot::Sender<Result<Round, Error>>,
+}
+
+/// The outcome of one `WAIT` for one caller.
+#[derive(Clone)]
+struct Round {
+    replies: Vec<RenewReply>,
+    reached: Durable,
+    met: bool,
+}
+
+impl Confirmations {
+    pub(crate) fn new(level: Durability, connection: Connection) -> Self {
+        let (replicas, checked, waiting, turn) = Default::default();
+        Self { level, connection, replicas, checked, waiting, turn }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of replicas that have to confirm.
+    fn needed(&self) -> u32 {
+        match self.level {
+            Durability::Replicas(number) => number,
+            // With the server itself they are more than half of all.
+            Durability::Majority => self.replicas.load(Ordering::Relaxed).div_ceil(2),
+            Durability::None | Durability::Aof => 0,
+        }
+    }
+
+    /// Makes sure that the server can wait, before anything is taken that would have to go back.
+    async fn check(&self, end: Instant) -> Result<(), Error> {
+        if self.checked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let ask = |_: &Link| self.wait(Duration::from_millis(1), 0);
+        let Exchange { answers, .. } = self.connection.exchange(end, Repeat::Freely, ask).await?;
+        match answers.into_iter().next() {
+            Some(Ok(_)) => {
+                self.checked.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(Err(error)) => Err(self.cannot_wait(&error)),
+            None => Err(unexpected("no reply to WAIT")),
+        }
+    }
+
+    /// The command that waits for so many replicas, or for the disk.
+    fn wait(&self, limit: Duration, replicas: u32) -> Commands {
+        let (limit, replicas) = (Digits::of(millis(limit)), Digits::of(u64::from(replicas)));
+        match self.level {
+            Durability::Aof => Commands::of(&[b"WAITAOF", b"1", b"0", limit.as_bytes()]),
+            _ => Commands::of(&[b"WAIT", replicas.as_bytes(), limit.as_bytes()]),
+        }
+    }
+
+    fn cannot_wait(&self, error: &redis::RedisError) -> Error {
+        let told = error.detail().unwrap_or_default();
+        let level = self.level;
+        if is_no_command(error) && error.code() != Some("NOPERM") {
+            return Error::refused(format!("durability={level} needs WAITAOF, which this server does not have"))
+                .with_hint("use Redis 7.2 or newer, or durability=replicas:1");
+        }
+        if told.contains("appendonly") {
+            return Error::refused(format!("durability={level} needs an append-only file, and the server keeps none"))
+                .with_hint("set appendonly yes at the server");
+        }
+        translate(error).context(format_args!("durability={level}"))
+    }
+
+    /// The error of a grant of which too few copies were confirmed in time.
+    fn too_few(&self, reached: Option<Durable>) -> Error {
+        let level = self.level;
+        let Some(Durable { replicas, .. }) = reached else {
+            return Error::unavailable(format!("no answer in time to whether durability={level} is reached"))
+                .with_hint("look at the server and its replicas, or raise timeout=");
+        };
+        if level == Durability::Aof {
+            return Error::unavailable("the server's disk has not confirmed it in time (durability=aof)")
+                .with_hint("look at the server's disk, or raise timeout=");
+        }
+        Error::unavailable(format!("{replicas} of {} replicas have confirmed it in time (durability={level})", self.needed()))
+            .with_hint("look at the server's replicas, or ask for fewer with durability=")
+    }
+}
+
+impl RedisStore {
+    /// Acquires as without confirmation, and has the grant confirmed. If it is not, the caller has
+    /// to release it: the error says that it may be in place.
+    pub(super) async fn acquire_durably(&self, request: &Request, by: &Confirmations) -> Result<AcquireReply, Error> {
+        let end = self.end(request.ttl);
+        by.check(end).await?;
+        match self.acquire_one(request).await? {
+            AcquireReply::Granted(grant) => {
+                let durable = self.granted(&[request.lease()], by, end).await?;
+                Ok(AcquireReply::Granted(grant.with_durability(durable)))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// As [`acquire_durably`](RedisStore::acquire_durably), for several names.
+    pub(super) async fn acquire_every_durably(
+        &self,
+        requests: &[Request],
+        by: &Confirmations,
+    ) -> Result<Option<Vec<Grant>>, Error> {
+        let end = self.end(requests.iter().map(|request| request.ttl).min().unwrap_or_default());
+        by.check(end).await?;
+        let Some(grants) = self.acquire_every(requests).await? else { return Ok(None) };
+        let leases: Vec<Lease> = requests.iter().map(Request::lease).collect();
+        let durable = self.granted(&leases, by, end).await?;
+        Ok(Some(grants.into_iter().map(|grant| grant.with_durability(durable)).collect()))
+    }
+
+    /// Confirms leases that were just granted.
+    async fn granted(&self, leases: &[Lease], by: &Confirmations, end: Instant) -> Result<Durable, Error> {
+        let (replies, durable) = self.confirm(leases, by, end).await.map_err(Error::maybe_applied)?;
+        if replies.iter().all(|reply| *reply == RenewReply::Renewed) {
+            return Ok(durable);
+        }
+        let what = "the grant was not found when it was to be confirmed: it was lost, or another server is the master";
+        Err(Error::unavailable(what).maybe_applied().with_hint("try again"))
+    }
+
+    /// Renews leases. A renewal that is not confirmed does not count.
+    pub(super) async fn renew_durably(&self, leases: &[Lease], by: &Confirmations) -> Vec<Result<RenewReply, Error>> {
+        let end = self.renewals_end(leases);
+        let each = |replies: Vec<RenewReply>| replies.into_iter().map(Ok).collect();
+        match self.confirm(leases, by, end).await {
+            Ok((replies, _)) => each(replies),
+            // One lease that the server refuses fails all. Then each is asked for alone.
+            Err(error) if leases.len() > 1 && !error.is_transient() => {
+                let alone = leases.iter().map(|lease| async move {
+                    let (replies, _) = self.confirm(std::slice::from_ref(lease), by, end).await?;
+                    replies.first().copied().ok_or_else(|| unexpected("no answer"))
+                });
+                join_all(alone).await
+            }
+            Err(error) => leases.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// Renews leases, and waits until copies of that are confirmed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future is safe: a renewal that runs late changes nothing.
+    async fn confirm(&self, leases: &[Lease], by: &Confirmations, end: Instant) -> Result<(Vec<RenewReply>, Durable), Error> {
+        let mut reached = None;
+        while end.saturating_duration_since(Instant::now()) > if reached.is_some() { WORTHWHILE } else { Duration::ZERO } {
+            let (caller, mut answer) = oneshot::channel();
+            by.waiting().push(Waiting { leases: leases.to_vec(), end, caller });
+            let asked = tokio::select! {
+                biased;
+                answered = &mut answer => Some(answered),
+                turn = timeout_at(end, by.turn.lock()) => match turn {
+                    Ok(_turn) => {
+                        self.confirm_all(by).await;
+                        None
+                    }
+                    Err(_) => break,
+                },
+            };
+            let answered = match asked {
+                Some(answered) => answered.ok(),
+                None => answer.try_recv().ok(),
+            };
+            // None if the caller that asked for all has gone away.
+            let Some(round) = answered else { continue };
+            let Round { replies, reached: now, met } = match round {
+                // There was too little time left for another answer.
+                Err(error) if error.is_transient() && reached.is_some() => break,
+                round => round?,
+            };
+            if met {
+                return Ok((replies, now));
+            }
+            reached = Some(now);
+        }
+        Err(by.too_few(reached))
+    }
+
+    /// Asks once for all that wait now.
+    async fn confirm_all(&self, by: &Confirmations) {
+        let waiting = std::mem::take(&mut *by.waiting());
+        let waiting: Vec<Waiting> = waiting.into_iter().filter(|one| !one.caller.is_closed()).collect();
+        let Some(end) = waiting.iter().map(|one| one.end).min() else { return };
+        let all: Vec<&Lease> = waiting.iter().flat_map(|one| &one.leases).collect();
+        let asked = self.ask_all(&all, by, end).await;
+        let (mut replies, rest) = match asked {
+            Ok(Round { replies, reached, met }) => (replies.into_iter(), Ok((reached, met))),
+            Err(error) => (Vec::new().into_iter(), Err(error)),
+        };
+        let together = waiting.len() > 1;
+        for Waiting { leases, end, caller } in waiting {
+            let answer = match &rest {
+                Ok((reached, met)) => {
+                    Ok(Round { replies: replies.by_ref().take(leases.len()).collect(), reached: *reached, met: *met })
+                }
+                // The lease of another caller may be the one that is refused.
+                Err(error) if together && !error.is_transient() => {
+                    self.ask_all(&leases.iter().collect::<Vec<_>>(), by, end).await
+                }
+                Err(error) => Err(error.clone()),
+            };
+            // The caller may have gone.
+            let _ = caller.send(answer);
+        }
+    }
+
+    /// Renews leases, writes the counter, and waits for a part of the time until `end`.
+    async fn ask_all(&self, leases: &[&Lease], by: &Confirmations, end: Instant) -> Result<Round, Error> {
+        let limit =
+            end.saturating_duration_since(Instant::now()).mul_f64(PART).saturating_sub(LATE).max(Duration::from_millis(1));
+        let (mutexes, shares): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(|at| leases[*at].share == Share::MUTEX);
+        let batches: Vec<&[usize]> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).collect();
+        let due = self.notes.due(leases);
+        let (needed, counts) = (by.needed(), by.level == Durability::Majority);
+        let build = |_: &Link, form| {
+            let mut commands = Commands::new();
+            for batch in &batches {
+                let batch: Vec<&Lease> = batch.iter().map(|at| leases[*at]).collect();
+                self.add_renewal(&mut commands, &batch, None, form);
+            }
+            notes::add(&mut commands, &self.layout, &due);
+            if counts {
+                commands.add(&[b"ROLE"]);
+            }
+            commands.ready(1, &self.layout.increment);
+            commands.ready(1, by.wait(limit, needed).as_bytes());
+            commands
+        };
+        let asked = by.connection.call(end, Repeat::Freely, build).await;
+        let Exchange { answers, .. } = asked.inspect_err(|_| self.notes.forget(&due))?;
+        let mut answers = answers.into_iter();
+        let mut replies = vec![RenewReply::Gone; leases.len()];
+        for batch in batches {
+            let answer = answers.next().ok_or_else(|| unexpected("too few replies"))?;
+            for (at, reply) in batch.iter().zip(renewals(answer, batch.len())?) {
+                replies[*at] = reply;
+            }
+        }
+        let waited = answers.next_back().ok_or_else(|| unexpected("too few replies"))?;
+        // What was waited for is the write of the counter.
+        counter(&read::<Value>(answers.next_back().ok_or_else(|| unexpected("too few replies"))?)?)?;
+        if counts {
+            let role: Vec<Value> = read(answers.next_back().ok_or_else(|| unexpected("too few replies"))?)?;
+            let replicas = if let Some(Value::Array(replicas)) = role.get(2) { replicas.len() } else { 0 };
+            by.replicas.fetch_max(u32::try_from(replicas).unwrap_or(u32::MAX), Ordering::Relaxed);
+        }
+        let waited = waited.map_err(|error| by.cannot_wait(&error))?;
+        let reached = match by.level {
+            Durability::Aof => {
+                let (disk, replicas): (u32, u32) = redis::from_redis_value(waited).map_err(unexpected)?;
+                Durable::new(replicas, disk > 0)
+            }
+            _ => Durable::new(redis::from_redis_value(waited).map_err(unexpected)?, false),
+        };
+        let met = if by.level == Durability::Aof { reached.on_disk } else { reached.replicas >= by.needed() };
+        Ok(Round { replies, reached, met })
+    }
+}
