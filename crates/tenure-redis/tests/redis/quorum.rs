@@ -10,7 +10,7 @@ use tenure::{Fence, Name, Owner, Share};
 use tenure_conformance::exceptions::{NO_QUEUE, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::Options;
-use tenure_testkit::{Program, Proxy, RedisServer, Worker};
+use tenure_testkit::{Program, Proxy, RedisServer, Worker, admit};
 use tokio::time::{Instant, timeout};
 
 use crate::{LONG, PATIENCE};
@@ -28,10 +28,7 @@ impl Servers {
             (server, proxy)
         };
         let all = Self { servers: (0..nodes).map(start).collect() };
-        let admit = async || Options::parse(&all.url()).unwrap().quorum().await.unwrap().admit().await.unwrap();
-        // The test itself may run in a runtime.
-        let alone = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(admit());
-        std::thread::scope(|scope| scope.spawn(alone).join().unwrap());
+        admit(&all.url());
         all
     }
 
@@ -122,6 +119,15 @@ async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Request, Fence) 
         }
     };
     timeout(PATIENCE, granted).await.expect("it is never granted")
+}
+
+async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let so = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, so).await.unwrap_or_else(|_| panic!("waited for {what}"));
 }
 
 /// A release that gets no answer in time is as good here: the lease ends by itself.
@@ -269,6 +275,53 @@ async fn a_try_that_is_not_granted_leaves_nothing() {
         }
     };
     timeout(PATIENCE, free).await.expect("what it took stays");
+}
+
+/// A majority has lost the lease, so the holder has. What the others keep of it must not stand in the way of the next.
+#[tokio::test]
+async fn a_lease_that_is_gone_leaves_nothing() {
+    let (servers, url) = new_servers(5);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let (held, _) = granted(&store, "door", LONG).await;
+    let free = |servers: &[RedisServer]| servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 0);
+    wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
+    for server in &servers[..3] {
+        assert_eq!(server.command(&["DEL", "door"]), 1);
+    }
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Gone)]));
+    wait_for("the others to be free", || free(&servers)).await;
+}
+
+/// A majority holds it, so nobody else does: those that have lost it take it again.
+#[tokio::test]
+async fn a_lease_is_planted_again_where_a_minority_has_lost_it() {
+    let (servers, url) = new_servers(5);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let (held, _) = granted(&store, "door", LONG).await;
+    let token = held.owner.to_string();
+    let holds = |server: &RedisServer| server.command(&["GET", "door"]).text() == token;
+    wait_for("the slower ones to grant it", || servers.iter().all(holds)).await;
+    for server in &servers[1..3] {
+        assert_eq!(server.command(&["DEL", "door"]), 1);
+    }
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+    // The answer is there with the majority's: the next renewal hears of what this one did not.
+    let planted = async {
+        while !servers.iter().all(holds) {
+            assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+        }
+    };
+    timeout(PATIENCE, planted).await.expect("it is not planted again");
+    // Two others may go now.
+    for server in [&servers[0], &servers[4]] {
+        server.stop();
+    }
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+    for server in [&servers[0], &servers[4]] {
+        server.cont();
+    }
 }
 
 /// A restarted server is known by its run id. With each write on disk it has lost nothing, else it may have.

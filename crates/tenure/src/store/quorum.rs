@@ -202,6 +202,19 @@ impl Quorum {
         Err(votes.error(&request.name, need, self.nodes.len()))
     }
 
+    /// Releases what is left of a lease that a majority has lost. It was renewed there, and nobody holds it any more.
+    fn clear_away(&self, lease: &Lease, lost: &[usize], end: Instant) {
+        if !lease.owner.is_generated() {
+            // Another client may use the same token.
+            return;
+        }
+        let lease = Arc::new(lease.clone());
+        for node in self.nodes.iter().enumerate().filter(|(at, _)| !lost.contains(at)).map(|(_, node)| Arc::clone(node)) {
+            let lease = Arc::clone(&lease);
+            begin(end, async move { drop(node.release(&lease, Duration::ZERO).await) });
+        }
+    }
+
     /// Has nodes that have lost the lease take it again. A majority holds it, so nobody else does.
     fn plant_again(&self, lease: &Lease, lost: &[usize], end: Instant) {
         if !lease.owner.is_generated() {
@@ -340,7 +353,8 @@ impl Store for Quorum {
                 self.plant_again(lease, &tally.no, end);
                 return Ok(RenewReply::Renewed);
             }
-            if tally.yes + (self.nodes.len() - tally.yes - tally.no.len()) < need {
+            if self.nodes.len() - tally.no.len() < need {
+                self.clear_away(lease, &tally.no, end);
                 return Ok(RenewReply::Gone);
             }
             Err(tally.error(&lease.name, need, self.nodes.len(), "renewed"))
