@@ -31,6 +31,16 @@ impl Address {
         if let Some(path) = self.file() {
             return Ok(Arc::new(tenure_sql::sqlite::open(path)?));
         }
+        self.options()?.open().await
+    }
+
+    /// Whether it names the servers of a quorum.
+    pub(crate) fn is_quorum(&self) -> bool {
+        self.url.starts_with("quorum+")
+    }
+
+    /// The settings of a store on Redis, with the login.
+    pub(crate) fn options(&self) -> Result<tenure_redis::Options, Error> {
         let mut options = tenure_redis::Options::parse(&self.url)?;
         if let Some(username) = &self.username {
             options = options.username(username);
@@ -38,7 +48,7 @@ impl Address {
         if let Some(password) = &self.password {
             options = options.password(password);
         }
-        options.open().await
+        Ok(options)
     }
 
     /// The lock file, if it is one.

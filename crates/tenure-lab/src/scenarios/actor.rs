@@ -222,7 +222,7 @@ impl Claim {
         let asked = super::stage::now();
         self.failed_with(&["Unreachable", "Unavailable", "TimedOut"]);
         let after = Duration::from_nanos(super::stage::now() - asked);
-        assert!(after <= within, "{} was told after {after:?}", self.actor.who);
+        assert!(after <= within, "{} was notified after {after:?}", self.actor.who);
     }
 
     #[track_caller]

@@ -96,11 +96,6 @@ impl Redis {
         self.look(name).expect("a name that is held").value
     }
 
-    /// Who holds `name` at the server, and whether nothing will ever end that.
-    pub(super) fn is_held_by(&self, name: &str) -> Option<(String, bool)> {
-        self.look(name).map(|held| (held.value, held.left.is_none()))
-    }
-
     pub(super) fn look(&self, name: &str) -> Option<Held> {
         (self.scheme.look)(&self.server, &self.key(name))
     }
@@ -152,7 +147,7 @@ pub(super) fn on_redis(
 pub(super) fn play_on_redis(lab: &Lab, id: &str, seed: u64, redis: Redis, row: impl Fn(&mut Stage<'_>, &Redis)) -> Shown {
     let redis = Arc::new(redis);
     let (looked_at, lined_up) = (Arc::clone(&redis), Arc::clone(&redis));
-    let look: Look = Box::new(move |name| looked_at.is_held_by(name));
+    let look: Look = Box::new(move |name| looked_at.look(name).map(|held| (held.value, held.left.is_none())));
     let line: Line = Box::new(move |name| lined_up.line(name));
     let access = Access { near: redis.near(), far: redis.far(), alone: false, look: Some(look), line: Some(line) };
     let mut stage = Stage::new(lab, id, seed, access);

@@ -8,6 +8,7 @@ mod votes;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -55,6 +56,7 @@ pub struct Quorum {
     timeout: Option<Duration>,
     node_timeout: Option<Duration>,
     poll_interval: Duration,
+    second_rounds: Arc<AtomicU64>,
 }
 
 impl Quorum {
@@ -71,7 +73,15 @@ impl Quorum {
         let fenced = nodes.iter().all(|node| node.counts_names());
         let nodes: Nodes = nodes.into();
         let admission = Arc::new(Admission::new(Arc::clone(&nodes)));
-        Ok(Self { nodes, admission, fenced, timeout: None, node_timeout: None, poll_interval: POLL_INTERVAL })
+        Ok(Self {
+            nodes,
+            admission,
+            fenced,
+            timeout: None,
+            node_timeout: None,
+            poll_interval: POLL_INTERVAL,
+            second_rounds: Arc::default(),
+        })
     }
 
     /// Sets the timeout of a call, `None` for the largest of the nodes' own, or the
@@ -109,6 +119,12 @@ impl Quorum {
         self.admission.now().await
     }
 
+    /// Returns how many acquisitions have needed a second round so far, because the nodes disagreed about the fence. Clones
+    /// count together.
+    pub fn second_rounds(&self) -> u64 {
+        self.second_rounds.load(Ordering::Relaxed)
+    }
+
     fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
@@ -144,6 +160,7 @@ impl Quorum {
 
     /// Has a majority agree on a fence. They have granted, and do not agree yet.
     async fn confirm(&self, request: &Request, votes: &mut Votes, need: usize, end: Instant) -> Option<Fence> {
+        self.second_rounds.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(request.lease());
         for _ in 0..CONFIRMATIONS {
             let fence = votes.largest()?;
@@ -196,7 +213,7 @@ impl Quorum {
             let poll_interval = if split { short.min(self.poll_interval) } else { self.poll_interval };
             return Ok(AcquireReply::Busy(Busy::new(poll_interval).with_holder(holder)));
         }
-        if let Some((until, why)) = votes.refused() {
+        if let Some((until, why)) = votes.refused(need) {
             return Ok(AcquireReply::Refused { until: until.min(RETRY), why });
         }
         Err(votes.error(&request.name, need, self.nodes.len()))
