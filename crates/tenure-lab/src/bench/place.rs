@@ -34,6 +34,18 @@ impl Address {
         self.options()?.open().await
     }
 
+    /// Kind of store, in words.
+    fn topology(&self) -> String {
+        if self.file().is_some() {
+            return "an SQLite file".to_owned();
+        }
+        if self.is_quorum() {
+            let hosts = self.url.split_once('?').map_or(&*self.url, |(hosts, _)| hosts);
+            return format!("a quorum of {} Redis servers", hosts.split(',').count());
+        }
+        "one Redis server".to_owned()
+    }
+
     /// Whether it names the servers of a quorum.
     pub(crate) fn is_quorum(&self) -> bool {
         self.url.starts_with("quorum+")
@@ -64,7 +76,8 @@ impl Address {
 
     /// A plain connection to the server, to ask it about itself; `None` where the store has no server that counts.
     fn connect(&self) -> Result<Option<Connection>, Error> {
-        if self.file().is_some() {
+        // Several servers would count a call several times.
+        if self.file().is_some() || self.is_quorum() {
             return Ok(None);
         }
         let unseen =
@@ -116,6 +129,11 @@ impl Place {
     fn new(address: Address, server: Option<RedisServer>) -> Result<Self, Error> {
         let uncounted = address.connect().and_then(|server| server.map(listen).transpose()).err();
         Ok(Self { address, run: Owner::generate("")?.to_string(), uncounted, _server: server })
+    }
+
+    /// Kind of store that is measured, in words.
+    pub fn topology(&self) -> String {
+        self.address.topology()
     }
 
     /// Why commands are not counted though there is a server: it does not let us watch it.

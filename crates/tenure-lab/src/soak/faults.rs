@@ -135,9 +135,9 @@ impl<'a> Faults<'a> {
             choice @ 3..7 => {
                 let (before, command) = (proxy.accepted(), self.rng.u64(1..=50));
                 if choice == 3 {
-                    proxy.swallow_reply(command)
+                    proxy.swallow_reply(command);
                 } else {
-                    proxy.cut_after(command)
+                    proxy.cut_after(command);
                 }
                 // A client that misses a reply comes again. One that is not there loses none.
                 let until = BootTime::now() + Duration::from_secs(1);

@@ -41,7 +41,7 @@ pub(super) struct Order {
     /// Since boot.
     pub(super) end: Duration,
     pub(super) keeps: bool,
-    /// So many names are taken one after the other, for the order of the fences. 0 for a few names of every kind.
+    /// Number of names that are taken one after the other, for the order of the fences. 0 for a few names of every kind.
     pub(super) names: u32,
 }
 

@@ -63,7 +63,7 @@ pub(super) struct Referee {
 
 impl Referee {
     /// Opens. With `keeps` the store keeps its data, and no two who exclude each other may be inside; else only fences are judged.
-    /// After so many visits to which the store has granted, all are told that it is over.
+    /// After so many visits to which the store has granted, it reports that it is over.
     pub(super) fn open(keeps: bool, enough: Option<u64>) -> io::Result<Self> {
         let places = Arc::new(Mutex::new(Places { keeps, enough, ..Places::default() }));
         let (hears, forgets) = (Arc::clone(&places), Arc::clone(&places));

@@ -121,7 +121,7 @@ async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Request, Fence) 
     timeout(PATIENCE, granted).await.expect("it is never granted")
 }
 
-async fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+async fn wait_for(what: &str, is_so: impl Fn() -> bool + Send + Sync) {
     let so = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -321,6 +321,71 @@ async fn a_lease_is_planted_again_where_a_minority_has_lost_it() {
     assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
     for server in [&servers[0], &servers[4]] {
         server.cont();
+    }
+}
+
+/// Whatever an operator's `tenure admit` had done when it was dropped, the next one makes it whole.
+#[tokio::test]
+async fn an_admission_that_is_dropped_half_way_is_made_whole_by_the_next() {
+    let all = Servers::start(3);
+    let store = quorum(&all.url()).await;
+    let (_, proxy) = &all.servers[0];
+    let (mut last, mut dropped) = (None, 0);
+    for k in 1.. {
+        for (server, _) in &all.servers {
+            assert_eq!(server.command(&["FLUSHALL"]), "OK");
+        }
+        let reached = proxy.reached(proxy.commands() + k);
+        let is_whole = tokio::select! {
+            biased;
+            admitted = store.admit() => admitted.is_ok(),
+            () = reached => false,
+        };
+        dropped += u64::from(!is_whole);
+        store.admit().await.unwrap();
+        let (request, fence) = granted(&store, "door", LONG).await;
+        assert!(Some(fence) > last, "dropped at {k}: {fence} after {last:?}");
+        last = Some(fence);
+        release(&store, &request).await;
+        if is_whole {
+            break;
+        }
+        assert!(k < 50, "it never comes to its end");
+    }
+    assert!(dropped >= 4, "it was dropped at {dropped} of its commands");
+}
+
+/// At each command of the handshake and of the questions to a server that is new on this connection.
+#[tokio::test]
+async fn a_node_votes_again_whose_connection_breaks_while_it_is_entered() {
+    let all = Servers::start(3);
+    let store = quorum(&all.url()).await;
+    let (server, proxy) = &all.servers[0];
+    let mut last = None;
+    for k in 1..=8 {
+        proxy.cut();
+        let before = proxy.commands();
+        proxy.cut_at(k);
+        let votes = async {
+            loop {
+                let (request, fence) = granted(&store, "door", LONG).await;
+                assert!(Some(fence) > last, "cut at {k}: {fence} after {last:?}");
+                last = Some(fence);
+                let holds = || server.command(&["GET", "door"]).text() == request.owner.to_string();
+                // The answer does not wait for it.
+                let mut looks = 0;
+                while looks < 50 && !holds() {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    looks += 1;
+                }
+                release(&store, &request).await;
+                if looks < 50 && proxy.commands() >= before + k {
+                    return;
+                }
+            }
+        };
+        timeout(PATIENCE, votes).await.expect("it never votes again");
+        proxy.heal();
     }
 }
 

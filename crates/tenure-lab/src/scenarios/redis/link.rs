@@ -290,7 +290,9 @@ pub(crate) fn cut_off(stage: &mut Stage<'_>, some: &[&Redis], fault: Fault, next
     first.runs(&stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
-    some.iter().for_each(|redis| (fault.begin)(redis));
+    for redis in some {
+        (fault.begin)(redis);
+    }
     stage.fault(fault.what);
     stage.loss_due(stage.validity());
     stage.grant_due(next);
@@ -298,7 +300,9 @@ pub(crate) fn cut_off(stage: &mut Stage<'_>, some: &[&Redis], fault: Fault, next
     stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
     second.granted();
     second.works(&stage.register);
-    some.iter().for_each(|redis| (fault.end)(redis));
+    for redis in some {
+        (fault.end)(redis);
+    }
     let since = stage.fault("the link is mended");
     second.renewed(since);
     stage.is_left(&second);
