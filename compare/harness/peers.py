@@ -58,6 +58,10 @@ PYTHON = Build(
 NODE = Build("node", ("node", "npm"), (("npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"),))
 
 
+# Those that take a majority of several servers, from the URL quorum+redis://HOST,HOST,...
+QUORUM = ("tenure", "rslock")
+
+
 def rust(peer):
     return (str(TARGET / "release/compare"), peer)
 

@@ -2,10 +2,14 @@
 
 import statistics
 
+from harness.peers import QUORUM
+
 CYCLES = [("cycle", tasks) for tasks in (1, 64, 512)]
 HANDOVERS = [("handover", waiters) for waiters in (2, 16, 128)]
 FAST = [("handover-fast", waiters) for waiters in (2, 16, 128)]
 CASES = CYCLES + HANDOVERS + FAST
+# On a majority of five servers, by those that can: see QUORUM in peers.py.
+MAJORITY = [("cycle of a majority", tasks) for tasks in (1, 64)]
 
 
 class Results:
@@ -46,7 +50,13 @@ class Results:
         text += "\nThe same with the shortest retry that each can be set to:\n\n"
         text += self.table(peers, FAST, "waiter", lambda peer, case: shown(self.rate(peer, case)))
         text += "\nFrom the call of release to the grant of the next waiter, p50 / p99 in us, and the client's CPU, us for each, by itself:\n\n"
-        return text + self.table(peers, HANDOVERS, "waiter", self.latency)
+        text += self.table(peers, HANDOVERS, "waiter", self.latency)
+        quorum = [peer for peer in peers if peer.name in QUORUM]
+        if not quorum:
+            return text
+        text += "\nCycles a second on a majority of five servers, and how many times as many tenure makes; p50 / p99 in us; the client's CPU, us for each:\n\n"
+        cell = lambda peer, case: f"{shown(self.rate(peer, case))}{self.ours(peer, case)}; {self.latency(peer, case)}"
+        return text + self.table(quorum, MAJORITY, "task", cell)
 
     def table(self, peers, cases, unit, cell):
         heads = [f"{count} {unit}{'s' if count > 1 else ''}" for _, count in cases]

@@ -1,5 +1,6 @@
 """A redis-server for one comparison."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -73,3 +74,29 @@ class Server:
                     raise Failure(f"redis-server hung up when it was asked {line!r}")
                 answer += more
         return answer.decode()
+
+
+class Servers:
+    """Several that know nothing of one another; each as the one."""
+
+    def __init__(self, count):
+        self.servers = [Server() for _ in range(count)]
+
+    def __enter__(self):
+        self.stack = contextlib.ExitStack()
+        with self.stack:
+            for server in self.servers:
+                self.stack.enter_context(server)
+            self.stack = self.stack.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    @property
+    def url(self):
+        return "quorum+redis://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def ask(self, line):
+        for server in self.servers:
+            server.ask(line)

@@ -25,6 +25,10 @@ impl Peer for Tenure {
     }
 
     async fn connect(url: &str, _: Case) -> Result<Self, Failure> {
+        if url.starts_with("quorum+") {
+            // The servers are new, or were flushed: nothing holds there.
+            tenure_redis::Options::parse(url)?.quorum().await?.admit().await?;
+        }
         Ok(Self(tenure_redis::connect(url).await?))
     }
 
@@ -48,7 +52,11 @@ impl Peer for Rslock {
     type Held = LockGuard;
 
     async fn connect(url: &str, case: Case) -> Result<Self, Failure> {
-        let mut manager = LockManager::new(vec![url]);
+        let servers = match url.strip_prefix("quorum+redis://") {
+            Some(hosts) => hosts.split(',').map(|host| format!("redis://{host}")).collect(),
+            None => vec![url.to_owned()],
+        };
+        let mut manager = LockManager::new(servers);
         if case == Case::HandoverFast {
             // It waits a random whole number of milliseconds below this; with 1 it would not wait at all.
             manager.set_retry(u32::MAX, Duration::from_millis(2));

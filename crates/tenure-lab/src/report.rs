@@ -114,6 +114,16 @@ validity, losses, writes. It finds every broken lock below. That is the evidence
 our own stores is worth something.
 ";
 
+const QUORUM: &str = "
+Rows of `quorum/` do the faults of `redis/` to one or two of five servers, and to three. Random
+holders on such servers are a soak. It kills servers, empties them, loses replies and kills clients:
+
+```sh
+tenure lab run quorum/ --repeat 50 --jobs 8               # a quarter of an hour on two cores
+tenure lab soak --store quorum --grants 1000000 --for 1h  # fences in order, over a million grants
+```
+";
+
 const SCHEMES: &str = "
 ## In the schemes of others
 
@@ -184,6 +194,7 @@ fn word(cell: Cell) -> &'static str {
 fn scenarios(text: &mut String, outcomes: &[Outcome]) {
     text.push_str("\n## Our own stores under faults\n");
     rows(text, of(outcomes, Kind::Scenario).filter(|outcome| !in_a_dialect(outcome)));
+    text.push_str(QUORUM);
     text.push_str(SCHEMES);
     rows(text, of(outcomes, Kind::Scenario).filter(|outcome| in_a_dialect(outcome)));
     let told = told_after(outcomes);
@@ -193,7 +204,7 @@ fn scenarios(text: &mut String, outcomes: &[Outcome]) {
 }
 
 fn in_a_dialect(outcome: &Outcome) -> bool {
-    !["redis/", "sqlite/", "memory/"].iter().any(|store| outcome.item.id.starts_with(store))
+    !["redis/", "quorum/", "sqlite/", "memory/"].iter().any(|store| outcome.item.id.starts_with(store))
 }
 
 fn rows<'a>(text: &mut String, outcomes: impl Iterator<Item = &'a Outcome>) {

@@ -13,8 +13,8 @@ use crate::transport::form::Form;
 pub(crate) struct Script {
     text: String,
     digest: String,
-    /// Name of its function in the library.
-    function: Option<&'static str>,
+    /// Its library, and the name of its function there.
+    function: Option<(&'static LazyLock<Library>, &'static str)>,
 }
 
 impl Script {
@@ -24,7 +24,11 @@ impl Script {
     }
 
     fn or_function(self, function: &'static str) -> Self {
-        Self { function: Some(function), ..self }
+        Self { function: Some((&LIBRARY, function)), ..self }
+    }
+
+    fn or_node_function(self, function: &'static str) -> Self {
+        Self { function: Some((&NODE_LIBRARY, function)), ..self }
     }
 }
 
@@ -63,11 +67,12 @@ pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
 });
 
 pub(crate) static NODE_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    let first = text!("node.lua", "node-take.lua");
-    let common = text!("keys.lua", "node-counter.lua", "note.lua", "holders.lua", "queue.lua");
-    Script::new(&[first, common, text!("acquire.lua"), "return acquire(KEYS, ARGV)"])
+    let first = [text!("node.lua", "node-take.lua"), "local taken = take(KEYS, ARGV)\nif taken then return taken end\n"];
+    Script::new(&[first[0], first[1], at_a_node(), "return acquire(KEYS, ARGV)"]).or_node_function("node_acquire")
 });
-pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-confirm.lua")]));
+pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&[text!("node.lua", "node-confirm.lua"), "return confirm(KEYS, ARGV)"]).or_node_function("node_confirm")
+});
 pub(crate) static NODE_ENTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-enter.lua")]));
 pub(crate) static NODE_KEEP_OUT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-keep-out.lua")]));
 pub(crate) static NODE_ADMIT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-admit.lua")]));
@@ -78,6 +83,15 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
         [text!("release-free.lua"), about_a_name(), text!("acquire.lua", "acquire-all.lua", "release.lua", "functions.lua")];
     Library::new(&parts.concat())
 });
+
+static NODE_LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    Library::new(&[text!("node.lua", "node-take.lua"), at_a_node(), text!("node-confirm.lua", "node-functions.lua")].concat())
+});
+
+/// The parts of an acquisition at a node after the first.
+fn at_a_node() -> &'static str {
+    text!("keys.lua", "node-counter.lua", "note.lua", "holders.lua", "queue.lua", "acquire.lua")
+}
 
 /// The common parts of the scripts about names.
 fn about_a_name() -> &'static str {
@@ -108,13 +122,14 @@ pub(crate) fn call(script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]
 /// Adds a call of `script`: one command, or two if the form is [`Form::Loaded`].
 pub(crate) fn add_call(commands: &mut Commands, script: &Script, form: Form, keys: &[Key<'_>], args: &[&[u8]]) {
     if form == Form::Loaded {
-        commands.add(&[b"FUNCTION", b"LOAD", LIBRARY.text.as_bytes()]);
+        let library = script.function.map_or(&LIBRARY, |(library, _)| library);
+        commands.add(&[b"FUNCTION", b"LOAD", library.text.as_bytes()]);
     }
     commands.begin(3 + keys.len() + args.len());
     match (form, script.function) {
-        (Form::Function | Form::Loaded, Some(function)) => {
+        (Form::Function | Form::Loaded, Some((library, function))) => {
             commands.word(b"FCALL");
-            commands.joined(&[b"tenure_", function.as_bytes(), b"_", LIBRARY.version.as_bytes()]);
+            commands.joined(&[b"tenure_", function.as_bytes(), b"_", library.version.as_bytes()]);
         }
         (Form::Function | Form::Loaded | Form::Digest, _) => {
             commands.word(b"EVALSHA");

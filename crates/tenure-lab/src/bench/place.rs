@@ -38,6 +38,35 @@ impl Address {
         if let Some(path) = self.file() {
             return Ok(Arc::new(tenure_sql::sqlite::open(path)?));
         }
+        self.options()?.open().await
+    }
+
+    /// Kind of store, in words.
+    fn topology(&self) -> String {
+        if self.file().is_some() {
+            return "an SQLite file".to_owned();
+        }
+        if self.is_quorum() {
+            let hosts = self.url.split_once('?').map_or(&*self.url, |(hosts, _)| hosts);
+            return format!("a quorum of {} Redis servers", hosts.split(',').count());
+        }
+        let groups = [("+sentinel://", "the master of a Sentinel group"), ("+cluster://", "a Redis Cluster")];
+        let known = groups.iter().find(|(mark, _)| self.url.contains(mark));
+        known.map_or("one Redis server", |(_, what)| what).to_owned()
+    }
+
+    /// Whether it names several servers, of which each would count some calls or all.
+    fn names_several(&self) -> bool {
+        ["quorum+", "+sentinel:", "+cluster:"].iter().any(|mark| self.url.split("//").next().is_some_and(|s| s.contains(mark)))
+    }
+
+    /// Whether it names the servers of a quorum.
+    pub(crate) fn is_quorum(&self) -> bool {
+        self.url.starts_with("quorum+")
+    }
+
+    /// The settings of a store on Redis, with the login.
+    pub(crate) fn options(&self) -> Result<tenure_redis::Options, Error> {
         let mut options = tenure_redis::Options::parse(&self.url)?;
         if let Some(username) = &self.username {
             options = options.username(username);
@@ -48,7 +77,7 @@ impl Address {
         if let Some(password) = &self.sentinel_password {
             options = options.sentinel_password(password);
         }
-        options.open().await
+        Ok(options)
     }
 
     /// The lock file, if it is one.
@@ -64,7 +93,7 @@ impl Address {
 
     /// A plain connection to the server, to ask it about itself; `None` where the store has no server that counts.
     fn connect(&self) -> Result<Option<Connection>, Error> {
-        if self.file().is_some() {
+        if self.file().is_some() || self.names_several() {
             return Ok(None);
         }
         let unseen =
@@ -116,6 +145,11 @@ impl Place {
     fn new(address: Address, server: Option<RedisServer>) -> Result<Self, Error> {
         let uncounted = address.connect().and_then(|server| server.map(listen).transpose()).err();
         Ok(Self { address, run: Owner::generate("")?.to_string(), uncounted, _server: server })
+    }
+
+    /// Kind of store that is measured, in words.
+    pub fn topology(&self) -> String {
+        self.address.topology()
     }
 
     /// Why commands are not counted though there is a server: it does not let us watch it.

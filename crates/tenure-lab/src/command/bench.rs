@@ -76,6 +76,7 @@ that become free by themselves, within its time and ten minutes at most.
   tenure bench cycle --tasks 512            a redis-server of its own
   tenure bench all -o json                  the same for programs, in an array
   tenure bench handover --store redis://cache
+  tenure bench cycle --store quorum+redis://a,b,c   commands are not counted
   tenure bench cycle --store 'redis://cache?scheme=set-nx'
 
 What a store cannot do, such as readers in a scheme of mutexes, is left out of
@@ -104,6 +105,7 @@ pub(crate) async fn main(args: &Bench) -> Result<u8, Failure> {
             say(text);
         }
     };
+    say_so(&format_args!("measures {}", place.topology()));
     if let Some(why) = place.uncounted() {
         say_so(&format_args!("commands are not counted: {why}"));
     }

@@ -14,7 +14,8 @@ use super::{block_on, find_server, print, processes, target};
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Soak {
-    /// Where: memory, sqlite (a file of its own), redis (a server of its own), or the URL of a store that is there
+    /// Where: memory, sqlite (a file of its own), redis (a server of its own), quorum (five of its own), or the URL of a store that
+    /// is there
     #[arg(long, value_name = "STORE", default_value = "memory")]
     store: OsString,
     /// For how long
@@ -29,6 +30,9 @@ pub(crate) struct Soak {
     /// The server of its own loses its data again and again: two may hold then, and only the order of the fences is judged
     #[arg(long)]
     flush: bool,
+    /// End when the store has granted so often, if that is before the end of the time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    grants: Option<u64>,
 }
 
 const HELP: &str = "\
@@ -44,8 +48,12 @@ begin with tenure-soak and random bits, and are free when the soak has ended.
   tenure lab soak --store redis --for 10m
   tenure lab soak --store sqlite --for 1h --seed 7
   tenure lab soak --store redis --flush --for 1m
+  tenure lab soak --store quorum --grants 1000000 --for 1h
 
-For redis it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
+On a quorum, many mutexes are taken one after the other. Servers are killed and
+come back with their data or without. Replies are lost on the way to them.
+
+For redis and quorum it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
 
 pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
     // Before the server is started: whatever is to be ended with us is started after it.
@@ -57,13 +65,17 @@ pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
             find_server("the soak breaks one of its own")?;
             Where::Redis
         }
+        Some("quorum") => {
+            find_server("the soak breaks five of its own")?;
+            Where::Quorum
+        }
         _ => Where::At(block_on(target::address(&args.store))?),
     };
     if args.flush && !matches!(place, Where::Redis) {
         return Err(Failure::usage("--flush is for --store redis: no other store is flushed"));
     }
-    let Soak { time, seed, processes, flush: flushes, .. } = *args;
-    let report = soak::run(&lab, &Plan { place, time, seed, processes, flushes })?;
+    let Soak { time, seed, processes, flush: flushes, grants, .. } = *args;
+    let report = soak::run(&lab, &Plan { place, time, seed, processes, flushes, grants })?;
     print(&format!("{report}\n"))?;
     Ok(if report.tally.findings.count() == 0 { 0 } else { UNEXPECTED })
 }

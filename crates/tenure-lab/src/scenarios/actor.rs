@@ -216,6 +216,15 @@ impl Claim {
         self.failed_with(&[expected])
     }
 
+    /// Waits until the acquisition fails because the store does not answer, which has to be within this time.
+    #[track_caller]
+    pub(super) fn fails_unanswered(&self, within: Duration) {
+        let asked = super::stage::now();
+        self.failed_with(&["Unreachable", "Unavailable", "TimedOut"]);
+        let after = Duration::from_nanos(super::stage::now() - asked);
+        assert!(after <= within, "{} was notified after {after:?}", self.actor.who);
+    }
+
     #[track_caller]
     fn failed_with(&self, expected: &[&str]) -> String {
         match self.answered().what {

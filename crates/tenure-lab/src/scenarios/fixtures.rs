@@ -96,7 +96,7 @@ impl Redis {
         self.look(name).expect("a name that is held").value
     }
 
-    fn look(&self, name: &str) -> Option<Held> {
+    pub(super) fn look(&self, name: &str) -> Option<Held> {
         (self.scheme.look)(&self.server, &self.key(name))
     }
 }

@@ -9,6 +9,7 @@ mod disk;
 mod file;
 mod fixtures;
 mod queue;
+mod quorum;
 mod redis;
 mod scheme;
 mod schemes;
@@ -24,7 +25,7 @@ use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    let stores = [redis::items(), schemes::items(), file::items(), disk::items()];
+    let stores = [redis::items(), quorum::items(), schemes::items(), file::items(), disk::items()];
     [anywhere::items(), terms::items(), queue::items(), shares::items()].into_iter().chain(stores).flatten().collect()
 }
 
@@ -85,6 +86,7 @@ fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule
         Some("redis") => "tenure on one Redis",
         Some("sentinel") => "tenure on a Sentinel group",
         Some("cluster") => "tenure on a Redis Cluster",
+        Some("quorum") => "tenure on five Redis",
         Some("sqlite") => "tenure on an SQLite file",
         Some("memory") => "tenure in memory",
         scheme => &format!("tenure on one Redis, scheme={}", scheme.unwrap_or_default()),

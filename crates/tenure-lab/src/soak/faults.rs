@@ -5,15 +5,70 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tenure::{BootTime, Error};
-use tenure_testkit::RedisServer;
+use tenure_testkit::{Proxy, RedisServer, admit};
 
 use super::Plan;
 use super::process::Crew;
+use super::referee::Referee;
+use super::report::ServerFaults;
+
+/// Servers to which faults are done.
+#[derive(Clone, Copy)]
+pub(super) enum Broken<'a> {
+    /// None: faults are done to our own processes alone.
+    Nothing,
+    Server(&'a RedisServer),
+    Nodes(&'a Nodes),
+}
+
+impl<'a> Broken<'a> {
+    pub(super) fn servers(self) -> impl Iterator<Item = &'a RedisServer> {
+        let (one, all) = match self {
+            Self::Nothing => (None, &[][..]),
+            Self::Server(server) => (Some(server), &[][..]),
+            Self::Nodes(Nodes(nodes)) => (None, &nodes[..]),
+        };
+        one.into_iter().chain(all.iter().map(|(server, _)| server))
+    }
+}
+
+/// The servers of a quorum, and the way to each on which replies are lost.
+pub(super) struct Nodes(Vec<(RedisServer, Proxy)>);
+
+/// Number of servers of a quorum, and of those with every write on disk.
+const NODES: usize = 5;
+const KEEP: usize = 2;
+
+impl Nodes {
+    pub(super) fn start() -> Self {
+        let start = |at| {
+            let how = RedisServer::builder();
+            let server = if at < KEEP { how.arg("appendonly", "yes").arg("appendfsync", "always") } else { how }.start();
+            let proxy = Proxy::start(server.addr());
+            (server, proxy)
+        };
+        let nodes = Self((0..NODES).map(start).collect());
+        admit(&nodes.url(false));
+        nodes
+    }
+
+    pub(super) fn url(&self, lossy: bool) -> String {
+        let host = |(server, proxy): &(RedisServer, Proxy)| if lossy { proxy.addr() } else { server.addr() }.to_string();
+        format!("quorum+redis://{}", self.0.iter().map(host).collect::<Vec<_>>().join(","))
+    }
+
+    /// Whether a majority votes without any other one.
+    fn can_spare_one(&self) -> bool {
+        let votes = |(server, _): &&(RedisServer, Proxy)| server.command(&["HEXISTS", "tenure:node", "floor"]) == 1;
+        self.0.iter().filter(votes).count() > NODES / 2 + 1
+    }
+}
 
 pub(super) struct Faults<'a> {
     rng: Rng,
-    server: Option<&'a RedisServer>,
+    broken: Broken<'a>,
     flushes: bool,
+    servers: ServerFaults,
 }
 
 /// Commands that the faults send to a server, which they also stop.
@@ -34,29 +89,71 @@ const FLUSH: &[&str] = &["FLUSHALL"];
 const STOP: Duration = Duration::from_millis(150);
 
 impl<'a> Faults<'a> {
-    pub(super) fn new(plan: &Plan, server: Option<&'a RedisServer>) -> Self {
-        Self { rng: Rng::with_seed(plan.seed), server, flushes: plan.flushes }
+    pub(super) fn new(plan: &Plan, broken: Broken<'a>) -> Self {
+        Self { rng: Rng::with_seed(plan.seed), broken, flushes: plan.flushes, servers: ServerFaults::default() }
     }
 
-    /// Breaks things until `end`; how often.
-    pub(super) fn go_on(mut self, crew: &mut Crew<'_>, end: BootTime) -> Result<u64, Error> {
+    /// Breaks things until `end`, or until there were grants enough; how often.
+    pub(super) fn go_on(mut self, crew: &mut Crew<'_>, end: BootTime, referee: &Referee) -> Result<(u64, ServerFaults), Error> {
         let mut count = 0;
         loop {
             let pause = Duration::from_millis(self.rng.u64(50..=500));
             std::thread::sleep(pause.min(end.since(BootTime::now())));
-            if BootTime::now() >= end {
+            if BootTime::now() >= end || referee.is_over() {
                 break;
             }
             count += 1;
-            match self.server {
-                Some(server) if self.rng.u8(0..5) > 0 => self.at_server(server),
+            match self.broken {
+                Broken::Server(server) if self.rng.u8(0..5) > 0 => self.at_server(server),
+                Broken::Nodes(nodes) if self.rng.u8(0..5) > 0 => self.at_node(nodes),
                 _ => self.at_process(crew)?,
             }
         }
-        if let Some(server) = self.server {
+        for server in self.broken.servers() {
             tell(server, ENOUGH_MEMORY)?;
         }
-        Ok(count)
+        Ok((count, self.servers))
+    }
+
+    /// One of five.
+    fn at_node(&mut self, nodes: &Nodes) {
+        let at = self.rng.usize(0..NODES);
+        let (server, proxy) = &nodes.0[at];
+        match self.rng.u8(0..9) {
+            0..3 => {
+                if !nodes.can_spare_one() {
+                    return;
+                }
+                self.servers.killed += 1;
+                if at < KEEP {
+                    server.restart();
+                } else {
+                    self.servers.emptied += 1;
+                    server.restart_empty();
+                }
+            }
+            choice @ 3..7 => {
+                let (before, command) = (proxy.accepted(), self.rng.u64(1..=50));
+                if choice == 3 {
+                    proxy.swallow_reply(command);
+                } else {
+                    proxy.cut_after(command);
+                }
+                // A client that misses a reply comes again. One that is not there loses none.
+                let until = BootTime::now() + Duration::from_secs(1);
+                while proxy.accepted() == before && BootTime::now() < until {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                self.servers.lost_replies += u64::from(proxy.accepted() > before);
+                proxy.heal();
+            }
+            7 => self.at_server(server),
+            _ => {
+                server.stop();
+                std::thread::sleep(STOP);
+                server.cont();
+            }
+        }
     }
 
     fn at_server(&mut self, server: &RedisServer) {
@@ -78,6 +175,8 @@ impl<'a> Faults<'a> {
         let index = self.rng.usize(0..crew.count());
         match self.rng.u8(0..10) {
             0 => crew.kill(index)?,
+            // Clients of a quorum have nothing else to die of.
+            1..4 if matches!(self.broken, Broken::Nodes(_)) => crew.kill(index)?,
             // Longer than its leases last.
             1 => crew.stop(index, Duration::from_millis(self.rng.u64(1_200..2_500))),
             _ => crew.stop(index, Duration::from_millis(self.rng.u64(10..300))),

@@ -24,7 +24,7 @@ use tenure::store::Store;
 use tenure::{BootTime, Error, Locker, MemoryStore, Owner};
 use tenure_testkit::{RedisServer, Reply};
 
-use self::faults::Faults;
+use self::faults::{Broken, Faults, Nodes};
 use self::party::Order;
 use self::process::Crew;
 use self::referee::Referee;
@@ -32,7 +32,7 @@ use crate::Lab;
 use crate::bench::Address;
 
 pub(crate) use self::party::serve;
-pub use self::report::{Findings, Report, Tally};
+pub use self::report::{Findings, Report, ServerFaults, Tally};
 
 /// Where a soak runs.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub enum Where {
     Sqlite,
     /// On a server of its own, to which faults are done.
     Redis,
+    /// On five servers of its own, to which faults are done. Many names are taken, for the order of the fences.
+    Quorum,
     /// On a store that is there. Faults are done to our own processes alone.
     At(Address),
 }
@@ -60,6 +62,8 @@ pub struct Plan {
     pub processes: u32,
     /// The server loses its data again and again: two may hold then, and only the order of the fences is judged.
     pub flushes: bool,
+    /// Ends when the store has granted so often, if that is before the end of the time.
+    pub grants: Option<u64>,
 }
 
 /// How long what is left of the dead may stay: the longest ttl, and the longest that a place lives.
@@ -78,13 +82,17 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Report, Error> {
         Where::Sqlite => {
             let dir = TempDir::with_prefix("tenure-soak-").map_err(unmade)?;
             let url = format!("sqlite:{}", dir.path().join("locks.db").display());
-            crew(lab, plan, "sqlite", &Address::of(&url), None)
+            crew(lab, plan, "sqlite", &Address::of(&url), Broken::Nothing)
         }
         Where::Redis => {
             let server = RedisServer::start();
-            crew(lab, plan, "redis", &Address::of(&server.url()), Some(&server))
+            crew(lab, plan, "redis", &Address::of(&server.url()), Broken::Server(&server))
         }
-        Where::At(address) => crew(lab, plan, "the store", address, None),
+        Where::Quorum => {
+            let nodes = Nodes::start();
+            crew(lab, plan, "quorum", &Address::of(&nodes.url(false)), Broken::Nodes(&nodes))
+        }
+        Where::At(address) => crew(lab, plan, "the store", address, Broken::Nothing),
     }
 }
 
@@ -94,46 +102,47 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Report, Error> {
 /// When the place of the tasks cannot be made.
 pub fn here(store: &Arc<dyn Store>, plan: &Plan) -> Result<Report, Error> {
     let plan = Plan { processes: 1, ..plan.clone() };
-    let referee = Referee::open(!plan.flushes).map_err(unmade)?;
+    let referee = Referee::open(!plan.flushes, plan.grants).map_err(unmade)?;
     let order = order(&plan, &referee, None, String::new());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(unmade)?;
     let tally = runtime.block_on(async {
         let mut tally = party::carry(&order, &party::shared(store)).await?;
-        remains(&Locker::new(Arc::clone(store)), &order.prefix, &[], &mut tally).await;
+        remains(&Locker::new(Arc::clone(store)), &task::names(&order.prefix, 0), &[], &mut tally).await;
         Ok::<_, Error>(tally)
     })?;
-    Ok(concluded(plan, "memory", &referee, tally, 0, 0))
+    Ok(concluded(plan, "memory", &referee, tally))
 }
 
 /// Runs a soak in several processes.
-fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, server: Option<&RedisServer>) -> Result<Report, Error> {
-    let referee = Referee::open(!plan.flushes).map_err(unmade)?;
+fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, broken: Broken<'_>) -> Result<Report, Error> {
+    let referee = Referee::open(!plan.flushes, plan.grants).map_err(unmade)?;
     // On a server of its own there are no other names.
     let prefix = if matches!(plan.place, Where::At(_)) { format!("tenure-soak{}/", Owner::generate("")?) } else { String::new() };
     let order = order(plan, &referee, Some(address.clone()), prefix);
-    let mut crew = Crew::start(lab, order.clone(), plan.processes)?;
-    let faults = Faults::new(plan, server).go_on(&mut crew, BootTime::from_boot(order.end))?;
+    let lossy = if let Broken::Nodes(nodes) = broken { Some(Address { url: nodes.url(true), ..address.clone() }) } else { None };
+    let mut crew = Crew::start(lab, order.clone(), lossy, plan.processes)?;
+    let (faults, servers) = Faults::new(plan, broken).go_on(&mut crew, BootTime::from_boot(order.end), &referee)?;
     let (mut tally, dead) = crew.end();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unmade)?;
     runtime.block_on(async {
         let locker = Locker::new(address.open().await?);
-        remains(&locker, &order.prefix, &dead, &mut tally).await;
+        remains(&locker, &task::names(&order.prefix, order.names), &dead, &mut tally).await;
         Ok::<_, Error>(())
     })?;
-    if let Some(server) = server {
-        companions(server, &mut tally);
-    }
+    broken.servers().for_each(|server| companions(server, &mut tally));
     let killed = u64::try_from(dead.len()).unwrap_or(u64::MAX);
-    Ok(concluded(plan.clone(), word, &referee, tally, faults, killed))
+    let servers = matches!(broken, Broken::Nodes(_)).then_some(servers);
+    Ok(Report { faults, killed, servers, ..concluded(plan.clone(), word, &referee, tally) })
 }
 
 fn order(plan: &Plan, referee: &Referee, address: Option<Address>, prefix: String) -> Order {
     let end = (BootTime::now() + plan.time).since_boot();
     let (who, place, keeps) = ("P1".to_owned(), referee.path().to_owned(), !plan.flushes);
-    Order { address, who, place, prefix, seed: plan.seed, end, keeps }
+    let names = if matches!(plan.place, Where::Quorum) { MANY } else { 0 };
+    Order { address, who, place, prefix, seed: plan.seed, end, keeps, names }
 }
 
-fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally, faults: u64, killed: u64) -> Report {
+fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally) -> Report {
     // The findings of the referee come first: of many findings only the first are printed.
     let mut tally = Tally { findings: referee.findings(), ..Tally::default() };
     tally.absorb(seen);
@@ -141,18 +150,18 @@ fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally, fa
     if tally.grants == 0 || tally.compared == 0 {
         tally.findings.add(format!("{} grants and {} claims that were compared show nothing", tally.grants, tally.compared));
     }
-    Report { plan, store, tally, faults, killed }
+    Report { plan, store, tally, faults: 0, killed: 0, granted: referee.granted(), servers: None }
 }
 
 /// Reports leases that are left at the store when all has come to rest. Those that linger, were refused or belonged to the dead
 /// may stay for a while.
-async fn remains(locker: &Locker, prefix: &str, dead: &[String], tally: &mut Tally) {
+async fn remains(locker: &Locker, names: &[String], dead: &[String], tally: &mut Tally) {
     let until = BootTime::now() + FREE;
     let (mut first, mut left) = (true, Vec::new());
     while first || (!left.is_empty() && BootTime::now() < until) {
         left.clear();
-        for name in task::names(prefix) {
-            match locker.inspect(&name).await {
+        for name in names {
+            match locker.inspect(name).await {
                 Ok(entry) => left.extend(entry),
                 Err(error) => tally.findings.add(format!("{name:?} could not be looked at when all was well: {error}")),
             }
@@ -177,6 +186,14 @@ async fn remains(locker: &Locker, prefix: &str, dead: &[String], tally: &mut Tal
     tally.findings.extend(left.into_iter().map(|entry| format!("{FREE:?} after the end there is {entry:?}")));
 }
 
+/// Number of names where many are taken: fewer than there are grants, and more than tasks.
+const MANY: u32 = 300;
+
+/// Whether a key stays at a server without a lease: the grant counter, the memory of a node, the counter of a name.
+fn stays(key: &str) -> bool {
+    ["tenure:fence", "tenure:node"].contains(&key) || key.contains(":c:")
+}
+
 /// When all names are free, a server keeps nothing but the counter.
 fn companions(server: &RedisServer, tally: &mut Tally) {
     let until = BootTime::now() + FREE;
@@ -184,7 +201,7 @@ fn companions(server: &RedisServer, tally: &mut Tally) {
         let Reply::Array(keys) = server.command(&["KEYS", "*"]) else {
             return tally.findings.add("the keys of the server could not be listed");
         };
-        let left: Vec<String> = keys.iter().map(Reply::text).filter(|key| key != "tenure:fence").collect();
+        let left: Vec<String> = keys.iter().map(Reply::text).filter(|key| !stays(key)).collect();
         if left.is_empty() {
             return;
         }

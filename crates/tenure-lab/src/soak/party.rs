@@ -9,6 +9,7 @@ use fastrand::Rng;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tenure::store::Store;
+use tenure::store::quorum::Quorum;
 use tenure::{BootTime, Error, Locker};
 use tenure_testkit::lines;
 use tokio::task::JoinSet;
@@ -40,6 +41,8 @@ pub(super) struct Order {
     /// Since boot.
     pub(super) end: Duration,
     pub(super) keeps: bool,
+    /// Number of names that are taken one after the other, for the order of the fences. 0 for a few names of every kind.
+    pub(super) names: u32,
 }
 
 /// Message from a process of a soak, a line of JSON each.
@@ -65,8 +68,10 @@ pub(super) async fn carry(order: &Order, stores: &[Arc<dyn Store>]) -> Result<Ta
             let visitor = Visitor::connect(&order.place).await;
             let visitor = visitor.map_err(|error| Error::unreachable("the place of the soak is gone").with_source(error))?;
             let (who, prefix) = (format!("{}T{task}", label(number)), order.prefix.clone());
-            let (locker, other, rng, keeps) = (locker.clone(), other.clone(), rng.fork(), order.keeps);
-            tasks.spawn(Task { who, prefix, locker, other, visitor, rng, keeps, tally: Tally::default() }.run(end));
+            let (locker, other, rng, keeps, names) = (locker.clone(), other.clone(), rng.fork(), order.keeps, order.names);
+            tasks.spawn(
+                Task { who, prefix, locker, other, visitor, rng, keeps, names, tally: Tally::default(), over: false }.run(end),
+            );
         }
     }
     let mut tally = Tally::default();
@@ -95,12 +100,19 @@ pub(crate) fn serve() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let said = runtime.block_on(async {
         let address = order.address.clone().ok_or_else(|| Error::invalid("a process of a soak needs a store"))?;
-        let mut stores = Vec::new();
+        let (mut stores, mut quorums) = (Vec::new(), Vec::new());
         for _ in 0..LOCKERS {
-            stores.push(address.open().await?);
+            if address.is_quorum() {
+                let quorum = address.options()?.quorum().await?;
+                quorums.push(quorum.clone());
+                stores.push(Arc::new(quorum) as Arc<dyn Store>);
+            } else {
+                stores.push(address.open().await?);
+            }
         }
         say(&Said::Began);
-        carry(&order, &stores).await
+        let tally = carry(&order, &stores).await?;
+        Ok::<_, Error>(Tally { second_rounds: quorums.iter().map(Quorum::second_rounds).sum(), ..tally })
     });
     say(&said.map_or_else(|error| Said::Failed(error.to_string()), |tally| Said::Ended(Box::new(tally))));
     Ok(())

@@ -10,6 +10,7 @@ use tenure_testkit::lines::Process;
 use super::party::{Order, Said};
 use super::report::Tally;
 use crate::Lab;
+use crate::bench::Address;
 
 /// How long after the end a process may take for its last word.
 const LAST_WORD: Duration = Duration::from_secs(240);
@@ -20,6 +21,8 @@ const START: Duration = Duration::from_secs(30);
 pub(super) struct Crew<'a> {
     lab: &'a Lab,
     order: Order,
+    /// Where every third process reaches the store, if that is elsewhere: on the way there replies are lost.
+    lossy: Option<Address>,
     members: Vec<Member>,
     started: u64,
     dead: Vec<String>,
@@ -34,8 +37,8 @@ struct Member {
 
 impl<'a> Crew<'a> {
     /// Starts so many.
-    pub(super) fn start(lab: &'a Lab, order: Order, count: u32) -> Result<Self, Error> {
-        let mut crew = Self { lab, order, members: Vec::new(), started: 0, dead: Vec::new(), findings: Vec::new() };
+    pub(super) fn start(lab: &'a Lab, order: Order, lossy: Option<Address>, count: u32) -> Result<Self, Error> {
+        let mut crew = Self { lab, order, lossy, members: Vec::new(), started: 0, dead: Vec::new(), findings: Vec::new() };
         for _ in 0..count.max(1) {
             crew.add()?;
         }
@@ -76,7 +79,7 @@ impl<'a> Crew<'a> {
 
     /// Waits for the last words of all; and who was killed.
     pub(super) fn end(self) -> (Tally, Vec<String>) {
-        let until = BootTime::from_boot(self.order.end) + LAST_WORD;
+        let until = BootTime::now() + LAST_WORD;
         let mut tally = Tally::default();
         tally.findings.extend(self.findings);
         for Member { who, process: _ends_now, says } in self.members {
@@ -100,7 +103,8 @@ impl<'a> Crew<'a> {
         let (who, seed) = (format!("P{}", self.started), self.order.seed.wrapping_add(self.started));
         let failed = |error| Error::unavailable("no process can be started").with_source(error);
         let mut process = Process::start(self.lab.worker(&["soak"])).map_err(failed)?;
-        process.tell(&Order { who: who.clone(), seed, ..self.order.clone() }).map_err(failed)?;
+        let address = self.lossy.clone().filter(|_| self.started % 3 == 1).or_else(|| self.order.address.clone());
+        process.tell(&Order { who: who.clone(), seed, address, ..self.order.clone() }).map_err(failed)?;
         let (heard, says) = mpsc::channel();
         process.listen(move |said| said.ok().flatten().is_some_and(|said| heard.send(said).is_ok()));
         self.members.push(Member { who, process, says });

@@ -50,6 +50,8 @@ pub(super) struct Entrance {
 pub(super) struct Told {
     pub(super) visit: u64,
     pub(super) number: u64,
+    /// There were visits enough.
+    pub(super) over: bool,
 }
 
 /// The place, open until it is dropped.
@@ -61,8 +63,9 @@ pub(super) struct Referee {
 
 impl Referee {
     /// Opens. With `keeps` the store keeps its data, and no two who exclude each other may be inside; else only fences are judged.
-    pub(super) fn open(keeps: bool) -> io::Result<Self> {
-        let places = Arc::new(Mutex::new(Places { keeps, ..Places::default() }));
+    /// After so many visits to which the store has granted, it reports that it is over.
+    pub(super) fn open(keeps: bool, enough: Option<u64>) -> io::Result<Self> {
+        let places = Arc::new(Mutex::new(Places { keeps, enough, ..Places::default() }));
         let (hears, forgets) = (Arc::clone(&places), Arc::clone(&places));
         let answer = move |visitor, says| lock(&hears).hear(visitor, says, nanos(BootTime::now().since_boot()));
         Ok(Self { service: Service::open(answer, move |visitor| lock(&forgets).gone(visitor))?, places })
@@ -70,6 +73,16 @@ impl Referee {
 
     pub(super) fn path(&self) -> &Path {
         self.service.path()
+    }
+
+    /// Number of visits to which the store has granted.
+    pub(super) fn granted(&self) -> u64 {
+        lock(&self.places).granted
+    }
+
+    /// Whether there were visits enough.
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.places).is_over()
     }
 
     /// Returns the findings so far.
@@ -86,7 +99,11 @@ fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
 struct Places {
     keeps: bool,
     names: HashMap<String, Place>,
+    /// The names of those inside, by their visits.
+    present: HashMap<u64, String>,
     visits: u64,
+    granted: u64,
+    enough: Option<u64>,
     findings: Findings,
 }
 
@@ -114,7 +131,7 @@ impl Places {
                 if let Some(inside) = self.inside(visit) {
                     inside.entrance.until = until;
                 }
-                Told { visit, number: 0 }
+                Told { visit, number: 0, over: self.is_over() }
             }
             Says::Leaves { visit, until, wrote } => self.leaves(visit, until, wrote, now),
         }
@@ -122,7 +139,10 @@ impl Places {
 
     fn enters(&mut self, visitor: u64, entrance: Entrance, now: At) -> Told {
         self.visits += 1;
-        let (visit, keeps) = (self.visits, self.keeps);
+        // What a task passes on has the fence of the grant, and an index behind it.
+        self.granted += u64::from(entrance.fence.is_none_or(|fence| fence % 1_024 == 0));
+        let (visit, keeps, over) = (self.visits, self.keeps, self.is_over());
+        self.present.insert(visit, entrance.name.clone());
         let place = self.names.entry(entrance.name.clone()).or_default();
         // The validity of a visitor that was stopped on its way here may have ended.
         if entrance.until > now {
@@ -132,13 +152,20 @@ impl Places {
         }
         let read = place.number;
         place.inside.push(Inside { visitor, visit, read, entrance });
-        Told { visit, number: read }
+        Told { visit, number: read, over }
+    }
+
+    fn is_over(&self) -> bool {
+        self.enough.is_some_and(|enough| self.granted >= enough)
     }
 
     fn leaves(&mut self, visit: u64, until: At, wrote: u64, now: At) -> Told {
-        let keeps = self.keeps;
-        for place in self.names.values_mut() {
-            let Some(at) = place.inside.iter().position(|inside| inside.visit == visit) else { continue };
+        let (keeps, over) = (self.keeps, self.is_over());
+        let place = self.present.remove(&visit).and_then(|name| self.names.get_mut(&name));
+        if let Some((place, at)) = place.and_then(|place| {
+            let at = place.inside.iter().position(|inside| inside.visit == visit)?;
+            Some((place, at))
+        }) {
             let Inside { read, entrance, .. } = place.inside.swap_remove(at);
             if entrance.share.is_exclusive() && until > now {
                 if keeps && place.number != read {
@@ -147,13 +174,13 @@ impl Places {
                 }
                 place.number = wrote;
             }
-            return Told { visit, number: place.number };
+            return Told { visit, number: place.number, over };
         }
-        Told { visit, number: 0 }
+        Told { visit, number: 0, over }
     }
 
     fn inside(&mut self, visit: u64) -> Option<&mut Inside> {
-        self.names.values_mut().flat_map(|place| &mut place.inside).find(|inside| inside.visit == visit)
+        self.names.get_mut(self.present.get(&visit)?)?.inside.iter_mut().find(|inside| inside.visit == visit)
     }
 
     fn gone(&mut self, visitor: u64) {

@@ -66,6 +66,8 @@ pub struct Tally {
     pub downgrades: u64,
     /// Tenures that ended before they were given up.
     pub lost: u64,
+    /// Grants of a quorum that took two rounds.
+    pub second_rounds: u64,
     /// Calls that failed, by the class of the error.
     pub errors: BTreeMap<String, u64>,
     /// The longest wait of one who waits for ever.
@@ -91,6 +93,7 @@ impl Tally {
             (&mut self.cut, other.cut),
             (&mut self.downgrades, other.downgrades),
             (&mut self.lost, other.lost),
+            (&mut self.second_rounds, other.second_rounds),
         ] {
             *sum += more;
         }
@@ -116,11 +119,26 @@ pub struct Report {
     pub faults: u64,
     /// How many processes were killed.
     pub killed: u64,
+    /// Grants by the store, those to processes that were killed among them.
+    pub granted: u64,
+    /// Faults of the servers of a quorum.
+    pub servers: Option<ServerFaults>,
+}
+
+/// Faults of the servers of a quorum.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServerFaults {
+    /// How often one was killed, and was back with its data or without.
+    pub killed: u64,
+    /// How often it was back without.
+    pub emptied: u64,
+    /// Connections that were cut, or fell silent, between a command and its reply.
+    pub lost_replies: u64,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { plan, store, tally, faults, killed } = self;
+        let Self { plan, store, tally, faults, killed, granted, servers } = self;
         let findings = &tally.findings;
         for finding in findings.told() {
             writeln!(f, "!! {finding}")?;
@@ -139,6 +157,15 @@ impl fmt::Display for Report {
         let errors = errors.iter().map(|(kind, count)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ");
         let errors = if errors.is_empty() { "none".to_owned() } else { errors };
         write!(f, "errors: {errors}; longest wait {} ms; ", longest_wait.as_millis())?;
+        if let Some(ServerFaults { killed, emptied, lost_replies }) = servers {
+            #[allow(clippy::cast_precision_loss, reason = "a share in words")]
+            let share = 100.0 * tally.second_rounds as f64 / (grants - passed).max(1) as f64;
+            write!(
+                f,
+                "{granted} grants by a majority, {share:.1} % of them in two rounds; servers: {killed} killed, {emptied} of them back \
+                 empty, {lost_replies} replies lost; "
+            )?;
+        }
         write!(f, "{compared} claims compared, {} findings", findings.count())
     }
 }

@@ -32,13 +32,27 @@ pub(super) struct Task {
     pub(super) rng: Rng,
     /// The store keeps its data.
     pub(super) keeps: bool,
+    /// How many names it takes one after the other; 0 for a few of every kind.
+    pub(super) names: u32,
     pub(super) tally: Tally,
+    /// There were grants enough.
+    pub(super) over: bool,
 }
 
 /// All names of a run.
-pub(super) fn names(prefix: &str) -> impl Iterator<Item = String> {
-    MUTEXES.into_iter().chain([SHARED, PERMITS]).map(move |name| format!("{prefix}{name}"))
+pub(super) fn names(prefix: &str, many: u32) -> Vec<String> {
+    if many > 0 {
+        return (0..many).map(|number| one_of_many(prefix, number)).collect();
+    }
+    MUTEXES.into_iter().chain([SHARED, PERMITS]).map(|name| format!("{prefix}{name}")).collect()
 }
+
+fn one_of_many(prefix: &str, number: u32) -> String {
+    format!("{prefix}n{number}")
+}
+
+/// The ttl where many names are taken: a server that has lost its data stays out for as long.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// A guard, and the visit under it.
 struct Held {
@@ -63,7 +77,11 @@ impl Task {
     /// # Errors
     /// When the place has gone.
     pub(super) async fn run(mut self, end: BootTime) -> io::Result<Tally> {
-        while BootTime::now() < end {
+        while BootTime::now() < end && !self.over {
+            if self.names > 0 {
+                self.take_one_of_many().await?;
+                continue;
+            }
             let asked = now();
             let guards = self.take().await;
             let mut held = Vec::new();
@@ -82,6 +100,26 @@ impl Task {
             }
         }
         Ok(self.tally)
+    }
+
+    /// Takes a name and gives it up at once.
+    async fn take_one_of_many(&mut self) -> io::Result<()> {
+        let asked = now();
+        let name = one_of_many(&self.prefix, self.rng.u32(0..self.names));
+        let acquire = self.locker.mutex(name).ttl(SHORT);
+        let cut = if self.rng.u8(0..16) == 0 { self.cut(2) } else { Cut::Never };
+        let tried = if self.rng.u8(0..16) == 0 {
+            let wait = self.millis(50);
+            self.unless_cut(cut, async { acquire.wait(wait).acquire().await.map(Some) }).await
+        } else {
+            self.unless_cut(cut, acquire.try_acquire()).await
+        };
+        let Some(guard) = self.heard(tried).flatten() else { return Ok(()) };
+        let Some(held) = self.enter(guard, asked).await? else { return Ok(()) };
+        if self.rng.u8(..) == 0 {
+            self.look(&held).await?;
+        }
+        self.leave(held).await
     }
 
     fn millis(&mut self, most: u64) -> Duration {
@@ -208,7 +246,9 @@ impl Task {
     async fn visit(&mut self, guard: &Guard, asked: At) -> io::Result<Told> {
         let (name, share) = (guard.name().to_string(), guard.share());
         let (who, fence) = (self.who.clone(), guard.fence().map(Fence::get));
-        self.visitor.enters(Entrance { who, name, share, fence, asked, until: until(guard) }).await
+        let told = self.visitor.enters(Entrance { who, name, share, fence, asked, until: until(guard) }).await?;
+        self.over |= told.over;
+        Ok(told)
     }
 
     /// One step under what is held, and the end of it.

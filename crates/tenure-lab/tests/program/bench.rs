@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 use tenure_testkit::process::children;
-use tenure_testkit::{RedisServer, Signal, Spawned};
+use tenure_testkit::{RedisServer, Signal, Spawned, admit};
 
 use crate::common::{Ended, Place, end_with_all, wait_for};
 
@@ -34,6 +34,18 @@ fn found(ended: &Ended) -> Value {
 
 fn figure(of: &Value, field: &str) -> f64 {
     of[field].as_f64().unwrap_or_else(|| panic!("{field} in {of}"))
+}
+
+#[test]
+fn a_quorum_is_measured_and_named() {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let url = format!("quorum+redis://{}", hosts.join(","));
+    admit(&url);
+    let ended = bench(&["cycle", "--store", &url, "--tasks", "2", "--seconds", "0.3", "-o", "json"]);
+    assert!(ended.err.contains("measures a quorum of 3 Redis servers"), "{}", ended.err);
+    let cycle = found(&ended);
+    assert!(figure(&cycle, "operations") > 0.0 && cycle["commands_per_operation"].is_null(), "{cycle}");
 }
 
 #[test]

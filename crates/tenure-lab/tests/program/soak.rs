@@ -18,7 +18,7 @@ use tenure_testkit::Program;
 const SEED: u64 = 1;
 
 fn plan(place: Where, seconds: u64) -> Plan {
-    Plan { place, time: Duration::from_secs(seconds), seed: SEED, processes: 3, flushes: false }
+    Plan { place, time: Duration::from_secs(seconds), seed: SEED, processes: 3, flushes: false, grants: None }
 }
 
 fn soaked(plan: &Plan) -> Report {
@@ -67,6 +67,15 @@ fn a_server_is_as_expected_under_every_fault() {
 fn fences_rise_over_flushes() {
     let report = soaked(&Plan { flushes: true, ..plan(Where::Redis, 5) });
     assert!(report.faults > 0 && report.tally.exclusive > 0, "{report}");
+}
+
+/// Servers are killed and come back without their data, replies are lost, clients die.
+#[test]
+fn fences_rise_over_a_quorum_of_servers_that_forget() {
+    let report = soaked(&plan(Where::Quorum, 8));
+    let servers = report.servers.unwrap();
+    assert!(servers.emptied > 0 && servers.lost_replies > 0, "{report}");
+    assert!(report.granted > 500 && report.tally.second_rounds > 0, "{report}");
 }
 
 /// Mistake that a store makes now and then.

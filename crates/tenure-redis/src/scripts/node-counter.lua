@@ -1,4 +1,4 @@
--- How a node counts, in place of fence.lua: each name by itself. After node.lua.
+-- How a node counts, in place of fence.lua: each name by itself. After node-take.lua.
 
 -- Here a number says nothing about the time.
 local function age_of()
@@ -6,14 +6,14 @@ local function age_of()
 end
 
 local function raised(key)
-  local floor, most = floor_of(KEYS[6], ARGV[13], ARGV[4], tonumber(redis.call('TIME')[1]))
+  local floor, most = floor_of(memory, run, lasts, tonumber(redis.call('TIME')[1]))
   if not floor then
     return nil, most
   end
   local number, refused = counted(key, floor)
   if number then
     -- The next number is the grant's. `most` covers it.
-    count(KEYS[6], key, number, most - 1)
+    count(memory, key, number, most - 1)
   end
   return number, refused
 end

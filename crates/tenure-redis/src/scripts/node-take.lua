@@ -1,5 +1,5 @@
 -- Acquires a free mutex at a node, as most acquisitions do. First part of the acquisition, before
--- its other parts are defined. After node.lua.
+-- its other parts are defined. After node.lua. Called as `take(KEYS, ARGV)`.
 --
 -- KEYS and ARGV as those of acquire.lua. KEYS[4] is the counter of the name.
 -- KEYS[6] memory   see node.lua
@@ -7,25 +7,25 @@
 --
 -- Returns {1, counter}, or nothing if the acquisition needs the other parts.
 
-local taken = (function()
-  local seconds = tonumber(redis.call('TIME')[1])
-  local floor, most = floor_of(KEYS[6], ARGV[13], ARGV[4], seconds)
+-- Of the request, for the other parts.
+local memory, run, lasts
+
+local function take(keys, args)
+  memory, run, lasts = keys[6], args[13], args[4]
+  local floor, most = floor_of(memory, run, lasts, tonumber(redis.call('TIME')[1]))
   if not floor then
     return most
   end
-  if ARGV[1] ~= '1' or ARGV[7] ~= '' or ARGV[8] ~= 'none' then
+  if args[1] ~= '1' or args[7] ~= '' or args[8] ~= 'none' then
     return nil
   end
-  local number, refused = counted(KEYS[4], floor)
+  local number, refused = counted(keys[4], floor)
   if not number then
     return refused
   end
-  if not redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4], 'NX') then
+  if not redis.call('SET', keys[1], args[3], 'PX', lasts, 'NX') then
     return nil
   end
-  count(KEYS[6], KEYS[4], number + 1, most)
+  count(memory, keys[4], number + 1, most)
   return { 1, digits(number + 1) }
-end)()
-if taken then
-  return taken
 end

@@ -10,7 +10,7 @@ use tenure::{Fence, Name, Owner, Share};
 use tenure_conformance::exceptions::{NO_QUEUE, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::Options;
-use tenure_testkit::{Program, Proxy, RedisServer, Worker};
+use tenure_testkit::{Program, Proxy, RedisServer, Worker, admit};
 use tokio::time::{Instant, timeout};
 
 use crate::{LONG, PATIENCE};
@@ -28,10 +28,7 @@ impl Servers {
             (server, proxy)
         };
         let all = Self { servers: (0..nodes).map(start).collect() };
-        let admit = async || Options::parse(&all.url()).unwrap().quorum().await.unwrap().admit().await.unwrap();
-        // The test itself may run in a runtime.
-        let alone = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(admit());
-        std::thread::scope(|scope| scope.spawn(alone).join().unwrap());
+        admit(&all.url());
         all
     }
 
@@ -122,6 +119,15 @@ async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Request, Fence) 
         }
     };
     timeout(PATIENCE, granted).await.expect("it is never granted")
+}
+
+async fn wait_for(what: &str, is_so: impl Fn() -> bool + Send + Sync) {
+    let so = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, so).await.unwrap_or_else(|_| panic!("waited for {what}"));
 }
 
 /// A release that gets no answer in time is as good here: the lease ends by itself.
@@ -269,6 +275,118 @@ async fn a_try_that_is_not_granted_leaves_nothing() {
         }
     };
     timeout(PATIENCE, free).await.expect("what it took stays");
+}
+
+/// A majority has lost the lease, so the holder has. What the others keep of it must not stand in the way of the next.
+#[tokio::test]
+async fn a_lease_that_is_gone_leaves_nothing() {
+    let (servers, url) = new_servers(5);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let (held, _) = granted(&store, "door", LONG).await;
+    let free = |servers: &[RedisServer]| servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 0);
+    wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
+    for server in &servers[..3] {
+        assert_eq!(server.command(&["DEL", "door"]), 1);
+    }
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Gone)]));
+    wait_for("the others to be free", || free(&servers)).await;
+}
+
+/// A majority holds it, so nobody else does: those that have lost it take it again.
+#[tokio::test]
+async fn a_lease_is_planted_again_where_a_minority_has_lost_it() {
+    let (servers, url) = new_servers(5);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let (held, _) = granted(&store, "door", LONG).await;
+    let token = held.owner.to_string();
+    let holds = |server: &RedisServer| server.command(&["GET", "door"]).text() == token;
+    wait_for("the slower ones to grant it", || servers.iter().all(holds)).await;
+    for server in &servers[1..3] {
+        assert_eq!(server.command(&["DEL", "door"]), 1);
+    }
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+    // The answer is there with the majority's: the next renewal hears of what this one did not.
+    let planted = async {
+        while !servers.iter().all(holds) {
+            assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+        }
+    };
+    timeout(PATIENCE, planted).await.expect("it is not planted again");
+    // Two others may go now.
+    for server in [&servers[0], &servers[4]] {
+        server.stop();
+    }
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+    for server in [&servers[0], &servers[4]] {
+        server.cont();
+    }
+}
+
+/// Whatever an operator's `tenure admit` had done when it was dropped, the next one makes it whole.
+#[tokio::test]
+async fn an_admission_that_is_dropped_half_way_is_made_whole_by_the_next() {
+    let all = Servers::start(3);
+    let store = quorum(&all.url()).await;
+    let (_, proxy) = &all.servers[0];
+    let (mut last, mut dropped) = (None, 0);
+    for k in 1.. {
+        for (server, _) in &all.servers {
+            assert_eq!(server.command(&["FLUSHALL"]), "OK");
+        }
+        let reached = proxy.reached(proxy.commands() + k);
+        let is_whole = tokio::select! {
+            biased;
+            admitted = store.admit() => admitted.is_ok(),
+            () = reached => false,
+        };
+        dropped += u64::from(!is_whole);
+        store.admit().await.unwrap();
+        let (request, fence) = granted(&store, "door", LONG).await;
+        assert!(Some(fence) > last, "dropped at {k}: {fence} after {last:?}");
+        last = Some(fence);
+        release(&store, &request).await;
+        if is_whole {
+            break;
+        }
+        assert!(k < 50, "it never comes to its end");
+    }
+    assert!(dropped >= 4, "it was dropped at {dropped} of its commands");
+}
+
+/// At each command of the handshake and of the questions to a server that is new on this connection.
+#[tokio::test]
+async fn a_node_votes_again_whose_connection_breaks_while_it_is_entered() {
+    let all = Servers::start(3);
+    let store = quorum(&all.url()).await;
+    let (server, proxy) = &all.servers[0];
+    let mut last = None;
+    for k in 1..=8 {
+        proxy.cut();
+        let before = proxy.commands();
+        proxy.cut_at(k);
+        let votes = async {
+            loop {
+                let (request, fence) = granted(&store, "door", LONG).await;
+                assert!(Some(fence) > last, "cut at {k}: {fence} after {last:?}");
+                last = Some(fence);
+                let holds = || server.command(&["GET", "door"]).text() == request.owner.to_string();
+                // The answer does not wait for it.
+                let mut looks = 0;
+                while looks < 50 && !holds() {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    looks += 1;
+                }
+                release(&store, &request).await;
+                if looks < 50 && proxy.commands() >= before + k {
+                    return;
+                }
+            }
+        };
+        timeout(PATIENCE, votes).await.expect("it never votes again");
+        proxy.heal();
+    }
 }
 
 /// A restarted server is known by its run id. With each write on disk it has lost nothing, else it may have.

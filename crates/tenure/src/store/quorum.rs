@@ -8,6 +8,7 @@ mod votes;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,10 +52,11 @@ const CONFIRMATIONS: usize = 4;
 pub struct Quorum {
     nodes: Nodes,
     admission: Arc<Admission>,
-    fenced: bool,
-    timeout: Option<Duration>,
+    /// Promises of all nodes, but for that of late commands, which is about the moment.
+    features: Features,
     node_timeout: Option<Duration>,
     poll_interval: Duration,
+    second_rounds: Arc<AtomicU64>,
 }
 
 impl Quorum {
@@ -69,16 +71,18 @@ impl Quorum {
             return Err(Error::invalid(what).with_hint("give an odd number of nodes, 3 at least"));
         }
         let fenced = nodes.iter().all(|node| node.counts_names());
+        let features = common(&nodes, fenced);
         let nodes: Nodes = nodes.into();
         let admission = Arc::new(Admission::new(Arc::clone(&nodes)));
-        Ok(Self { nodes, admission, fenced, timeout: None, node_timeout: None, poll_interval: POLL_INTERVAL })
+        Ok(Self { nodes, admission, features, node_timeout: None, poll_interval: POLL_INTERVAL, second_rounds: Arc::default() })
     }
 
     /// Sets the timeout of a call, `None` for the largest of the nodes' own, or the
     /// [default](super::operation_timeout).
     #[must_use]
     pub fn with_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
-        self.timeout = timeout.into();
+        let of_nodes = || self.nodes.iter().filter_map(|node| node.features().operation_timeout).max();
+        self.features.operation_timeout = timeout.into().or_else(of_nodes);
         self
     }
 
@@ -109,6 +113,12 @@ impl Quorum {
         self.admission.now().await
     }
 
+    /// Returns how many acquisitions have needed a second round so far, because the nodes disagreed about the fence. Clones
+    /// count together.
+    pub fn second_rounds(&self) -> u64 {
+        self.second_rounds.load(Ordering::Relaxed)
+    }
+
     fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
@@ -134,7 +144,7 @@ impl Quorum {
     }
 
     fn limit(&self, ttl: Duration) -> Duration {
-        self.timeout.unwrap_or_else(|| self.nodes.iter().map(|node| node.features().limit(ttl)).max().unwrap_or_default())
+        self.features.limit(ttl)
     }
 
     /// Time that slow nodes have after a majority has answered about a lease of `ttl`.
@@ -144,6 +154,7 @@ impl Quorum {
 
     /// Has a majority agree on a fence. They have granted, and do not agree yet.
     async fn confirm(&self, request: &Request, votes: &mut Votes, need: usize, end: Instant) -> Option<Fence> {
+        self.second_rounds.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(request.lease());
         for _ in 0..CONFIRMATIONS {
             let fence = votes.largest()?;
@@ -196,10 +207,23 @@ impl Quorum {
             let poll_interval = if split { short.min(self.poll_interval) } else { self.poll_interval };
             return Ok(AcquireReply::Busy(Busy::new(poll_interval).with_holder(holder)));
         }
-        if let Some((until, why)) = votes.refused() {
+        if let Some((until, why)) = votes.refused(need) {
             return Ok(AcquireReply::Refused { until: until.min(RETRY), why });
         }
         Err(votes.error(&request.name, need, self.nodes.len()))
+    }
+
+    /// Releases what is left of a lease that a majority has lost. It was renewed there, and nobody holds it any more.
+    fn clear_away(&self, lease: &Lease, lost: &[usize], end: Instant) {
+        if !lease.owner.is_generated() {
+            // Another client may use the same token.
+            return;
+        }
+        let lease = Arc::new(lease.clone());
+        for node in self.nodes.iter().enumerate().filter(|(at, _)| !lost.contains(at)).map(|(_, node)| Arc::clone(node)) {
+            let lease = Arc::clone(&lease);
+            begin(end, async move { drop(node.release(&lease, Duration::ZERO).await) });
+        }
     }
 
     /// Has nodes that have lost the lease take it again. A majority holds it, so nobody else does.
@@ -229,6 +253,23 @@ fn begin(end: Instant, call: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
+/// Promises that all nodes make.
+fn common(nodes: &[Arc<dyn Node>], fenced: bool) -> Features {
+    let all: Vec<Features> = nodes.iter().map(Store::features).collect();
+    let each = |has: fn(&Features) -> bool| all.iter().all(has);
+    Features::basic()
+        .with_fence(fenced)
+        .with_shares(each(|node| node.shares))
+        .with_cohort(fenced && each(|node| node.cohort))
+        .with_push(all.iter().any(|node| node.push))
+        .with_server_clock(each(|node| node.server_clock))
+        .with_token_per_try(true)
+        .with_min_ttl(all.iter().map(|node| node.min_ttl).max().unwrap_or_default())
+        .with_max_name(all.iter().map(|node| node.max_name).min().unwrap_or_default())
+        .with_operation_timeout(all.iter().filter_map(|node| node.operation_timeout).max())
+        .with_timed_calls(true)
+}
+
 /// Largest capacity of a semaphore that may lose a node.
 const fn most(nodes: usize) -> usize {
     nodes - 2
@@ -237,20 +278,8 @@ const fn most(nodes: usize) -> usize {
 #[async_trait]
 impl Store for Quorum {
     fn features(&self) -> Features {
-        let all: Vec<Features> = self.nodes.iter().map(Store::features).collect();
-        let each = |has: fn(&Features) -> bool| all.iter().all(has);
-        Features::basic()
-            .with_fence(self.fenced)
-            .with_shares(each(|node| node.shares))
-            .with_cohort(self.fenced && each(|node| node.cohort))
-            .with_push(all.iter().any(|node| node.push))
-            .with_server_clock(each(|node| node.server_clock))
-            .with_late_commands(all.iter().any(|node| node.late_commands))
-            .with_token_per_try(true)
-            .with_min_ttl(all.iter().map(|node| node.min_ttl).max().unwrap_or_default())
-            .with_max_name(all.iter().map(|node| node.max_name).min().unwrap_or_default())
-            .with_operation_timeout(self.timeout.or_else(|| all.iter().filter_map(|node| node.operation_timeout).max()))
-            .with_timed_calls(true)
+        let late_commands = self.nodes.iter().any(|node| node.features().late_commands);
+        self.features.clone().with_late_commands(late_commands)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -273,10 +302,10 @@ impl Store for Quorum {
                 self.admission.begin(at);
             }
             votes.answered(at, answer);
-            decision = votes.decide(need, self.fenced, round.pending());
+            decision = votes.decide(need, self.features.fence, round.pending());
         }
         if decision == Decision::Open {
-            decision = votes.decide(need, self.fenced, 0);
+            decision = votes.decide(need, self.features.fence, 0);
         }
         let granted = match decision {
             Decision::Granted(fence) => Some(fence),
@@ -340,7 +369,8 @@ impl Store for Quorum {
                 self.plant_again(lease, &tally.no, end);
                 return Ok(RenewReply::Renewed);
             }
-            if tally.yes + (self.nodes.len() - tally.yes - tally.no.len()) < need {
+            if self.nodes.len() - tally.no.len() < need {
+                self.clear_away(lease, &tally.no, end);
                 return Ok(RenewReply::Gone);
             }
             Err(tally.error(&lease.name, need, self.nodes.len(), "renewed"))
@@ -439,7 +469,7 @@ impl Quorum {
             same.sort_by_key(|holder| std::cmp::Reverse(holder.ttl.unwrap_or(Duration::MAX)));
             // A node may have noted a number of its own, before the others agreed.
             let agreed = |fence: &Fence| same.iter().filter(|holder| holder.fence == Some(*fence)).count() >= need;
-            let fence = same.iter().filter_map(|holder| holder.fence).find(|fence| self.fenced && agreed(fence));
+            let fence = same.iter().filter_map(|holder| holder.fence).find(|fence| self.features.fence && agreed(fence));
             (same.len() >= need).then(|| same.swap_remove(need - 1).with_fence(fence))
         };
         holders.into_iter().filter_map(held).collect()
@@ -491,6 +521,6 @@ impl fmt::Display for Quorum {
 
 impl fmt::Debug for Quorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Quorum").field("nodes", &self.nodes).field("fenced", &self.fenced).finish_non_exhaustive()
+        f.debug_struct("Quorum").field("nodes", &self.nodes).field("fenced", &self.features.fence).finish_non_exhaustive()
     }
 }

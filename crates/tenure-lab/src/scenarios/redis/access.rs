@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_testkit::history::{Event, What};
 
-use super::Row;
+use super::{Fault, Row};
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::fixtures::{Redis, on_redis};
@@ -30,6 +30,23 @@ pub(super) fn items() -> Vec<Item> {
     ]
 }
 
+pub(crate) const NAME_FORBIDDEN: Fault = Fault {
+    what: "A may no longer touch the door",
+    begin: |redis| allow(redis, "resetkeys ~gate ~*:gate ~tenure:fence ~tenure:node"),
+    end: |redis| allow(redis, "allkeys"),
+};
+
+pub(crate) const SCRIPTS_FORBIDDEN: Fault = Fault {
+    what: "A may run no scripts",
+    begin: |redis| allow(redis, "-eval -evalsha -fcall"),
+    end: |redis| allow(redis, "+eval +evalsha +fcall"),
+};
+
+/// Gives the user `app` these rules.
+fn allow(redis: &Redis, rules: &str) {
+    redis.server.cli(&format!("ACL SETUSER app {rules}"));
+}
+
 /// On a server with a password.
 fn locked(row: Row) -> impl Fn(&str) -> Run {
     on_redis(NATIVE, |how| how.password("old"), row)
@@ -42,8 +59,8 @@ fn name_forbidden(stage: &mut Stage<'_>, redis: &Redis) {
     first.runs(&stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
-    redis.server.cli("ACL SETUSER app resetkeys ~gate ~*:gate ~tenure:fence");
-    let since = stage.fault("A may no longer touch the door");
+    (NAME_FORBIDDEN.begin)(redis);
+    let since = stage.fault(NAME_FORBIDDEN.what);
     stage.loss_due(BELIEF);
     stage.grant_due(NEXT);
     a.asks(DOOR, terms()).failed("Refused");
@@ -59,7 +76,7 @@ fn name_forbidden(stage: &mut Stage<'_>, redis: &Redis) {
 fn command_forbidden(stage: &mut Stage<'_>, redis: &Redis, rules: &str) {
     let (a, b) = (stage.actor(&redis.as_user("app:app")), stage.far());
     stage.warms_up(&a);
-    redis.server.cli(&format!("ACL SETUSER app {rules}"));
+    allow(redis, rules);
     stage.fault(format!("A is forbidden {rules}"));
     // A connection trusts the counter for a second, and needs no script so long.
     std::thread::sleep(Duration::from_millis(1_050));
@@ -76,8 +93,8 @@ fn scripts_forbidden(stage: &mut Stage<'_>, redis: &Redis) {
 fn scripts_forbidden_at_once(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.actor(&redis.as_user("app:app")), stage.far());
     stage.warms_up(&a);
-    redis.server.cli("ACL SETUSER app -eval -evalsha -fcall");
-    stage.fault("A may run no scripts");
+    (SCRIPTS_FORBIDDEN.begin)(redis);
+    stage.fault(SCRIPTS_FORBIDDEN.what);
     let first = a.takes(DOOR);
     first.runs(&stage.register);
     let second = b.asks(DOOR, terms());

@@ -1,5 +1,6 @@
 //! Data that is lost, so that another can take what somebody holds: the fence keeps the first from writing.
 
+use super::Fault;
 use crate::Item;
 use crate::scenarios::fixtures::{Redis, Switch};
 use crate::scenarios::scheme::{NATIVE, Scheme};
@@ -36,8 +37,18 @@ fn ours() -> Vec<Item> {
     ]
 }
 
+pub(crate) const EMPTIED: Fault = Fault::once("the server was killed and is back empty", |redis| redis.server.restart_empty());
+
+pub(crate) const FLUSHED: Fault = Fault::once("FLUSHALL", |redis| drop(redis.server.cli("FLUSHALL")));
+
+pub(crate) const DELETED: Fault = Fault::once("DEL", |redis| drop(redis.server.command(&["DEL", &redis.key(DOOR)])));
+
+pub(crate) const OVERWRITTEN: Fault = Fault::once("SET other PX 100", |redis| {
+    redis.server.command(&["SET", &redis.key(DOOR), "other", "PX", "100"]);
+});
+
 fn killed_and_empty(stage: &mut Stage<'_>, redis: &Redis) {
-    stage.is_taken_away(Heir::Comes, "the server was killed and is back empty", || redis.server.restart_empty());
+    stage.is_taken_away(Heir::Comes, EMPTIED.what, || (EMPTIED.begin)(redis));
 }
 
 fn older_copy(stage: &mut Stage<'_>, redis: &Redis) {
@@ -79,29 +90,35 @@ fn replica_promoted(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 fn evicted(stage: &mut Stage<'_>, redis: &Redis) {
-    let policy = ["volatile-ttl", "allkeys-lru", "allkeys-random"][stage.rng.usize(0..3)];
+    let evicted = EVICTED[stage.rng.usize(0..3)];
+    let heir = [Heir::Waits, Heir::Comes][stage.rng.usize(0..2)];
+    stage.is_taken_away(heir, evicted.what, || (evicted.begin)(redis));
+}
+
+pub(crate) const EVICTED: [Fault; 3] = [
+    Fault::once("the name is evicted (volatile-ttl)", |redis| evict(redis, "volatile-ttl")),
+    Fault::once("the name is evicted (allkeys-lru)", |redis| evict(redis, "allkeys-lru")),
+    Fault::once("the name is evicted (allkeys-random)", |redis| evict(redis, "allkeys-random")),
+];
+
+fn evict(redis: &Redis, policy: &str) {
     let server = &redis.server;
     server.cli(&format!("CONFIG SET maxmemory-policy {policy}"));
-    let heir = [Heir::Waits, Heir::Comes][stage.rng.usize(0..2)];
-    stage.is_taken_away(heir, &format!("the name is evicted ({policy})"), || {
-        server.cli("CONFIG SET maxmemory 1");
-        // It evicts before each command that may need memory, and refuses the command if that was not enough.
-        let _ = server.command(&["SET", "filler", "x"]);
-        assert!(!redis.has(DOOR), "it is still there");
-        server.cli("CONFIG SET maxmemory 0");
-    });
+    server.cli("CONFIG SET maxmemory 1");
+    // It evicts before each command that may need memory, and refuses the command if that was not enough.
+    let _ = server.command(&["SET", "filler", "x"]);
+    assert!(!redis.has(DOOR), "it is still there");
+    server.cli("CONFIG SET maxmemory 0");
 }
 
 fn flushed(stage: &mut Stage<'_>, redis: &Redis) {
-    stage.is_taken_away(Heir::Comes, "FLUSHALL", || drop(redis.server.cli("FLUSHALL")));
+    stage.is_taken_away(Heir::Comes, FLUSHED.what, || (FLUSHED.begin)(redis));
 }
 
 fn deleted(stage: &mut Stage<'_>, redis: &Redis) {
-    stage.is_taken_away(Heir::Waits, "DEL", || drop(redis.server.command(&["DEL", &redis.key(DOOR)])));
+    stage.is_taken_away(Heir::Waits, DELETED.what, || (DELETED.begin)(redis));
 }
 
 fn overwritten(stage: &mut Stage<'_>, redis: &Redis) {
-    stage.is_taken_away(Heir::Waits, "SET other PX 100", || {
-        redis.server.command(&["SET", &redis.key(DOOR), "other", "PX", "100"]);
-    });
+    stage.is_taken_away(Heir::Waits, OVERWRITTEN.what, || (OVERWRITTEN.begin)(redis));
 }

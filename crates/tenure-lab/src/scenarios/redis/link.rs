@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure_testkit::{Proxy, wait_until};
 
+use super::Fault;
 use crate::Item;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::fixtures::Redis;
@@ -46,6 +47,36 @@ fn ours() -> Vec<Item> {
         of.holds("18-clients-killed", "an operator ends the connections again and again", on.plain(clients_killed)),
         of.holds("18-too-many-clients", "the server takes no more clients", on.plain(too_many_clients)),
     ]
+}
+
+pub(crate) const PARTITIONED: Fault =
+    Fault { what: "nothing passes", begin: |redis| redis.proxy.black_hole(), end: |redis| redis.proxy.heal() };
+
+pub(crate) const REQUESTS_STOP: Fault =
+    Fault { what: "no request passes", begin: |redis| redis.proxy.hold_requests(), end: |redis| redis.proxy.heal() };
+
+pub(crate) const REPLIES_STOP: Fault =
+    Fault { what: "no reply passes", begin: |redis| redis.proxy.hold_replies(), end: |redis| redis.proxy.heal() };
+
+pub(crate) const SLOW: Fault = Fault {
+    what: "30 ms each way, 10 kB/s, in pieces of 10 bytes",
+    begin: |redis| slow_down(redis, 30, 10),
+    end: |redis| redis.proxy.heal(),
+};
+
+pub(crate) const CHURN: Fault = Fault {
+    what: "connections are reset every 50 ms",
+    begin: |redis| redis.proxy.churn(Duration::from_millis(50)),
+    end: |redis| redis.proxy.heal(),
+};
+
+pub(crate) const CLIENTS_KILLED: Fault =
+    Fault::once("every connection is ended", |redis| drop(redis.server.cli("CLIENT KILL TYPE normal SKIPME yes")));
+
+fn slow_down(redis: &Redis, delay: u64, bytes: usize) {
+    redis.proxy.delay(Duration::from_millis(delay));
+    redis.proxy.slice(bytes);
+    redis.proxy.throttle(10_000);
 }
 
 /// The operation timeout where a call is to be sent twice: half of it is for the first try, and the rest for another connection and
@@ -253,21 +284,25 @@ fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 /// The holder learns of its loss from its own clock, before another is granted. Its late commands do no harm.
-fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, next: Duration) {
+pub(crate) fn cut_off(stage: &mut Stage<'_>, some: &[&Redis], fault: Fault, next: Duration) {
     let (a, b) = (stage.near(), stage.far());
     let first = a.takes(DOOR);
     first.runs(&stage.register);
     let second = b.asks(DOOR, terms());
     stage.some_time();
-    cut(&redis.proxy);
-    stage.fault(what);
+    for redis in some {
+        (fault.begin)(redis);
+    }
+    stage.fault(fault.what);
     stage.loss_due(stage.validity());
     stage.grant_due(next);
     let lost = first.lost();
     stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
     second.granted();
     second.works(&stage.register);
-    redis.proxy.heal();
+    for redis in some {
+        (fault.end)(redis);
+    }
     let since = stage.fault("the link is mended");
     second.renewed(since);
     stage.is_left(&second);
@@ -276,18 +311,18 @@ fn cut_off(stage: &mut Stage<'_>, redis: &Redis, cut: fn(&Proxy), what: &str, ne
 
 fn partitioned(stage: &mut Stage<'_>, redis: &Redis) {
     let next = stage.next();
-    cut_off(stage, redis, Proxy::black_hole, "nothing passes", next);
+    cut_off(stage, &[redis], PARTITIONED, next);
 }
 
 fn requests_stop(stage: &mut Stage<'_>, redis: &Redis) {
     let next = stage.next();
-    cut_off(stage, redis, Proxy::hold_requests, "no request passes", next);
+    cut_off(stage, &[redis], REQUESTS_STOP, next);
 }
 
 /// Renewals go on being executed until the holder gives up, so the lease ends a ttl after the last of them.
 fn replies_stop(stage: &mut Stage<'_>, redis: &Redis) {
     let next = stage.validity() + stage.next();
-    cut_off(stage, redis, Proxy::hold_replies, "no reply passes", next);
+    cut_off(stage, &[redis], REPLIES_STOP, next);
 }
 
 fn slow(stage: &mut Stage<'_>, redis: &Redis) {
@@ -300,9 +335,7 @@ fn slow(stage: &mut Stage<'_>, redis: &Redis) {
     let second = b.asks(DOOR, terms());
     stage.keeps = true;
     let (delay, bytes) = (stage.rng.u64(20..40), stage.rng.usize(1..20));
-    redis.proxy.delay(Duration::from_millis(delay));
-    redis.proxy.slice(bytes);
-    redis.proxy.throttle(10_000);
+    slow_down(redis, delay, bytes);
     stage.fault(format!("{delay} ms each way, 10 kB/s, in pieces of {bytes} bytes"));
     for _ in 0..3 {
         first.renewed(now());
@@ -347,7 +380,7 @@ fn churned(stage: &mut Stage<'_>, redis: &Redis) {
     let mut churns = false;
     is_reset(stage, redis, |stage| {
         if !std::mem::replace(&mut churns, true) {
-            redis.proxy.churn(Duration::from_millis(50));
+            (CHURN.begin)(redis);
             stage.fault("connections are reset every 50 ms from now on");
         }
     });
@@ -356,8 +389,8 @@ fn churned(stage: &mut Stage<'_>, redis: &Redis) {
 fn clients_killed(stage: &mut Stage<'_>, redis: &Redis) {
     is_reset(stage, redis, |stage| {
         stage.some_time();
-        redis.server.cli("CLIENT KILL TYPE normal SKIPME yes");
-        stage.fault("every connection is ended");
+        (CLIENTS_KILLED.begin)(redis);
+        stage.fault(CLIENTS_KILLED.what);
     });
 }
 

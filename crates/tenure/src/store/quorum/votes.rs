@@ -144,12 +144,16 @@ impl Votes {
             .map(|(holder, named)| (holder.clone().with_fence(None), named))
     }
 
-    /// When the first of the nodes that do not vote will, and why it does not.
-    pub(super) fn refused(&self) -> Option<(Duration, String)> {
+    /// When the first of the nodes that do not vote will, and why it does not. None if the others are enough for a
+    /// majority: then something else is the matter with them, which may be over sooner.
+    pub(super) fn refused(&self, need: usize) -> Option<(Duration, String)> {
         let refused = self.nodes.iter().filter_map(|vote| match vote {
             Vote::Refused { until, why } => Some((*until, why)),
             _ => None,
         });
+        if self.nodes.len() - refused.clone().count() >= need {
+            return None;
+        }
         refused.min_by_key(|(until, _)| *until).map(|(until, why)| (until, why.clone()))
     }
 
@@ -199,6 +203,19 @@ mod tests {
         assert!(!votes.agree(fence, 2) && !votes.holds(1));
         votes.confirmed(2, fence, &Ok(Confirmed::Taken));
         assert!(votes.agree(fence, 2));
+    }
+
+    /// A client that waits for those that do not vote would come seconds late.
+    #[test]
+    fn a_minority_that_does_not_vote_is_not_waited_for() {
+        let refused = || Ok(AcquireReply::Refused { until: Duration::from_secs(2), why: "lost".to_owned() });
+        let mut votes = Votes::new(5);
+        votes.answered(0, refused());
+        votes.answered(1, refused());
+        votes.answered(2, Err(Error::unreachable("x").maybe_applied()));
+        assert_eq!(votes.refused(3), None);
+        votes.answered(3, refused());
+        assert_eq!(votes.refused(3), Some((Duration::from_secs(2), "lost".to_owned())));
     }
 
     #[test]

@@ -1,0 +1,7 @@
+-- Registers the scripts that nodes of a quorum run most as functions, see functions.lua. Last part of
+-- their library.
+
+redis.register_function('tenure_node_acquire_VERSION', function(keys, args)
+  return take(keys, args) or acquire(keys, args)
+end)
+redis.register_function('tenure_node_confirm_VERSION', confirm)
