@@ -32,7 +32,8 @@ impl Redis {
 
     /// One whose grants a replica confirms.
     pub(crate) fn confirmed() -> Self {
-        let subject = Self::start("?durability=replicas:1", "", &[]);
+        // A grant that nobody has confirmed does not count, so a push is a reason to poll.
+        let subject = Self::start("?durability=replicas:1", "", &[tenure_conformance::exceptions::NO_PUSH]);
         let replica = RedisServer::replica_of(&subject.server);
         Self { _replica: Some(replica), ..subject }
     }
