@@ -14,8 +14,7 @@ use crate::{LONG, PATIENCE, store};
 async fn with_replicas(replicas: usize, parameters: &str) -> (RedisServer, Vec<RedisServer>, Locker) {
     let server = RedisServer::start();
     let replicas: Vec<RedisServer> = (0..replicas).map(|_| RedisServer::replica_of(&server)).collect();
-    // A new replica confirms nothing before its first sign of life, which comes within a second.
-    assert_eq!(server.cli(&format!("WAIT {} 10000", replicas.len())), replicas.len().to_string());
+    server.wait_for_copies(replicas.len());
     let locks = locks(&server, parameters).await;
     (server, replicas, locks)
 }

@@ -35,8 +35,7 @@ impl Redis {
         // A grant that nobody has confirmed does not count, so a push is a reason to poll.
         let subject = Self::start("?durability=replicas:1", "", &[tenure_conformance::exceptions::NO_PUSH]);
         let replica = RedisServer::replica_of(&subject.server);
-        // A new replica confirms nothing before its first sign of life, which comes within a second.
-        assert_eq!(subject.server.cli("WAIT 1 10000"), "1");
+        subject.server.wait_for_copies(1);
         Self { _replica: Some(replica), ..subject }
     }
 
