@@ -321,8 +321,9 @@ impl RedisStore {
 
     /// Renews leases, writes the counter, and waits for a part of the time until `end`.
     async fn ask_all(&self, leases: &[&Lease], by: &Confirmations, end: Instant) -> Result<Round, Error> {
-        let limit =
-            end.saturating_duration_since(Instant::now()).mul_f64(PART).saturating_sub(LATE).max(Duration::from_millis(1));
+        let limit = end.saturating_duration_since(Instant::now()).mul_f64(PART);
+        // With little time a slow replica matters more than a server that ends the wait late.
+        let limit = limit.saturating_sub(LATE).max(limit.min(LATE)).max(Duration::from_millis(1));
         let (mutexes, shares): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(|at| leases[*at].share == Share::MUTEX);
         let batches: Vec<&[usize]> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).collect();
         let due = self.notes.due(leases);

@@ -166,7 +166,7 @@ impl Store for RedisStore {
             .with_shares(true)
             .with_queue(true)
             .with_cohort(true)
-            .with_push(true)
+            .with_push(self.confirmations.is_none())
             .with_server_clock(true)
             .with_late_commands(self.connection.has_late_commands())
             .with_min_ttl(Duration::from_millis(50))

@@ -14,6 +14,7 @@ use crate::{LONG, PATIENCE, store};
 async fn with_replicas(replicas: usize, parameters: &str) -> (RedisServer, Vec<RedisServer>, Locker) {
     let server = RedisServer::start();
     let replicas: Vec<RedisServer> = (0..replicas).map(|_| RedisServer::replica_of(&server)).collect();
+    server.wait_for_copies(replicas.len());
     let locks = locks(&server, parameters).await;
     (server, replicas, locks)
 }

@@ -32,8 +32,10 @@ impl Redis {
 
     /// One whose grants a replica confirms.
     pub(crate) fn confirmed() -> Self {
-        let subject = Self::start("?durability=replicas:1", "", &[]);
+        // A grant that nobody has confirmed does not count, so a push is a reason to poll.
+        let subject = Self::start("?durability=replicas:1", "", &[tenure_conformance::exceptions::NO_PUSH]);
         let replica = RedisServer::replica_of(&subject.server);
+        subject.server.wait_for_copies(1);
         Self { _replica: Some(replica), ..subject }
     }
 

@@ -39,6 +39,16 @@ impl RedisServer {
         wait_until(START, "the replica to catch up", || offset(self) >= there);
     }
 
+    /// Waits until so many replicas confirm a write. A new one confirms none before its first sign of life, a second later.
+    #[track_caller]
+    pub fn wait_for_copies(&self, replicas: usize) {
+        let mut client = self.connect().expect("the server answers");
+        let mut said = |words: &[&str]| client.command(words).expect("the server answers");
+        said(&["SET", "a write", "1"]);
+        said(&["DEL", "a write"]);
+        assert_eq!(said(&["WAIT", &replicas.to_string(), "5000"]).text(), replicas.to_string(), "the replicas confirm nothing");
+    }
+
     /// Makes a replica a primary of its own, with what it has by now; returns when it is. A restart makes it a replica
     /// again.
     pub fn promote(&self) {

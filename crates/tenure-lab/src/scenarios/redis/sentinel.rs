@@ -84,7 +84,7 @@ fn kept(stage: &mut Stage<'_>, group: &SentinelGroup) {
 
 /// As [`forgotten`], with grants that have to be confirmed. None is made, so the failover has nothing to forget.
 fn unconfirmed(stage: &mut Stage<'_>, group: &SentinelGroup) {
-    let url = format!("{}?timeout=250ms&durability=replicas:2", group.url());
+    let url = format!("{}?timeout=1s&durability=replicas:2", group.url());
     let (a, b) = (stage.actor(&url), stage.far());
     stage.warms_up(&a);
     group.servers[1..].iter().for_each(RedisServer::stop);
