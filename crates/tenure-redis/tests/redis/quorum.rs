@@ -324,6 +324,23 @@ async fn a_lease_is_planted_again_where_a_minority_has_lost_it() {
     }
 }
 
+/// It may be held at the server that does not answer.
+#[tokio::test]
+async fn a_name_is_shown_as_held_while_a_holder_of_it_is_away() {
+    let (servers, url) = new_servers(5);
+    let store = quorum(&format!("{url}?timeout=400ms")).await;
+    store.admit().await.unwrap();
+    let (held, _) = granted(&store, "door", LONG).await;
+    wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
+    for server in &servers[..2] {
+        assert_eq!(server.command(&["DEL", "door"]), 1);
+    }
+    servers[2].stop();
+    let entries = store.inspect(Some(&held.name)).await.unwrap();
+    servers[2].cont();
+    assert!(entries.iter().any(|entry| entry.holders.iter().any(|holder| holder.owner == held.owner)), "{entries:?}");
+}
+
 /// Whatever an operator's `tenure admit` had done when it was dropped, the next one makes it whole.
 #[tokio::test]
 async fn an_admission_that_is_dropped_half_way_is_made_whole_by_the_next() {

@@ -448,15 +448,16 @@ impl Store for Quorum {
             return Err(tally.unanswered(answered, self.nodes.len(), "looked at"));
         }
         let mut entries: Vec<Entry> =
-            names.into_iter().map(|(name, holders)| Entry::new(name, self.by_majority(holders), Vec::new())).collect();
+            names.into_iter().map(|(name, holders)| Entry::new(name, self.by_majority(holders, answered), Vec::new())).collect();
         entries.retain(Entry::is_in_use);
         Ok(entries)
     }
 }
 
 impl Quorum {
-    /// The holders that enough nodes know, with the ttl that enough of them keep.
-    fn by_majority(&self, found: Vec<Holder>) -> Vec<Holder> {
+    /// The holders that enough of the nodes know, with the ttl that enough of them keep. A node that has not answered may
+    /// know them as well: a name that may be held is not shown as free.
+    fn by_majority(&self, found: Vec<Holder>, answered: usize) -> Vec<Holder> {
         let mut holders: Vec<Vec<Holder>> = Vec::new();
         for holder in found {
             match holders.iter_mut().find(|same| same[0].owner == holder.owner) {
@@ -470,7 +471,8 @@ impl Quorum {
             // A node may have noted a number of its own, before the others agreed.
             let agreed = |fence: &Fence| same.iter().filter(|holder| holder.fence == Some(*fence)).count() >= need;
             let fence = same.iter().filter_map(|holder| holder.fence).find(|fence| self.features.fence && agreed(fence));
-            (same.len() >= need).then(|| same.swap_remove(need - 1).with_fence(fence))
+            let silent = self.nodes.len() - answered;
+            (same.len() + silent >= need).then(|| same.swap_remove(need.min(same.len()) - 1).with_fence(fence))
         };
         holders.into_iter().filter_map(held).collect()
     }
