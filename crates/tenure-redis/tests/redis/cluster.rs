@@ -204,7 +204,7 @@ async fn every_call_works_at_every_step_of_a_move() {
 }
 
 /// A free name of a slot that is on its way.
-async fn half_way(cluster: &RedisCluster, name: &str, then: impl AsyncFnOnce()) {
+fn half_way(cluster: &RedisCluster, name: &str, then: impl AsyncFnOnce()) {
     let slot = slot_of(cluster, name.as_bytes());
     let (from, handle) = (cluster.serving(slot).unwrap(), tokio::runtime::Handle::current());
     tokio::task::block_in_place(|| {
@@ -225,8 +225,7 @@ async fn a_heartbeat_takes_nothing_in_a_slot_that_moves() {
         takes(&store, &next).await;
         // The heartbeat of one that was served is granted.
         takes(&store, &next.with_enqueue(Enqueue::Heartbeat)).await;
-    })
-    .await;
+    });
 }
 
 /// A lease that was taken in steps may have ended before it was counted. Then its number may be above that of the next holder.
@@ -244,8 +243,7 @@ async fn a_grant_in_steps_that_was_lost_meanwhile_is_none() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         panic!("each of 2,000 leases of a millisecond was granted though it had ended");
-    })
-    .await;
+    });
 }
 
 /// All slots move while 1,000 names are held and 100 are waited for.
@@ -322,9 +320,9 @@ fn a_crowd_does_not_notice_that_its_slots_move() {
         came
     });
     let visits = field.check(&came);
-    let moved = count.into_inner();
-    println!("{visits} visits, {moved} moves, {} killed, {} lost", came.killed, came.tally.lost);
-    assert!(moved > 6 && came.tally.lost == 0, "{moved} moves, {} lost", came.tally.lost);
+    let times = count.into_inner();
+    println!("{visits} visits, {times} moves, {} killed, {} lost", came.killed, came.tally.lost);
+    assert!(times > 6 && came.tally.lost == 0, "{times} moves, {} lost", came.tally.lost);
 }
 
 /// A writer waits for readers while the slot is on the way, and no such thing is an error.
@@ -448,7 +446,7 @@ async fn a_waiter_listens_where_its_slot_has_gone() {
     let from = cluster.serving(slot_of(&cluster, b"door")).unwrap();
     let channels = |at: usize| cluster.servers()[at].command(&["PUBSUB", "SHARDCHANNELS"]).values().len();
     tokio::task::block_in_place(|| wait_until(PATIENCE, "the waiter to listen", || channels(from) == 1));
-    half_way(&cluster, "door", async || ()).await;
+    half_way(&cluster, "door", async || ());
     tokio::task::block_in_place(|| {
         wait_until(PATIENCE, "the waiter to listen at the other node", || channels(1 - from) == 1 && channels(from) == 0);
     });
@@ -509,7 +507,7 @@ async fn a_node_that_still_names_the_dead_is_not_believed() {
     let old_map = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{}\r\n", cluster.servers()[dead].port());
     let stale = answers_always(old_map.into());
     let store = store(&cluster.url().replace("cluster://", &format!("cluster://{stale},"))).await;
-    half_way(&cluster, "door", async || ()).await;
+    half_way(&cluster, "door", async || ());
     let others = || cluster.servers().iter().enumerate().filter(|(at, _)| *at != dead).map(|(_, server)| server);
     let known = |server: &RedisServer| server.cli("CLUSTER INFO").contains("cluster_state:ok");
     cluster.servers()[dead].kill();
