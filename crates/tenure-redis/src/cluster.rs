@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use redis::Value;
 use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Share};
+use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner, Share};
 use tokio::time::{Instant, sleep};
 
 use crate::native::keys::Layout;
@@ -39,7 +39,7 @@ const MOVING: Duration = Duration::from_millis(20);
 ///
 /// # Round trips
 /// Acquire 1; renew 1 for each 1,000 leases at a node, all nodes at once; release 1; inspect 1 for a
-/// name. Each 1 more if the slot of a name has moved. Acquire 4 and release 3 while it moves.
+/// name. Each 1 more if the slot of a name has moved. Acquire 5 and release 3 while it moves.
 #[derive(Clone)]
 pub struct ClusterStore {
     nodes: Arc<Nodes>,
@@ -86,6 +86,10 @@ impl ClusterStore {
     async fn acquire_in_steps(&self, request: &Request, end: Instant) -> Result<AcquireReply, Error> {
         let redis = self.redis.through(self.serving(&request.name)?.1);
         let busy = |holder| AcquireReply::Busy(Busy::new(redis.poll_interval(false, None, None)).with_holder(holder));
+        if request.enqueue != Enqueue::No {
+            // It has no place in these steps, and one that is left would be served for nobody.
+            dequeue(&redis, &request.name, &request.owner, end).await?;
+        }
         if request.enqueue == Enqueue::Heartbeat {
             // The release of its owner may have been sent, so it takes nothing.
             let kept = redis.renew_all(&[request.lease()], None, end).await;
@@ -139,16 +143,21 @@ impl ClusterStore {
         if SetNxStore::new(redis.clone(), false).release(lease, linger).await? == ReleaseReply::Released {
             return Ok(ReleaseReply::Released);
         }
-        let (keys, owner) = (redis.layout.of(&lease.name), lease.owner.as_bytes());
-        let dequeue = |_: &Link| {
-            let mut commands = Commands::of_key(&keys.queue(), b"ZREM", &[owner]);
-            commands.about(&keys.entries(), b"HDEL", &[owner]);
-            commands
-        };
-        let Exchange { answers, .. } = redis.connection.exchange(end, Repeat::Freely, dequeue).await?;
-        let was_queued = only(answers)?.map_err(|error| translate(&error))? == Value::Int(1);
+        let was_queued = dequeue(&redis, &lease.name, &lease.owner, end).await?;
         Ok(if was_queued { ReleaseReply::Released } else { ReleaseReply::NotHeld })
     }
+}
+
+/// Drops a queue entry. Returns whether there was one.
+async fn dequeue(redis: &RedisStore, name: &Name, owner: &Owner, end: Instant) -> Result<bool, Error> {
+    let (keys, owner) = (redis.layout.of(name), owner.as_bytes());
+    let dequeue = |_: &Link| {
+        let mut commands = Commands::of_key(&keys.queue(), b"ZREM", &[owner]);
+        commands.about(&keys.entries(), b"HDEL", &[owner]);
+        commands
+    };
+    let Exchange { answers, .. } = redis.connection.exchange(end, Repeat::Freely, dequeue).await?;
+    Ok(only(answers)?.map_err(|error| translate(&error))? == Value::Int(1))
 }
 
 #[async_trait]

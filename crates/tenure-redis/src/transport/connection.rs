@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::{Client, RedisResult};
-use tenure::{Error, Owner};
+use tenure::{Error, ErrorKind, Owner};
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
@@ -20,7 +20,7 @@ use crate::transport::commands::Commands;
 use crate::transport::contact::Moment;
 use crate::transport::failure::{is_crowded, is_no_command, is_no_master, is_out_of_memory, translate};
 use crate::transport::form::Form;
-use crate::transport::handshake::{Established, establish};
+use crate::transport::handshake::{Established, establish, unanswered};
 use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
 use crate::transport::nodes::{Address, Nodes, is_redirect};
 use crate::transport::push::{Listener, Pushes};
@@ -376,7 +376,7 @@ impl Connection {
         let (limit, server) = (end.saturating_duration_since(Instant::now()), client.get_connection_info().addr().to_string());
         let here: Vec<Identity> = predecessors.iter().filter(|identity| identity.server == server).cloned().collect();
         let Ok(established) = timeout_at(end, establish(client, limit, &here, &self.pushes, asks_role)).await else {
-            return Err(no_connection());
+            return Err(unanswered(client));
         };
         let Established { link, predecessors_ended, is_replica } = established?;
         if is_replica {
@@ -393,6 +393,7 @@ impl Connection {
         predecessors: &[Identity],
         end: Instant,
     ) -> Result<(Link, Vec<Identity>, bool), Error> {
+        let mut told = None;
         loop {
             let until = end.min(Instant::now() + ONE_TRY);
             let connected = async {
@@ -408,9 +409,11 @@ impl Connection {
                 }
                 Err(error) if error.is_transient() && Instant::now() + PACE < end => {
                     debug!(%error, "no master");
+                    told = Some(error);
                     tokio::time::sleep(PACE).await;
                 }
-                Err(error) => return Err(error),
+                // The last try may have had no time, and an earlier one an answer.
+                Err(error) => return Err(told.filter(|_| error.kind() == ErrorKind::Unreachable).unwrap_or(error)),
             }
         }
     }

@@ -151,6 +151,11 @@ fn identity(info: &Value, server: String) -> Option<Identity> {
     Some(Identity { id: id.to_owned(), addr: addr.to_owned(), server })
 }
 
+/// The error of a server that did not answer in time. No lock was touched.
+pub(crate) fn unanswered(client: &Client) -> Error {
+    refused_or_unreachable(client, &std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time").into())
+}
+
 /// The error of a failed handshake. No lock was touched.
 fn refused_or_unreachable(client: &Client, error: &RedisError) -> Error {
     let translated = translate(error);

@@ -454,6 +454,35 @@ async fn a_waiter_listens_where_its_slot_has_gone() {
     timeout(PATIENCE, waits).await.expect("it hangs").unwrap();
 }
 
+/// It waited while the slot was on its way for longer than a heartbeat: its place in the queue is lost, and it takes another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_served_at_once_when_its_slot_has_moved() {
+    let cluster = RedisCluster::start(2, 0);
+    let ttl = Duration::from_secs(5);
+    let locks = Locker::new(store(&cluster.url()).await);
+    let held = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
+    let waits = tokio::spawn({
+        let locks = Locker::new(store(&cluster.url()).await);
+        async move {
+            let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
+            (Instant::now(), guard.release().await)
+        }
+    });
+    for _ in 0..3 {
+        half_way(&cluster, "door", async || tokio::time::sleep(Duration::from_millis(1_500)).await);
+    }
+    let queued = async {
+        while locks.inspect("door").await.unwrap().is_none_or(|entry| entry.waiters.is_empty()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, queued).await.expect("nobody queues");
+    let released = Instant::now();
+    held.release().await.unwrap();
+    let (came, _) = timeout(PATIENCE, waits).await.expect("it hangs").unwrap();
+    assert!(came - released < Duration::from_millis(500), "served only after {:?}", came - released);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_node_holds_up_no_renewal_at_another() {
     let cluster = RedisCluster::start(3, 0);

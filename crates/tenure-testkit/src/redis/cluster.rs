@@ -28,7 +28,7 @@ impl RedisCluster {
             let node = RedisServer::builder().arg("cluster-enabled", "yes").arg("cluster-port", &bus);
             // A master without slots stays one.
             let node = node.arg("cluster-allow-replica-migration", "no");
-            more(node.arg("cluster-node-timeout", "500").arg("cluster-replica-validity-factor", "0")).start()
+            more(node.arg("cluster-node-timeout", "1000").arg("cluster-replica-validity-factor", "0")).start()
         };
         let servers: Vec<RedisServer> = (0..masters * (1 + replicas_of_each)).map(node).collect();
         let cluster = Self { servers, masters };

@@ -12,10 +12,10 @@ use crate::scenarios::stage::{Access, DOOR, Stage, now, terms};
 use crate::scenarios::{fenced, holds};
 
 /// How long the masters of a cluster take to have a replica take over.
-const FAILOVER: Duration = Duration::from_secs(6);
+const FAILOVER: Duration = Duration::from_secs(15);
 
 /// Long enough for a lease to outlive a failover without a renewal.
-const LONG: Duration = Duration::from_secs(12);
+const LONG: Duration = Duration::from_secs(30);
 
 type Row = fn(&mut Stage<'_>, &Door);
 
@@ -119,6 +119,7 @@ fn half_moved(stage: &mut Stage<'_>, door: &Door) {
 fn forgotten(stage: &mut Stage<'_>, door: &Door) {
     let (a, b) = (stage.near(), stage.far());
     stage.warms_up(&a);
+    stage.warms_up(&b);
     let replica = door.replica();
     replica.stop();
     // Else its kernel has the writes, and it reads them when it goes on.

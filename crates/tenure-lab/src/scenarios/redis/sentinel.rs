@@ -12,10 +12,10 @@ use crate::scenarios::stage::{Access, DOOR, Stage, now, terms};
 use crate::scenarios::{fenced, holds};
 
 /// How long the sentinels of a group take to promote a replica.
-const FAILOVER: Duration = Duration::from_secs(6);
+const FAILOVER: Duration = Duration::from_secs(15);
 
 /// Long enough for a lease to outlive a failover without a renewal.
-const LONG: Duration = Duration::from_secs(12);
+const LONG: Duration = Duration::from_secs(30);
 
 #[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
@@ -45,6 +45,7 @@ fn on_group(row: fn(&mut Stage<'_>, &SentinelGroup)) -> impl Fn(&str) -> Run {
 fn forgotten(stage: &mut Stage<'_>, group: &SentinelGroup) {
     let (a, b) = (stage.near(), stage.far());
     stage.warms_up(&a);
+    stage.warms_up(&b);
     group.servers[1..].iter().for_each(RedisServer::stop);
     // Else their kernels have the writes, and they read them when they go on.
     group.servers[0].cli("CLIENT KILL TYPE replica");
@@ -84,14 +85,16 @@ fn kept(stage: &mut Stage<'_>, group: &SentinelGroup) {
 
 /// As [`forgotten`], with grants that have to be confirmed. None is made, so the failover has nothing to forget.
 fn unconfirmed(stage: &mut Stage<'_>, group: &SentinelGroup) {
-    let url = format!("{}?timeout=1s&durability=replicas:2", group.url());
+    let url = format!("{}?timeout=4s&durability=replicas:2", group.url());
     let (a, b) = (stage.actor(&url), stage.far());
-    stage.warms_up(&a);
+    stage.warms_up(&b);
+    let before = a.asks("before", Terms::new(LONG));
+    before.granted();
+    stage.expect(&before.releases(), "Released");
     group.servers[1..].iter().for_each(RedisServer::stop);
     group.servers[0].cli("CLIENT KILL TYPE replica");
     let told = a.asks(DOOR, Terms::new(LONG).wait(Duration::ZERO)).failed("Unavailable");
     stage.holds_true(told.contains("of 2 replicas"), &told);
-    a.settles();
     let since = now();
     group.servers[0].kill();
     stage.fault("the master is killed");
