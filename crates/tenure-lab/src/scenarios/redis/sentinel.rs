@@ -86,7 +86,8 @@ fn kept(stage: &mut Stage<'_>, group: &SentinelGroup) {
 /// As [`forgotten`], with grants that have to be confirmed. None is made, so the failover has nothing to forget.
 fn unconfirmed(stage: &mut Stage<'_>, group: &SentinelGroup) {
     let url = format!("{}?timeout=4s&durability=replicas:2", group.url());
-    let (a, b) = (stage.actor(&url), stage.far());
+    // The first looks in the end whether the name is free, and no grant is confirmed by then.
+    let (b, a) = (stage.far(), stage.actor(&url));
     stage.warms_up(&b);
     let before = a.asks("before", Terms::new(LONG));
     before.granted();
