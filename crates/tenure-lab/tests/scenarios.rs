@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use tenure_lab::{Item, Lab, run, scenarios};
+use tenure_lab::{Item, Lab, Outcome, run, scenarios};
 use tenure_testkit::Program;
 use tenure_testkit::history::timeline::picture;
 
@@ -29,7 +29,10 @@ fn every_row_of_the_matrix_is_as_promised() {
         rows.flat_map(|item| seeds(&item).into_iter().map(move |seed| (item.clone(), seed)).collect::<Vec<_>>()).collect();
     assert!(!rows.is_empty(), "no row has {wanted:?} in its id");
     let mut wrong = Vec::new();
-    run::all(&lab, rows, 8, |outcome| {
+    // Servers that watch one another take one that gets no processor for down, so they have it for themselves.
+    let watched = |id: &str| id.starts_with("sentinel/") || id.starts_with("cluster/");
+    let (groups, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(item, _)| watched(&item.id));
+    let mut note = |outcome: Outcome| {
         let told = outcome.shown.as_ref().and_then(|shown| shown.told_after.iter().max().copied());
         let told = told.map(|told| format!("  told after {} ms", told.as_millis())).unwrap_or_default();
         println!("{:42}{:8}{:>5.1} s{told}", outcome.item.id, outcome.verdict.to_string(), outcome.took.as_secs_f64());
@@ -38,6 +41,8 @@ fn every_row_of_the_matrix_is_as_promised() {
             wrong.push(format!("{} (seed {}): {}\n{told}", outcome.item.id, outcome.seed, outcome.trouble.unwrap_or_default()));
         }
         ControlFlow::Continue(())
-    });
+    };
+    run::all(&lab, others, 8, &mut note);
+    run::all(&lab, groups, 2, &mut note);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
