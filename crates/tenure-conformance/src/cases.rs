@@ -86,16 +86,24 @@ pub(crate) async fn is_busy(store: &dyn Store, request: &Request) -> bool {
     }
 }
 
-/// Asks again until the request is granted; the time from `since` to the send of the request that was.
-pub(crate) async fn granted_after(store: &dyn Store, request: &Request, since: tenure::BootTime) -> Duration {
+/// Asks again until the request is granted.
+pub(crate) async fn granted_at_last(store: &dyn Store, request: &Request) -> Grant {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
-        if !is_busy(store, request).await {
-            return tenure::BootTime::now().since(since);
+        match store.acquire(request).await.unwrap() {
+            AcquireReply::Granted(grant) => return grant,
+            AcquireReply::Busy(_) => {}
+            AcquireReply::Refused { why, .. } => panic!("refused: {why}"),
         }
         assert!(tokio::time::Instant::now() < deadline, "{:?} is not free after {PATIENCE:?}", request.name);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// The time from `since` until the request that asks again and again is granted.
+pub(crate) async fn granted_after(store: &dyn Store, request: &Request, since: tenure::BootTime) -> Duration {
+    granted_at_last(store, request).await;
+    tenure::BootTime::now().since(since)
 }
 
 pub(crate) async fn locker(subject: &dyn Subject) -> Locker {

@@ -105,7 +105,7 @@ impl ClusterStore {
                 other => return other,
             }
         }
-        let fence = self.count(&redis, &request.name, end).await.map_err(Error::maybe_applied)?;
+        let fence = count(&redis, &request.name, end).await.map_err(Error::maybe_applied)?;
         // It was held when the grant was counted: only then is the fence above those before.
         let keys = redis.layout.of(&request.name);
         let get = |_: &Link| Commands::of_key(&keys.name(), b"GET", &[]);
@@ -118,25 +118,6 @@ impl ClusterStore {
         }
     }
 
-    /// Counts a grant of `name`.
-    async fn count(&self, redis: &RedisStore, name: &Name, end: Instant) -> Result<Fence, Error> {
-        let (keys, seen) = (redis.layout.of(name), Digits::of(redis.counter.largest()));
-        let raise_and_count = |_: &Link| {
-            let mut commands = scripts::call(&scripts::RAISE_COUNTER, Form::Text, &[keys.grants()], &[seen.as_bytes()]);
-            commands.about(&keys.grants(), b"INCR", &[]);
-            commands
-        };
-        // Numbers may be left out.
-        let Exchange { answers, .. } = redis.connection.exchange(end, Repeat::Freely, raise_and_count).await?;
-        let answers = answers.into_iter().map(|answer| counter(&answer.map_err(|error| translate(&error))?));
-        let [floor, number] = answers.collect::<Result<Vec<_>, _>>()?[..] else { return Err(unexpected("too few replies")) };
-        if number <= floor {
-            return Err(Error::unavailable(format!("the grant counter fell from {floor} to {number}")));
-        }
-        redis.counter.saw(number, now_ms());
-        fence(number)
-    }
-
     /// Releases a mutex, or drops a queue entry, while the slot moves. Waiters find out by polling.
     async fn release_in_steps(&self, lease: &Lease, linger: Duration, end: Instant) -> Result<ReleaseReply, Error> {
         let redis = self.redis.through(self.serving(&lease.name)?.1);
@@ -146,6 +127,25 @@ impl ClusterStore {
         let was_queued = dequeue(&redis, &lease.name, &lease.owner, end).await?;
         Ok(if was_queued { ReleaseReply::Released } else { ReleaseReply::NotHeld })
     }
+}
+
+/// Counts a grant of `name`.
+async fn count(redis: &RedisStore, name: &Name, end: Instant) -> Result<Fence, Error> {
+    let (keys, seen) = (redis.layout.of(name), Digits::of(redis.counter.largest()));
+    let raise_and_count = |_: &Link| {
+        let mut commands = scripts::call(&scripts::RAISE_COUNTER, Form::Text, &[keys.grants()], &[seen.as_bytes()]);
+        commands.about(&keys.grants(), b"INCR", &[]);
+        commands
+    };
+    // Numbers may be left out.
+    let Exchange { answers, .. } = redis.connection.exchange(end, Repeat::Freely, raise_and_count).await?;
+    let answers = answers.into_iter().map(|answer| counter(&answer.map_err(|error| translate(&error))?));
+    let [floor, number] = answers.collect::<Result<Vec<_>, _>>()?[..] else { return Err(unexpected("too few replies")) };
+    if number <= floor {
+        return Err(Error::unavailable(format!("the grant counter fell from {floor} to {number}")));
+    }
+    redis.counter.saw(number, now_ms());
+    fence(number)
 }
 
 /// Drops a queue entry. Returns whether there was one.

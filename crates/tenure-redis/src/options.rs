@@ -378,6 +378,14 @@ fn read(text: &str) -> Result<Url, Error> {
     Url::parse(text).map_err(unread)
 }
 
+/// Divides what follows the scheme of a URL of several hosts: the login with its `@`, the hosts, and
+/// the path with what comes after it.
+fn authority(rest: &str) -> (&str, &str, &str) {
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    (login, hosts, behind)
+}
+
 /// The servers that a URL names, what they are to one another, and the URL with the first of them
 /// alone.
 fn servers(text: &str) -> Result<(Topology, Vec<Server>, Url), Error> {
@@ -390,8 +398,7 @@ fn servers(text: &str) -> Result<(Topology, Vec<Server>, Url), Error> {
             return Ok((Topology::One, vec![Server::of(&url)?], url));
         }
     };
-    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    let (login, hosts, behind) = authority(rest);
     let urls: Vec<Url> =
         hosts.split(',').map(|host| read(&format!("{scheme}://{login}{host}{behind}"))).collect::<Result<_, _>>()?;
     if topology == Topology::Quorum && (urls.len() < 3 || urls.len().is_multiple_of(2)) {

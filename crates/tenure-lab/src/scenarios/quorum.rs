@@ -29,7 +29,7 @@ const ALL: usize = 5;
 /// A majority of them.
 const MAJORITY: usize = 3;
 
-/// How the servers of a row are started, and how those who are near log in.
+/// Settings of the servers of a row, and the login of the processes in the way of the fault.
 #[derive(Clone, Copy)]
 struct How {
     server: fn(redis::Builder) -> redis::Builder,

@@ -139,7 +139,7 @@ impl Places {
 
     fn enters(&mut self, visitor: u64, entrance: Entrance, now: At) -> Told {
         self.visits += 1;
-        // What a task passes on has the fence of the grant, and an index behind it.
+        // A lease that one task passes to the next keeps the counter of its fence. The index in it rises.
         self.granted += u64::from(entrance.fence.is_none_or(|fence| fence % 1_024 == 0));
         let (visit, keeps, over) = (self.visits, self.keeps, self.is_over());
         self.present.insert(visit, entrance.name.clone());

@@ -353,7 +353,7 @@ impl RedisStore {
             }
         }
         let waited = answers.next_back().ok_or_else(|| unexpected("too few replies"))?;
-        // What was waited for is the write of the counter.
+        // The `WAIT` covers the write of the counter. Without that write it covers nothing.
         counter(&read::<Value>(answers.next_back().ok_or_else(|| unexpected("too few replies"))?)?)?;
         if counts {
             let role: Vec<Value> = read(answers.next_back().ok_or_else(|| unexpected("too few replies"))?)?;

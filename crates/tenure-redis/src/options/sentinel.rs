@@ -7,8 +7,8 @@ use redis::Client;
 use tenure::Error;
 use url::Url;
 
-use super::read;
 use super::server::{Server, decoded};
+use super::{authority, read};
 use crate::transport::sentinel::Sentinels;
 
 /// The usual port of a sentinel.
@@ -29,8 +29,7 @@ impl Group {
         if scheme.contains([':', '/', '?', '#']) {
             return Ok(None);
         }
-        let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-        let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        let (login, hosts, behind) = authority(rest);
         let (path, parameters) = behind.split_at(behind.find(['?', '#']).unwrap_or(behind.len()));
         let (service, db) = path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
         let service = decoded(service)?;

@@ -16,6 +16,7 @@ use tenure_testkit::crowd::Field;
 use tenure_testkit::{Program, Proxy, RedisCluster, RedisServer, Worker, wait_until};
 use tokio::time::{Instant, timeout};
 
+use crate::subject::plant;
 use crate::{LONG, PATIENCE};
 
 /// Three masters behind proxies, which the nodes name to clients.
@@ -86,16 +87,7 @@ impl Subject for Cluster {
     fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
         let name = name.as_str().as_bytes();
         let cluster = &self.servers().cluster;
-        let server = &cluster.servers()[cluster.serving(slot_of(cluster, name)).unwrap()];
-        let reply = match what {
-            Plant::Value(value, None) => server.command(&[&b"SET"[..], name, value]),
-            Plant::Value(value, Some(ttl)) => {
-                server.command(&[&b"SET"[..], name, value, b"PX", ttl.as_millis().to_string().as_bytes()])
-            }
-            Plant::OtherType => server.command(&[&b"HSET"[..], name, b"field", b"1"]),
-            Plant::Nothing => server.command(&[&b"DEL"[..], name]),
-        };
-        assert!(reply == "OK" || reply == 1, "{reply:?}");
+        plant(&cluster.servers()[cluster.serving(slot_of(cluster, name)).unwrap()], name, what);
         Ok(())
     }
 

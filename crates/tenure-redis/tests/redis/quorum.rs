@@ -13,6 +13,7 @@ use tenure_redis::Options;
 use tenure_testkit::{Program, Proxy, RedisServer, Worker, admit};
 use tokio::time::{Instant, timeout};
 
+use crate::subject::plant;
 use crate::{LONG, PATIENCE};
 
 /// Servers behind proxies, which vote from the start.
@@ -51,16 +52,7 @@ impl Subject for Servers {
 
     fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
         for (server, _) in &self.servers {
-            let name = name.as_str().as_bytes();
-            let reply = match what {
-                Plant::Value(value, None) => server.command(&[&b"SET"[..], name, value]),
-                Plant::Value(value, Some(ttl)) => {
-                    server.command(&[&b"SET"[..], name, value, b"PX", ttl.as_millis().to_string().as_bytes()])
-                }
-                Plant::OtherType => server.command(&[&b"HSET"[..], name, b"field", b"1"]),
-                Plant::Nothing => server.command(&[&b"DEL"[..], name]),
-            };
-            assert!(reply == "OK" || reply == 1, "{reply:?}");
+            plant(server, name.as_str().as_bytes(), what);
         }
         Ok(())
     }
@@ -269,15 +261,11 @@ async fn a_try_that_is_not_granted_leaves_nothing() {
         assert_eq!(server.command(&["SET", "door", "another's"]), "OK");
     }
     assert_eq!(fence_of(&store, &asks("door", LONG)).await, None);
-    let free = async {
-        while servers[3..].iter().any(|server| server.command(&["EXISTS", "door"]) != 0) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, free).await.expect("what it took stays");
+    let is_free = |server: &RedisServer| server.command(&["EXISTS", "door"]) == 0;
+    wait_for("the others to be free", || servers[3..].iter().all(is_free)).await;
 }
 
-/// A majority has lost the lease, so the holder has. What the others keep of it must not stand in the way of the next.
+/// The lease is lost at a majority of the nodes, so its holder has lost it. The other nodes give it up as well.
 #[tokio::test]
 async fn a_lease_that_is_gone_leaves_nothing() {
     let (servers, url) = new_servers(5);

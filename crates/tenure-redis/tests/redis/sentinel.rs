@@ -114,7 +114,7 @@ async fn sentinels_and_servers_speak_tls() {
     takes_at(&store, &group.servers[next]).await;
 }
 
-/// A lease that the promoted replica has is renewed there. What was sent to the killed master may still be on its way.
+/// A lease that was replicated is renewed at the promoted replica. Commands to the killed master may still be under way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_master_is_followed_by_the_next() {
     let group = SentinelGroup::start();

@@ -68,16 +68,7 @@ impl Subject for Redis {
         if self.parameters.contains("getset") && matches!(what, Plant::Value(..)) {
             return Err(NotApplicable("a value that is no point in time is no lock here"));
         }
-        let name = format!("{}{name}", self.before).into_bytes();
-        let reply = match what {
-            Plant::Value(value, None) => self.server.command(&[&b"SET"[..], &name, value]),
-            Plant::Value(value, Some(ttl)) => {
-                self.server.command(&[&b"SET"[..], &name, value, b"PX", ttl.as_millis().to_string().as_bytes()])
-            }
-            Plant::OtherType => self.server.command(&[&b"HSET"[..], &name, b"field", b"1"]),
-            Plant::Nothing => self.server.command(&[&b"DEL"[..], &name]),
-        };
-        assert!(reply == "OK" || reply == 1, "{reply:?}");
+        plant(&self.server, format!("{}{name}", self.before).as_bytes(), what);
         Ok(())
     }
 
@@ -90,4 +81,17 @@ impl Subject for Redis {
     fn exceptions(&self) -> Vec<&'static str> {
         self.exceptions.clone()
     }
+}
+
+/// Does to a key what a client of another library would.
+pub(crate) fn plant(server: &RedisServer, key: &[u8], what: &Plant) {
+    let reply = match what {
+        Plant::Value(value, None) => server.command(&[&b"SET"[..], key, value]),
+        Plant::Value(value, Some(ttl)) => {
+            server.command(&[&b"SET"[..], key, value, b"PX", ttl.as_millis().to_string().as_bytes()])
+        }
+        Plant::OtherType => server.command(&[&b"HSET"[..], key, b"field", b"1"]),
+        Plant::Nothing => server.command(&[&b"DEL"[..], key]),
+    };
+    assert!(reply == "OK" || reply == 1, "{reply:?}");
 }

@@ -1,21 +1,14 @@
 //! A cluster: slots that move under locks, and what a failover forgets.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tenure_testkit::worker::Terms;
 use tenure_testkit::{RedisCluster, RedisServer, wait_until};
 
 use crate::Item;
 use crate::item::Run;
+use crate::scenarios::redis::failover::{self, FAILOVER};
 use crate::scenarios::stage::{Access, DOOR, Stage, now, terms};
 use crate::scenarios::{fenced, holds};
-
-/// How long the masters of a cluster take to have a replica take over.
-const FAILOVER: Duration = Duration::from_secs(15);
-
-/// Long enough for a lease to outlive a failover without a renewal.
-const LONG: Duration = Duration::from_secs(30);
 
 type Row = fn(&mut Stage<'_>, &Door);
 
@@ -115,51 +108,19 @@ fn half_moved(stage: &mut Stage<'_>, door: &Door) {
     stage.ends_with_another(&a);
 }
 
-/// The replica is stopped before the grant, and what the master has sent it is lost with it.
 fn forgotten(stage: &mut Stage<'_>, door: &Door) {
-    let (a, b) = (stage.near(), stage.far());
-    stage.warms_up(&a);
-    stage.warms_up(&b);
-    let replica = door.replica();
-    replica.stop();
-    // Else its kernel has the writes, and it reads them when it goes on.
-    door.server().cli("CLIENT KILL TYPE replica");
-    let first = a.asks(DOOR, Terms::new(LONG));
-    first.granted();
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
-    let since = now();
-    door.server().kill();
-    stage.fault("the master is killed");
-    replica.cont();
-    stage.grant_due_since(since, FAILOVER);
-    stage.loss_due_since(since, FAILOVER + LONG / 3);
-    let granted = second.granted();
-    second.works(&stage.register);
-    stage.is_stale(&first, granted);
-    first.lost();
+    let second = failover::forgets(stage, door.server(), &[door.replica()]);
     second.renewed(now());
     stage.is_left(&second);
 }
 
-/// Nothing is lost, and the holder goes on at the replica.
 fn kept(stage: &mut Stage<'_>, door: &Door) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.asks(DOOR, Terms::new(LONG));
-    first.granted();
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
-    stage.keeps = true;
-    let (master, replica) = (door.server(), door.replica());
-    let there = |server: &RedisServer| server.cli(&format!("EXISTS {DOOR}")) == "1";
-    wait_until(FAILOVER, "the replica to have the grant", || {
-        let mut client = replica.connect().expect("it answers");
-        let read = client.command(&["READONLY"]).is_ok();
-        read && client.command(&["EXISTS", DOOR]).is_ok_and(|reply| reply == 1) && there(master)
-    });
-    master.kill();
-    stage.fault("the master is killed");
-    door.is_taken_over();
-    first.renewed(now());
-    stage.ends_well(&first, &second);
+    let replica = door.replica();
+    let replicated = || {
+        wait_until(FAILOVER, "the replica to have the grant", || {
+            let mut client = replica.connect().expect("it answers");
+            client.command(&["READONLY"]).is_ok() && client.command(&["EXISTS", DOOR]).is_ok_and(|reply| reply == 1)
+        });
+    };
+    failover::keeps(stage, door.server(), replicated, || door.is_taken_over());
 }

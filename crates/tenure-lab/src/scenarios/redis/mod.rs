@@ -3,6 +3,7 @@
 pub(super) mod access;
 mod cluster;
 pub(super) mod data;
+mod failover;
 mod holes;
 pub(super) mod link;
 pub(super) mod outage;

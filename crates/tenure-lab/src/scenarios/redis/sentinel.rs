@@ -8,14 +8,9 @@ use tenure_testkit::{RedisServer, SentinelGroup, wait_until};
 
 use crate::Item;
 use crate::item::Run;
+use crate::scenarios::redis::failover::{self, FAILOVER, LONG};
 use crate::scenarios::stage::{Access, DOOR, Stage, now, terms};
 use crate::scenarios::{fenced, holds};
-
-/// How long the sentinels of a group take to promote a replica.
-const FAILOVER: Duration = Duration::from_secs(15);
-
-/// Long enough for a lease to outlive a failover without a renewal.
-const LONG: Duration = Duration::from_secs(30);
 
 #[rustfmt::skip]
 pub(super) fn items() -> Vec<Item> {
@@ -41,45 +36,17 @@ fn on_group(row: fn(&mut Stage<'_>, &SentinelGroup)) -> impl Fn(&str) -> Run {
     }
 }
 
-/// The replicas are stopped before the grant, and what the master has sent them is lost with it.
 fn forgotten(stage: &mut Stage<'_>, group: &SentinelGroup) {
-    let (a, b) = (stage.near(), stage.far());
-    stage.warms_up(&a);
-    stage.warms_up(&b);
-    group.servers[1..].iter().for_each(RedisServer::stop);
-    // Else their kernels have the writes, and they read them when they go on.
-    group.servers[0].cli("CLIENT KILL TYPE replica");
-    let first = a.asks(DOOR, Terms::new(LONG));
-    first.granted();
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
-    let since = now();
-    group.servers[0].kill();
-    stage.fault("the master is killed");
-    group.servers[1..].iter().for_each(RedisServer::cont);
-    stage.grant_due_since(since, FAILOVER);
-    stage.loss_due_since(since, FAILOVER + LONG / 3);
-    let granted = second.granted();
-    second.works(&stage.register);
-    stage.is_stale(&first, granted);
-    first.lost();
-    // Not looked at any further: sentinels that saw both replicas stopped may promote the other one as well.
+    let [master, replicas @ ..] = &group.servers[..] else { panic!("a group has servers") };
+    // The second holder is not looked at any further: sentinels that saw both replicas stopped may promote the other one as well.
+    failover::forgets(stage, master, &replicas.iter().collect::<Vec<_>>());
 }
 
-/// Nothing is lost, and the holder goes on at the promoted replica.
 fn kept(stage: &mut Stage<'_>, group: &SentinelGroup) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.asks(DOOR, Terms::new(LONG));
-    first.granted();
-    first.works(&stage.register);
-    let second = b.asks(DOOR, terms());
-    stage.keeps = true;
-    wait_until(FAILOVER, "the replicas to have the grant", || group.servers[0].cli("WAIT 2 1000") == "2");
-    group.servers[0].kill();
-    stage.fault("the master is killed");
-    group.wait_for_another(0);
-    first.renewed(now());
-    stage.ends_well(&first, &second);
+    let replicated = || wait_until(FAILOVER, "the replicas to have the grant", || group.servers[0].cli("WAIT 2 1000") == "2");
+    failover::keeps(stage, &group.servers[0], replicated, || {
+        group.wait_for_another(0);
+    });
 }
 
 /// As [`forgotten`], with grants that have to be confirmed. None is made, so the failover has nothing to forget.
@@ -91,8 +58,7 @@ fn unconfirmed(stage: &mut Stage<'_>, group: &SentinelGroup) {
     let before = a.asks("before", Terms::new(LONG));
     before.granted();
     stage.expect(&before.releases(), "Released");
-    group.servers[1..].iter().for_each(RedisServer::stop);
-    group.servers[0].cli("CLIENT KILL TYPE replica");
+    failover::cut_off(&group.servers[0], &group.servers[1..].iter().collect::<Vec<_>>());
     let told = a.asks(DOOR, Terms::new(LONG).wait(Duration::ZERO)).failed("Unavailable");
     stage.holds_true(told.contains("of 2 replicas"), &told);
     let since = now();
