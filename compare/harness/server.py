@@ -20,7 +20,10 @@ def pinned(core):
 
 
 class Server:
-    """Runs until the block ends; on the first core, without persistence."""
+    """Runs until the block ends, without persistence; on the first core, or where the system puts it."""
+
+    def __init__(self, anywhere=False):
+        self.prefix = [] if anywhere else pinned(0)
 
     def __enter__(self):
         program = os.environ.get("TENURE_REDIS_SERVER") or "redis-server"
@@ -31,7 +34,7 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        command = [*pinned(0), program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        command = [*self.prefix, program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         # A socket in our own folder answers for our own server, even if another process has taken the port meanwhile.
         command += ["--dir", str(where), "--unixsocket", str(where / "s")]
         with open(where / "log", "w") as log:
@@ -79,8 +82,8 @@ class Server:
 class Servers:
     """Several that know nothing of one another; each as the one."""
 
-    def __init__(self, count):
-        self.servers = [Server() for _ in range(count)]
+    def __init__(self, count, anywhere=False):
+        self.servers = [Server(anywhere) for _ in range(count)]
 
     def __enter__(self):
         self.stack = contextlib.ExitStack()

@@ -170,6 +170,11 @@ impl RedisServer {
         self.dir.path().join(SOCKET)
     }
 
+    /// Returns its log since it was started.
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default()
+    }
+
     /// The server's directory: its log, append-only file and socket.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -271,13 +276,12 @@ impl RedisServer {
         let deadline = Instant::now() + START;
         while !self.answers() {
             let ended = process.child().try_wait().expect("a child of ours can be waited for");
-            let log = || fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default();
             if let Some(status) = ended {
-                let log = log();
+                let log = self.log();
                 assert!(log.contains("Address already in use"), "redis-server ended with {status}:\n{log}");
                 return false;
             }
-            assert!(Instant::now() < deadline, "redis-server did not answer within {START:?}:\n{}", log());
+            assert!(Instant::now() < deadline, "redis-server did not answer within {START:?}:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(2));
         }
         *self.process() = Some(process);

@@ -64,26 +64,27 @@ impl Run {
 /// CPU that is used from its making on.
 pub(super) struct Usage {
     client: Duration,
-    server: Option<(Connection, Duration)>,
+    servers: Vec<(Connection, Duration)>,
 }
 
 /// CPU that was used, by user and system.
 pub(super) struct Used {
     pub(super) client: Duration,
-    pub(super) server: Option<Duration>,
+    pub(super) servers: Option<Duration>,
 }
 
 impl Usage {
-    /// Of this process, and of the server if there is one that may be asked.
-    pub(super) fn begin(server: Option<Connection>) -> Result<Self, Error> {
+    /// Of this process, and of the servers that may be asked.
+    pub(super) fn begin(servers: Vec<Connection>) -> Result<Self, Error> {
         let with_cpu = |mut server| server_cpu(&mut server).map(|cpu| (server, cpu));
-        Ok(Self { server: server.map(with_cpu).transpose()?, client: client_cpu() })
+        Ok(Self { servers: servers.into_iter().map(with_cpu).collect::<Result<_, _>>()?, client: client_cpu() })
     }
 
     pub(super) fn end(self) -> Result<Used, Error> {
         let client = client_cpu().saturating_sub(self.client);
         let since = |(mut server, before)| server_cpu(&mut server).map(|after| after.saturating_sub(before));
-        Ok(Used { client, server: self.server.map(since).transpose()? })
+        let each = self.servers.into_iter().map(since).collect::<Result<Vec<_>, _>>()?;
+        Ok(Used { client, servers: (!each.is_empty()).then(|| each.iter().sum()) })
     }
 }
 

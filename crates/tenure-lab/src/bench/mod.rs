@@ -226,9 +226,9 @@ impl Job<'_> {
         const WARM_UP: Duration = Duration::from_millis(200);
         const COUNTED: Duration = Duration::from_millis(500);
         load.run(WARM_UP).await?;
-        let usage = Usage::begin(self.place.server())?;
+        let usage = Usage::begin(self.place.servers())?;
         let run = self.watched(load.run(self.plan.time)).await?;
-        let server_cpu = usage.end()?.server;
+        let server_cpu = usage.end()?.servers;
         (self.tell)(Stage::Counting);
         let commands = match self.place.monitor()? {
             Some(monitor) => {

@@ -55,6 +55,11 @@ impl Address {
         known.map_or("one Redis server", |(_, what)| what).to_owned()
     }
 
+    /// Whether it names sentinels instead of servers.
+    fn is_behind_sentinels(&self) -> bool {
+        self.url.split("//").next().is_some_and(|scheme| scheme.contains("+sentinel:"))
+    }
+
     /// Whether it names several servers, of which each would count some calls or all.
     fn names_several(&self) -> bool {
         ["quorum+", "+sentinel:", "+cluster:"].iter().any(|mark| self.url.split("//").next().is_some_and(|s| s.contains(mark)))
@@ -91,14 +96,26 @@ impl Address {
         Locker::builder(self.open().await?).build()
     }
 
-    /// A plain connection to the server, to ask it about itself; `None` where the store has no server that counts.
-    fn connect(&self) -> Result<Option<Connection>, Error> {
-        if self.file().is_some() || self.names_several() {
-            return Ok(None);
+    /// The URL of each server that it names; of the servers behind sentinels none.
+    fn servers(&self) -> Vec<String> {
+        if self.file().is_some() || self.is_behind_sentinels() {
+            return Vec::new();
         }
+        if !self.names_several() {
+            return vec![self.url.clone()];
+        }
+        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
+        let scheme = scheme.trim_start_matches("quorum+").trim_end_matches("+cluster");
+        let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        hosts.split(',').map(|host| format!("{scheme}://{login}{host}{behind}")).collect()
+    }
+
+    /// A plain connection to a server, to ask it about itself.
+    fn connect(&self, url: &str) -> Result<Connection, Error> {
         let unseen =
             |error: redis::RedisError| Error::unreachable("the server cannot be asked what it executes").with_source(error);
-        let mut info = redis::IntoConnectionInfo::into_connection_info(self.url.as_str()).map_err(unseen)?;
+        let mut info = redis::IntoConnectionInfo::into_connection_info(url).map_err(unseen)?;
         let mut login = info.redis_settings().clone();
         if let Some(username) = &self.username {
             login = login.set_username(username);
@@ -107,7 +124,7 @@ impl Address {
             login = login.set_password(password);
         }
         info = info.set_redis_settings(login);
-        Client::open(info).and_then(|client| client.get_connection()).map(Some).map_err(unseen)
+        Client::open(info).and_then(|client| client.get_connection()).map_err(unseen)
     }
 }
 
@@ -143,7 +160,8 @@ impl Place {
     }
 
     fn new(address: Address, server: Option<RedisServer>) -> Result<Self, Error> {
-        let uncounted = address.connect().and_then(|server| server.map(listen).transpose()).err();
+        let watched = |url: &String| address.connect(url).and_then(listen);
+        let uncounted = if address.names_several() { None } else { address.servers().iter().find_map(|url| watched(url).err()) };
         Ok(Self { address, run: Owner::generate("")?.to_string(), uncounted, _server: server })
     }
 
@@ -161,13 +179,17 @@ impl Place {
         format!("tenure-bench{}/{what}", self.run)
     }
 
-    /// A connection to the server, where there is one that may be asked.
-    pub(super) fn server(&self) -> Option<Connection> {
-        if self.uncounted.is_some() { None } else { self.address.connect().ok().flatten() }
+    /// A connection to each server, where all of them may be asked.
+    pub(super) fn servers(&self) -> Vec<Connection> {
+        let connected = || self.address.servers().iter().map(|url| self.address.connect(url)).collect::<Result<_, _>>();
+        if self.uncounted.is_some() { Vec::new() } else { connected().unwrap_or_default() }
     }
 
-    /// Begins to count what clients send, where there is a server that counts.
+    /// Begins to count what clients send, where there is one server, and it counts.
     pub(super) fn monitor(&self) -> Result<Option<Monitor>, Error> {
-        self.server().zip(self.server()).map(|(listener, speaker)| Monitor::begin(listener, speaker)).transpose()
+        if self.address.names_several() {
+            return Ok(None);
+        }
+        self.servers().pop().zip(self.servers().pop()).map(|(listener, speaker)| Monitor::begin(listener, speaker)).transpose()
     }
 }

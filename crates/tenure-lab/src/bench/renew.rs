@@ -22,7 +22,7 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     let held = acquire(&locks, job).await?;
 
     probe.take();
-    let usage = Usage::begin(job.place.server())?;
+    let usage = Usage::begin(job.place.servers())?;
     job.watched(tokio::time::sleep(job.plan.time)).await;
     let (latencies, used) = (probe.take().renewals, usage.end()?);
 
@@ -44,7 +44,7 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     let run = Run { done: latencies.count() as u64, latencies, client_cpu: used.client };
     let told =
         format!("leases with a ttl of {ttl:?}, none lost; an operation is the renewal of one, timed as long as its batch took");
-    Ok(Figures::of_run(&job.plan, run, commands, used.server, told))
+    Ok(Figures::of_run(&job.plan, run, commands, used.servers, told))
 }
 
 async fn acquire(locks: &Locker, job: &Job<'_>) -> Result<Vec<Guard>, Error> {

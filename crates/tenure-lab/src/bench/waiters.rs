@@ -45,7 +45,7 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     // The timed run is counted as well: what nearly nothing happens in is not slowed down by it.
     let monitor = job.place.monitor()?;
     probe.take();
-    let usage = Usage::begin(job.place.server())?;
+    let usage = Usage::begin(job.place.servers())?;
     job.watched(tokio::time::sleep(job.plan.time)).await;
     let (latencies, used) = (probe.take().calls, usage.end()?);
     (job.tell)(Stage::Counting);
@@ -58,7 +58,7 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     holder.flush_releases().await;
     let memory = memory.map_or_else(String::new, |bytes| format!("; {bytes} bytes of memory a task"));
     let told = format!("tasks of one process waiting for {} names{memory}; an operation is a request to the store", names.len());
-    Ok(Figures::of_run(&job.plan, Run { done, latencies, client_cpu: used.client }, commands, used.server, told))
+    Ok(Figures::of_run(&job.plan, Run { done, latencies, client_cpu: used.client }, commands, used.servers, told))
 }
 
 /// Starts the tasks, and waits until each name is known to be taken.

@@ -68,10 +68,11 @@ impl ValueEnum for Chosen {
 const HELP: &str = "\
 COMMANDS are counted by the server, in a short run of its own under MONITOR:
 those that clients send, and not what scripts call. CLIENT and SERVER are the CPU
-of one operation, in microseconds. Whatever others send to a store that you
-name is counted as well: measure on a server that nobody else uses. Nothing is
-left behind there but the counter of the fences; by a run that is killed, names
-that become free by themselves, within its time and ten minutes at most.
+of one operation, in microseconds; of several servers, that of all of them.
+Whatever others send to a store that you name is counted as well: measure on a
+server that nobody else uses. Nothing is left behind there but the counter of
+the fences; by a run that is killed, names that become free by themselves,
+within its time and ten minutes at most.
 
   tenure bench cycle --tasks 512            a redis-server of its own
   tenure bench all -o json                  the same for programs, in an array

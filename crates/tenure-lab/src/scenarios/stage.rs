@@ -39,6 +39,8 @@ pub(super) const HEARTBEAT: Duration = Duration::from_millis(1_200);
 pub(super) const SOON: Duration = Duration::from_millis(1_200 + 120 + 250 + 250);
 /// In milliseconds: long enough for a renewal to fail, and short enough for the next to be in time.
 pub(super) const A_MOMENT: Range<u64> = 950..1_250;
+/// A store that was away for longer may be back too late for the next renewal.
+const TOO_LONG: Duration = Duration::from_millis(1_450);
 /// How long the lab waits for what has no bound of its own, before it tells what it waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -106,15 +108,29 @@ pub(super) struct Stage<'a> {
     actors: Vec<Actor>,
     /// How long after a stopped holder went on it was notified.
     told: RefCell<Vec<Duration>>,
+    /// Why nothing can be said: the machine had no time.
+    starved: Option<String>,
 }
 
 impl<'a> Stage<'a> {
     pub(super) fn new(lab: &'a Lab, id: &str, seed: u64, access: Access) -> Self {
         let recorder = Recorder::new(History::new(id, seed));
         crate::run::keep(&recorder);
-        let (rng, register) = (fastrand::Rng::with_seed(mixed(seed, id)), Register::open(recorder.clone()));
-        let (actors, told, longer) = (Vec::new(), RefCell::default(), Duration::ZERO);
-        Self { lab, rng, recorder, register, keeps: false, jumps: false, capacity: 1, longer, fences: true, access, actors, told }
+        Self {
+            lab,
+            rng: fastrand::Rng::with_seed(mixed(seed, id)),
+            register: Register::open(recorder.clone()),
+            recorder,
+            keeps: false,
+            jumps: false,
+            capacity: 1,
+            longer: Duration::ZERO,
+            fences: true,
+            access,
+            actors: Vec::new(),
+            told: RefCell::default(),
+            starved: None,
+        }
     }
 
     /// For how long a lease is kept after it was granted or renewed.
@@ -330,6 +346,11 @@ impl<'a> Stage<'a> {
             come_back();
         }
         let since = self.fault("it is back");
+        let away = Duration::from_nanos(since - left);
+        if away > TOO_LONG {
+            self.starved = Some(format!("the store was away for {away:?}: the machine had no time to bring it back"));
+            return;
+        }
         first.renewed(since);
         self.ends_well(&first, &second);
     }
@@ -431,7 +452,7 @@ impl<'a> Stage<'a> {
         told_after.append(&mut self.told.borrow_mut());
         let early = if self.jumps { None } else { told_early(&history) };
         assert!(early.is_none(), "told before its deadline: {early:?}");
-        Shown { told_after, ..Shown::new(history) }
+        Shown { told_after, starved: self.starved, ..Shown::new(history) }
     }
 }
 

@@ -312,6 +312,49 @@ async fn a_lease_is_planted_again_where_a_minority_has_lost_it() {
     }
 }
 
+/// Two of five nodes get the release of the holder before later than the acquisition. They are asked once more, unless the lease was
+/// given up meanwhile.
+#[tokio::test]
+async fn a_grant_of_a_bare_majority_is_completed() {
+    let quorum_of = Servers::start(5);
+    let store = quorum(&quorum_of.url()).await;
+    let late = &quorum_of.servers[3..];
+    // So that the servers know the scripts, and no call takes two tries.
+    let (first, _) = granted(&store, "first", LONG).await;
+    release(&store, &first).await;
+    for (name, released) in [("door", false), ("gate", true)] {
+        let of_the_late = || late.iter().map(|(server, _)| server.command(&["EXISTS", name]) == 1);
+        for (server, proxy) in late {
+            server.command(&["SET", name, "another", "PX", "60000"]);
+            wait_for("an answer to all", || proxy.replies() >= proxy.commands()).await;
+            proxy.hold_replies();
+        }
+        let held = asks(name, LONG);
+        let before: Vec<u64> = late.iter().map(|(_, proxy)| proxy.commands()).collect();
+        assert!(fence_of(&store, &held).await.is_some());
+        let refused = |((_, proxy), before): (&(RedisServer, Proxy), &u64)| proxy.replies().min(proxy.commands()) > *before;
+        wait_for("the late nodes to refuse it", || late.iter().zip(&before).all(refused)).await;
+        if released {
+            assert_eq!(store.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        }
+        for (server, proxy) in late {
+            server.command(&["DEL", name]);
+            proxy.release_replies();
+        }
+        if !released {
+            wait_for("the late nodes to grant it", || of_the_late().all(|holds| holds)).await;
+            continue;
+        }
+        // What was sent before is executed before.
+        for turn in 0..5 {
+            let (next, _) = granted(&store, &format!("after {turn}"), LONG).await;
+            let all = || quorum_of.servers.iter().all(|(server, _)| server.command(&["EXISTS", next.name.as_str()]) == 1);
+            wait_for("all nodes to grant the next", all).await;
+        }
+        assert!(of_the_late().all(|holds| !holds), "the lease was taken after its release");
+    }
+}
+
 /// It may be held at the server that does not answer.
 #[tokio::test]
 async fn a_name_is_shown_as_held_while_a_holder_of_it_is_away() {

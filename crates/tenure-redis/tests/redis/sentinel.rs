@@ -280,8 +280,7 @@ fn load(url: &str, alone: usize, together: usize, grants: &Arc<Mutex<Vec<Granted
                 let asked = Instant::now();
                 let Ok(guard) = locks.mutex(name).wait(Duration::from_millis(500)).acquire().await else { continue };
                 grants.lock().unwrap().push(Granted { who, asked, came: Instant::now(), fence: guard.fence().unwrap() });
-                // Sentinels that get no processor take a server for down that is not, and then two are masters for a moment.
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
                 drop(guard);
             }
         });
@@ -292,18 +291,24 @@ fn load(url: &str, alone: usize, together: usize, grants: &Arc<Mutex<Vec<Granted
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_master_is_killed_under_load() {
     // For a machine that has other work.
-    masters_die(1, FAILOVER).await;
+    for _ in 0..3 {
+        if masters_die(1, FAILOVER).await {
+            return;
+        }
+    }
+    panic!("three times a master was replaced that nobody had killed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "some minutes: cargo test --all-features -p tenure-redis --test redis -- --ignored killed_twenty_times"]
 async fn a_master_is_killed_twenty_times_under_load() {
-    masters_die(20, Duration::from_secs(1)).await;
+    assert!(masters_die(20, Duration::from_secs(1)).await, "a master was replaced that nobody had killed");
 }
 
 /// The master is killed so often, while clients take names and one holds another. Each client holds again within a time of
-/// the failover.
-async fn masters_die(kills: usize, within: Duration) {
+/// the failover, and fences rise. False if sentinels that got no processor replaced a master that was well: then two are masters for
+/// a moment, and nothing is said of fences.
+async fn masters_die(kills: usize, within: Duration) -> bool {
     const CLIENTS: usize = 4;
     let group = SentinelGroup::start();
     let url = format!("{}?timeout=300ms", group.url());
@@ -355,7 +360,10 @@ async fn masters_die(kills: usize, within: Duration) {
     println!("{kills} kills: {kept} leases kept, {lost} lost; held again within {longest:?} of the failover");
     assert!(longest < within, "a client held again {longest:?} after the failover");
     let grants = std::mem::take(&mut *grants.lock().unwrap());
-    println!("{} grants", grants.len());
+    println!("{} grants, {} failovers", grants.len(), group.switches());
+    if group.switches() != kills {
+        return false;
+    }
     let mut largest: Option<(Instant, Fence)> = None;
     for grant in &grants {
         // They were noted in the order in which they came.
@@ -364,4 +372,5 @@ async fn masters_die(kills: usize, within: Duration) {
         }
         largest = largest.filter(|(_, fence)| *fence > grant.fence).or(Some((grant.came, grant.fence)));
     }
+    true
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Builder, RedisServer};
 use crate::client::Reply;
@@ -13,6 +13,9 @@ use crate::tls::Certificates;
 pub(super) const CONFIG: &str = "sentinel.conf";
 /// The name of the service that the sentinels of tests watch.
 pub const SERVICE: &str = "mymaster";
+/// A server that is silent for so long is down. A busy machine is silent for a part of a second, and then a master that is well would
+/// be replaced.
+const DOWN_AFTER: Duration = Duration::from_millis(1_500);
 /// A failover, and the finding of one another, on a machine that has other work.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,7 +48,7 @@ pub struct SentinelGroup {
 }
 
 impl SentinelGroup {
-    /// Starts one. A server that is silent for 400 ms is down.
+    /// Starts one. A server that is silent for 1.5 s is down.
     pub fn start() -> Self {
         Self::start_with(None, None, None)
     }
@@ -72,7 +75,7 @@ impl SentinelGroup {
         let replica = || how(password).replica_at(address(&master)).start();
         let replicas = [replica(), replica()];
         let sentinel = || {
-            let how = how(None).sentinel_of(address(&master), password, 2, Duration::from_millis(400));
+            let how = how(None).sentinel_of(address(&master), password, 2, DOWN_AFTER);
             match of_sentinels {
                 Some(password) => how.password(password).start(),
                 None => how.start(),
@@ -90,6 +93,11 @@ impl SentinelGroup {
         let hosts: Vec<String> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", port(sentinel))).collect();
         let scheme = if self.tls { "rediss" } else { "redis" };
         format!("{scheme}+sentinel://{}{}/{SERVICE}", self.servers[0].credentials(), hosts.join(","))
+    }
+
+    /// How often the sentinels have named another master.
+    pub fn switches(&self) -> usize {
+        self.sentinels.iter().map(|sentinel| sentinel.log().matches("+switch-master").count()).max().unwrap_or_default()
     }
 
     /// Number of the server that most sentinels name.
@@ -110,16 +118,30 @@ impl SentinelGroup {
     /// Waits until most sentinels name another server than this one, which serves as the master; its number.
     #[track_caller]
     pub fn wait_for_another(&self, than: usize) -> usize {
-        let mut named = than;
-        wait_until(PATIENCE, "another master", || {
-            named = self.master();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let named = self.master();
             let agree = self.sentinels.iter().filter(|sentinel| self.named_by(sentinel) == Some(named)).count();
-            named != than
+            if named != than
                 && agree > self.sentinels.len() / 2
                 && self.servers[named].is_running()
                 && self.servers[named].info("replication", "role") == "master"
-        });
-        named
+            {
+                return named;
+            }
+            assert!(Instant::now() < deadline, "no other master after {PATIENCE:?}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Returns the last lines of the logs of the sentinels.
+    fn logs(&self) -> String {
+        let last = |sentinel: &RedisServer| {
+            let log = sentinel.log();
+            let lines: Vec<&str> = log.lines().collect();
+            format!("the sentinel {}:\n{}\n", sentinel.port, lines[lines.len().saturating_sub(25)..].join("\n"))
+        };
+        self.sentinels.iter().map(last).collect()
     }
 
     /// Starts a killed server again, empty, as a replica of the master; returns when it has its data.

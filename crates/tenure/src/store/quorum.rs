@@ -5,10 +5,10 @@ mod node;
 mod round;
 mod votes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,7 +22,7 @@ pub use self::node::{Confirmed, Memory, Node, Plain};
 use self::round::Round;
 use self::votes::{Decision, Votes};
 use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
+use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
 /// Default poll interval of a name that is held.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -57,6 +57,7 @@ pub struct Quorum {
     node_timeout: Option<Duration>,
     poll_interval: Duration,
     second_rounds: Arc<AtomicU64>,
+    incomplete: Incomplete,
 }
 
 impl Quorum {
@@ -74,7 +75,15 @@ impl Quorum {
         let features = common(&nodes, fenced);
         let nodes: Nodes = nodes.into();
         let admission = Arc::new(Admission::new(Arc::clone(&nodes)));
-        Ok(Self { nodes, admission, features, node_timeout: None, poll_interval: POLL_INTERVAL, second_rounds: Arc::default() })
+        Ok(Self {
+            nodes,
+            admission,
+            features,
+            node_timeout: None,
+            poll_interval: POLL_INTERVAL,
+            second_rounds: Arc::default(),
+            incomplete: Incomplete::default(),
+        })
     }
 
     /// Sets the timeout of a call, `None` for the largest of the nodes' own, or the
@@ -226,20 +235,75 @@ impl Quorum {
         }
     }
 
-    /// Has nodes that have lost the lease take it again. A majority holds it, so nobody else does.
-    fn plant_again(&self, lease: &Lease, lost: &[usize], end: Instant) {
-        if !lease.owner.is_generated() {
-            // Another client may use the same token.
+    /// Has the nodes take the lease that were busy when a majority granted it. Most of them got the release of the holder
+    /// before later than the others. Until then the majority that has the lease may lose no node.
+    fn complete(&self, request: &Request, votes: &Votes, round: Round<AcquireReply>, end: Instant) {
+        let busy: Vec<usize> = (0..self.nodes.len()).filter(|at| votes.is_busy(*at)).collect();
+        if !request.generated || (busy.is_empty() && round.pending() == 0) {
+            // Another client may use a supplied token.
+            round.finish(end);
             return;
         }
-        for at in lost.iter().copied() {
-            let (node, admission) = (Arc::clone(&self.nodes[at]), Arc::clone(&self.admission));
-            let request = Request::new(lease.name.clone(), lease.owner.clone(), lease.share, lease.ttl);
+        let (owner, incomplete, plant) = (request.owner.clone(), self.incomplete.clone(), self.planting(&request.lease(), end));
+        incomplete.begin(&owner);
+        tokio::spawn(async move {
+            let plant = |at: usize| incomplete.unless_ended(&owner, || plant(at));
+            busy.into_iter().for_each(plant);
+            let look = |at: usize, answer| {
+                if matches!(answer, Ok(AcquireReply::Busy(_))) {
+                    plant(at);
+                }
+            };
+            round.rest(end, look).await;
+            incomplete.end(&owner);
+        });
+    }
+
+    /// Has nodes that have lost the lease take it again. A majority holds it, so nobody else does.
+    fn plant_again(&self, lease: &Lease, lost: &[usize], end: Instant) {
+        // Another client may use a supplied token.
+        if lease.owner.is_generated() {
+            lost.iter().copied().for_each(self.planting(lease, end));
+        }
+    }
+
+    /// Has a node take a lease, if it is free there.
+    fn planting(&self, lease: &Lease, end: Instant) -> impl Fn(usize) + Send + Sync + use<> {
+        let (nodes, admission) = (Arc::clone(&self.nodes), Arc::clone(&self.admission));
+        let request = Arc::new(Request::new(lease.name.clone(), lease.owner.clone(), lease.share, lease.ttl));
+        move |at| {
+            let (node, admission, request) = (Arc::clone(&nodes[at]), Arc::clone(&admission), Arc::clone(&request));
             begin(end, async move {
                 if let Ok(AcquireReply::Refused { .. }) = node.acquire(&request).await {
                     admission.begin(at);
                 }
             });
+        }
+    }
+}
+
+/// Owners whose grants are being completed, until their next call.
+#[derive(Clone, Default)]
+struct Incomplete(Arc<Mutex<HashSet<Owner>>>);
+
+impl Incomplete {
+    fn owners(&self) -> MutexGuard<'_, HashSet<Owner>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, owner: &Owner) {
+        self.owners().insert(owner.clone());
+    }
+
+    fn end(&self, owner: &Owner) {
+        self.owners().remove(owner);
+    }
+
+    /// Sends something, so that a release is sent after it or prevents it.
+    fn unless_ended(&self, owner: &Owner, send: impl FnOnce()) {
+        let owners = self.owners();
+        if owners.contains(owner) {
+            send();
         }
     }
 }
@@ -285,6 +349,7 @@ impl Store for Quorum {
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let need = self.need(request.share)?;
         let (began, end) = (Instant::now(), Instant::now() + self.limit(request.ttl));
+        std::iter::once(&request.owner).chain(&request.from).for_each(|owner| self.incomplete.end(owner));
         // Nodes have no queues: five of them would serve five waiters.
         let keeps = request.enqueue == Enqueue::Heartbeat;
         let asked = Arc::new(request.clone().with_enqueue(if keeps { Enqueue::Heartbeat } else { Enqueue::No }));
@@ -313,7 +378,7 @@ impl Store for Quorum {
             Decision::Open | Decision::Refused => None,
         };
         if let Some(fence) = granted {
-            round.finish(end);
+            self.complete(&asked, &votes, round, end);
             return Ok(AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))));
         }
         if votes.busy() == 0 || !request.generated {
@@ -381,6 +446,7 @@ impl Store for Quorum {
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let need = self.need(lease.share)?;
         let end = Instant::now() + self.limit(lease.ttl);
+        self.incomplete.end(&lease.owner);
         let asked = Arc::new(lease.clone());
         let mut round = Round::new(end);
         for (at, node) in self.nodes.iter().enumerate() {

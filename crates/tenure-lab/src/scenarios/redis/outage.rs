@@ -251,13 +251,13 @@ fn scripts_flushed(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// The server comes back, and takes its time for it.
 fn load(redis: &Redis) {
-    for key in 0..200 {
+    for key in 0..160 {
         redis.server.command(&["SET", &format!("other {key}"), "x"]);
     }
     let begun = Instant::now();
     redis.server.restart_with(&redis.server.snapshot());
     let (took, refused) = (begun.elapsed(), redis.errors("LOADING"));
-    assert!(took > Duration::from_millis(700) && refused > 0, "it loaded within {took:?} and refused {refused} commands");
+    assert!(took > Duration::from_millis(500) && refused > 0, "it loaded within {took:?} and refused {refused} commands");
 }
 
 /// A server that takes a while for its data.

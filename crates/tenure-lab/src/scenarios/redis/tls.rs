@@ -12,7 +12,7 @@ use crate::item::Run;
 use crate::scenarios::fixtures::{Redis, play_on_redis};
 use crate::scenarios::holds;
 use crate::scenarios::scheme::NATIVE;
-use crate::scenarios::stage::{DOOR, OPENING, SLACK, Stage, now, terms};
+use crate::scenarios::stage::{DOOR, OPENING, Stage, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
     let (right, expired) = (Certificates::generate, Certificates::generate_expired);
@@ -40,6 +40,8 @@ impl Tls<'_> {
 type Row = fn(&mut Stage<'_>, &Tls<'_>);
 
 const SECRET: &str = "hunter2";
+/// A process that opens its first connection over TLS, on a machine that has other work.
+const HANDSHAKE: Duration = Duration::from_millis(750);
 
 fn over_tls(made: fn(&std::path::Path) -> Certificates, row: Row) -> impl Fn(&str) -> Run {
     move |id| {
@@ -66,7 +68,7 @@ fn trusted(stage: &mut Stage<'_>, tls: &Tls<'_>) {
     let first = a.takes(DOOR);
     let second = b.asks(DOOR, terms());
     stage.keeps = true;
-    is_turned_away(stage, &tls.url(tls.others), SLACK, "name the authority that signed the server's certificate");
+    is_turned_away(stage, &tls.url(tls.others), HANDSHAKE, "name the authority that signed the server's certificate");
     first.renewed(now());
     stage.ends_well(&first, &second);
 }
@@ -77,7 +79,7 @@ fn too_old(stage: &mut Stage<'_>, tls: &Tls<'_>) {
     let first = a.takes(DOOR);
     let second = b.asks(DOOR, terms());
     stage.keeps = true;
-    is_turned_away(stage, &tls.url(tls.ours), SLACK, "expired");
+    is_turned_away(stage, &tls.url(tls.ours), HANDSHAKE, "expired");
     first.renewed(now());
     stage.ends_well(&first, &second);
 }
@@ -89,7 +91,7 @@ fn crossed(stage: &mut Stage<'_>, tls: &Tls<'_>) {
     stage.keeps = true;
     let server = &tls.redis.server;
     let without = server.tls_url().replace("rediss://", "redis://");
-    is_turned_away(stage, &without, SLACK, "TLS");
+    is_turned_away(stage, &without, HANDSHAKE, "TLS");
     // A server without TLS waits for the end of what it takes for a command.
     let with = server.url().replace("redis://", "rediss://");
     is_turned_away(stage, &with, OPENING, "TLS");

@@ -78,11 +78,20 @@ impl<T: Send + 'static> Round<T> {
 
     /// Lets the calls without an answer go on, until `end` at the latest.
     pub(super) fn finish(self, end: Instant) {
-        if self.calls.is_empty() {
-            return;
+        if !self.calls.is_empty() {
+            tokio::spawn(self.rest(end, |_, _| ()));
+        }
+    }
+
+    /// The answers that have not been looked at, until `end`.
+    pub(super) async fn rest(self, end: Instant, mut look: impl FnMut(usize, Result<T, Error>)) {
+        for (at, answer) in self.answers {
+            look(at, answer);
         }
         let mut calls = self.calls;
-        tokio::spawn(async move { while let Ok(Some(_)) = timeout_at(end, calls.next()).await {} });
+        while let Ok(Some((at, answer))) = timeout_at(end, calls.next()).await {
+            look(at, answer);
+        }
     }
 }
 

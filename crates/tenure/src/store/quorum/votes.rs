@@ -125,8 +125,12 @@ impl Votes {
         self.granted().map(|(_, ttl)| ttl).fold(asked, Duration::min)
     }
 
+    pub(super) fn is_busy(&self, at: usize) -> bool {
+        matches!(self.nodes[at], Vote::Busy(_))
+    }
+
     pub(super) fn busy(&self) -> usize {
-        self.nodes.iter().filter(|vote| matches!(vote, Vote::Busy(_))).count()
+        (0..self.nodes.len()).filter(|at| self.is_busy(*at)).count()
     }
 
     /// Number of nodes that have granted or are busy.
