@@ -340,6 +340,17 @@ fn five_hundred_turns_on_a_cluster() {
     });
 }
 
+/// The master of a Sentinel group is killed in the midst, a replica takes over that has every grant, and the other comes back.
+#[test]
+fn five_hundred_turns_on_a_sentinel_group() {
+    let group = SentinelGroup::start();
+    count_to_500(Some(&format!("{}?durability=majority", group.url())), || {
+        group.servers[0].kill();
+        group.wait_for_another(0);
+        group.restart_as_replica(0);
+    });
+}
+
 /// The commands on a cluster, by any one of its nodes.
 #[test]
 fn a_cluster_is_a_store() {
