@@ -65,6 +65,7 @@ impl Figures {
             "p99_us": self.p99_us,
             "commands_per_operation": self.commands_per_operation,
             "client_cpu_us_per_operation": self.client_cpu_us_per_operation,
+            "server_cpu_us_per_operation": self.server_cpu_us_per_operation,
         })
     }
 

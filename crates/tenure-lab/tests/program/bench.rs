@@ -9,7 +9,7 @@ use tenure_testkit::{RedisServer, Signal, Spawned, admit};
 
 use crate::common::{Ended, Place, end_with_all, wait_for};
 
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
     "case",
     "client_cpu_us_per_operation",
     "commands_per_operation",
@@ -18,6 +18,7 @@ const FIELDS: [&str; 9] = [
     "p99_us",
     "per_second",
     "seconds",
+    "server_cpu_us_per_operation",
     "tasks",
 ];
 
@@ -46,6 +47,8 @@ fn a_quorum_is_measured_and_named() {
     assert!(ended.err.contains("measures a quorum of 3 Redis servers"), "{}", ended.err);
     let cycle = found(&ended);
     assert!(figure(&cycle, "operations") > 0.0 && cycle["commands_per_operation"].is_null(), "{cycle}");
+    // Of all three together, as INFO has it.
+    assert!(figure(&cycle, "server_cpu_us_per_operation") > 0.0, "{cycle}");
 }
 
 #[test]

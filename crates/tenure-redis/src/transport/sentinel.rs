@@ -58,6 +58,13 @@ pub(crate) struct Master {
     named_by: usize,
 }
 
+impl Master {
+    /// Whether another server that is named with this epoch took its place.
+    fn is_followed_by(&self, epoch: u64, host: &str, port: u16) -> bool {
+        epoch > self.epoch && (host, port) != (&*self.host, self.port)
+    }
+}
+
 /// The answer of one sentinel: epoch, host and port.
 type Named = (u64, String, u16);
 
@@ -176,7 +183,8 @@ impl Sentinels {
     }
 
     /// Ends the use of the link to `master`, and has each listener poll, as soon as a sentinel
-    /// reports another master. If the sentinel goes away, the next one is listened to.
+    /// reports another master. If the sentinel goes away, the next one is listened to. From time to
+    /// time the others are asked as well.
     pub(crate) async fn follow(self: Arc<Self>, master: Master, contact: Arc<Contact>, pushes: Arc<Pushes>) {
         for at in master.named_by.. {
             let (shown, client) = &self.asked[at % self.asked.len()];
@@ -200,8 +208,7 @@ impl Sentinels {
         let (wire, named) = timeout(SIGN_OF_LIFE, conversation).await.map_err(silence)??;
         // It may have come before the subscription.
         if let Some((epoch, host, port)) = named
-            && epoch > master.epoch
-            && (&host, port) != (&master.host, master.port)
+            && master.is_followed_by(epoch, &host, port)
         {
             return Ok(());
         }
@@ -214,6 +221,11 @@ impl Sentinels {
                     let mut ping = pipe();
                     ping.add_command(cmd("PING"));
                     timeout(SIGN_OF_LIFE, wire.send(&ping.into())).await.map_err(silence)??;
+                    // This one may be cut off from the others, and hear of nothing.
+                    let named = self.master(Instant::now() + SIGN_OF_LIFE).await;
+                    if named.is_ok_and(|named| master.is_followed_by(named.epoch, &named.host, named.port)) {
+                        return Ok(());
+                    }
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! A cluster of real servers: conformance, slots that move under locks, masters that die.
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use tenure_testkit::crowd::Field;
 use tenure_testkit::{Program, Proxy, RedisCluster, RedisServer, Worker, wait_until};
 use tokio::time::{Instant, timeout};
 
+use crate::pretender::listens_as;
 use crate::subject::plant;
 use crate::{LONG, PATIENCE};
 
@@ -526,7 +526,11 @@ async fn a_node_that_still_names_the_dead_is_not_believed() {
     let slot = slot_of(&cluster, b"door");
     let dead = cluster.serving(slot).unwrap();
     let old_map = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{}\r\n", cluster.servers()[dead].port());
-    let stale = answers_always(old_map.into());
+    let stale = listens_as(move |words| match &*words[0] {
+        "CLUSTER" => old_map.clone().into(),
+        "PING" => b"+PONG\r\n".to_vec(),
+        _ => b"-ERR unknown command\r\n".to_vec(),
+    });
     let store = store(&cluster.url().replace("cluster://", &format!("cluster://{stale},"))).await;
     half_way(&cluster, "door", async || ());
     let others = || cluster.servers().iter().enumerate().filter(|(at, _)| *at != dead).map(|(_, server)| server);
@@ -541,44 +545,6 @@ async fn a_node_that_still_names_the_dead_is_not_believed() {
     let granted = async { while !matches!(store.acquire(&request).await, Ok(AcquireReply::Granted(_))) {} };
     timeout(PATIENCE, granted).await.expect("the node that serves the slot is never found");
     assert_ne!(cluster.serving(slot), Some(dead));
-}
-
-/// Listens as a server that knows no command but `CLUSTER SLOTS`, and answers that with these bytes.
-fn answers_always(slots: Vec<u8>) -> std::net::SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let slots = slots.clone();
-            std::thread::spawn(move || {
-                let (mut reader, mut writer) = (BufReader::new(stream.try_clone().unwrap()), stream);
-                let mut line = String::new();
-                // The words of one command: each is behind a line with its length.
-                while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
-                    let words: usize = line.trim_end().trim_start_matches('*').parse().unwrap();
-                    let command: Vec<String> = (0..words)
-                        .map(|_| {
-                            let mut word = String::new();
-                            reader.read_line(&mut word).unwrap();
-                            word.clear();
-                            reader.read_line(&mut word).unwrap();
-                            word.trim_end().to_owned()
-                        })
-                        .collect();
-                    let answer = match &*command[0] {
-                        "CLUSTER" => &slots[..],
-                        "PING" => b"+PONG\r\n",
-                        _ => b"-ERR unknown command\r\n",
-                    };
-                    if writer.write_all(answer).is_err() {
-                        break;
-                    }
-                    line.clear();
-                }
-            });
-        }
-    });
-    address
 }
 
 /// A master of each pair is killed under load, in turn; its replica takes over. In each slot a client that takes names of its own holds

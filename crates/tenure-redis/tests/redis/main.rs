@@ -12,6 +12,7 @@ mod link;
 mod notes;
 mod optimistic;
 mod plain;
+mod pretender;
 mod push;
 mod queue;
 mod quorum;

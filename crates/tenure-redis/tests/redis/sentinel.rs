@@ -10,9 +10,10 @@ use tenure::store::{AcquireReply, Notice, Request, Store};
 use tenure::{Error, ErrorKind, Fence, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::redis::SERVICE;
-use tenure_testkit::{Certificates, RedisServer, SentinelGroup, free_port, wait_until};
+use tenure_testkit::{Certificates, Proxy, RedisServer, SentinelGroup, free_port, wait_until};
 use tokio::time::timeout;
 
+use crate::pretender::listens_as;
 use crate::{LONG, PATIENCE, store};
 
 /// Longer than any failover here.
@@ -257,6 +258,38 @@ async fn the_largest_epoch_counts() {
         assert_eq!(old.command(&["EXISTS", &name]), tenure_testkit::Reply::Int(0), "it is at the old master");
         assert_eq!(group.servers[next].command(&["EXISTS", &name]), tenure_testkit::Reply::Int(1));
     }
+}
+
+/// The sentinel that is listened to is cut off from the others: it answers, names the old master and hears of nothing. The others
+/// are asked as well, so a client that reaches most of them leaves the old master, which serves on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_hears_of_nothing_keeps_nobody_at_the_old_master() {
+    let group = SentinelGroup::start();
+    group.servers[0].cli("ACL SETUSER default -client|kill");
+    let port = group.servers[0].port().to_string();
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let cut_off = listens_as(move |words| {
+        let answer = match (&*words[0], words.get(1).map(String::as_str)) {
+            ("SUBSCRIBE", Some(channel)) => format!(">3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(channel)),
+            ("SENTINEL", Some("MASTER")) => format!("*2\r\n{}{}", bulk("config-epoch"), bulk("0")),
+            ("SENTINEL", _) => format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&port)),
+            ("HELLO", _) => format!("*2\r\n{}{}", bulk("server"), bulk("redis")),
+            _ => "+OK\r\n".to_owned(),
+        };
+        answer.into_bytes()
+    });
+    // The others answer later, so it is this one that names the master and is listened to.
+    let slow: Vec<Proxy> = group.sentinels.iter().map(|sentinel| Proxy::start(sentinel.addr())).collect();
+    for proxy in &slow {
+        proxy.delay(Duration::from_millis(10));
+    }
+    let hosts: Vec<String> = slow.iter().map(|proxy| proxy.addr().to_string()).collect();
+    let store = store(&format!("redis+sentinel://{cut_off},{}/{SERVICE}", hosts.join(","))).await;
+    takes(&store, "door").await.unwrap();
+    group.fail_over();
+    let next = group.wait_for_another(0);
+    takes_at(&store, &group.servers[next]).await;
+    assert!(group.servers[0].cli("ROLE").starts_with("master"), "it knows of its successor, so this shows nothing");
 }
 
 /// One grant: when it was asked for, when it came, and its number.

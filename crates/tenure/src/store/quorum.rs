@@ -5,7 +5,7 @@ mod node;
 mod round;
 mod votes;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ const CONFIRMATIONS: usize = 4;
 /// - A share of a semaphore of C permits needs more than `n C / (C + 1)` of the n nodes. Where that
 ///   is all of them, no node could be lost, and the request is refused.
 /// - It has no queue: several queues would hand a name to several waiters. Waiters poll at random
-///   times, and as soon as one node says that something has changed.
+///   times, and as soon as a node with pushes says that something has changed. Nodes on Redis have none.
 ///
 /// # Round trips
 /// All nodes are asked at the same moment, and the answer is there with the majority's. Acquire 1,
@@ -57,7 +57,7 @@ pub struct Quorum {
     node_timeout: Option<Duration>,
     poll_interval: Duration,
     second_rounds: Arc<AtomicU64>,
-    incomplete: Incomplete,
+    acquisitions: Acquisitions,
 }
 
 impl Quorum {
@@ -82,7 +82,7 @@ impl Quorum {
             node_timeout: None,
             poll_interval: POLL_INTERVAL,
             second_rounds: Arc::default(),
-            incomplete: Incomplete::default(),
+            acquisitions: Acquisitions::default(),
         })
     }
 
@@ -237,25 +237,24 @@ impl Quorum {
 
     /// Has the nodes take the lease that were busy when a majority granted it. Most of them got the release of the holder
     /// before later than the others. Until then the majority that has the lease may lose no node.
-    fn complete(&self, request: &Request, votes: &Votes, round: Round<AcquireReply>, end: Instant) {
-        let busy: Vec<usize> = (0..self.nodes.len()).filter(|at| votes.is_busy(*at)).collect();
-        if !request.generated || (busy.is_empty() && round.pending() == 0) {
-            // Another client may use a supplied token.
-            round.finish(end);
+    fn complete(&self, request: &Request, acquisition: Acquisition, votes: &Votes, round: Round<AcquireReply>, end: Instant) {
+        // Another client may use a supplied token.
+        let generated = request.generated;
+        let busy: Vec<usize> = (0..self.nodes.len()).filter(|at| generated && votes.is_busy(*at)).collect();
+        if busy.is_empty() && round.pending() == 0 {
             return;
         }
-        let (owner, incomplete, plant) = (request.owner.clone(), self.incomplete.clone(), self.planting(&request.lease(), end));
-        incomplete.begin(&owner);
+        let (plant, admission) = (self.planting(&request.lease(), end), Arc::clone(&self.admission));
         tokio::spawn(async move {
-            let plant = |at: usize| incomplete.unless_ended(&owner, || plant(at));
+            let plant = |at: usize| acquisition.unless_ended(|| plant(at));
             busy.into_iter().for_each(plant);
-            let look = |at: usize, answer| {
-                if matches!(answer, Ok(AcquireReply::Busy(_))) {
-                    plant(at);
-                }
+            let look = |at: usize, answer| match answer {
+                Ok(AcquireReply::Busy(_)) if generated => plant(at),
+                // It is slower than those that vote.
+                Ok(AcquireReply::Refused { .. }) => admission.begin(at),
+                _ => {}
             };
             round.rest(end, look).await;
-            incomplete.end(&owner);
         });
     }
 
@@ -282,28 +281,50 @@ impl Quorum {
     }
 }
 
-/// Owners whose grants are being completed, until their next call.
+/// Acquisitions by their owners, each until the owner's next call or until all nodes have answered.
 #[derive(Clone, Default)]
-struct Incomplete(Arc<Mutex<HashSet<Owner>>>);
+struct Acquisitions(Arc<Mutex<HashMap<Owner, u64>>>);
 
-impl Incomplete {
-    fn owners(&self) -> MutexGuard<'_, HashSet<Owner>> {
+impl Acquisitions {
+    fn latest(&self) -> MutexGuard<'_, HashMap<Owner, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, owner: &Owner) {
-        self.owners().insert(owner.clone());
+    fn begin(&self, owner: &Owner) -> Acquisition {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.latest().insert(owner.clone(), serial);
+        Acquisition { all: self.clone(), owner: owner.clone(), serial }
     }
 
+    /// Ends what is under way for an owner: another call is about to be sent.
     fn end(&self, owner: &Owner) {
-        self.owners().remove(owner);
+        self.latest().remove(owner);
     }
+}
 
-    /// Sends something, so that a release is sent after it or prevents it.
-    fn unless_ended(&self, owner: &Owner, send: impl FnOnce()) {
-        let owners = self.owners();
-        if owners.contains(owner) {
+/// An acquisition that may still ask nodes.
+struct Acquisition {
+    all: Acquisitions,
+    owner: Owner,
+    serial: u64,
+}
+
+impl Acquisition {
+    /// Sends something unless it has ended, so that a release is sent after it or prevents it.
+    fn unless_ended(&self, send: impl FnOnce()) {
+        let latest = self.all.latest();
+        if latest.get(&self.owner) == Some(&self.serial) {
             send();
+        }
+    }
+}
+
+impl Drop for Acquisition {
+    fn drop(&mut self) {
+        let mut latest = self.all.latest();
+        if latest.get(&self.owner) == Some(&self.serial) {
+            latest.remove(&self.owner);
         }
     }
 }
@@ -349,7 +370,8 @@ impl Store for Quorum {
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let need = self.need(request.share)?;
         let (began, end) = (Instant::now(), Instant::now() + self.limit(request.ttl));
-        std::iter::once(&request.owner).chain(&request.from).for_each(|owner| self.incomplete.end(owner));
+        request.from.iter().for_each(|from| self.acquisitions.end(from));
+        let acquisition = self.acquisitions.begin(&request.owner);
         // Nodes have no queues: five of them would serve five waiters.
         let keeps = request.enqueue == Enqueue::Heartbeat;
         let asked = Arc::new(request.clone().with_enqueue(if keeps { Enqueue::Heartbeat } else { Enqueue::No }));
@@ -378,7 +400,7 @@ impl Store for Quorum {
             Decision::Open | Decision::Refused => None,
         };
         if let Some(fence) = granted {
-            self.complete(&asked, &votes, round, end);
+            self.complete(&asked, acquisition, &votes, round, end);
             return Ok(AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))));
         }
         if votes.busy() == 0 || !request.generated {
@@ -446,7 +468,7 @@ impl Store for Quorum {
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let need = self.need(lease.share)?;
         let end = Instant::now() + self.limit(lease.ttl);
-        self.incomplete.end(&lease.owner);
+        self.acquisitions.end(&lease.owner);
         let asked = Arc::new(lease.clone());
         let mut round = Round::new(end);
         for (at, node) in self.nodes.iter().enumerate() {

@@ -67,7 +67,8 @@ impl<T: Send + 'static> Round<T> {
             timeout_at(self.end, some).await.ok()?;
         }
         let answer = self.answers.pop_front()?;
-        self.need = self.need.saturating_sub(1);
+        // An error decides nothing.
+        self.need -= usize::from(answer.1.is_ok() && self.need > 0);
         if self.need == 0 {
             // As much again as the majority needed, if that is longer: the nodes may be far away.
             let now = Instant::now();
