@@ -188,7 +188,7 @@ impl Confirmations {
         };
         if level == Durability::Aof {
             return Error::unavailable("the server's disk has not confirmed it in time (durability=aof)")
-                .with_hint("look at the server's disk, or raise timeout=");
+                .with_hint("set appendfsync always at the server, or raise timeout= above 2s; and look at its disk");
         }
         Error::unavailable(format!("{replicas} of {} replicas have confirmed it in time (durability={level})", self.needed()))
             .with_hint("look at the server's replicas, or ask for fewer with durability=")

@@ -181,7 +181,7 @@ async fn a_majority_is_of_all_that_were_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_disk_confirms_where_the_server_can_wait_for_it() {
     let waits_for_disk = |server: &RedisServer| matches!(server.command(&["WAITAOF", "0", "0", "1"]), Reply::Array(_));
-    let (with, without) = (RedisServer::builder().arg("appendonly", "yes").start(), RedisServer::start());
+    let (with, without) = (RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start(), RedisServer::start());
     let with_log = locks(&with, "durability=aof").await.mutex("door").try_acquire().await;
     let without_log = locks(&without, "durability=aof").await.mutex("door").try_acquire().await.unwrap_err();
     assert_eq!(without_log.kind(), ErrorKind::Refused, "{without_log}");
@@ -189,6 +189,11 @@ async fn the_disk_confirms_where_the_server_can_wait_for_it() {
     if waits_for_disk(&with) {
         assert_eq!(with_log.unwrap().unwrap().durability(), Some(Durable::new(0, true)));
         assert!(without_log.to_string().contains("appendonly yes"), "{without_log}");
+        // Once a second is within a timeout of three, and seldom within half a second.
+        with.cli("CONFIG SET appendfsync everysec");
+        let patient = Locker::new(store(&format!("{}?timeout=3s&durability=aof", with.url())).await);
+        let guard = patient.mutex("gate").try_acquire().await.unwrap().unwrap();
+        assert_eq!(guard.durability(), Some(Durable::new(0, true)));
     } else {
         let error = with_log.unwrap_err();
         assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Refused, false), "{error}");
