@@ -181,7 +181,8 @@ async fn a_majority_is_of_all_that_were_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_disk_confirms_where_the_server_can_wait_for_it() {
     let waits_for_disk = |server: &RedisServer| matches!(server.command(&["WAITAOF", "0", "0", "1"]), Reply::Array(_));
-    let (with, without) = (RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start(), RedisServer::start());
+    let (with, without) =
+        (RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start(), RedisServer::start());
     let with_log = locks(&with, "durability=aof").await.mutex("door").try_acquire().await;
     let without_log = locks(&without, "durability=aof").await.mutex("door").try_acquire().await.unwrap_err();
     assert_eq!(without_log.kind(), ErrorKind::Refused, "{without_log}");
