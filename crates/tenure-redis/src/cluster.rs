@@ -59,9 +59,8 @@ impl ClusterStore {
         Ok(Self { redis: RedisStore::over(any, Layout::by_slot(prefix), shown, timeout, poll_interval), nodes })
     }
 
-    fn serving(&self, name: &Name) -> Result<(u16, Arc<Connection>), Error> {
-        let slot = self.redis.layout.slot(name);
-        Ok((slot, self.nodes.of_slot(slot)?))
+    fn serving(&self, name: &Name) -> Result<Arc<Connection>, Error> {
+        self.nodes.of_slot(self.redis.layout.slot(name))
     }
 
     /// Makes a call at the node that serves the slot of `name`, or at the one that has taken over
@@ -70,12 +69,17 @@ impl ClusterStore {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let (slot, node) = self.serving(name)?;
+        let slot = self.redis.layout.slot(name);
+        let node = match self.nodes.of_slot(slot) {
+            Ok(node) => node,
+            // The map may be of a time when the cluster was not complete.
+            Err(error) => self.nodes.instead(slot, None, end).await.ok_or(error)?,
+        };
         let error = match call(self.redis.through(Arc::clone(&node))).await {
             Err(error) if error.is_transient() && !is_moving(&error) => error,
             answer => return answer,
         };
-        match self.nodes.instead(slot, &node, end).await {
+        match self.nodes.instead(slot, Some(&node), end).await {
             Some(other) if !error.may_have_been_applied() => call(self.redis.through(other)).await,
             _ => Err(node.told(error)),
         }
@@ -84,7 +88,7 @@ impl ClusterStore {
     /// Acquires a mutex while its slot moves. There is no queue: the first client that asks is
     /// granted.
     async fn acquire_in_steps(&self, request: &Request, end: Instant) -> Result<AcquireReply, Error> {
-        let redis = self.redis.through(self.serving(&request.name)?.1);
+        let redis = self.redis.through(self.serving(&request.name)?);
         let busy = |holder| AcquireReply::Busy(Busy::new(redis.poll_interval(false, None, None)).with_holder(holder));
         if request.enqueue != Enqueue::No {
             // It has no place in these steps, and one that is left would be served for nobody.
@@ -120,7 +124,7 @@ impl ClusterStore {
 
     /// Releases a mutex, or drops a queue entry, while the slot moves. Waiters find out by polling.
     async fn release_in_steps(&self, lease: &Lease, linger: Duration, end: Instant) -> Result<ReleaseReply, Error> {
-        let redis = self.redis.through(self.serving(&lease.name)?.1);
+        let redis = self.redis.through(self.serving(&lease.name)?);
         if SetNxStore::new(redis.clone(), false).release(lease, linger).await? == ReleaseReply::Released {
             return Ok(ReleaseReply::Released);
         }
@@ -198,21 +202,30 @@ impl Store for ClusterStore {
         let end = self.redis.renewals_end(leases);
         let mut answers: Vec<Option<Result<RenewReply, Error>>> = vec![None; leases.len()];
         let mut groups: Vec<(u16, Arc<Connection>, Vec<usize>)> = Vec::new();
+        let mut unserved = None;
         for (at, lease) in leases.iter().enumerate() {
-            match self.serving(&lease.name) {
-                Ok((slot, node)) => match groups.iter_mut().find(|(_, known, _)| Arc::ptr_eq(known, &node)) {
+            let slot = self.redis.layout.slot(&lease.name);
+            match self.nodes.of_slot(slot) {
+                Ok(node) => match groups.iter_mut().find(|(_, known, _)| Arc::ptr_eq(known, &node)) {
                     Some((_, _, which)) => which.push(at),
                     None => groups.push((slot, node, vec![at])),
                 },
-                Err(error) => answers[at] = Some(Err(error)),
+                Err(error) => {
+                    unserved = Some(slot);
+                    answers[at] = Some(Err(error));
+                }
             }
+        }
+        if let Some(slot) = unserved {
+            // The map is of all slots.
+            drop(self.nodes.look_again(slot, None));
         }
         let renew = |(slot, node, which): (u16, Arc<Connection>, Vec<usize>)| async move {
             let group: Vec<Lease> = which.iter().map(|at| leases[*at].clone()).collect();
             let renewed = self.redis.through(Arc::clone(&node)).renew_all(&group, None, end).await;
             if renewed.iter().any(|answer| answer.as_ref().is_err_and(|error| error.is_transient() && !is_moving(error))) {
                 // Nobody waits for it: the next renewal goes where the lease is then.
-                drop(self.nodes.look_again(slot, &node));
+                drop(self.nodes.look_again(slot, Some(&node)));
             }
             which.into_iter().zip(renewed).collect::<Vec<_>>()
         };

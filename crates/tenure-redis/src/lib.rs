@@ -12,8 +12,9 @@
 //! NX PX` share: `<name>` holds the owner of a mutex, and `tenure:fence` the grant counter that
 //! fences are made of. Readers, writers and permits are a sorted set at `<name>`. Waiters are in
 //! `{<tag>}:q:<name>` and `{<tag>}:p:<name>`, the weights of shares in `{<tag>}:s:<name>`. The tag
-//! leads to the slot of the name. In a cluster each slot has a counter, `{<tag>}:g:tenure:fence`. All
-//! keys are under the prefix.
+//! leads to the slot of the name. In a cluster each slot has a counter, `{<tag>}:g:tenure:fence`. At a
+//! node of a quorum each name has one, in `tenure:node`, and the processes that a release notifies
+//! are in `{<tag>}:h:<name>`. All keys are under the prefix.
 //!
 //! On a server with access control, the user needs the keys under the prefix, the channels
 //! `<prefix>tenure:wake:*` (in a cluster `<prefix>{*}:w:*` as well), and `MULTI`, `EXEC`, `SET`, `INCR`, `EXISTS`, `EVAL`, `EVALSHA` with

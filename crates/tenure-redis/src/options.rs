@@ -16,7 +16,7 @@ use self::sentinel::Group;
 use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
 use crate::native::durable::Durability;
-use crate::native::node::{RedisNode, quorum};
+use crate::native::node::{RedisNode, Runs, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::optimistic::OptimisticStore;
 use crate::schemes::scheme::{Profile, Scheme};
@@ -300,7 +300,7 @@ impl Options {
         if !is_native || self.topology != Topology::One || self.group.is_some() {
             return Err(Error::invalid(format!("{self} is no node")).with_hint("name one server, without scheme="));
         }
-        RedisNode::connect_later(&self.settings(&self.servers[0], self.prefix.clone())?)
+        RedisNode::connect_later(&self.settings(&self.servers[0], self.prefix.clone())?, &Runs::default())
     }
 
     /// Connects as [`connect`](Options::connect) does, for any scheme.

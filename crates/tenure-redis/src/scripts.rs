@@ -68,7 +68,13 @@ pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
 
 pub(crate) static NODE_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     let first = [text!("node.lua", "node-take.lua"), "local taken = take(KEYS, ARGV)\nif taken then return taken end\n"];
-    Script::new(&[first[0], first[1], at_a_node(), "return acquire(KEYS, ARGV)"]).or_node_function("node_acquire")
+    let parts = [first[0], first[1], at_a_node(), "return node_acquire(KEYS, ARGV)"];
+    Script::new(&parts).or_node_function("node_acquire")
+});
+pub(crate) static NODE_RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    let parts = text!("release-free.lua", "hints.lua");
+    Script::new(&[parts, about_a_name(), text!("release.lua", "node-release.lua"), "return node_release(KEYS, ARGV)"])
+        .or_node_function("node_release")
 });
 pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[text!("node.lua", "node-confirm.lua"), "return confirm(KEYS, ARGV)"]).or_node_function("node_confirm")
@@ -76,7 +82,7 @@ pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) static NODE_ENTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-enter.lua")]));
 pub(crate) static NODE_KEEP_OUT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-keep-out.lua")]));
 pub(crate) static NODE_ADMIT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-admit.lua")]));
-pub(crate) static NODE_REMEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-remember.lua")]));
+pub(crate) static NODE_REMEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node-remember.lua")]));
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let parts =
@@ -85,12 +91,14 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 });
 
 static NODE_LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    Library::new(&[text!("node.lua", "node-take.lua"), at_a_node(), text!("node-confirm.lua", "node-functions.lua")].concat())
+    let release = text!("release-free.lua", "release.lua", "node-release.lua");
+    let parts = [text!("node.lua", "node-take.lua"), at_a_node(), release, text!("node-confirm.lua", "node-functions.lua")];
+    Library::new(&parts.concat())
 });
 
 /// The parts of an acquisition at a node after the first.
 fn at_a_node() -> &'static str {
-    text!("keys.lua", "node-counter.lua", "note.lua", "holders.lua", "queue.lua", "acquire.lua")
+    text!("keys.lua", "node-counter.lua", "note.lua", "holders.lua", "queue.lua", "acquire.lua", "hints.lua", "node-acquire.lua")
 }
 
 /// The common parts of the scripts about names.

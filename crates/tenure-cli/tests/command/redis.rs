@@ -50,15 +50,39 @@ fn five_hundred_turns_on_redis() {
 /// One of five servers is killed in the midst, and comes back without its data.
 #[test]
 fn five_hundred_turns_on_a_quorum() {
+    let (servers, url) = quorum_of_five();
+    count_to_500(Some(&url), || {
+        servers[2].kill();
+        servers[2].restart_empty();
+    });
+}
+
+/// Five servers that vote, and their URL.
+fn quorum_of_five() -> (Vec<RedisServer>, String) {
     let servers: Vec<RedisServer> = (0..5).map(|_| RedisServer::start()).collect();
     let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
     let url = format!("quorum+redis://{}", hosts.join(","));
     let admitted = Place::new().output(&["admit", "--store", &url]);
     assert_eq!(admitted.code, 0, "{admitted:?}");
-    count_to_500(Some(&url), || {
-        servers[2].kill();
-        servers[2].restart_empty();
-    });
+    (servers, url)
+}
+
+/// The process ends with its answer. The servers that have granted it do not keep the name for the ttl, and neither does a silent one.
+#[test]
+fn a_command_that_is_not_granted_leaves_nothing_at_a_quorum() {
+    let (servers, url) = quorum_of_five();
+    for server in &servers[..3] {
+        server.cli("SET door another");
+    }
+    for is_silent in [false, true] {
+        if is_silent {
+            servers[4].stop();
+        }
+        let refused = Place::new().output(&["run", "-n", "--store", &url, "door", "--", "true"]);
+        servers[4].cont();
+        assert_eq!(refused.code, 75, "{refused:?}");
+        wait_for("the others to be free", || servers[3..].iter().all(|server| server.cli("EXISTS door") == "0"));
+    }
 }
 
 #[test]

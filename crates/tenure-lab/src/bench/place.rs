@@ -55,14 +55,14 @@ impl Address {
         known.map_or("one Redis server", |(_, what)| what).to_owned()
     }
 
-    /// Whether it names sentinels instead of servers.
-    fn is_behind_sentinels(&self) -> bool {
-        self.url.split("//").next().is_some_and(|scheme| scheme.contains("+sentinel:"))
+    /// Whether the scheme of the URL has this in it.
+    fn has(&self, part: &str) -> bool {
+        self.url.split("//").next().is_some_and(|scheme| scheme.contains(part))
     }
 
     /// Whether it names several servers, of which each would count some calls or all.
     fn names_several(&self) -> bool {
-        ["quorum+", "+sentinel:", "+cluster:"].iter().any(|mark| self.url.split("//").next().is_some_and(|s| s.contains(mark)))
+        ["quorum+", "+sentinel:", "+cluster:"].iter().any(|part| self.has(part))
     }
 
     /// Whether it names the servers of a quorum.
@@ -98,7 +98,7 @@ impl Address {
 
     /// The URL of each server that it names; of the servers behind sentinels none.
     fn servers(&self) -> Vec<String> {
-        if self.file().is_some() || self.is_behind_sentinels() {
+        if self.file().is_some() || self.has("+sentinel:") {
             return Vec::new();
         }
         if !self.names_several() {

@@ -107,7 +107,17 @@ fn majorities() -> Vec<Item> {
     let taken = |row: &str, how: How, fault: Fault| {
         OF.fenced(row, &format!("at three of five: {}", fault.what), on_five(how, move |stage, nodes| {
             let some = nodes.some(stage, MAJORITY);
-            stage.is_taken_away(Heir::Waits, &some.told(fault), || some.begin(fault));
+            // A renewal in between would have the first take it again before the last has lost it.
+            let proxies = || nodes.all.iter().map(|redis| &redis.proxy);
+            stage.is_taken_away(Heir::Waits, &some.told(fault), || {
+                for proxy in proxies() {
+                    proxy.hold_requests();
+                }
+                some.begin(fault);
+                for proxy in proxies() {
+                    proxy.release_requests();
+                }
+            });
         }))
     };
     let cut = |row: &str, fault: Fault, held_on: bool| {

@@ -189,9 +189,9 @@ async fn remains(locker: &Locker, names: &[String], dead: &[String], tally: &mut
 /// Number of names where many are taken: fewer than there are grants, and more than tasks.
 const MANY: u32 = 300;
 
-/// Whether a key stays at a server without a lease: the grant counter, the memory of a node, the counter of a name.
+/// Whether a key stays at a server without a lease: the grant counter, or the memory of a node.
 fn stays(key: &str) -> bool {
-    ["tenure:fence", "tenure:node"].contains(&key) || key.contains(":c:")
+    ["tenure:fence", "tenure:node"].contains(&key)
 }
 
 /// When all names are free, a server keeps nothing but the counter.

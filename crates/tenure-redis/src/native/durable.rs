@@ -276,7 +276,7 @@ impl RedisStore {
                 Some(answered) => answered.ok(),
                 None => answer.try_recv().ok(),
             };
-            // None if the caller that asked for all has gone away.
+            // None if the caller that asked for all has gone away, or had less time.
             let Some(round) = answered else { continue };
             let Round { replies, reached: now, met } = match round {
                 // There was too little time left for another answer.
@@ -295,9 +295,9 @@ impl RedisStore {
     async fn confirm_all(&self, by: &Confirmations) {
         let waiting = std::mem::take(&mut *by.waiting());
         let waiting: Vec<Waiting> = waiting.into_iter().filter(|one| !one.caller.is_closed()).collect();
-        let Some(end) = waiting.iter().map(|one| one.end).min() else { return };
+        let Some(first_end) = waiting.iter().map(|one| one.end).min() else { return };
         let all: Vec<&Lease> = waiting.iter().flat_map(|one| &one.leases).collect();
-        let asked = self.ask_all(&all, by, end).await;
+        let asked = self.ask_all(&all, by, first_end).await;
         let (mut replies, rest) = match asked {
             Ok(Round { replies, reached, met }) => (replies.into_iter(), Ok((reached, met))),
             Err(error) => (Vec::new().into_iter(), Err(error)),
@@ -312,6 +312,8 @@ impl RedisStore {
                 Err(error) if together && !error.is_transient() => {
                     self.ask_all(&leases.iter().collect::<Vec<_>>(), by, end).await
                 }
+                // The time of another caller is over. Without an answer, this one asks again.
+                Err(error) if error.is_transient() && Instant::now() >= first_end && end > first_end => continue,
                 Err(error) => Err(error.clone()),
             };
             // The caller may have gone.

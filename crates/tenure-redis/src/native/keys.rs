@@ -82,7 +82,7 @@ fn is_beside(name: &[u8]) -> bool {
     let what = name.strip_prefix(b"{").and_then(|rest| rest.split_at_checked(4));
     what.is_some_and(|(tag, rest)| {
         tag.iter().all(|byte| (b'@'..=b'O').contains(byte))
-            && [b"}:q:", b"}:p:", b"}:s:", b"}:o:", b"}:c:", b"}:g:"].iter().any(|what| rest.starts_with(*what))
+            && [b"}:q:", b"}:p:", b"}:s:", b"}:o:", b"}:g:", b"}:h:"].iter().any(|what| rest.starts_with(*what))
     })
 }
 
@@ -118,9 +118,9 @@ impl Keys<'_> {
         self.grants.map_or([self.prefix, b"{", &self.tag, b"}:g:", b"tenure:fence"], whole)
     }
 
-    /// The counter of the name, at a node of a quorum.
-    pub(crate) fn counter(&self) -> Key<'_> {
-        self.beside(b"}:c:")
+    /// The processes that a release notifies, at a node of a quorum.
+    pub(crate) fn hints(&self) -> Key<'_> {
+        self.beside(b"}:h:")
     }
 
     fn beside<'b>(&'b self, what: &'b [u8]) -> Key<'b> {
@@ -244,7 +244,7 @@ mod tests {
             for name in ["door", "a}b", "{}x", "}", "x{}{y}", "{", "{a}b", "дверь"] {
                 let (layout, name) = (Layout::by_slot(prefix), Name::new(name).unwrap());
                 let keys = layout.of(&name);
-                let all = [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner(), keys.counter(), keys.grants()];
+                let all = [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner(), keys.grants(), keys.hints()];
                 assert!(all.iter().all(|key| slot(b"", &key.concat()) == layout.slot(&name)), "{keys:?}");
             }
         }

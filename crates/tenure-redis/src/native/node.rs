@@ -4,18 +4,20 @@
 //! node remembers how long its leases last and how far it has counted. By that a server that has
 //! lost its data is known, and does not vote until no lease from before can stand. See node.lua.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use futures_util::future::join;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use redis::{RedisError, Value};
 use tenure::store::quorum::{Confirmed, Memory, Node, Quorum};
 use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, Fence, Lease, Name};
+use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner};
 use tokio::time::{Instant, timeout_at};
 
 use crate::native::keys::Layout;
@@ -25,6 +27,7 @@ use crate::scripts::{self, Script};
 use crate::transport::commands::{Commands, Digits, millis, whole};
 use crate::transport::connection::{Connection, Exchange, FIRST_CONTACT, Repeat};
 use crate::transport::failure::{translate, unexpected};
+use crate::transport::form::Form;
 use crate::transport::link::Link;
 use crate::transport::reply::{only, read};
 
@@ -41,17 +44,19 @@ const A_MOMENT: Duration = Duration::from_millis(50);
 /// Acquire 1; renew 1 for each 1,000 leases; release 1; each 1 more where a server is first used.
 pub struct RedisNode {
     store: RedisStore,
-    /// Longest ttl in ms that the server is known to remember.
-    longest: AtomicU64,
+    runs: Runs,
 }
+
+/// The server that each run id was seen at. The nodes of a quorum share it: two of them may not be one server.
+pub(crate) type Runs = Arc<Mutex<HashMap<String, String>>>;
 
 impl RedisNode {
     /// A node that connects with its first call.
-    pub(crate) fn connect_later(settings: &Settings) -> Result<Arc<Self>, Error> {
+    pub(crate) fn connect_later(settings: &Settings, runs: &Runs) -> Result<Arc<Self>, Error> {
         let Settings { client, shown, prefix, timeout, poll_interval, .. } = settings;
         let connection = Connection::later(client.clone(), prefix)?;
         let store = RedisStore::over(connection.into(), Layout::new(prefix), shown, *timeout, *poll_interval);
-        Ok(Arc::new(Self { store, longest: AtomicU64::new(0) }))
+        Ok(Arc::new(Self { store, runs: Arc::clone(runs) }))
     }
 
     /// Runs a script on the memory of the node.
@@ -60,12 +65,45 @@ impl RedisNode {
         Ok(self.store.run(script, &[key], args, Repeat::Freely, end).await?.0)
     }
 
+    /// Has the server remember that leases may last for so many ms, if it is the run of it that the client knows.
+    async fn remember(&self, longest: u64, end: Instant) -> Result<Option<Arc<Link>>, Error> {
+        let longest = Digits::of(longest);
+        // By its text: a second try would come after the renewals.
+        let remember = |link: &Link| {
+            let (key, run) = (whole(self.store.layout.memory.as_bytes()), link.run_id.get());
+            let args = [longest.as_bytes(), run.map_or(b"", |run| run.as_bytes())];
+            scripts::call(&scripts::NODE_REMEMBER, Form::Text, &[key], &args)
+        };
+        let Exchange { link, answers, .. } = self.store.connection.exchange(end, Repeat::Freely, remember).await?;
+        let is_known = only(answers)?.map_err(|error| translate(&error))? == Value::Int(1);
+        Ok(is_known.then_some(link))
+    }
+
+    /// Renews leases. None if it is another run of the server than the client knows, or may be: it may keep less of what is written
+    /// than the last one.
+    async fn renew_known(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<Result<RenewReply, Error>>>, Error> {
+        let longest = leases.iter().map(|lease| millis(lease.ttl)).max().unwrap_or(0);
+        // Sent first, and so executed first.
+        let (known, answers) = join(self.remember(longest, end), self.store.renew_all(leases, None, end)).await;
+        let is_same = known?.is_some_and(|link| self.store.connection.uses(&link));
+        Ok(is_same.then_some(answers))
+    }
+
     /// Asks which server this is, and what it remembers.
     async fn enter(&self, end: Instant) -> Result<Memory, Error> {
+        loop {
+            if let Some(memory) = self.enter_once(end).await? {
+                return Ok(memory);
+            }
+        }
+    }
+
+    /// As [`enter`](Self::enter). None if the connection was replaced meanwhile: the run id may be that of a server which is gone.
+    async fn enter_once(&self, end: Instant) -> Result<Option<Memory>, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
             commands.add(&[b"INFO", b"server"]);
-            commands.add(&[b"CONFIG", b"GET", b"append*"]);
+            commands.add(&[b"CONFIG", b"GET", b"*append*"]);
             commands
         };
         let Exchange { link, answers, .. } = self.store.connection.exchange(end, Repeat::Freely, ask).await?;
@@ -73,10 +111,12 @@ impl RedisNode {
         let info: String = read(answers.next().unwrap_or(Ok(Value::Nil)))?;
         let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim);
         let run = run.ok_or_else(|| unexpected("no run_id in INFO server"))?.to_owned();
+        self.is_one_of_its_own(&run)?;
         // For a user who may not read the settings, the weaker ones are assumed.
         let settings: Vec<(String, String)> = answers.next().and_then(|answer| read(answer).ok()).unwrap_or_default();
         let is = |key: &str, value: &str| settings.iter().any(|(known, set)| known == key && set == value);
-        let always: &[u8] = if is("appendonly", "yes") && is("appendfsync", "always") { b"1" } else { b"0" };
+        let is_always = is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no");
+        let always: &[u8] = if is_always { b"1" } else { b"0" };
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
         let loss = format!("{:016x}", u64::from_ne_bytes(random));
@@ -86,12 +126,22 @@ impl RedisNode {
         };
         let entered = self.store.connection.call(end, Repeat::Freely, &call).await?;
         if !Arc::ptr_eq(&entered.link, &link) {
-            // The run id may be that of a server which is gone.
-            return Err(Error::unavailable("the connection was replaced while the node was asked what it remembers"));
+            return Ok(None);
         }
         let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?);
         let _ = link.run_id.set(run);
-        memory
+        memory.map(Some)
+    }
+
+    /// Refuses a server that is another node of the quorum as well: it would have two votes.
+    fn is_one_of_its_own(&self, run: &str) -> Result<(), Error> {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = runs.entry(run.to_owned()).or_insert_with(|| self.store.to_string());
+        if *seen == self.store.to_string() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("{self} and {seen} are one server, and a quorum is of several"))
+            .with_hint("name each server once"))
     }
 
     /// The answer of a node that does not vote.
@@ -119,7 +169,8 @@ impl RedisNode {
             known.store(run.is_some(), Ordering::Relaxed);
             let keys = self.store.layout.of(&request.name);
             let memory = whole(self.store.layout.memory.as_bytes());
-            let keys = [keys.name(), keys.queue(), keys.entries(), keys.counter(), keys.shares(), memory];
+            let channel = self.store.connection.channel_about(&keys.name());
+            let keys = [keys.name(), keys.queue(), keys.entries(), memory, keys.shares(), keys.hints()];
             let args: [&[u8]; 13] = [
                 capacity.as_bytes(),
                 b"0",
@@ -131,7 +182,7 @@ impl RedisNode {
                 enqueue,
                 b"0",
                 b"0",
-                b"-",
+                channel.unwrap_or("-").as_bytes(),
                 b"0",
                 run.map_or(b"", |run| run.as_bytes()),
             ];
@@ -149,7 +200,9 @@ impl RedisNode {
 
 /// Opens a quorum of servers, as soon as a majority of them answers.
 pub(crate) async fn quorum(settings: &[Settings], timeout: Option<Duration>) -> Result<Quorum, Error> {
-    let nodes: Vec<Arc<RedisNode>> = settings.iter().map(RedisNode::connect_later).collect::<Result<_, _>>()?;
+    let runs = Runs::default();
+    let nodes: Vec<Arc<RedisNode>> =
+        settings.iter().map(|settings| RedisNode::connect_later(settings, &runs)).collect::<Result<_, _>>()?;
     let quorum = Quorum::new(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn Node>).collect())?.with_timeout(timeout);
     let end = Instant::now() + FIRST_CONTACT;
     let mut first: FuturesUnordered<_> =
@@ -161,6 +214,7 @@ pub(crate) async fn quorum(settings: &[Settings], timeout: Option<Duration>) -> 
         let wait = if answered < majority { end } else { end.min(Instant::now() + A_MOMENT) };
         match timeout_at(wait, first.next()).await {
             Ok(Some(Ok(_))) => answered += 1,
+            Ok(Some(Err(failed))) if failed.kind() == ErrorKind::Invalid => return Err(failed),
             Ok(Some(Err(failed))) => error = error.filter(|error: &Error| !error.is_transient()).or(Some(failed)),
             Ok(None) | Err(_) if answered >= majority => break,
             Ok(None) | Err(_) => {
@@ -218,7 +272,7 @@ impl Node for RedisNode {
         let (number, ttl) = (Digits::of(asked.counter()), Digits::of(millis(lease.ttl)));
         let call = |link: &Link, form| {
             let keys = self.store.layout.of(&lease.name);
-            let keys = [keys.name(), keys.counter(), whole(self.store.layout.memory.as_bytes())];
+            let keys = [keys.name(), whole(self.store.layout.memory.as_bytes())];
             let run = link.run_id.get().map_or(&b""[..], |run| run.as_bytes());
             scripts::call(&scripts::NODE_CONFIRM, form, &keys, &[lease.owner.as_bytes(), number.as_bytes(), run, ttl.as_bytes()])
         };
@@ -231,6 +285,10 @@ impl Node for RedisNode {
             [Value::Int(2), above] => Ok(Confirmed::Above(fence(counter(above)?)?)),
             _ => Err(unexpected(format_args!("{answer:?} to a fence"))),
         }
+    }
+
+    async fn withdraw(&self, lease: &Lease) -> Result<ReleaseReply, Error> {
+        self.give_up(lease, Duration::ZERO, b"0").await
     }
 
     async fn memory(&self) -> Result<Memory, Error> {
@@ -255,7 +313,7 @@ impl Node for RedisNode {
 #[async_trait]
 impl Store for RedisNode {
     fn features(&self) -> Features {
-        self.store.features().with_queue(false).with_push(false)
+        self.store.features().with_queue(false)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -276,7 +334,6 @@ impl Store for RedisNode {
         if let Value::Array(parts) = &answer
             && let [Value::Int(1), number] = &parts[..]
         {
-            self.longest.fetch_max(millis(request.ttl), Ordering::Relaxed);
             let fence = fence(counter(number).map_err(Error::maybe_applied)?)?;
             return Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl)));
         }
@@ -291,36 +348,48 @@ impl Store for RedisNode {
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.store.renewals_end(leases);
-        let longest = leases.iter().map(|lease| millis(lease.ttl)).max().unwrap_or(0);
-        if longest > self.longest.load(Ordering::Relaxed) {
-            if let Err(error) = self.on_memory(&scripts::NODE_REMEMBER, &[Digits::of(longest).as_bytes()], end).await {
-                return leases.iter().map(|_| Err(error.clone())).collect();
+        let renewed = async {
+            loop {
+                if let Some(answers) = self.renew_known(leases, end).await? {
+                    return Ok(answers);
+                }
+                self.enter(end).await?;
             }
-            self.longest.fetch_max(longest, Ordering::Relaxed);
-        }
-        self.store.renew_all(leases, None, end).await
+        };
+        renewed.await.unwrap_or_else(|error: Error| leases.iter().map(|_| Err(error.clone())).collect())
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        self.store.layout.check(&lease.name)?;
-        let [capacity, linger] = [u64::from(lease.share.capacity()), millis(linger)].map(Digits::of);
-        let args = [capacity.as_bytes(), b"0", lease.owner.as_bytes(), linger.as_bytes()];
-        let call = |_: &Link, form| {
-            let keys = self.store.layout.of(&lease.name);
-            let keys = [keys.name(), keys.queue(), keys.entries(), keys.counter(), keys.shares()];
-            scripts::call(&scripts::RELEASE, form, &keys, &args)
-        };
-        let end = self.store.end(lease.ttl);
-        let Exchange { answers, repeated, .. } = self.store.connection.call(end, releases(lease), &call).await?;
-        released((only(answers)?.map_err(|e| refusal(&e, &lease.name, lease.share))?, repeated))
+        self.give_up(lease, linger, b"1").await
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        self.store.watch(request).await
+        // Each try has a token of its own, so the messages are for the name.
+        let key = Owner::from_bytes(self.store.layout.of(&request.name).name().concat());
+        let listener = self.store.connection.listen(key, self.store.end(request.ttl)).await?;
+        Ok(listener.map(|_| Notice::Changed).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         self.store.inspect(name).await
+    }
+}
+
+impl RedisNode {
+    /// Releases a share. If `notifies` is "1", a waiter is notified.
+    async fn give_up(&self, lease: &Lease, linger: Duration, notifies: &[u8]) -> Result<ReleaseReply, Error> {
+        self.store.layout.check(&lease.name)?;
+        let [capacity, linger] = [u64::from(lease.share.capacity()), millis(linger)].map(Digits::of);
+        let args = [capacity.as_bytes(), b"0", lease.owner.as_bytes(), linger.as_bytes(), notifies];
+        let call = |_: &Link, form| {
+            let keys = self.store.layout.of(&lease.name);
+            let memory = whole(self.store.layout.memory.as_bytes());
+            let keys = [keys.name(), keys.queue(), keys.entries(), memory, keys.shares(), keys.hints()];
+            scripts::call(&scripts::NODE_RELEASE, form, &keys, &args)
+        };
+        let end = self.store.end(lease.ttl);
+        let Exchange { answers, repeated, .. } = self.store.connection.call(end, releases(lease), &call).await?;
+        released((only(answers)?.map_err(|e| refusal(&e, &lease.name, lease.share))?, repeated))
     }
 }
 

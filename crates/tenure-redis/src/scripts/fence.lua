@@ -49,3 +49,11 @@ local function raised(key, least, time)
   least = tonumber(least)
   return math.max(number, micros, least <= micros + AHEAD and least or 0)
 end
+
+local function write_counter(key, number)
+  redis.call('SET', key, digits(number), 'KEEPTTL')
+end
+
+local function read_counter(key)
+  return redis.call('GET', key)
+end

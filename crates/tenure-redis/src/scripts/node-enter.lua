@@ -14,7 +14,7 @@ if known[1] and (known[1] == run or known[2] == '1') then
     redis.call('HSET', memory, 'run', run, 'always', always)
   end
 else
-  redis.call('DEL', memory)
+  redis.call('UNLINK', memory)
   redis.call('HSET', memory, 'run', run, 'always', always, 'loss', loss)
 end
 local stands = redis.call('HMGET', memory, 'loss', 'from', 'floor', 'ttl', 'most')

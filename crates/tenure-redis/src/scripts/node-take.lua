@@ -1,31 +1,27 @@
 -- Acquires a free mutex at a node, as most acquisitions do. First part of the acquisition, before
 -- its other parts are defined. After node.lua. Called as `take(KEYS, ARGV)`.
 --
--- KEYS and ARGV as those of acquire.lua. KEYS[4] is the counter of the name.
--- KEYS[6] memory   see node.lua
+-- KEYS and ARGV as those of acquire.lua. KEYS[4] is the memory, see node.lua.
 -- ARGV[13] run id of the server that the client knows
 --
 -- Returns {1, counter}, or nothing if the acquisition needs the other parts.
 
 -- Of the request, for the other parts.
-local memory, run, lasts
+local run, lasts
 
 local function take(keys, args)
-  memory, run, lasts = keys[6], args[13], args[4]
-  local floor, most = floor_of(memory, run, lasts, tonumber(redis.call('TIME')[1]))
-  if not floor then
+  local memory = keys[4]
+  run, lasts = args[13], args[4]
+  local number, most = counted(memory, run, lasts, keys[1])
+  if not number then
     return most
   end
   if args[1] ~= '1' or args[7] ~= '' or args[8] ~= 'none' then
     return nil
   end
-  local number, refused = counted(keys[4], floor)
-  if not number then
-    return refused
-  end
   if not redis.call('SET', keys[1], args[3], 'PX', lasts, 'NX') then
     return nil
   end
-  count(memory, keys[4], number + 1, most)
+  count(memory, keys[1], number + 1, most)
   return { 1, digits(number + 1) }
 end

@@ -9,11 +9,12 @@
 --   ttl     longest ttl of any lease, ms
 --   most    no counter is above it
 --   turned  when the floor was last raised to `most`, s
+--   =NAME   the counter of a name; missing: the floor
 --
--- A counter of a name lives for a day after its last grant. The floor is raised to `most` twice a
--- day, so a counter that is made anew goes on above the one before.
+-- The counters are in the same key, so none is evicted or deleted while the node votes. Twice a day the
+-- floor is raised to `most`, and the counters, which are not above it, are dropped.
 
-local DAY, HALF_DAY = 86400, 43200
+local HALF_DAY = 43200
 local MOST = 9007199254740991
 -- How far `most` is ahead of the counters, so that few grants have to raise it.
 local AHEAD = 1000000
@@ -28,38 +29,48 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
--- The floor of a node that votes, for a lease of `ttl` ms. Else nothing, and why.
-local function floor_of(memory, run, ttl, seconds)
-  local known = redis.call('HMGET', memory, 'run', 'floor', 'ttl', 'most', 'turned')
-  local floor = tonumber(known[2])
+-- Has the counter of a name stand at `number`.
+local function count(memory, name, number, most)
+  if number > most then
+    redis.call('HSET', memory, 'most', digits(number + AHEAD), '=' .. name, digits(number))
+  else
+    redis.call('HSET', memory, '=' .. name, digits(number))
+  end
+end
+
+-- Raises the floor, and drops the counters.
+local function turn(memory, floor, seconds)
+  local fields, kept = { 'run', 'always', 'loss', 'from', 'ttl', 'most' }, { 'floor', digits(floor), 'turned', digits(seconds) }
+  for i, value in ipairs(redis.call('HMGET', memory, unpack(fields))) do
+    if value then
+      table.insert(kept, fields[i])
+      table.insert(kept, value)
+    end
+  end
+  redis.call('UNLINK', memory)
+  redis.call('HSET', memory, unpack(kept))
+end
+
+-- How far a node that votes has counted for a name that is leased for `ttl` ms, then `most` and the
+-- floor. Else nothing, and why.
+local function counted(memory, run, ttl, name)
+  local known = redis.call('HMGET', memory, 'run', 'floor', 'ttl', 'most', 'turned', '=' .. name)
+  local floor, most = tonumber(known[2]), tonumber(known[4])
   if known[1] ~= run or not floor then
     return nil, redis.error_reply('TENURELOST the node does not vote')
   end
-  local most = tonumber(known[4])
   if tonumber(ttl) > tonumber(known[3]) then
     redis.call('HSET', memory, 'ttl', ttl)
   end
-  if seconds - tonumber(known[5]) >= HALF_DAY then
+  local number = math.max(tonumber(known[6] or '0'), floor)
+  local seconds, turned = tonumber(redis.call('TIME')[1]), tonumber(known[5])
+  if seconds - turned >= HALF_DAY or seconds < turned then
     floor = math.max(floor, most)
-    redis.call('HSET', memory, 'floor', digits(floor), 'turned', digits(seconds))
+    number = floor
+    turn(memory, floor, seconds)
   end
-  return floor, most
-end
-
--- Has the counter of a name stand at `number`.
-local function count(memory, counter, number, most)
-  if number > most then
-    redis.call('HSET', memory, 'most', digits(number + AHEAD))
+  if number >= MOST then
+    return nil, redis.error_reply('TENURECOUNTER the grant counter of ' .. name .. ' has no number left')
   end
-  redis.call('SET', counter, digits(number), 'EX', DAY)
-end
-
--- The counter of a name, or nothing and why.
-local function counted(counter, floor)
-  local stored = redis.pcall('GET', counter) or '0'
-  local number = type(stored) == 'string' and stored:match('^%d+$') and tonumber(stored)
-  if not number or number >= MOST then
-    return nil, redis.error_reply('TENURECOUNTER the grant counter at ' .. counter .. ' is no number')
-  end
-  return math.max(number, floor)
+  return number, most, floor
 end

@@ -36,7 +36,7 @@ end
 -- must not undo anything.
 local function settle()
   if last_counter then
-    redis.call('SET', counter, digits(last_counter), 'KEEPTTL')
+    write_counter(counter, last_counter)
   end
   for _, message in ipairs(messages) do
     redis.pcall(is_of_slot(message[1]) and 'SPUBLISH' or 'PUBLISH', message[1], message[2])
@@ -45,7 +45,7 @@ end
 
 -- The grant counter now: each later grant has a larger one.
 local function grant_seq()
-  return last_counter and digits(last_counter) or redis.call('GET', counter) or '0'
+  return last_counter and digits(last_counter) or read_counter(counter) or '0'
 end
 
 -- The queue entry of `owner`. None for one that cannot be read: it is dropped as a lapsed one is.

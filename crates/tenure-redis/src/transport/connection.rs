@@ -16,7 +16,7 @@ use tenure::{Error, ErrorKind, Owner};
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
-use crate::transport::commands::Commands;
+use crate::transport::commands::{Commands, Key};
 use crate::transport::contact::Moment;
 use crate::transport::failure::{is_crowded, is_no_command, is_no_master, is_out_of_memory, translate};
 use crate::transport::form::Form;
@@ -177,6 +177,16 @@ impl Connection {
     /// there is no connection, or the server, a proxy or the external connection pushes nothing.
     pub(crate) fn channel(&self) -> Option<&str> {
         self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
+    }
+
+    /// Whether this link is still in use.
+    pub(crate) fn uses(&self, link: &Arc<Link>) -> bool {
+        self.link().is_some_and(|current| Arc::ptr_eq(&current, link))
+    }
+
+    /// The channel, if anybody listens for messages to this key.
+    pub(crate) fn channel_about(&self, key: &Key<'_>) -> Option<&str> {
+        self.channel().filter(|_| self.pushes.has_listener(&key.concat()))
     }
 
     /// The error with the node that it came from.

@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use redis::{Client, ConnectionAddr, RedisError, Value};
@@ -21,6 +23,10 @@ use crate::transport::reply::{Answers, only};
 
 /// How often a command may be sent on.
 const REDIRECTS: usize = 5;
+
+/// Time that the other nodes have for their map when one has answered, and pause between two looks. A
+/// master that is silent does not answer either.
+const PACE: Duration = Duration::from_millis(250);
 
 /// Number of slots of every cluster.
 const SLOTS: usize = 16_384;
@@ -39,8 +45,10 @@ pub(crate) struct Nodes {
     dial: Dial,
     pushes: Arc<Pushes>,
     known: Mutex<Known>,
-    /// When the cluster was last asked for its map.
+    /// When the cluster was last asked for its map. Held while it is asked.
     looked: tokio::sync::Mutex<Option<Instant>>,
+    /// Until when it is asked again and again.
+    searching: Mutex<Option<Instant>>,
     me: Weak<Self>,
 }
 
@@ -57,7 +65,14 @@ impl Nodes {
         let pushes = Pushes::new(prefix)?;
         let nodes = Arc::new_cyclic(|me| {
             let known = Known { nodes: HashMap::new(), slots: vec![None; SLOTS] };
-            Self { dial, pushes, known: Mutex::new(known), looked: tokio::sync::Mutex::default(), me: Weak::clone(me) }
+            Self {
+                dial,
+                pushes,
+                known: Mutex::new(known),
+                looked: tokio::sync::Mutex::default(),
+                searching: Mutex::default(),
+                me: Weak::clone(me),
+            }
         });
         for seed in seeds {
             nodes.at(&seed)?;
@@ -98,31 +113,61 @@ impl Nodes {
         masters
     }
 
-    /// Asks for the map again after `failed` could not serve `slot`, in the background: the failed
-    /// call may have used up its time.
-    pub(crate) fn look_again(&self, slot: u16, failed: &Arc<Connection>) -> impl Future<Output = ()> + use<> {
-        let (me, failed, since) = (Weak::clone(&self.me), Arc::clone(failed), Instant::now());
+    /// Asks for the map again after `failed`, or nobody, could serve `slot`, in the background: the failed
+    /// call may have used up its time. If no other node does so far, it is asked again for a while.
+    pub(crate) fn look_again(&self, slot: u16, failed: Option<&Arc<Connection>>) -> impl Future<Output = ()> + use<> {
+        let (me, failed, since) = (Weak::clone(&self.me), failed.cloned(), Instant::now());
         let look = tokio::spawn(async move {
             let Some(nodes) = me.upgrade() else { return };
-            let mut looked = nodes.looked.lock().await;
-            if !nodes.serves(slot, &failed) || looked.is_some_and(|at| at >= since) {
-                return;
+            if !nodes.look_since(slot, failed.as_ref(), since).await {
+                nodes.search(slot, failed);
             }
-            // If nobody answers, the failure of the call says enough.
-            let _ = nodes.look(Some((slot, &failed)), Instant::now() + FIRST_CONTACT).await;
-            *looked = Some(Instant::now());
         });
         look.map(drop)
     }
 
-    /// The node that serves the slot now, if it is not `failed`, as soon as that is known.
-    pub(crate) async fn instead(&self, slot: u16, failed: &Arc<Connection>, end: Instant) -> Option<Arc<Connection>> {
-        let _ = timeout_at(end, self.look_again(slot, failed)).await;
-        self.of_slot(slot).ok().filter(|other| !Arc::ptr_eq(other, failed))
+    /// Asks for the map unless it was asked for since then. Returns whether another node serves the slot.
+    async fn look_since(&self, slot: u16, failed: Option<&Arc<Connection>>, since: Instant) -> bool {
+        let mut looked = self.looked.lock().await;
+        if self.of_another(slot, failed).is_none() && looked.is_none_or(|at| at < since) {
+            *looked = Some(Instant::now());
+            // If nobody answers, the failure of the call says enough.
+            let _ = self.look(Some((slot, failed)), Instant::now() + FIRST_CONTACT).await;
+        }
+        self.of_another(slot, failed).is_some()
     }
 
-    fn serves(&self, slot: u16, node: &Arc<Connection>) -> bool {
-        self.of_slot(slot).is_ok_and(|serves| Arc::ptr_eq(&serves, node))
+    /// Asks for the map until another node serves the slot, or no call has failed for a while. A replica takes
+    /// over when the others have missed its master for some seconds.
+    fn search(&self, slot: u16, failed: Option<Arc<Connection>>) {
+        let until = self.searching().replace(Instant::now() + FIRST_CONTACT);
+        if until.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
+        let me = Weak::clone(&self.me);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PACE).await;
+                let Some(nodes) = me.upgrade() else { return };
+                let found = nodes.look_since(slot, failed.as_ref(), Instant::now()).await;
+                let mut until = nodes.searching();
+                if found || until.is_none_or(|until| until <= Instant::now()) {
+                    *until = None;
+                    return;
+                }
+            }
+        });
+    }
+
+    /// The node that serves the slot now, if it is not `failed`, as soon as that is known.
+    pub(crate) async fn instead(&self, slot: u16, failed: Option<&Arc<Connection>>, end: Instant) -> Option<Arc<Connection>> {
+        let _ = timeout_at(end, self.look_again(slot, failed)).await;
+        self.of_another(slot, failed)
+    }
+
+    /// The node that serves the slot, as far as is known, if it is not `failed`.
+    fn of_another(&self, slot: u16, failed: Option<&Arc<Connection>>) -> Option<Arc<Connection>> {
+        self.of_slot(slot).ok().filter(|other| failed.is_none_or(|failed| !Arc::ptr_eq(other, failed)))
     }
 
     /// Whether a command that nobody waits for may still run after later ones.
@@ -132,22 +177,24 @@ impl Nodes {
 
     /// Asks all nodes for the map. The first answer counts; after a failure the first that names
     /// another node for the slot, since those that are cut off still name the old one.
-    async fn look(&self, failed: Option<(u16, &Arc<Connection>)>, end: Instant) -> Result<(), Error> {
+    async fn look(&self, failed: Option<(u16, Option<&Arc<Connection>>)>, mut end: Instant) -> Result<(), Error> {
+        let asked_until = end;
         let nodes: Vec<_> = self.known().nodes.iter().map(|(at, connection)| (at.clone(), Arc::clone(connection))).collect();
         let ask = |(at, connection): (Address, Arc<Connection>)| async move {
             let slots = |_: &Link| Commands::of(&[b"CLUSTER", b"SLOTS"]);
-            let told = connection.exchange_here(end, Repeat::Freely, slots).await;
+            let told = connection.exchange_here(asked_until, Repeat::Freely, slots).await;
             told.and_then(|told| map_of(told.answers, &at)).map_err(|error| error.context(&at))
         };
         let mut asked: FuturesUnordered<_> = nodes.into_iter().map(ask).collect();
         let mut error = None;
-        while let Some(told) = asked.next().await {
+        while let Ok(Some(told)) = timeout_at(end, asked.next()).await {
             match told {
                 Ok(map) => {
                     self.learn(map)?;
-                    if !failed.is_some_and(|(slot, failed)| self.serves(slot, failed)) {
+                    if failed.is_none_or(|(slot, failed)| self.of_another(slot, failed).is_some()) {
                         return Ok(());
                     }
+                    end = end.min(Instant::now() + PACE);
                 }
                 Err(failed) => error = error.filter(|error: &Error| !error.is_transient()).or(Some(failed)),
             }
@@ -167,7 +214,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Sends those commands on whose answers name another node.
+    /// Sends those commands on whose answers name another node. All nodes at once: one that is silent
+    /// holds up nothing at another.
     pub(crate) async fn follow(
         &self,
         from: &Address,
@@ -177,48 +225,66 @@ impl Nodes {
         end: Instant,
     ) -> Result<Exchange, Error> {
         let commands = commands.each();
+        // Whose answer it is: a redirect may leave out the host of the node that it comes from.
+        let mut sources = vec![from.clone(); exchange.answers.len()];
         for _ in 0..REDIRECTS {
-            let mut targets: Vec<(Redirect, Vec<usize>)> = Vec::new();
+            let mut targets: Vec<(Address, bool, Vec<usize>)> = Vec::new();
             for (at, answer) in exchange.answers.iter().enumerate() {
-                let Some(redirect) = answer.as_ref().err().and_then(|error| Redirect::read(error, from)) else { continue };
-                match targets.iter_mut().find(|(other, _)| other.leads_with(&redirect)) {
-                    Some((_, which)) => which.push(at),
-                    None => targets.push((redirect, vec![at])),
+                let redirect = answer.as_ref().err().and_then(|error| Redirect::read(error, &sources[at]));
+                let Some(Redirect { slot, address, asking }) = redirect else { continue };
+                if !asking {
+                    let node = self.at(&address)?;
+                    self.known().slots[usize::from(slot)] = Some(node);
+                }
+                match targets.iter_mut().find(|(to, with, _)| *to == address && *with == asking) {
+                    Some((_, _, which)) => which.push(at),
+                    None => targets.push((address, asking, vec![at])),
                 }
             }
             if targets.is_empty() {
                 return Ok(exchange);
             }
-            for (Redirect { slot, address, asking }, which) in targets {
-                let node = self.at(&address)?;
-                if !asking {
-                    self.known().slots[usize::from(slot)] = Some(Arc::clone(&node));
-                }
-                let send = |_: &Link| {
-                    let mut sent = Commands::new();
-                    for at in &which {
-                        if asking {
-                            sent.ready(1, ASKING);
+            let send = |(address, asking, which): (Address, bool, Vec<usize>)| {
+                let commands = &commands;
+                // With others, it leaves them time for another try: a node may not know the script yet.
+                let left = end.saturating_duration_since(Instant::now());
+                let end = if which.len() < commands.len() { end - left / 2 } else { end };
+                async move {
+                    let sent = |_: &Link| {
+                        let mut sent = Commands::new();
+                        for at in &which {
+                            if asking {
+                                sent.ready(1, ASKING);
+                            }
+                            sent.ready(1, commands[*at]);
                         }
-                        sent.ready(1, commands[*at]);
+                        sent
+                    };
+                    let there = match self.at(&address) {
+                        Ok(node) => node.exchange_here(end, repeat, sent).await.map_err(|error| error.context(&address)),
+                        Err(error) => Err(error),
+                    };
+                    (which, asking, address, there)
+                }
+            };
+            for (which, asking, address, there) in join_all(targets.into_iter().map(send)).await {
+                for at in &which {
+                    sources[*at] = address.clone();
+                }
+                match there {
+                    Ok(there) => {
+                        exchange.repeated |= there.repeated;
+                        let answers = there.answers.into_iter().skip(asking.into()).step_by(if asking { 2 } else { 1 });
+                        which.iter().zip(answers).for_each(|(at, answer)| exchange.answers[*at] = answer);
                     }
-                    sent
-                };
-                let there = node.exchange_here(end, repeat, send).await;
-                let there = match there.map_err(|error| error.context(&address)) {
-                    Ok(there) => there,
                     // The others have their answers.
                     Err(error) if which.len() < commands.len() => {
                         for at in which {
                             exchange.answers[at] = Err(std::io::Error::other(error.to_string()).into());
                         }
-                        continue;
                     }
                     Err(error) => return Err(if exchange.repeated { error.maybe_applied() } else { error }),
-                };
-                exchange.repeated |= there.repeated;
-                let answers = there.answers.into_iter().skip(asking.into()).step_by(if asking { 2 } else { 1 });
-                which.iter().zip(answers).for_each(|(at, answer)| exchange.answers[*at] = answer);
+                }
             }
         }
         for answer in exchange.answers.iter_mut().filter(|answer| answer.as_ref().is_err_and(is_redirect)) {
@@ -230,6 +296,10 @@ impl Nodes {
 
     pub(crate) fn pushes(&self) -> &Arc<Pushes> {
         &self.pushes
+    }
+
+    fn searching(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.searching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -262,11 +332,6 @@ impl Redirect {
         let address = Address { host: host.to_owned(), port: port.parse().ok()? };
         let slot = slot.parse().ok().filter(|slot| usize::from(*slot) < SLOTS)?;
         Some(Self { slot, address, asking })
-    }
-
-    /// Whether commands may be sent on together.
-    fn leads_with(&self, other: &Self) -> bool {
-        self.address == other.address && self.asking == other.asking && (self.asking || self.slot == other.slot)
     }
 }
 

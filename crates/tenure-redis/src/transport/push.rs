@@ -118,6 +118,10 @@ impl Pushes {
         self.wanted.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn has_listener(&self, owner: &[u8]) -> bool {
+        self.listeners().contains_key(owner)
+    }
+
     pub(crate) fn register(self: &Arc<Self>, owner: Owner) -> Listener {
         self.wanted.store(true, Ordering::Relaxed);
         let inbox = Arc::new(Inbox::default());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::store::{AcquireReply, Busy, Enqueue, ReleaseReply, Request, Store};
+use tenure::store::{AcquireReply, Busy, Enqueue, ReleaseReply, RenewReply, Request, Store};
 use tenure::{ErrorKind, Lease, Locker, Name, Owner, Share, State};
 use tenure_conformance::exceptions::{NO_PUSH, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
@@ -498,25 +498,113 @@ async fn a_silent_node_holds_up_no_renewal_at_another() {
     cluster.servers()[0].cont();
 }
 
+/// The slots of two leases have left the node that served them, one of them for a node that is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_has_gone_to_a_silent_node_holds_up_no_other() {
+    let cluster = RedisCluster::start(3, 0);
+    let store = store(&cluster.url()).await;
+    let slot = |name: &str| slot_of(&cluster, name.as_bytes());
+    let mut names = (0..).map(|at| format!("door {at}")).filter(|name| cluster.serving(slot(name)) == Some(0));
+    let (silent, other) = (names.next().unwrap(), names.next().unwrap());
+    let leases = [asks(&silent, Share::MUTEX, LONG), asks(&other, Share::MUTEX, LONG)];
+    for request in &leases {
+        takes(&store, request).await;
+    }
+    tokio::task::block_in_place(|| {
+        cluster.mover().move_slot(slot(&silent), 0, 2, || ());
+        cluster.mover().move_slot(slot(&other), 0, 1, || ());
+    });
+    cluster.servers()[2].stop();
+    let answers = store.renew(&leases.map(|request| request.lease())).await;
+    cluster.servers()[2].cont();
+    assert!(matches!(answers[..], [Err(_), Ok(RenewReply::Renewed)]), "{answers:?}");
+}
+
+/// A master that falls silent when its replica has a lease.
+struct Silent {
+    cluster: RedisCluster,
+    slot: u16,
+    at: usize,
+    store: ClusterStore,
+    held: Request,
+}
+
+impl Silent {
+    async fn begin() -> Self {
+        let cluster = RedisCluster::start(3, 1);
+        let store = store(&cluster.url()).await;
+        let slot = slot_of(&cluster, b"door");
+        let held = asks("door", Share::MUTEX, LONG);
+        takes(&store, &held).await;
+        let at = cluster.serving(slot).unwrap();
+        let silent = Self { cluster, slot, at, store, held };
+        silent.wait("the grant to be replicated", |other| silent.cluster.servers()[other].cli("DBSIZE") != "0");
+        silent.cluster.servers()[at].stop();
+        silent
+    }
+
+    fn wait_for_takeover(&self) {
+        self.wait("a replica to take over", |other| self.cluster.serves(other, self.slot));
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn(usize) -> bool) {
+        let others = || (0..6).filter(|at| *at != self.at);
+        tokio::task::block_in_place(|| wait_until(PATIENCE, what, || others().any(&is_so)));
+    }
+}
+
 /// Each call at a master that is stopped takes all its time. Who has taken over is found out all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_successor_of_a_silent_master_is_found() {
-    let cluster = RedisCluster::start(3, 1);
-    let store = store(&cluster.url()).await;
-    let slot = slot_of(&cluster, b"door");
-    let held = asks("door", Share::MUTEX, LONG);
-    takes(&store, &held).await;
-    let silent = cluster.serving(slot).unwrap();
-    let others = || (0..6).filter(|at| *at != silent);
-    tokio::task::block_in_place(|| {
-        wait_until(PATIENCE, "the grant to be replicated", || others().any(|at| cluster.servers()[at].cli("DBSIZE") != "0"));
-        cluster.servers()[silent].stop();
-        wait_until(PATIENCE, "a replica to take over", || others().any(|at| cluster.serves(at, slot)));
-    });
+    let silent = Silent::begin().await;
+    silent.wait_for_takeover();
+    let Silent { cluster, at, store, held, .. } = silent;
     let renewed = async { while store.renew(&[held.lease()]).await.pop().unwrap().is_err() {} };
     timeout(PATIENCE, renewed).await.expect("the lease is never renewed");
     assert_eq!(store.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
-    cluster.servers()[silent].cont();
+    cluster.servers()[at].cont();
+}
+
+/// The same by a client whose calls fail from the moment at which the master falls silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_successor_of_a_silent_master_is_found_at_once() {
+    let silent = Silent::begin().await;
+    let (store, lease) = (silent.store.clone(), silent.held.lease());
+    let renewing = tokio::spawn(async move {
+        while store.renew(std::slice::from_ref(&lease)).await.pop().unwrap().is_err() {}
+        Instant::now()
+    });
+    silent.wait_for_takeover();
+    let taken_over = Instant::now();
+    let renewed = timeout(PATIENCE, renewing).await.expect("the lease is never renewed").unwrap();
+    silent.cluster.servers()[silent.at].cont();
+    // A renewal that was under way takes all of its time, 0.9 s.
+    let after = renewed.saturating_duration_since(taken_over);
+    assert!(after < Duration::from_millis(1_900), "it is renewed {after:?} after the failover");
+}
+
+/// Each node has its slots, and they have not met yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_may_start_before_its_cluster_is_complete() {
+    let start = |_| {
+        let bus = RedisServer::start().port().to_string();
+        (RedisServer::builder().arg("cluster-enabled", "yes").arg("cluster-port", &bus).start(), bus)
+    };
+    let nodes: Vec<(RedisServer, String)> = (0..2).map(start).collect();
+    for (at, (server, _)) in nodes.iter().enumerate() {
+        server.cli(&format!("CLUSTER SET-CONFIG-EPOCH {}", at + 1));
+        server.cli(&format!("CLUSTER ADDSLOTSRANGE {} {}", at * 8_192, at * 8_192 + 8_191));
+    }
+    let [(first, _), (second, bus)] = &nodes[..] else { unreachable!() };
+    let store = store(&format!("redis+cluster://{},{}", first.addr(), second.addr())).await;
+    first.cli(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", second.port()));
+    tokio::task::block_in_place(|| {
+        let is_up = |server: &RedisServer| server.cli("CLUSTER INFO").contains("cluster_state:ok");
+        wait_until(PATIENCE, "the cluster to be up", || nodes.iter().all(|(server, _)| is_up(server)));
+    });
+    for at in 0..10 {
+        takes(&store, &asks(&format!("door {at}"), Share::MUTEX, LONG)).await;
+    }
 }
 
 /// A node that was cut off answers first, and names the dead.
@@ -593,7 +681,7 @@ fn masters_die(times: usize, within: Duration) {
             let all = || slots.iter().all(|slot| cluster.serving(*slot).is_some());
             tokio::task::block_in_place(|| wait_until(PATIENCE, "a replica to take over", all));
             let (took_over, then) = (killed.elapsed(), turns());
-            // The first of them may have been asked for before.
+            // A client may have asked for the first of them before the failover.
             let go_on = || then.iter().zip(turns()).all(|(then, now)| now > *then + 1);
             tokio::task::block_in_place(|| wait_until(PATIENCE, "every client to hold again", go_on));
             let after = killed.elapsed().saturating_sub(took_over);

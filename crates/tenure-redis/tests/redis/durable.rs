@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::store::{Durable, Store};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tenure::store::{Durable, RenewReply, Store};
 use tenure::{EndReason, ErrorKind, Guard, Locker};
 use tenure_redis::{Durability, Options};
 use tenure_testkit::{RedisServer, Reply, wait_until};
@@ -146,6 +148,34 @@ async fn many_grants_share_a_wait() {
     }
     let waits = calls(&server, "wait");
     assert!(waits < 128, "{waits} waits for 256 grants");
+}
+
+/// Renewals gather for one wait. One that has little time takes none of the others'.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_in_a_hurry_takes_no_time_from_another() {
+    let (server, _others, _) = with_replicas(1, "durability=replicas:1").await;
+    let store = store(&format!("{}?timeout=2s&durability=replicas:1", server.url())).await;
+    let locks = Locker::builder(store.clone()).ttl(LONG).build().unwrap();
+    let mut leases = Vec::new();
+    for name in ["first", "hurried", "patient"] {
+        leases.push(locks.mutex(name).acquire().await.unwrap().into_lease());
+    }
+    server.stop();
+    let mut renewals: Vec<_> = leases.iter().map(|lease| store.renew(std::slice::from_ref(lease))).collect();
+    let mut patient = renewals.pop().unwrap();
+    // The first one asks alone. The others gather until that is over.
+    for renewal in &mut renewals {
+        assert!(renewal.as_mut().now_or_never().is_none());
+    }
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(patient.as_mut().now_or_never().is_none());
+    let (hurried, patient) = tokio::join!(join_all(renewals), async {
+        timeout(Duration::from_millis(800), &mut patient).await.expect_err("it has as much time left");
+        server.cont();
+        patient.await
+    });
+    assert!(hurried.iter().all(|answers| matches!(answers[..], [Err(_)])), "{hurried:?}");
+    assert!(matches!(patient[..], [Ok(RenewReply::Renewed)]), "{patient:?}");
 }
 
 /// A hand-over counts when the new holder has had it confirmed.

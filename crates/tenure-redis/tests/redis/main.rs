@@ -9,6 +9,7 @@ mod durable;
 mod faults;
 mod keys;
 mod link;
+mod mixed;
 mod notes;
 mod optimistic;
 mod plain;

@@ -1,16 +1,19 @@
 //! A quorum of real servers: conformance, and what no single server can show.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::store::quorum::Quorum;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Fence, Name, Owner, Share};
+use tenure::{ErrorKind, Fence, Locker, Name, Owner, Share};
 use tenure_conformance::exceptions::{NO_QUEUE, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::Options;
 use tenure_testkit::{Program, Proxy, RedisServer, Worker, admit};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::subject::plant;
@@ -23,12 +26,15 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn start(nodes: usize) -> Self {
-        let start = |_| {
-            let server = RedisServer::start();
+        Self::of((0..nodes).map(|_| RedisServer::start()).collect())
+    }
+
+    fn of(servers: Vec<RedisServer>) -> Self {
+        let behind = |server: RedisServer| {
             let proxy = Proxy::start(server.addr());
             (server, proxy)
         };
-        let all = Self { servers: (0..nodes).map(start).collect() };
+        let all = Self { servers: servers.into_iter().map(behind).collect() };
         admit(&all.url());
         all
     }
@@ -209,24 +215,178 @@ async fn fences_rise_while_nodes_lose_their_data() {
     }
 }
 
-/// The counters of names live for a day. The floor is raised twice a day, so none falls.
+/// Twice a day the floor is raised and the counters are dropped. After a clock that was ahead, that is done at once.
 #[tokio::test]
-async fn fences_rise_over_a_counter_that_has_lapsed() {
+async fn fences_rise_over_counters_that_are_dropped() {
     let (servers, url) = new_servers(3);
     let store = quorum(&url).await;
     store.admit().await.unwrap();
     let mut last = None;
-    for _ in 0..20 {
-        for _ in 0..3 {
-            let (request, fence) = granted(&store, "door", LONG).await;
-            assert!(Some(fence) > last, "{fence} after {last:?}");
-            last = Some(fence);
+    for round in 0..20 {
+        let (request, fence) = granted(&store, "door", LONG).await;
+        assert!(Some(fence) > last, "{fence} after {last:?}");
+        last = Some(fence);
+        release(&store, &request).await;
+        for gate in 0..10 {
+            let (request, _) = granted(&store, &format!("gate {round}/{gate}"), LONG).await;
             release(&store, &request).await;
         }
         for server in &servers {
-            let forget = "redis.call('HINCRBY', 'tenure:node', 'turned', -90000) return redis.call('DEL', redis.call('KEYS', '*:c:door')[1])";
-            assert_eq!(server.command(&["EVAL", forget, "0"]), 1);
+            let fields: u32 = server.cli("HLEN tenure:node").parse().unwrap();
+            assert!(fields < 25, "round {round}: {}", server.cli("HGETALL tenure:node"));
+            let ago = if round % 2 == 0 { "-90000" } else { "90000" };
+            server.command(&["HINCRBY", "tenure:node", "turned", ago]);
         }
+    }
+}
+
+/// One server at a time is at fault: the third is away, then the first has lost what it evicts, or all that its clock ends, then the
+/// second is away.
+#[tokio::test]
+async fn fences_rise_over_a_server_that_evicts_or_whose_clock_was_ahead() {
+    for evicts in [true, false] {
+        let start = || RedisServer::builder().shifted_clock().start();
+        let all = Servers::of((0..3).map(|_| start()).collect());
+        let store = quorum(&format!("{}?timeout=200ms", all.url())).await;
+        let (ttl, everywhere) = (Duration::from_secs(1), |exists| {
+            all.servers.iter().all(|(server, _)| server.command(&["EXISTS", "door"]) == exists)
+        });
+        let (before, _) = granted(&store, "door", ttl).await;
+        wait_for("all to grant it", || everywhere(1)).await;
+        release(&store, &before).await;
+        wait_for("all to be free", || everywhere(0)).await;
+        let [(first, _), (_, second), (_, third)] = &all.servers[..] else { unreachable!() };
+        third.refuse();
+        third.cut();
+        let mut last = None;
+        for _ in 0..10 {
+            let (request, fence) = granted(&store, "door", ttl).await;
+            last = Some(fence);
+            release(&store, &request).await;
+        }
+        third.accept();
+        if evicts {
+            first.cli("CONFIG SET maxmemory-policy volatile-lru");
+            first.cli("CONFIG SET maxmemory 1");
+            let _ = first.connect().unwrap().command(&["SET", "something", "else"]);
+            first.cli("CONFIG SET maxmemory 0");
+        } else {
+            first.shift_clock(2 * 86_400_000);
+            first.cli("SET something else PX 1");
+            wait_for("it to end what lasts for two days", || first.cli("EXISTS something") == "0").await;
+            first.shift_clock(0);
+        }
+        second.refuse();
+        second.cut();
+        let (_, fence) = granted(&store, "door", ttl).await;
+        assert!(Some(fence) > last, "{fence} after {last:?}, evicts: {evicts}");
+    }
+}
+
+/// Clients ask a server for its settings when they enter it. Here it keeps less for a while, in which only renewals come.
+#[tokio::test]
+async fn a_renewal_at_a_server_that_keeps_less_counts_as_such() {
+    let start = || RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let all = Servers::of((0..3).map(|_| start()).collect());
+    let store = quorum(&format!("{}?timeout=200ms", all.url())).await;
+    let [(first, _), _, (_, third)] = &all.servers[..] else { unreachable!() };
+    third.refuse();
+    third.cut();
+    let (held, _) = granted(&store, "door", LONG).await;
+    first.kill();
+    first.restart();
+    first.cli("CONFIG SET appendfsync everysec");
+    let renewed = async { while !matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]) {} };
+    timeout(PATIENCE, renewed).await.expect("it is never renewed");
+    wait_for("the server to be known for what it keeps", || first.cli("HGET tenure:node always") == "0").await;
+}
+
+/// Of readers, several may be granted the same number by different nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_hold_together_have_different_fences() {
+    let (servers, url) = new_servers(5);
+    let stores = [quorum(&url).await, quorum(&url).await, quorum(&url).await];
+    stores[0].admit().await.unwrap();
+    let (mut seen, mut readers) = (HashSet::new(), JoinSet::new());
+    for store in stores {
+        readers.spawn(async move {
+            let mut fences = Vec::new();
+            for _ in 0..200 {
+                let request = asks("door", LONG).with_share(Share::READ);
+                fences.extend(fence_of(&store, &request).await);
+                release(&store, &request).await;
+            }
+            (fences, store.second_rounds())
+        });
+    }
+    let mut twice = 0;
+    while let Some(read) = readers.join_next().await {
+        let (fences, second_rounds) = read.unwrap();
+        twice += second_rounds;
+        for fence in fences {
+            assert!(seen.insert(fence), "two readers have {fence}");
+        }
+    }
+    assert!(seen.len() > 300 && twice > 0, "{} grants, {twice} in two rounds", seen.len());
+    drop(servers);
+}
+
+#[test]
+fn an_admission_outlasts_the_runtime_that_began_it() {
+    let (servers, url) = new_servers(3);
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = runtime().block_on(quorum(&url));
+    // Some of them end while the nodes are seen to.
+    for micros in (0..6_000).step_by(100) {
+        let limit = Duration::from_micros(micros);
+        let _ = runtime().block_on(async { timeout(limit, store.acquire(&asks("door", LONG))).await });
+    }
+    runtime().block_on(async {
+        let waits = |server: &RedisServer| server.command(&["HEXISTS", "tenure:node", "from"]) == 1;
+        let begun = async {
+            while !servers.iter().all(waits) {
+                let answer = store.acquire(&asks("door", LONG)).await;
+                assert!(matches!(answer, Ok(AcquireReply::Refused { .. }) | Err(_)), "{answer:?}");
+            }
+        };
+        timeout(PATIENCE, begun).await.expect("nobody sees to the nodes any more");
+        let answer = store.acquire(&asks("door", LONG)).await.unwrap();
+        assert!(matches!(&answer, AcquireReply::Refused { why, .. } if why.contains("it waits for 3")), "{answer:?}");
+    });
+}
+
+/// As a command does that does not wait.
+#[tokio::test]
+async fn an_admission_begins_with_the_first_try_and_before_its_answer() {
+    let (servers, url) = new_servers(3);
+    let answer = quorum(&url).await.acquire(&asks("door", LONG)).await;
+    assert!(matches!(answer, Ok(AcquireReply::Refused { .. })), "{answer:?}");
+    let waits = |server: &RedisServer| server.command(&["HEXISTS", "tenure:node", "from"]) == 1;
+    assert!(servers.iter().filter(|server| waits(server)).count() >= 2);
+}
+
+#[tokio::test]
+async fn one_server_has_one_vote() {
+    let (servers, _) = new_servers(2);
+    let [port, other] = [0, 1].map(|at: usize| servers[at].addr().port());
+    let url = format!("quorum+redis://127.0.0.1:{port},localhost:{port},127.0.0.1:{other}");
+    let error = Options::parse(&url).unwrap().quorum().await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("one server"), "{error}");
+}
+
+/// The next node that loses its data asks this one for how long leases may stand.
+#[tokio::test]
+async fn a_node_that_has_lost_its_data_is_told_again_for_how_long_leases_last() {
+    let (servers, url) = new_servers(3);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let lasts = |server: &RedisServer| server.command(&["HGET", "tenure:node", "ttl"]).text().parse().unwrap_or(0);
+    for name in ["first", "second"] {
+        let (brief, _) = granted(&store, name, Duration::from_secs(30)).await;
+        assert!(matches!(store.renew(&[brief.lease().with_ttl(LONG)]).await[..], [Ok(RenewReply::Renewed)]));
+        wait_for("all to remember it", || servers.iter().all(|server| lasts(server) >= 60_000)).await;
+        servers[0].command(&["FLUSHALL"]);
+        store.admit().await.unwrap();
     }
 }
 
@@ -312,8 +472,8 @@ async fn a_lease_is_planted_again_where_a_minority_has_lost_it() {
     }
 }
 
-/// Two of five nodes get the release of the holder before later than the acquisition. They are asked once more, unless the lease was
-/// given up meanwhile.
+/// Two of five nodes are busy when the others grant: the last release reaches them late. They are asked once more, unless the lease was
+/// released meanwhile.
 #[tokio::test]
 async fn a_grant_of_a_bare_majority_is_completed() {
     let quorum_of = Servers::start(5);
@@ -345,7 +505,7 @@ async fn a_grant_of_a_bare_majority_is_completed() {
             wait_for("the late nodes to grant it", || of_the_late().all(|holds| holds)).await;
             continue;
         }
-        // What was sent before is executed before.
+        // A server executes the commands of a connection in order. So these come after anything that was sent for the lease.
         for turn in 0..5 {
             let (next, _) = granted(&store, &format!("after {turn}"), LONG).await;
             let all = || quorum_of.servers.iter().all(|(server, _)| server.command(&["EXISTS", next.name.as_str()]) == 1);
@@ -353,6 +513,37 @@ async fn a_grant_of_a_bare_majority_is_completed() {
         }
         assert!(of_the_late().all(|holds| !holds), "the lease was taken after its release");
     }
+}
+
+/// Waiters in other processes poll every 30 s here. Each release notifies one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_hears_of_a_release() {
+    const WAITING: &str = "return redis.call('ZCARD', redis.call('KEYS', '*:h:door')[1] or '')";
+    let (servers, url) = new_servers(5);
+    let url = format!("{url}?poll_interval=30s");
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let held = Locker::new(store.clone()).mutex("door").ttl(LONG).acquire().await.unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..4 {
+        let locks = Locker::new(quorum(&url).await);
+        let refused = Arc::new(Notify::new());
+        let acquire = locks.mutex("door").ttl(LONG).on_wait({
+            let refused = Arc::clone(&refused);
+            move |_| refused.notify_one()
+        });
+        waiting.spawn(async move {
+            let guard = acquire.acquire().await.unwrap();
+            (guard.release().await.unwrap(), locks)
+        });
+        refused.notified().await;
+    }
+    // Each is refused once more after it has begun to listen.
+    let listen = || servers.iter().all(|server| server.command(&["EVAL", WAITING, "0"]) == 4);
+    wait_for("all to listen", listen).await;
+    let _ = held.release().await.unwrap();
+    let passed_on = async { while waiting.join_next().await.transpose().unwrap().is_some() {} };
+    timeout(Duration::from_secs(10), passed_on).await.expect("a waiter polls");
 }
 
 /// It may be held at the server that does not answer.
@@ -440,8 +631,9 @@ async fn a_node_votes_again_whose_connection_breaks_while_it_is_entered() {
 /// A restarted server is known by its run id. With each write on disk it has lost nothing, else it may have.
 #[tokio::test]
 async fn a_restarted_server_votes_at_once_if_each_write_was_on_disk() {
-    for (how, votes) in [("always", true), ("everysec", false)] {
-        let start = |_| RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", how).start();
+    for (how, pauses, votes) in [("always", "no", true), ("everysec", "no", false), ("always", "yes", false)] {
+        let builder = || RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", how);
+        let start = |_| builder().arg("no-appendfsync-on-rewrite", pauses).start();
         let servers: Vec<RedisServer> = (0..3).map(start).collect();
         let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
         let store = quorum(&format!("quorum+redis://{}", hosts.join(","))).await;
@@ -463,7 +655,7 @@ async fn a_restarted_server_votes_at_once_if_each_write_was_on_disk() {
                 }
             }
         };
-        assert_eq!(timeout(PATIENCE, tries).await.expect("neither granted nor refused"), votes, "{how}");
+        assert_eq!(timeout(PATIENCE, tries).await.expect("neither granted nor refused"), votes, "{how}, {pauses}");
     }
 }
 

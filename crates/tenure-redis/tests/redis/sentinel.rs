@@ -339,8 +339,8 @@ async fn a_master_is_killed_twenty_times_under_load() {
 }
 
 /// The master is killed so often, while clients take names and one holds another. Each client holds again within a time of
-/// the failover, and fences rise. False if sentinels that got no processor replaced a master that was well: then two are masters for
-/// a moment, and nothing is said of fences.
+/// the failover, and fences rise. Returns false if sentinels that got no processor replaced a master that was well. Then there are two
+/// masters for a moment, and fences are not checked.
 async fn masters_die(kills: usize, within: Duration) -> bool {
     const CLIENTS: usize = 4;
     let group = SentinelGroup::start();

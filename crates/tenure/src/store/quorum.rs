@@ -2,27 +2,29 @@
 
 mod admission;
 mod node;
+mod planting;
 mod round;
 mod votes;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{BoxStream, StreamExt, select_all};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use self::admission::Admission;
 use self::node::Nodes;
 pub use self::node::{Confirmed, Memory, Node, Plain};
+use self::planting::{Planting, Want, Wanted, begin};
 use self::round::Round;
 use self::votes::{Decision, Votes};
 use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
+use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
 
 /// Default poll interval of a name that is held.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -34,6 +36,10 @@ const RETRY: Duration = Duration::from_secs(2);
 /// other shares somebody else may be granted in between.
 const CONFIRMATIONS: usize = 4;
 
+/// How far above the largest counter the fence of a share may be that nodes are asked to take up. Of several
+/// that are asked for at the same moment, the largest is taken up everywhere.
+const HEADROOM: u64 = 64;
+
 /// Names held at a majority of several stores, as Redlock does. Clones share their nodes.
 ///
 /// A name is held by the owner that holds it at a majority of the nodes. So any minority of them
@@ -43,7 +49,7 @@ const CONFIRMATIONS: usize = 4;
 /// - A share of a semaphore of C permits needs more than `n C / (C + 1)` of the n nodes. Where that
 ///   is all of them, no node could be lost, and the request is refused.
 /// - It has no queue: several queues would hand a name to several waiters. Waiters poll at random
-///   times, and as soon as a node with pushes says that something has changed. Nodes on Redis have none.
+///   times, and as soon as a node with pushes says that something has changed.
 ///
 /// # Round trips
 /// All nodes are asked at the same moment, and the answer is there with the majority's. Acquire 1,
@@ -57,7 +63,7 @@ pub struct Quorum {
     node_timeout: Option<Duration>,
     poll_interval: Duration,
     second_rounds: Arc<AtomicU64>,
-    acquisitions: Acquisitions,
+    wanted: Wanted,
 }
 
 impl Quorum {
@@ -82,7 +88,7 @@ impl Quorum {
             node_timeout: None,
             poll_interval: POLL_INTERVAL,
             second_rounds: Arc::default(),
-            acquisitions: Acquisitions::default(),
+            wanted: Wanted::default(),
         })
     }
 
@@ -166,7 +172,9 @@ impl Quorum {
         self.second_rounds.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(request.lease());
         for _ in 0..CONFIRMATIONS {
-            let fence = votes.largest()?;
+            let largest = votes.largest()?;
+            let headroom = if request.share == Share::MUTEX { 0 } else { fastrand::u64(1..=HEADROOM) };
+            let fence = Fence::from_counter(largest.counter() + headroom).unwrap_or(largest);
             let mut round = Round::new(end);
             for (at, node) in self.nodes.iter().enumerate().filter(|(at, _)| votes.may_hold(*at) && !votes.has(*at, fence)) {
                 let (node, lease) = (Arc::clone(node), Arc::clone(&lease));
@@ -175,7 +183,7 @@ impl Quorum {
             while let Some((at, answer)) = round.next().await {
                 votes.confirmed(at, fence, &answer);
                 if votes.agree(fence, need) {
-                    round.finish(end);
+                    round.finish(end, |_, _| ());
                     return Some(fence);
                 }
             }
@@ -193,22 +201,34 @@ impl Quorum {
         let release = |(at, node): (usize, &Arc<dyn Node>)| {
             let (node, lease) = (Arc::clone(node), Arc::clone(&lease));
             let there = if request.generated { votes.may_hold(at) } else { votes.holds(at) };
-            there.then_some(async move { node.release(&lease, Duration::ZERO).await.is_ok() })
+            there.then_some(async move { node.withdraw(&lease).await.is_ok() })
         };
-        let done = join_all(self.nodes.iter().enumerate().filter_map(release).collect::<Vec<_>>());
+        let releases: Vec<_> = self.nodes.iter().enumerate().filter_map(release).collect();
+        if releases.is_empty() {
+            return request.generated || self.is_nowhere_else(votes);
+        }
+        let done = join_all(releases);
         if request.generated {
-            // Nobody waits for it: the token is used up.
-            begin(Instant::now() + self.limit(request.ttl), done.map(drop));
+            // The token is used up, so a silent node is not waited for. But the process may end with the answer.
+            let done = tokio::spawn(timeout(self.limit(request.ttl), done));
+            let _ = timeout(self.node_timeout(request.ttl), done).await;
             return true;
         }
         let all = timeout_at(end, done).await.is_ok_and(|done| done.into_iter().all(|released| released));
-        all && (0..self.nodes.len()).all(|at| votes.holds(at) || !votes.may_hold(at))
+        all && self.is_nowhere_else(votes)
+    }
+
+    /// Whether no node may hold it but those that have granted it.
+    fn is_nowhere_else(&self, votes: &Votes) -> bool {
+        (0..self.nodes.len()).all(|at| votes.holds(at) || !votes.may_hold(at))
     }
 
     /// The answer when a majority cannot be had.
     fn refusal(&self, request: &Request, votes: &Votes, need: usize, took: Duration) -> Result<AcquireReply, Error> {
-        // Those that are busy keep it out, or might: enough have answered, and not all have granted.
-        if votes.busy() > self.nodes.len() - need || (votes.busy() > 0 && votes.answers() >= need) {
+        // Those that are busy keep it out, or might: enough have answered, and not all have granted. Or others were granted
+        // shares in every round, and no number could be agreed on.
+        let contended = request.share != Share::MUTEX && votes.holders() >= need;
+        if contended || votes.busy() > self.nodes.len() - need || (votes.busy() > 0 && votes.answers() >= need) {
             let (holder, at) = votes.holder().map_or((None, 0), |(holder, at)| (Some(holder), at));
             // Clients that divide the nodes among them must not come back together.
             let split = holder.is_none() || at < need;
@@ -228,113 +248,44 @@ impl Quorum {
             // Another client may use the same token.
             return;
         }
-        let lease = Arc::new(lease.clone());
+        let (lease, want) = (Arc::new(lease.clone()), self.wanted.end_without_release(&lease.owner));
         for node in self.nodes.iter().enumerate().filter(|(at, _)| !lost.contains(at)).map(|(_, node)| Arc::clone(node)) {
-            let lease = Arc::clone(&lease);
-            begin(end, async move { drop(node.release(&lease, Duration::ZERO).await) });
+            let (lease, want) = (Arc::clone(&lease), Arc::clone(&want));
+            begin(timeout_at(end, async move { drop((node.release(&lease, Duration::ZERO).await, want)) }).map(drop));
         }
     }
 
-    /// Has the nodes take the lease that were busy when a majority granted it. Most of them got the release of the holder
-    /// before later than the others. Until then the majority that has the lease may lose no node.
-    fn complete(&self, request: &Request, acquisition: Acquisition, votes: &Votes, round: Round<AcquireReply>, end: Instant) {
-        // Another client may use a supplied token.
-        let generated = request.generated;
-        let busy: Vec<usize> = (0..self.nodes.len()).filter(|at| generated && votes.is_busy(*at)).collect();
+    /// Asks the nodes once more that were busy when a majority granted the lease. In most cases the last holder's release
+    /// reached them late. Until they have the lease, the majority may lose no node.
+    fn complete(&self, asked: &Request, want: Option<Arc<Want>>, votes: &Votes, round: Round<AcquireReply>, end: Instant) {
+        let busy: Vec<usize> = (0..self.nodes.len()).filter(|at| want.is_some() && votes.is_busy(*at)).collect();
         if busy.is_empty() && round.pending() == 0 {
             return;
         }
-        let (plant, admission) = (self.planting(&request.lease(), end), Arc::clone(&self.admission));
+        let planting = self.planting(asked.lease().into(), want);
         tokio::spawn(async move {
-            let plant = |at: usize| acquisition.unless_ended(|| plant(at));
-            busy.into_iter().for_each(plant);
-            let look = |at: usize, answer| match answer {
-                Ok(AcquireReply::Busy(_)) if generated => plant(at),
-                // It is slower than those that vote.
-                Ok(AcquireReply::Refused { .. }) => admission.begin(at),
-                _ => {}
+            for at in busy {
+                planting.plant(at);
+            }
+            let look = |at, answer| {
+                if matches!(answer, Ok(AcquireReply::Busy(_))) {
+                    planting.plant(at);
+                }
+                let planting = planting.clone();
+                begin(async move { planting.look(at, answer).await });
             };
             round.rest(end, look).await;
         });
     }
 
-    /// Has nodes that have lost the lease take it again. A majority holds it, so nobody else does.
-    fn plant_again(&self, lease: &Lease, lost: &[usize], end: Instant) {
-        // Another client may use a supplied token.
-        if lease.owner.is_generated() {
-            lost.iter().copied().for_each(self.planting(lease, end));
-        }
+    fn planting(&self, lease: Arc<Lease>, want: Option<Arc<Want>>) -> Planting {
+        let (nodes, admission, limit) = (Arc::clone(&self.nodes), Arc::clone(&self.admission), self.limit(lease.ttl));
+        Planting { nodes, admission, lease, want, limit }
     }
 
-    /// Has a node take a lease, if it is free there.
-    fn planting(&self, lease: &Lease, end: Instant) -> impl Fn(usize) + Send + Sync + use<> {
-        let (nodes, admission) = (Arc::clone(&self.nodes), Arc::clone(&self.admission));
-        let request = Arc::new(Request::new(lease.name.clone(), lease.owner.clone(), lease.share, lease.ttl));
-        move |at| {
-            let (node, admission, request) = (Arc::clone(&nodes[at]), Arc::clone(&admission), Arc::clone(&request));
-            begin(end, async move {
-                if let Ok(AcquireReply::Refused { .. }) = node.acquire(&request).await {
-                    admission.begin(at);
-                }
-            });
-        }
-    }
-}
-
-/// Acquisitions by their owners, each until the owner's next call or until all nodes have answered.
-#[derive(Clone, Default)]
-struct Acquisitions(Arc<Mutex<HashMap<Owner, u64>>>);
-
-impl Acquisitions {
-    fn latest(&self) -> MutexGuard<'_, HashMap<Owner, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, owner: &Owner) -> Acquisition {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.latest().insert(owner.clone(), serial);
-        Acquisition { all: self.clone(), owner: owner.clone(), serial }
-    }
-
-    /// Ends what is under way for an owner: another call is about to be sent.
-    fn end(&self, owner: &Owner) {
-        self.latest().remove(owner);
-    }
-}
-
-/// An acquisition that may still ask nodes.
-struct Acquisition {
-    all: Acquisitions,
-    owner: Owner,
-    serial: u64,
-}
-
-impl Acquisition {
-    /// Sends something unless it has ended, so that a release is sent after it or prevents it.
-    fn unless_ended(&self, send: impl FnOnce()) {
-        let latest = self.all.latest();
-        if latest.get(&self.owner) == Some(&self.serial) {
-            send();
-        }
-    }
-}
-
-impl Drop for Acquisition {
-    fn drop(&mut self) {
-        let mut latest = self.all.latest();
-        if latest.get(&self.owner) == Some(&self.serial) {
-            latest.remove(&self.owner);
-        }
-    }
-}
-
-/// Begins a call here, so that it is sent before what this client sends later, and lets it go on in
-/// the background until `end`.
-fn begin(end: Instant, call: impl Future<Output = ()> + Send + 'static) {
-    let mut call = Box::pin(call);
-    if call.as_mut().now_or_never().is_none() {
-        tokio::spawn(timeout_at(end, call));
+    /// Who wants a lease to which nodes may be asked in the background. None for a supplied token: another client may use it.
+    fn want(&self, lease: &Lease) -> Option<Arc<Want>> {
+        lease.owner.is_generated().then(|| self.wanted.by(&lease.owner))
     }
 }
 
@@ -370,8 +321,8 @@ impl Store for Quorum {
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let need = self.need(request.share)?;
         let (began, end) = (Instant::now(), Instant::now() + self.limit(request.ttl));
-        request.from.iter().for_each(|from| self.acquisitions.end(from));
-        let acquisition = self.acquisitions.begin(&request.owner);
+        let _from = request.from.as_ref().map(|from| self.wanted.end_without_release(from));
+        let want = request.generated.then(|| self.wanted.by(&request.owner));
         // Nodes have no queues: five of them would serve five waiters.
         let keeps = request.enqueue == Enqueue::Heartbeat;
         let asked = Arc::new(request.clone().with_enqueue(if keeps { Enqueue::Heartbeat } else { Enqueue::No }));
@@ -381,12 +332,12 @@ impl Store for Quorum {
             let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
             round.ask(at, async move { node.acquire(&asked).await });
         }
-        let mut decision = Decision::Open;
+        let (mut decision, mut admissions) = (Decision::Open, Vec::new());
         while decision == Decision::Open
             && let Some((at, answer)) = round.next().await
         {
             if matches!(answer, Ok(AcquireReply::Refused { .. })) {
-                self.admission.begin(at);
+                admissions.extend(self.admission.begin(at));
             }
             votes.answered(at, answer);
             decision = votes.decide(need, self.features.fence, round.pending());
@@ -400,7 +351,7 @@ impl Store for Quorum {
             Decision::Open | Decision::Refused => None,
         };
         if let Some(fence) = granted {
-            self.complete(&asked, acquisition, &votes, round, end);
+            self.complete(&asked, want, &votes, round, end);
             return Ok(AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))));
         }
         if votes.busy() == 0 || !request.generated {
@@ -414,6 +365,10 @@ impl Store for Quorum {
         drop(round);
         let is_clear = keeps || self.clear_up(&asked, &votes, end).await;
         let refusal = self.refusal(request, &votes, need, began.elapsed());
+        if matches!(refusal, Ok(AcquireReply::Refused { .. })) {
+            // The process may end with the answer, and nobody else may ask.
+            let _ = timeout_at(end, join_all(admissions)).await;
+        }
         if is_clear { refusal } else { Err(votes.error(&request.name, need, self.nodes.len()).maybe_applied()) }
     }
 
@@ -427,6 +382,7 @@ impl Store for Quorum {
         let Some(ttl) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
         let end = Instant::now() + self.limit(ttl);
         let asked: Arc<[Lease]> = leases.into();
+        let wants: Vec<_> = leases.iter().map(|lease| self.want(lease)).collect();
         let mut round = Round::new(end);
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
@@ -449,11 +405,20 @@ impl Store for Quorum {
                 break;
             }
         }
-        round.finish(end);
+        let renewed: Vec<bool> =
+            tallies.iter().zip(&needs).map(|(tally, need)| need.as_ref().is_ok_and(|need| tally.yes >= *need)).collect();
+        let plant = {
+            let quorum = self.clone();
+            move |lease: usize, at| quorum.planting(asked[lease].clone().into(), wants[lease].clone()).plant(at)
+        };
+        for (lease, tally) in tallies.iter().enumerate().filter(|(lease, _)| renewed[*lease]) {
+            for at in &tally.no {
+                plant(lease, *at);
+            }
+        }
         let answer = |((lease, tally), need): ((&Lease, Tally), Result<usize, Error>)| {
             let need = need?;
             if tally.yes >= need {
-                self.plant_again(lease, &tally.no, end);
                 return Ok(RenewReply::Renewed);
             }
             if self.nodes.len() - tally.no.len() < need {
@@ -462,21 +427,32 @@ impl Store for Quorum {
             }
             Err(tally.error(&lease.name, need, self.nodes.len(), "renewed"))
         };
-        leases.iter().zip(tallies).zip(needs).map(answer).collect()
+        let answers = leases.iter().zip(tallies).zip(needs).map(answer).collect();
+        // The slowest node takes a lease again as well.
+        round.finish(end, move |at, answers| {
+            for (lease, answer) in answers.into_iter().flatten().enumerate() {
+                if renewed[lease] && matches!(answer, Ok(RenewReply::Gone)) {
+                    plant(lease, at);
+                }
+            }
+        });
+        answers
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let need = self.need(lease.share)?;
         let end = Instant::now() + self.limit(lease.ttl);
-        self.acquisitions.end(&lease.owner);
+        let want = self.wanted.end(&lease.owner);
         let asked = Arc::new(lease.clone());
         let mut round = Round::new(end);
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
             round.ask(at, async move { node.release(&asked, linger).await });
         }
+        let releasing = self.planting(asked, Some(want));
         let mut tally = Tally::default();
         while let Some((at, answer)) = round.next().await {
+            releasing.released(at, &answer);
             match answer {
                 Ok(ReleaseReply::Released) => tally.yes += 1,
                 Ok(ReleaseReply::NotHeld) => tally.no.push(at),
@@ -486,7 +462,7 @@ impl Store for Quorum {
                 break;
             }
         }
-        round.finish(end);
+        round.finish(end, move |at, answer| releasing.released(at, &answer));
         if tally.yes >= need {
             return Ok(ReleaseReply::Released);
         }
@@ -507,8 +483,8 @@ impl Store for Quorum {
         while let Some((_, answer)) = round.next().await {
             notices.extend(answer.ok());
         }
-        // A handoff by one node is none by a majority.
-        Ok(select_all(notices).map(|_| Notice::Changed).boxed())
+        // A handoff by one node is none by a majority. What several have sent meanwhile is one notice.
+        Ok(select_all(notices).ready_chunks(self.nodes.len()).map(|_| Notice::Changed).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {

@@ -23,6 +23,7 @@ mod losing;
 mod memory;
 mod multi;
 mod passing;
+mod quorum;
 mod reentering;
 mod releasing;
 mod renewing;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::node::{Memory, Node, Nodes};
@@ -33,17 +34,30 @@ impl Admission {
         Self { nodes, under_way }
     }
 
-    /// Sees to a node that does not vote, in the background.
-    pub(super) fn begin(&self, at: usize) {
-        let under_way = Arc::clone(&self.under_way[at]);
-        if under_way.swap(true, Ordering::AcqRel) {
-            return;
-        }
+    /// Sees to a node that does not vote, in the background. None if somebody does already.
+    pub(super) fn begin(&self, at: usize) -> Option<JoinHandle<()>> {
+        let under_way = UnderWay::begin(&self.under_way[at])?;
         let nodes = Arc::clone(&self.nodes);
-        tokio::spawn(async move {
+        Some(tokio::spawn(async move {
+            let _under_way = under_way;
             let _ = timeout(LIMIT, see_to(&nodes, at)).await;
-            under_way.store(false, Ordering::Release);
-        });
+        }))
+    }
+}
+
+/// Ends with its task, also if the runtime ends.
+struct UnderWay(Arc<AtomicBool>);
+
+impl UnderWay {
+    fn begin(flag: &Arc<AtomicBool>) -> Option<Self> {
+        let is_first = !flag.swap(true, Ordering::AcqRel);
+        is_first.then(|| Self(Arc::clone(flag)))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -57,7 +71,11 @@ impl Admission {
             Memory::Whole { .. } => Ok(()),
             Memory::Lost { loss } | Memory::Waiting { loss, .. } => {
                 node.keep_out(&loss, Duration::ZERO).await?;
-                node.admit(&loss, counter).await
+                node.admit(&loss, counter).await?;
+                match node.memory().await? {
+                    Memory::Whole { .. } => Ok(()),
+                    _ => Err(Error::unavailable(format!("{node} has lost its data again")).with_hint("try again")),
+                }
             }
         };
         join_all(self.nodes.iter().zip(memories).map(admit)).await.into_iter().collect()

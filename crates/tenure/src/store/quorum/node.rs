@@ -22,7 +22,16 @@ pub trait Node: Store {
 
     /// Has the node count on from `fence`, if the owner of `lease` still holds there and the
     /// counter of the name is not above it.
+    ///
+    /// For a share that others may hold beside it, the counter has to be below the fence: at the fence, it
+    /// may be that of another. Then the node counts on, and returns where it stands.
     async fn confirm(&self, lease: &Lease, fence: Fence) -> Result<Confirmed, Error>;
+
+    /// Releases what an attempt took that was not granted. Nobody has to be notified: the name is
+    /// as busy as before.
+    async fn withdraw(&self, lease: &Lease) -> Result<ReleaseReply, Error> {
+        self.release(lease, Duration::ZERO).await
+    }
 
     /// Returns what the node remembers of the leases that it has granted.
     async fn memory(&self) -> Result<Memory, Error>;

@@ -77,10 +77,10 @@ impl<T: Send + 'static> Round<T> {
         Some(answer)
     }
 
-    /// Lets the calls without an answer go on, until `end` at the latest.
-    pub(super) fn finish(self, end: Instant) {
-        if !self.calls.is_empty() {
-            tokio::spawn(self.rest(end, |_, _| ()));
+    /// Lets the calls without an answer go on in the background, until `end` at the latest.
+    pub(super) fn finish(self, end: Instant, look: impl FnMut(usize, Result<T, Error>) + Send + 'static) {
+        if self.pending() > 0 {
+            tokio::spawn(self.rest(end, look));
         }
     }
 

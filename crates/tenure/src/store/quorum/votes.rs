@@ -86,9 +86,9 @@ impl Votes {
             Ok(Confirmed::Taken) => Vote::Granted { fence: Some(fence), ttl },
             // The owner holds, and the node has counted so far.
             Ok(Confirmed::Above(counted)) => Vote::Granted { fence: Some(*counted), ttl },
-            Ok(Confirmed::NotHeld) => Vote::Busy(None),
-            // Its grant stands. Nobody knows whether it counts on from the fence.
-            Err(_) => return,
+            Ok(Confirmed::NotHeld) if self.holds(at) => Vote::Busy(None),
+            // Its grant stands, or may still come. Nobody knows whether it counts on from the fence.
+            Ok(Confirmed::NotHeld) | Err(_) => return,
         };
     }
 
@@ -133,9 +133,14 @@ impl Votes {
         (0..self.nodes.len()).filter(|at| self.is_busy(*at)).count()
     }
 
+    /// Number of nodes that have granted.
+    pub(super) fn holders(&self) -> usize {
+        self.granted().count()
+    }
+
     /// Number of nodes that have granted or are busy.
     pub(super) fn answers(&self) -> usize {
-        self.busy() + self.granted().count()
+        self.busy() + self.holders()
     }
 
     /// The holder that most nodes name, and how many of them do.
@@ -205,6 +210,9 @@ mod tests {
         assert_eq!((votes.largest(), votes.agree(fence, 2)), (Some(fence), false));
         votes.confirmed(1, fence, &Ok(Confirmed::NotHeld));
         assert!(!votes.agree(fence, 2) && !votes.holds(1));
+        // Its acquisition may still come.
+        votes.confirmed(2, fence, &Ok(Confirmed::NotHeld));
+        assert!(votes.may_hold(2));
         votes.confirmed(2, fence, &Ok(Confirmed::Taken));
         assert!(votes.agree(fence, 2));
     }

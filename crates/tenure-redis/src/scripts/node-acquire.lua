@@ -1,0 +1,13 @@
+-- Acquires a share at a node of a quorum, if node-take.lua was not enough. After the parts of
+-- acquire.lua, and hints.
+--
+-- KEYS[4] memory   see node.lua   KEYS[6] hints   see hints.lua
+-- ARGV and reply as in acquire.lua. ARGV[11] is the channel of a process that waits for the name.
+
+local function node_acquire(keys, args)
+  local answer = acquire(keys, args)
+  if answer[1] == 0 and args[11] ~= '-' then
+    remember_waiter(keys[6], args[11])
+  end
+  return answer
+end

@@ -1,0 +1,170 @@
+//! How more nodes come to hold a lease that a majority has granted.
+//!
+//! A node may take it in the background while its holder releases it. If the release found nothing there, it is released once
+//! more.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::future::FutureExt;
+use tokio::time::timeout;
+
+use super::admission::Admission;
+use super::node::Nodes;
+use crate::store::{AcquireReply, ReleaseReply, Request};
+use crate::{Error, Lease, Owner};
+
+/// Begins a call here, so that it is sent before what this client sends later, and lets it go on in
+/// the background.
+pub(super) fn begin(call: impl Future<Output = ()> + Send + 'static) {
+    let mut call = Box::pin(call);
+    if call.as_mut().now_or_never().is_none() {
+        tokio::spawn(call);
+    }
+}
+
+/// Owners of whom something is under way, and whether they want their leases.
+#[derive(Clone, Default)]
+pub(super) struct Wanted(Arc<Mutex<HashMap<Owner, Weak<Want>>>>);
+
+/// Whether an owner still wants its lease. Tasks that ask nodes for it in the background look here.
+pub(super) struct Want {
+    owner: Owner,
+    all: Wanted,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    is_over: bool,
+    /// No release follows.
+    is_left: bool,
+    /// Nodes that have granted it after the majority.
+    granted: Vec<usize>,
+    /// Nodes at which the release found nothing, or may have.
+    missed: Vec<usize>,
+}
+
+impl Wanted {
+    pub(super) fn by(&self, owner: &Owner) -> Arc<Want> {
+        let mut all = self.all();
+        if let Some(want) = all.get(owner).and_then(Weak::upgrade) {
+            return want;
+        }
+        let want = Arc::new(Want { owner: owner.clone(), all: self.clone(), state: Mutex::default() });
+        all.insert(owner.clone(), Arc::downgrade(&want));
+        want
+    }
+
+    /// The owner releases its lease. That stays known until the last who asks is dropped.
+    pub(super) fn end(&self, owner: &Owner) -> Arc<Want> {
+        let want = self.by(owner);
+        want.state().is_over = true;
+        want
+    }
+
+    /// The same where no release follows: another owner has taken over, or a majority has lost it.
+    pub(super) fn end_without_release(&self, owner: &Owner) -> Arc<Want> {
+        let want = self.end(owner);
+        want.state().is_left = true;
+        want
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Owner, Weak<Want>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Want {
+    fn is_over(&self) -> bool {
+        self.state().is_over
+    }
+
+    /// A node has granted the lease, after the majority. Returns whether it has to be released there.
+    fn granted(&self, at: usize) -> bool {
+        let mut state = self.state();
+        state.granted.push(at);
+        state.is_left || state.is_over && state.missed.contains(&at)
+    }
+
+    /// The release found nothing at a node, or may have. Returns whether the node has granted it meanwhile.
+    fn missed(&self, at: usize) -> bool {
+        let mut state = self.state();
+        state.missed.push(at);
+        state.granted.contains(&at)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Want {
+    fn drop(&mut self) {
+        let mut all = self.all.all();
+        // Another may stand there by now.
+        if all.get(&self.owner).is_some_and(|want| want.strong_count() == 0) {
+            all.remove(&self.owner);
+        }
+    }
+}
+
+/// Asks nodes for one lease in the background, while it is wanted.
+#[derive(Clone)]
+pub(super) struct Planting {
+    pub(super) nodes: Nodes,
+    pub(super) admission: Arc<Admission>,
+    pub(super) lease: Arc<Lease>,
+    /// None for a supplied token, which another client may use: it is asked for once, by its holder.
+    pub(super) want: Option<Arc<Want>>,
+    /// Time that a call may take.
+    pub(super) limit: Duration,
+}
+
+impl Planting {
+    /// Has a node take the lease if the name is free there. A majority holds it, so nobody else does.
+    pub(super) fn plant(&self, at: usize) {
+        if self.want.as_ref().is_none_or(|want| want.is_over()) {
+            return;
+        }
+        let me = self.clone();
+        begin(async move {
+            let Lease { name, owner, share, ttl, .. } = &*me.lease;
+            let request = Request::new(name.clone(), owner.clone(), *share, *ttl);
+            let answer = timeout(me.limit, me.nodes[at].acquire(&request)).await;
+            let silent = |_| Err(Error::unreachable("no answer in time").maybe_applied());
+            me.look(at, answer.unwrap_or_else(silent)).await;
+        });
+    }
+
+    /// Looks at the answer of a node to the release.
+    pub(super) fn released(&self, at: usize, answer: &Result<ReleaseReply, Error>) {
+        let is_released = matches!(answer, Ok(ReleaseReply::Released));
+        if !is_released && self.want.as_ref().is_some_and(|want| want.missed(at)) {
+            let me = self.clone();
+            begin(async move { me.release(at).await });
+        }
+    }
+
+    /// Looks at an answer to an acquisition that comes after the majority's.
+    pub(super) async fn look(&self, at: usize, answer: Result<AcquireReply, Error>) {
+        let may_hold = match answer {
+            Ok(AcquireReply::Granted(_)) => true,
+            Ok(AcquireReply::Busy(_)) => false,
+            Ok(AcquireReply::Refused { .. }) => {
+                drop(self.admission.begin(at));
+                false
+            }
+            Err(error) => error.may_have_been_applied(),
+        };
+        if may_hold && self.want.as_ref().is_some_and(|want| want.granted(at)) {
+            self.release(at).await;
+        }
+    }
+
+    /// Releases the lease at a node once more. If this is lost, the ttl ends the lease.
+    async fn release(&self, at: usize) {
+        let _ = timeout(self.limit, self.nodes[at].release(&self.lease, Duration::ZERO)).await;
+    }
+}

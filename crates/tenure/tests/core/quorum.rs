@@ -1,0 +1,238 @@
+//! A quorum with a node whose calls the test holds up: what is asked of it late must not outlive the lease.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use tenure::store::quorum::{Confirmed, Memory, Node, Quorum};
+use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Fence, Lease, MemoryStore, Name, Owner, Share};
+use tokio::sync::Semaphore;
+
+use crate::{LONG, settle};
+
+/// A store in memory that executes acquisitions, or answers renewals, when the test lets it.
+#[derive(Clone, Debug)]
+struct Late {
+    inner: MemoryStore,
+    acquires: Arc<Gate>,
+    renewals: Arc<Gate>,
+    /// Times that it finds its data lost, when it is asked.
+    losses: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Gate {
+    passes: Semaphore,
+    waiting: AtomicUsize,
+}
+
+/// More calls than any case makes.
+const MANY: usize = 100;
+
+impl Gate {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { passes: Semaphore::new(MANY), waiting: AtomicUsize::new(0) })
+    }
+
+    async fn pass(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.passes.acquire().await.unwrap().forget();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Lets so many calls pass, and no more.
+    fn shut_after(&self, calls: usize) {
+        self.passes.forget_permits(MANY);
+        self.passes.add_permits(calls);
+    }
+
+    fn open(&self) {
+        self.passes.add_permits(MANY);
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+impl Late {
+    fn new() -> Self {
+        Self { inner: MemoryStore::new(), acquires: Gate::new(), renewals: Gate::new(), losses: Arc::default() }
+    }
+
+    async fn has(&self, owner: &Owner) -> bool {
+        self.inner.inspect(None).await.unwrap().iter().any(|entry| entry.holders.iter().any(|holder| holder.owner == *owner))
+    }
+}
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("late:")
+    }
+}
+
+#[async_trait]
+impl Store for Late {
+    fn features(&self) -> Features {
+        self.inner.features()
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        self.acquires.pass().await;
+        self.inner.acquire(request).await
+    }
+
+    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        self.inner.acquire_all(requests).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        let answers = self.inner.renew(leases).await;
+        self.renewals.pass().await;
+        answers
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        self.inner.release(lease, linger).await
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        self.inner.watch(request).await
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        self.inner.inspect(name).await
+    }
+}
+
+#[async_trait]
+impl Node for Late {
+    fn counts_names(&self) -> bool {
+        false
+    }
+
+    async fn confirm(&self, _: &Lease, _: Fence) -> Result<Confirmed, Error> {
+        unreachable!("it counts no names")
+    }
+
+    async fn memory(&self) -> Result<Memory, Error> {
+        let left = self.losses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let whole = Memory::Whole { longest_ttl: Duration::ZERO, counter: 0 };
+        Ok(left.map_or(whole, |left| Memory::Lost { loss: left.to_string() }))
+    }
+
+    async fn keep_out(&self, _: &str, _: Duration) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn admit(&self, _: &str, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+fn three() -> (Vec<Late>, Quorum) {
+    let nodes: Vec<Late> = (0..3).map(|_| Late::new()).collect();
+    let quorum = Quorum::new(nodes.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Node>).collect()).unwrap();
+    (nodes, quorum)
+}
+
+fn asks() -> Request {
+    Request::new(Name::new("door").unwrap(), Owner::generate("x").unwrap(), Share::MUTEX, LONG)
+}
+
+async fn granted(quorum: &Quorum) -> Request {
+    let request = asks();
+    assert!(matches!(quorum.acquire(&request).await.unwrap(), AcquireReply::Granted(_)));
+    request
+}
+
+async fn release(quorum: &Quorum, request: &Request) {
+    assert_eq!(quorum.release(&request.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
+
+/// The connection to one node was just replaced: the acquisition needs a second try there, which comes after the release.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_grants_after_the_release_is_free_again() {
+    let (nodes, quorum) = three();
+    nodes[2].acquires.shut_after(0);
+    let held = granted(&quorum).await;
+    release(&quorum, &held).await;
+    nodes[2].acquires.open();
+    settle().await;
+    assert_eq!(nodes[2].acquires.waiting(), 0);
+    assert!(!nodes[2].has(&held.owner).await, "it is held there for its ttl");
+}
+
+/// The same of the call that completes a grant at a node which was busy.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_completed_after_its_release_is_undone() {
+    for released in [false, true] {
+        let (nodes, quorum) = three();
+        let before = asks();
+        assert!(matches!(nodes[2].inner.acquire(&before).await.unwrap(), AcquireReply::Granted(_)));
+        nodes[2].acquires.shut_after(1);
+        let request = granted(&quorum).await;
+        settle().await;
+        assert_eq!(nodes[2].acquires.waiting(), 1, "it is asked once more");
+        assert_eq!(nodes[2].inner.release(&before.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        if released {
+            release(&quorum, &request).await;
+        }
+        nodes[2].acquires.open();
+        settle().await;
+        assert_eq!(nodes[2].has(&request.owner).await, !released);
+    }
+}
+
+/// The release is sent while a renewal is under way, which finds out that one node has lost the lease.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_released_is_not_planted_again() {
+    for released in [false, true] {
+        let (nodes, quorum) = three();
+        let held = granted(&quorum).await;
+        settle().await;
+        assert_eq!(nodes[2].inner.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        nodes[0].renewals.shut_after(0);
+        let renewal = tokio::spawn({
+            let (quorum, lease) = (quorum.clone(), held.lease());
+            async move { quorum.renew(&[lease]).await }
+        });
+        settle().await;
+        if released {
+            release(&quorum, &held).await;
+        }
+        nodes[0].renewals.open();
+        assert!(matches!(renewal.await.unwrap()[..], [Ok(RenewReply::Renewed)]));
+        settle().await;
+        assert_eq!(nodes[2].has(&held.owner).await, !released);
+    }
+}
+
+/// Else the slowest node would never take it again.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_planted_again_at_a_node_that_answers_after_the_majority() {
+    let (nodes, quorum) = three();
+    let held = granted(&quorum).await;
+    settle().await;
+    assert_eq!(nodes[2].inner.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    nodes[2].renewals.shut_after(0);
+    assert!(matches!(quorum.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+    nodes[2].renewals.open();
+    settle().await;
+    assert!(nodes[2].has(&held.owner).await);
+}
+
+/// Else an operator would take it for one that votes.
+#[tokio::test]
+async fn a_node_that_loses_its_data_again_is_not_admitted() {
+    let (nodes, quorum) = three();
+    nodes[0].losses.store(1, Ordering::Relaxed);
+    quorum.admit().await.unwrap();
+    nodes[0].losses.store(2, Ordering::Relaxed);
+    let error = quorum.admit().await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("again"), "{error}");
+}
