@@ -32,13 +32,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest time until the next try at nodes that do not vote: somebody may admit them.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Number of further rounds in which nodes may be asked to take a fence up. A mutex needs one. For
-/// other shares somebody else may be granted in between.
-const CONFIRMATIONS: usize = 4;
-
 /// How far above the largest counter the fence of a share may be that nodes are asked to take up. Of several
-/// that are asked for at the same moment, the largest is taken up everywhere.
+/// that are asked for at the same moment, the largest is taken up everywhere. Each further round has
+/// four times as much, so that those who have tried longest come first.
 const HEADROOM: u64 = 64;
+const HEADROOM_LIMIT: u64 = 1 << 22;
 
 /// Names held at a majority of several stores, as Redlock does. Clones share their nodes.
 ///
@@ -167,31 +165,40 @@ impl Quorum {
         self.node_timeout.unwrap_or_else(|| (ttl / 200).clamp(Duration::from_millis(5), Duration::from_millis(50)))
     }
 
-    /// Has a majority agree on a fence. They have granted, and do not agree yet.
+    /// Has a majority agree on a fence. They have granted, and do not agree yet. A mutex needs one round. For other
+    /// shares somebody else may be granted in between.
     async fn confirm(&self, request: &Request, votes: &mut Votes, need: usize, end: Instant) -> Option<Fence> {
         self.second_rounds.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(request.lease());
-        for _ in 0..CONFIRMATIONS {
+        let mut headroom = HEADROOM;
+        loop {
             let largest = votes.largest()?;
-            let headroom = if request.share == Share::MUTEX { 0 } else { fastrand::u64(1..=HEADROOM) };
-            let fence = Fence::from_counter(largest.counter() + headroom).unwrap_or(largest);
+            let above = if request.share == Share::MUTEX { 0 } else { fastrand::u64(1..=headroom) };
+            let fence = Fence::from_counter(largest.counter() + above).unwrap_or(largest);
+            let ask: Vec<_> = (0..self.nodes.len()).filter(|at| votes.may_hold(*at) && !votes.has(*at, fence)).collect();
             let mut round = Round::new(end);
-            for (at, node) in self.nodes.iter().enumerate().filter(|(at, _)| votes.may_hold(*at) && !votes.has(*at, fence)) {
-                let (node, lease) = (Arc::clone(node), Arc::clone(&lease));
-                round.ask(at, async move { node.confirm(&lease, fence).await });
+            for at in &ask {
+                let (node, lease) = (Arc::clone(&self.nodes[*at]), Arc::clone(&lease));
+                round.ask(*at, async move { node.confirm(&lease, fence).await });
             }
+            // A node that has not granted yet may be silent. Where another number is to be tried, it is not waited for.
+            let mut open: Vec<usize> = ask.into_iter().filter(|at| votes.holds(*at)).collect();
             while let Some((at, answer)) = round.next().await {
                 votes.confirmed(at, fence, &answer);
+                open.retain(|other| *other != at);
                 if votes.agree(fence, need) {
                     round.finish(end, |_, _| ());
                     return Some(fence);
+                }
+                if votes.largest() > Some(fence) && votes.having(fence) + open.len() < need {
+                    break;
                 }
             }
             if votes.largest() <= Some(fence) {
                 return None;
             }
+            headroom = (4 * headroom).min(HEADROOM_LIMIT);
         }
-        None
     }
 
     /// Releases what an attempt may have left at nodes where it was not refused. Whether nothing of
@@ -225,10 +232,8 @@ impl Quorum {
 
     /// The answer when a majority cannot be had.
     fn refusal(&self, request: &Request, votes: &Votes, need: usize, took: Duration) -> Result<AcquireReply, Error> {
-        // Those that are busy keep it out, or might: enough have answered, and not all have granted. Or others were granted
-        // shares in every round, and no number could be agreed on.
-        let contended = request.share != Share::MUTEX && votes.holders() >= need;
-        if contended || votes.busy() > self.nodes.len() - need || (votes.busy() > 0 && votes.answers() >= need) {
+        // Those that are busy keep it out, or might: enough have answered, and not all have granted.
+        if votes.busy() > self.nodes.len() - need || (votes.busy() > 0 && votes.answers() >= need) {
             let (holder, at) = votes.holder().map_or((None, 0), |(holder, at)| (Some(holder), at));
             // Clients that divide the nodes among them must not come back together.
             let split = holder.is_none() || at < need;

@@ -97,8 +97,13 @@ impl Votes {
         matches!(self.nodes[at], Vote::Granted { fence: Some(counted), .. } if counted == fence)
     }
 
+    /// Number of nodes that count on from exactly this fence.
+    pub(super) fn having(&self, fence: Fence) -> usize {
+        (0..self.nodes.len()).filter(|at| self.has(*at, fence)).count()
+    }
+
     pub(super) fn agree(&self, fence: Fence, need: usize) -> bool {
-        (0..self.nodes.len()).filter(|at| self.has(*at, fence)).count() >= need
+        self.having(fence) >= need
     }
 
     /// The largest fence that a node has counted to for this owner.
@@ -133,14 +138,9 @@ impl Votes {
         (0..self.nodes.len()).filter(|at| self.is_busy(*at)).count()
     }
 
-    /// Number of nodes that have granted.
-    pub(super) fn holders(&self) -> usize {
-        self.granted().count()
-    }
-
     /// Number of nodes that have granted or are busy.
     pub(super) fn answers(&self) -> usize {
-        self.busy() + self.holders()
+        self.busy() + self.granted().count()
     }
 
     /// The holder that most nodes name, and how many of them do.
