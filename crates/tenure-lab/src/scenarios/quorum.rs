@@ -39,6 +39,7 @@ struct How {
 const PLAIN: How = How { server: |how| how, login: "" };
 const KEPT: How = How { server: kept, ..PLAIN };
 const CLOCKED: How = How { server: redis::Builder::shifted_clock, ..PLAIN };
+const COUNTED: How = How { server: |how| kept(how).shifted_clock(), ..PLAIN };
 const LOADS_SLOWLY: How = How { server: loads_slowly, ..PLAIN };
 const UNPRIVILEGED: How = How { server: unprivileged, login: "app:app@" };
 
@@ -138,6 +139,9 @@ fn majorities() -> Vec<Item> {
         taken("35-deleted-at-three", PLAIN, DELETED),
         OF.holds("35-three-empty", "three of five were killed and are back empty; later an operator vouches for them",
             on_five(PLAIN, three_empty)),
+        OF.holds("35-counted-by-few",
+            "of the three that counted a grant, one has a clock that was ahead by two days while nobody asked, and two are stopped",
+            on_five(COUNTED, counted_by_few)),
         OF.holds("35-empty-beside-silent", "of the three at which it is held, one is back empty, and the other clients reach two others",
             on_five(PLAIN, empty_beside_silent)),
     ]
@@ -437,5 +441,32 @@ fn empty_beside_silent(stage: &mut Stage<'_>, nodes: &Nodes) {
     second.granted();
     second.works(&stage.register);
     others().for_each(|redis| redis.proxy.heal());
+    stage.is_left(&second);
+}
+
+/// No counter ends by time, also not while nobody asks. Else the fence of the next grant would be below that of this one.
+fn counted_by_few(stage: &mut Stage<'_>, nodes: &Nodes) {
+    let (a, b) = (stage.near(), stage.far());
+    stage.warms_up(&b);
+    let counting = nodes.some(stage, MAJORITY);
+    let others = || nodes.all.iter().filter(|redis| !counting.0.iter().any(|counts| std::ptr::eq(*counts, *redis)));
+    others().for_each(|redis| redis.server.kill());
+    stage.fault("two of five are killed");
+    let first = a.takes(DOOR);
+    first.works(&stage.register);
+    stage.expect(&first.releases(), "Released");
+    others().for_each(|redis| redis.server.restart());
+    let [ahead, silent @ ..] = &counting.0[..] else { unreachable!("a majority") };
+    ahead.server.shift_clock(2 * 86_400_000);
+    stage.fault("they are back, and the clock of one of the three others is ahead by two days");
+    stage.some_time();
+    ahead.server.shift_clock(0);
+    silent.iter().for_each(|redis| redis.server.stop());
+    stage.fault("the clock is right again, and two of the three are stopped");
+    stage.grant_due(2 * OPERATION + SLACK);
+    let second = b.takes(DOOR);
+    second.works(&stage.register);
+    silent.iter().for_each(|redis| redis.server.cont());
+    second.renewed(now());
     stage.is_left(&second);
 }

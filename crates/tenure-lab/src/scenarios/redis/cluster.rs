@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tenure_testkit::history::nanos;
 use tenure_testkit::{RedisCluster, RedisServer, wait_until};
 
 use crate::Item;
@@ -20,13 +21,26 @@ struct Door {
 
 impl Door {
     fn new(replicas: usize) -> Self {
-        let cluster = RedisCluster::start(3, replicas);
-        let slot = cluster.servers()[0].cli(&format!("CLUSTER KEYSLOT {DOOR}")).parse().expect("a slot");
-        Self { cluster, slot }
+        // Each node serves its slots also while another is away.
+        let cluster = RedisCluster::with(3, replicas, |node| node.arg("cluster-require-full-coverage", "no"));
+        let mut door = Self { cluster, slot: 0 };
+        door.slot = door.slot_of(DOOR);
+        door
     }
 
     fn serving(&self) -> usize {
         self.cluster.serving(self.slot).expect("it is served")
+    }
+
+    fn slot_of(&self, name: &str) -> u16 {
+        self.cluster.servers()[0].cli(&format!("CLUSTER KEYSLOT {name}")).parse().expect("a slot")
+    }
+
+    /// A name in another slot of the same node.
+    fn neighbour(&self) -> String {
+        let at = Some(self.serving());
+        let is_there = |name: &String| self.slot_of(name) != self.slot && self.cluster.serving(self.slot_of(name)) == at;
+        (0..).map(|number| format!("gate{number}")).find(is_there).expect("every third name")
     }
 
     fn server(&self) -> &RedisServer {
@@ -39,9 +53,22 @@ impl Door {
         self.cluster.mover().move_slot(self.slot, from, (from + 1) % 3, between);
     }
 
-    fn replica(&self) -> &RedisServer {
+    /// The replica of the master that serves it.
+    fn replica_at(&self) -> usize {
         // Replicas come in the order of their masters.
-        &self.cluster.servers()[3 + self.serving()]
+        3 + self.serving()
+    }
+
+    fn replica(&self) -> &RedisServer {
+        &self.cluster.servers()[self.replica_at()]
+    }
+
+    fn is_replicated(&self) {
+        let replica = self.replica();
+        wait_until(FAILOVER, "the replica to have the grant", || {
+            let mut client = replica.connect().expect("it answers");
+            client.command(&["READONLY"]).is_ok() && client.command(&["EXISTS", DOOR]).is_ok_and(|reply| reply == 1)
+        });
     }
 
     fn is_taken_over(&self) {
@@ -62,6 +89,12 @@ pub(super) fn items() -> Vec<Item> {
             "cluster/13-failover-of-a-replicated-grant",
             "the master is killed when its replica has the grant",
             on_cluster(1, kept),
+        ),
+        holds("cluster/19-silent-master", "the master is stopped when its replica has the grant", on_cluster(1, silent)),
+        holds(
+            "cluster/19-moved-to-a-silent-node",
+            "two slots move, one of them to a node that is stopped then: the lease in the other is kept",
+            on_cluster(0, moved_to_silent),
         ),
     ]
 }
@@ -115,12 +148,35 @@ fn forgotten(stage: &mut Stage<'_>, door: &Door) {
 }
 
 fn kept(stage: &mut Stage<'_>, door: &Door) {
-    let replica = door.replica();
-    let replicated = || {
-        wait_until(FAILOVER, "the replica to have the grant", || {
-            let mut client = replica.connect().expect("it answers");
-            client.command(&["READONLY"]).is_ok() && client.command(&["EXISTS", DOOR]).is_ok_and(|reply| reply == 1)
-        });
+    failover::keeps(stage, || door.is_replicated(), || failover::killed(door.server()), || door.is_taken_over());
+}
+
+fn silent(stage: &mut Stage<'_>, door: &Door) {
+    let (master, replica) = (door.server(), door.replica_at());
+    let leave = || {
+        master.stop();
+        "the master is stopped"
     };
-    failover::keeps(stage, door.server(), replicated, || door.is_taken_over());
+    let taken_over = || wait_until(FAILOVER, "the replica to take over", || door.cluster.serves(replica, door.slot));
+    failover::keeps(stage, || door.is_replicated(), leave, taken_over);
+    master.cont();
+}
+
+/// The renewals of both leases are redirected at the same moment.
+fn moved_to_silent(stage: &mut Stage<'_>, door: &Door) {
+    let gate = door.neighbour();
+    let (a, _, first, second) = stage.begins();
+    let other = a.takes(&gate);
+    let from = door.serving();
+    let target = (from + 2) % 3;
+    door.cluster.mover().move_slot(door.slot_of(&gate), from, target, || ());
+    door.moves(|| ());
+    door.cluster.servers()[target].stop();
+    let since = stage.fault("the slots have moved, and the node that has the other one is stopped");
+    while now() - since < nanos(stage.kept()) {
+        first.renewed(now());
+    }
+    other.lost();
+    door.cluster.servers()[target].cont();
+    stage.ends_well(&first, &second);
 }

@@ -14,6 +14,12 @@ pub(super) const FAILOVER: Duration = Duration::from_secs(15);
 /// Long enough for a lease to outlive a failover without a renewal.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
+/// The master is killed, as a fault.
+pub(super) fn killed(master: &RedisServer) -> &'static str {
+    master.kill();
+    "the master is killed"
+}
+
 /// Stops the replicas, so that they do not get what the master is about to grant.
 pub(super) fn cut_off(master: &RedisServer, replicas: &[&RedisServer]) {
     for replica in replicas {
@@ -34,8 +40,7 @@ pub(super) fn forgets(stage: &mut Stage<'_>, master: &RedisServer, replicas: &[&
     first.works(&stage.register);
     let second = b.asks(DOOR, terms());
     let since = now();
-    master.kill();
-    stage.fault("the master is killed");
+    stage.fault(killed(master));
     for replica in replicas {
         replica.cont();
     }
@@ -48,8 +53,13 @@ pub(super) fn forgets(stage: &mut Stage<'_>, master: &RedisServer, replicas: &[&
     second
 }
 
-/// The replicas have the grant when the master is killed. Nothing is lost, and the holder goes on at one of them.
-pub(super) fn keeps(stage: &mut Stage<'_>, master: &RedisServer, replicated: impl FnOnce(), taken_over: impl FnOnce()) {
+/// The replicas have the grant when the master leaves. Nothing is lost, and the holder goes on at one of them.
+pub(super) fn keeps(
+    stage: &mut Stage<'_>,
+    replicated: impl FnOnce(),
+    leave: impl FnOnce() -> &'static str,
+    taken_over: impl FnOnce(),
+) {
     let (a, b) = (stage.near(), stage.far());
     let first = a.asks(DOOR, Terms::new(LONG));
     first.granted();
@@ -57,8 +67,7 @@ pub(super) fn keeps(stage: &mut Stage<'_>, master: &RedisServer, replicated: imp
     let second = b.asks(DOOR, terms());
     stage.keeps = true;
     replicated();
-    master.kill();
-    stage.fault("the master is killed");
+    stage.fault(leave());
     taken_over();
     first.renewed(now());
     stage.ends_well(&first, &second);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure_testkit::wait_until;
 use tenure_testkit::worker::Terms;
 
 use crate::Item;
@@ -275,6 +276,7 @@ fn churned(stage: &mut Stage<'_>, redis: &Redis) {
         let connections = redis.proxy.accepted();
         redis.proxy.churn(Duration::from_millis(50));
         stage.fault("connections are reset every 50 ms");
+        wait_until(OPERATION + SLACK, "connections to be reset", || redis.proxy.accepted() > connections);
         stage.a_moment();
         stage.grant_due(UNHEARD + OPERATION);
         stage.expect(&held.releases(), "Released");
@@ -286,7 +288,6 @@ fn churned(stage: &mut Stage<'_>, redis: &Redis) {
             let how = served.releases();
             stage.holds_true(how == "Released" || how == "Unknown", &how);
         }
-        stage.holds_true(redis.proxy.accepted() > connections, "connections are not reset");
         redis.proxy.heal();
         [&a, &b, &c].into_iter().for_each(Actor::settles);
         stage.free_due(DOOR, SLACK);

@@ -44,9 +44,14 @@ fn forgotten(stage: &mut Stage<'_>, group: &SentinelGroup) {
 
 fn kept(stage: &mut Stage<'_>, group: &SentinelGroup) {
     let replicated = || wait_until(FAILOVER, "the replicas to have the grant", || group.servers[0].cli("WAIT 2 1000") == "2");
-    failover::keeps(stage, &group.servers[0], replicated, || {
-        group.wait_for_another(0);
-    });
+    failover::keeps(
+        stage,
+        replicated,
+        || failover::killed(&group.servers[0]),
+        || {
+            group.wait_for_another(0);
+        },
+    );
 }
 
 /// As [`forgotten`], with grants that have to be confirmed. None is made, so the failover has nothing to forget.
