@@ -181,10 +181,9 @@ impl Digits {
     }
 }
 
-/// Whole milliseconds, at least one: a ttl or linger of zero means something else to Redis.
+/// Whole milliseconds, not less than the span: a server keeps nothing shorter than it was asked to.
 pub(crate) fn millis(span: Duration) -> u64 {
-    let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-    if span.is_zero() { 0 } else { millis.max(1) }
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -204,6 +203,12 @@ mod tests {
         assert_eq!(Commands::from(pipeline).as_bytes(), commands.as_bytes());
         let each = commands.each();
         assert_eq!((each.len(), each[0], each[2], each.concat()), (3, MULTI, EXEC, commands.as_bytes().to_vec()));
+    }
+
+    #[test]
+    fn a_span_in_millis_is_no_shorter() {
+        let asked = [0, 1, 1_000, 1_001, 2_999_925].map(|micros| millis(Duration::from_micros(micros)));
+        assert_eq!((asked, millis(Duration::MAX)), ([0, 1, 1, 2, 3_000], u64::MAX));
     }
 
     #[test]
