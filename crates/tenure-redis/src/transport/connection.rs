@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use redis::{Client, RedisResult};
 use tenure::{Error, ErrorKind, Owner};
+use tokio::runtime::{Handle, Id};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
@@ -33,7 +35,8 @@ pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
 pub(crate) struct Connection {
     source: Source,
     state: Mutex<State>,
-    replacing: tokio::sync::Mutex<()>,
+    /// The connection that is being made, if any.
+    replacing: tokio::sync::Mutex<Option<Attempt>>,
     pushes: Arc<Pushes>,
     subscribing: tokio::sync::Mutex<()>,
     /// The cluster that this is a node of, and where in it.
@@ -77,6 +80,92 @@ impl Source {
     /// Whether this crate connects.
     const fn is_ours(&self) -> bool {
         matches!(self, Self::Client(_) | Self::Sentinels(_))
+    }
+}
+
+/// A connection that is being made. It goes on when the call that began it is dropped: else a server
+/// that hangs gets a connection for each such call.
+struct Attempt {
+    task: JoinHandle<Result<Connected, Error>>,
+    /// Nobody may drive another runtime than the caller's.
+    runtime: Id,
+}
+
+struct Connected {
+    link: Link,
+    /// The predecessors at this server.
+    here: Vec<Identity>,
+    /// None of them can send anything more.
+    ended: bool,
+}
+
+impl Attempt {
+    fn new(connect: impl Future<Output = Result<Connected, Error>> + Send + 'static) -> Self {
+        Self { task: tokio::spawn(connect), runtime: Handle::current().id() }
+    }
+
+    fn is_of_this_runtime(&self) -> bool {
+        self.runtime == Handle::current().id()
+    }
+
+    async fn ended(&mut self) -> Result<Connected, Error> {
+        (&mut self.task).await.unwrap_or_else(|_| Err(no_connection()))
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What a connection is made with.
+struct Dial {
+    pushes: Arc<Pushes>,
+    predecessors: Vec<Identity>,
+}
+
+impl Dial {
+    /// Connects once, and ends those of the predecessors that are at this server.
+    async fn connect(&self, client: &Client, asks_role: bool, end: Instant) -> Result<Connected, Error> {
+        let (limit, server) = (end.saturating_duration_since(Instant::now()), client.get_connection_info().addr().to_string());
+        let here: Vec<Identity> = self.predecessors.iter().filter(|identity| identity.server == server).cloned().collect();
+        let Ok(established) = timeout_at(end, establish(client, limit, &here, &self.pushes, asks_role)).await else {
+            return Err(unanswered(client));
+        };
+        let Established { link, predecessors_ended, is_replica } = established?;
+        if is_replica {
+            let what = "it is a replica, and the sentinels have not named another master yet";
+            return Err(Error::unavailable(what).with_hint("wait until they have"));
+        }
+        Ok(Connected { link, here, ended: predecessors_ended })
+    }
+
+    /// Connects to the master, which is looked for until `end`.
+    async fn connect_led(&self, sentinels: &Arc<Sentinels>, end: Instant) -> Result<Connected, Error> {
+        let mut told = None;
+        loop {
+            let until = end.min(Instant::now() + ONE_TRY);
+            let connected = async {
+                let master = sentinels.master(until).await?;
+                let connected = self.connect(&master.client, true, until).await;
+                connected.map(|connected| (master.clone(), connected)).map_err(|error| sentinels.about(&master, error))
+            };
+            match connected.await {
+                Ok((master, mut connected)) => {
+                    let (sentinels, pushes) = (Arc::clone(sentinels), Arc::clone(&self.pushes));
+                    connected.link.followed(|contact| sentinels.follow(master, contact, pushes));
+                    return Ok(connected);
+                }
+                Err(error) if error.is_transient() && Instant::now() + PACE < end => {
+                    debug!(%error, "no master");
+                    told = Some(error);
+                    tokio::time::sleep(PACE).await;
+                }
+                // The last try may have had no time, and an earlier one an answer.
+                Err(error) => return Err(told.filter(|_| error.kind() == ErrorKind::Unreachable).unwrap_or(error)),
+            }
+        }
     }
 }
 
@@ -351,17 +440,22 @@ impl Connection {
         if !self.source.is_ours() {
             return self.link().ok_or_else(|| Error::unreachable("the external connection is gone"));
         }
-        let Ok(_one_at_a_time) = timeout_at(end, self.replacing.lock()).await else { return Err(no_connection()) };
+        let Ok(mut attempt) = timeout_at(end, self.replacing.lock()).await else { return Err(no_connection()) };
         if let Some(link) = self.link() {
             return Ok(link);
         }
         let predecessors = self.state().predecessors.clone();
-        let (link, here, ended) = match &self.source {
-            Source::Client(client) => self.connect(client, &predecessors, false, end).await?,
-            Source::Sentinels(sentinels) => self.connect_led(sentinels, &predecessors, end).await?,
-            #[cfg(feature = "redis-1")]
-            Source::External => return Err(no_connection()),
+        let earlier = match attempt.as_mut().filter(|earlier| earlier.is_of_this_runtime()) {
+            Some(earlier) => timeout_at(end, earlier.ended()).await.map_err(|_| no_connection())?.ok(),
+            None => None,
         };
+        let connected = match earlier {
+            Some(connected) if !connected.link.has_ended() => Ok(connected),
+            // There was none, or it failed, or its time was over.
+            _ => attempt.insert(self.begin(&predecessors, end)?).ended().await,
+        };
+        *attempt = None;
+        let Connected { link, here, ended } = connected?;
         if !ended || here.len() < predecessors.len() {
             self.loose.store(true, Ordering::Relaxed);
         }
@@ -374,57 +468,20 @@ impl Connection {
         Ok(link)
     }
 
-    /// Connects once, and ends those of the predecessors that are at this server. Returns which
-    /// they are, and whether none of them can send anything more.
-    async fn connect(
-        &self,
-        client: &Client,
-        predecessors: &[Identity],
-        asks_role: bool,
-        end: Instant,
-    ) -> Result<(Link, Vec<Identity>, bool), Error> {
-        let (limit, server) = (end.saturating_duration_since(Instant::now()), client.get_connection_info().addr().to_string());
-        let here: Vec<Identity> = predecessors.iter().filter(|identity| identity.server == server).cloned().collect();
-        let Ok(established) = timeout_at(end, establish(client, limit, &here, &self.pushes, asks_role)).await else {
-            return Err(unanswered(client));
-        };
-        let Established { link, predecessors_ended, is_replica } = established?;
-        if is_replica {
-            let what = "it is a replica, and the sentinels have not named another master yet";
-            return Err(Error::unavailable(what).with_hint("wait until they have"));
-        }
-        Ok((link, here, predecessors_ended))
-    }
-
-    /// Connects to the master, which is looked for until `end`.
-    async fn connect_led(
-        &self,
-        sentinels: &Arc<Sentinels>,
-        predecessors: &[Identity],
-        end: Instant,
-    ) -> Result<(Link, Vec<Identity>, bool), Error> {
-        let mut told = None;
-        loop {
-            let until = end.min(Instant::now() + ONE_TRY);
-            let connected = async {
-                let master = sentinels.master(until).await?;
-                let connected = self.connect(&master.client, predecessors, true, until).await;
-                connected.map(|connected| (master.clone(), connected)).map_err(|error| sentinels.about(&master, error))
-            };
-            match connected.await {
-                Ok((master, (mut link, here, ended))) => {
-                    let (sentinels, pushes) = (Arc::clone(sentinels), Arc::clone(&self.pushes));
-                    link.followed(|contact| sentinels.follow(master, contact, pushes));
-                    return Ok((link, here, ended));
-                }
-                Err(error) if error.is_transient() && Instant::now() + PACE < end => {
-                    debug!(%error, "no master");
-                    told = Some(error);
-                    tokio::time::sleep(PACE).await;
-                }
-                // The last try may have had no time, and an earlier one an answer.
-                Err(error) => return Err(told.filter(|_| error.kind() == ErrorKind::Unreachable).unwrap_or(error)),
+    /// Begins to make a connection, which takes until `end` at most.
+    fn begin(&self, predecessors: &[Identity], end: Instant) -> Result<Attempt, Error> {
+        let dial = Dial { pushes: Arc::clone(&self.pushes), predecessors: predecessors.to_vec() };
+        match &self.source {
+            Source::Client(client) => {
+                let client = client.clone();
+                Ok(Attempt::new(async move { dial.connect(&client, false, end).await }))
             }
+            Source::Sentinels(sentinels) => {
+                let sentinels = Arc::clone(sentinels);
+                Ok(Attempt::new(async move { dial.connect_led(&sentinels, end).await }))
+            }
+            #[cfg(feature = "redis-1")]
+            Source::External => Err(no_connection()),
         }
     }
 

@@ -47,6 +47,26 @@ fn a_link_whose_runtime_has_ended_is_replaced() {
     runtime().block_on(acquire(&store, "c")).unwrap();
 }
 
+/// Else a server that hangs gets a connection for each call that somebody drops.
+#[tokio::test]
+async fn a_connection_under_way_outlives_the_call_that_began_it() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&proxy.url()).await;
+    acquire(&store, "a").await.unwrap();
+    server.stop();
+    let (before, begun) = (proxy.accepted(), Instant::now());
+    let mut dropped = 0;
+    while begun.elapsed() < Duration::from_secs(2) {
+        assert!(timeout(Duration::from_millis(5), acquire(&store, "b")).await.is_err(), "a stopped server answers");
+        dropped += 1;
+    }
+    let more = proxy.accepted() - before;
+    server.cont();
+    assert!((1..=4).contains(&more), "{more} connections for {dropped} calls");
+    acquire(&store, "c").await.unwrap();
+}
+
 /// A waiter is notified when the runtime of the link ends, and does not have to find out.
 #[test]
 fn who_waits_is_told_that_the_runtime_has_ended() {
