@@ -119,7 +119,7 @@ impl Drop for Attempt {
     }
 }
 
-/// What a connection is made with.
+/// The way to a new connection.
 struct Dial {
     pushes: Arc<Pushes>,
     predecessors: Vec<Identity>,
