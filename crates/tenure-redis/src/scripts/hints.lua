@@ -4,16 +4,14 @@
 -- The hints of a name are a sorted set: channel of a process -> when it was refused first, ms. A
 -- message is 'free' and the key of the name.
 
--- How long a process is kept in mind that asks no more, ms.
-local KEPT = 10000
 -- Channels that one release drops at most, because nobody listens to them any more.
 local DEAF = 100
 
--- Keeps in mind which process was refused. A server out of memory does without.
-local function remember_waiter(hints, channel)
+-- Keeps in mind for `ms` which process was refused. A server out of memory does without.
+local function remember_waiter(hints, channel, ms)
   local time = redis.call('TIME')
   redis.pcall('ZADD', hints, 'NX', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000), channel)
-  redis.pcall('PEXPIRE', hints, KEPT)
+  redis.pcall('PEXPIRE', hints, ms)
 end
 
 -- Notifies the process that has waited longest.

@@ -7,7 +7,7 @@
 local function node_acquire(keys, args)
   local answer = acquire(keys, args)
   if answer[1] == 0 and args[11] ~= '-' then
-    remember_waiter(keys[6], args[11])
+    remember_waiter(keys[6], args[11], args[4])
   end
   return answer
 end

@@ -11,7 +11,7 @@ use tenure::{ErrorKind, Fence, Locker, Name, Owner, Share};
 use tenure_conformance::exceptions::{NO_QUEUE, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::Options;
-use tenure_testkit::{Program, Proxy, RedisServer, Worker, admit};
+use tenure_testkit::{Program, Proxy, RedisServer, Reply, Worker, admit};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -335,7 +335,7 @@ async fn readers_that_hold_together_have_different_fences() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_readers_at_once_are_all_granted() {
     let (_servers, url) = new_servers(5);
-    many_readers(opened(&url).await).await;
+    many_readers(opened(&format!("{url}?timeout=10s")).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -588,6 +588,26 @@ async fn a_waiter_hears_of_a_release() {
     let _ = held.release().await.unwrap();
     let passed_on = async { while waiting.join_next().await.transpose().unwrap().is_some() {} };
     timeout(Duration::from_secs(10), passed_on).await.expect("a waiter polls");
+}
+
+/// A waiter leaves nothing behind that outlives the lease it asks for.
+#[tokio::test]
+async fn a_waiter_is_not_kept_in_mind_for_longer_than_its_ttl() {
+    const LEFT: &str = "return redis.call('PTTL', redis.call('KEYS', '*:h:door')[1] or '')";
+    let (servers, url) = new_servers(3);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    granted(&store, "door", LONG).await;
+    let waiter = asks("door", Duration::from_secs(2));
+    let listening = store.watch(&waiter).await.unwrap();
+    assert!(matches!(store.acquire(&waiter).await, Ok(AcquireReply::Busy(_))));
+    let left = |server: &RedisServer| match server.command(&["EVAL", LEFT, "0"]) {
+        Reply::Int(left) => left,
+        other => panic!("{other:?}"),
+    };
+    wait_for("the slower ones to refuse it", || servers.iter().all(|server| left(server) > 0)).await;
+    assert!(servers.iter().all(|server| left(server) <= 2_000), "{:?}", servers.iter().map(left).collect::<Vec<_>>());
+    drop(listening);
 }
 
 /// It may be held at the server that does not answer.
