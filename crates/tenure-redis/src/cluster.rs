@@ -19,6 +19,7 @@ use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner, Share};
 use tokio::time::{Instant, sleep};
 
 use crate::native::keys::Layout;
+use crate::native::renew::At;
 use crate::native::reply::{counter, fence};
 use crate::native::store::RedisStore;
 use crate::schemes::set_nx::SetNxStore;
@@ -96,7 +97,7 @@ impl ClusterStore {
         }
         if request.enqueue == Enqueue::Heartbeat {
             // The release of its owner may have been sent, so it takes nothing.
-            let kept = redis.renew_all(&[request.lease()], None, end).await;
+            let kept = redis.renew_all(&[request.lease()], At::Name, end).await;
             if !matches!(kept[..], [Ok(RenewReply::Renewed)]) {
                 return kept.into_iter().find_map(Result::err).map_or(Ok(busy(None)), Err);
             }
@@ -222,7 +223,7 @@ impl Store for ClusterStore {
         }
         let renew = |(slot, node, which): (u16, Arc<Connection>, Vec<usize>)| async move {
             let group: Vec<Lease> = which.iter().map(|at| leases[*at].clone()).collect();
-            let renewed = self.redis.through(Arc::clone(&node)).renew_all(&group, None, end).await;
+            let renewed = self.redis.through(Arc::clone(&node)).renew_all(&group, At::Name, end).await;
             if renewed.iter().any(|answer| answer.as_ref().is_err_and(|error| error.is_transient() && !is_moving(error))) {
                 // Nobody waits for it: the next renewal goes where the lease is then.
                 drop(self.nodes.look_again(slot, Some(&node)));

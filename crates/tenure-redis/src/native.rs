@@ -8,6 +8,6 @@ mod inspect;
 pub(crate) mod keys;
 pub(crate) mod node;
 mod notes;
-mod renew;
+pub(crate) mod renew;
 pub(crate) mod reply;
 pub(crate) mod store;

@@ -19,6 +19,7 @@ use crate::native::durable::Durability;
 use crate::native::node::{RedisNode, Runs, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::optimistic::OptimisticStore;
+use crate::schemes::redisson::RedissonStore;
 use crate::schemes::scheme::{Profile, Scheme};
 use crate::schemes::set_nx::SetNxStore;
 use crate::schemes::timestamp::{TimestampStore, Unit};
@@ -45,7 +46,7 @@ use crate::transport::nodes::{Address, Nodes};
 /// | `db=2` | number of the database, for a unix socket too | 0 |
 /// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
 /// | `sentinel_username=`, `sentinel_password=` | login at the Sentinels, which are not sent that of the servers | none |
-/// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch` | `native` |
+/// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`, `redisson` | `native` |
 /// | `profile=` | library whose keys `scheme=set-nx` uses, see [`Options::profile`] | none |
 /// | `unit=` | unit of the values of `scheme=getset`: `ms` or `s` | `ms` |
 /// | `win=` | how clients of `scheme=getset` compare: `equal` or `past`; tenure acquires the same either way | none |
@@ -327,6 +328,7 @@ impl Options {
             Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(SetNxStore::new(redis, true)),
             Scheme::Php => Arc::new(TimestampStore::new(redis, Unit::Php)),
             Scheme::Getset => Arc::new(TimestampStore::new(redis, self.unit)),
+            Scheme::Redisson => Arc::new(RedissonStore::new(redis)),
             Scheme::Watch => Arc::new(OptimisticStore::connect(redis, &settings).await?),
         })
     }
@@ -512,7 +514,7 @@ mod tests {
             ("redis://:hunter2@h?timeout=9000d", "hour"),
             ("redis://:hunter2@h?ca=/x", "rediss"),
             ("rediss://:hunter2@h?cert=/x", "both"),
-            ("redis://:hunter2@h?scheme=redisson", "redisson"),
+            ("redis://:hunter2@h?scheme=redlock", "redlock"),
             ("redis://:hunter2@h?node_timeout=1s", "several servers"),
             ("redis+cluster://:hunter2@h:1,h:2?node_timeout=1s", "several servers"),
             ("redis+cluster://:hunter2@h:1,h:2?scheme=set-nx", "names a cluster"),

@@ -2,6 +2,7 @@
 //! alike.
 
 pub(crate) mod optimistic;
+pub(crate) mod redisson;
 pub(crate) mod scheme;
 pub(crate) mod set_nx;
 pub(crate) mod timestamp;

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::native::notes;
-use crate::native::renew::BATCH;
+use crate::native::renew::{At, BATCH};
 use crate::native::reply::{counter, renewals};
 use crate::native::store::RedisStore;
 use crate::transport::commands::{Commands, Digits, millis};
@@ -334,7 +334,7 @@ impl RedisStore {
             let mut commands = Commands::new();
             for batch in &batches {
                 let batch: Vec<&Lease> = batch.iter().map(|at| leases[*at]).collect();
-                self.add_renewal(&mut commands, &batch, None, form);
+                self.add_renewal(&mut commands, &batch, At::Name, form);
             }
             notes::add(&mut commands, &self.layout, &due);
             if counts {

@@ -21,6 +21,7 @@ use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner};
 use tokio::time::{Instant, timeout_at};
 
 use crate::native::keys::Layout;
+use crate::native::renew::At;
 use crate::native::reply::{busy, check_repeated, counter, fence, refusal, released, releases};
 use crate::native::store::{RedisStore, Settings};
 use crate::scripts::{self, Script};
@@ -84,7 +85,7 @@ impl RedisNode {
     async fn renew_known(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<Result<RenewReply, Error>>>, Error> {
         let longest = leases.iter().map(|lease| millis(lease.ttl)).max().unwrap_or(0);
         // Sent first, and so executed first.
-        let (known, answers) = join(self.remember(longest, end), self.store.renew_all(leases, None, end)).await;
+        let (known, answers) = join(self.remember(longest, end), self.store.renew_all(leases, At::Name, end)).await;
         let is_same = known?.is_some_and(|link| self.store.connection.uses(&link));
         Ok(is_same.then_some(answers))
     }

@@ -29,6 +29,17 @@ pub(super) const BATCH: usize = 100;
 const TOGETHER: usize = 1_000;
 const UNDER_WAY: usize = 3;
 
+/// Where the owner of a lease stands at the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// It is the value, or one of the members, of the name.
+    Name,
+    /// It is the value of a key beside a timestamp value in this unit.
+    Beside(&'static [u8]),
+    /// It is a field of the name.
+    Field,
+}
+
 /// Leases to renew, and the answers for the others.
 pub(crate) struct Checked<'a> {
     /// Leases to renew.
@@ -42,7 +53,7 @@ impl RedisStore {
     pub(crate) async fn renew_counted(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.renewals_end(leases);
         let checked = self.check_pushed(leases, end).await;
-        let answers = self.renew_all(&checked.kept, None, end).await;
+        let answers = self.renew_all(&checked.kept, At::Name, end).await;
         self.answered(checked, answers)
     }
 
@@ -104,19 +115,14 @@ impl RedisStore {
         Ok(sound)
     }
 
-    /// Renews leases of names that hold their owners, or timestamp values in `unit`.
-    pub(crate) async fn renew_all(
-        &self,
-        leases: &[Lease],
-        unit: Option<&'static [u8]>,
-        end: Instant,
-    ) -> Vec<Result<RenewReply, Error>> {
+    /// Renews leases whose owners stand `at` their names.
+    pub(crate) async fn renew_all(&self, leases: &[Lease], at: At, end: Instant) -> Vec<Result<RenewReply, Error>> {
         let (mutexes, shares): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.share == Share::MUTEX);
         // A script reaches one slot of a cluster, and while that is being moved one key.
         let size = if self.layout.by_slot { 1 } else { BATCH };
         let batches: Vec<Vec<&Lease>> = mutexes.chunks(size).chain(shares.chunks(size)).map(<[_]>::to_vec).collect();
         let (mut answers, mut refused) = (Vec::with_capacity(leases.len()), Vec::new());
-        let outcomes = self.renew_batches(end, size, &batches, unit).await;
+        let outcomes = self.renew_batches(end, size, &batches, at).await;
         for (batch, outcome) in batches.into_iter().zip(outcomes) {
             match outcome {
                 Ok(renewals) => answers.extend(batch.into_iter().zip(renewals.into_iter().map(Ok))),
@@ -128,7 +134,7 @@ impl RedisStore {
                 Err(error) => answers.extend(batch.into_iter().map(|lease| (lease, Err(error.clone())))),
             }
         }
-        let outcomes = self.renew_batches(end, 1, &refused, unit).await;
+        let outcomes = self.renew_batches(end, 1, &refused, at).await;
         for (alone, outcome) in refused.into_iter().zip(outcomes) {
             answers.extend(alone.into_iter().zip([outcome.map(|renewals| renewals[0])]));
         }
@@ -143,16 +149,20 @@ impl RedisStore {
         Instant::now() + limit.mul_f64(0.9)
     }
 
-    pub(super) fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], unit: Option<&'static [u8]>, form: Form) {
+    pub(super) fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], at: At, form: Form) {
         let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
         let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
-        let (script, keys): (&Script, Vec<Key<'_>>) = match unit {
-            Some(_) => (&scripts::TIMESTAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
-            None if of_shares => (&scripts::RENEW_SHARES, of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect()),
-            None => (&scripts::RENEW, of_each.iter().map(Keys::name).collect()),
+        let (script, keys): (&Script, Vec<Key<'_>>) = match at {
+            At::Beside(_) => (&scripts::TIMESTAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
+            At::Field => (&scripts::REDISSON_RENEW, of_each.iter().map(Keys::name).collect()),
+            At::Name if of_shares => {
+                (&scripts::RENEW_SHARES, of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect())
+            }
+            At::Name => (&scripts::RENEW, of_each.iter().map(Keys::name).collect()),
         };
         let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
         let of_leases = leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]);
+        let unit = if let At::Beside(unit) = at { Some(unit) } else { None };
         let args: Vec<&[u8]> = unit.into_iter().chain(of_leases).collect();
         scripts::add_call(commands, script, form, &keys, &args);
     }
@@ -164,11 +174,11 @@ impl RedisStore {
         end: Instant,
         size: usize,
         batches: &[Vec<&Lease>],
-        unit: Option<&'static [u8]>,
+        at: At,
     ) -> Vec<Result<Vec<RenewReply>, Error>> {
         let failed = OnceLock::new();
         let exchanges: Vec<_> =
-            batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, unit, &failed)).collect();
+            batches.chunks(TOGETHER / size).map(|batches| self.renew_together(end, batches, at, &failed)).collect();
         stream::iter(exchanges).buffered(UNDER_WAY).concat().await
     }
 
@@ -177,14 +187,14 @@ impl RedisStore {
         &self,
         end: Instant,
         batches: &[Vec<&Lease>],
-        unit: Option<&'static [u8]>,
+        at: At,
         failed: &OnceLock<Error>,
     ) -> Vec<Result<Vec<RenewReply>, Error>> {
-        let due = if unit.is_none() { self.notes.due(&batches.concat()) } else { Vec::new() };
+        let due = if at == At::Name { self.notes.due(&batches.concat()) } else { Vec::new() };
         let pipeline = |_: &Link, form| {
             let mut commands = Commands::new();
             for batch in batches {
-                self.add_renewal(&mut commands, batch, unit, form);
+                self.add_renewal(&mut commands, batch, at, form);
             }
             // Behind the renewals, so that it keeps none of them waiting.
             notes::add(&mut commands, &self.layout, &due);

@@ -75,7 +75,7 @@ pub struct RedisStore {
 }
 
 /// Poll interval of a waiter that is notified, in case a message was lost.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     pub(crate) async fn connect(settings: &Settings) -> Result<Self, Error> {

@@ -40,10 +40,23 @@ pub enum Scheme {
     /// `SET key owner NX PX ttl`, and nothing beside it, as most libraries do. See
     /// [`Options::profile`](crate::Options::profile).
     SetNx,
+    /// The `RLock` and `RFencedLock` of Redisson: a hash of the owner and its hold count, and a channel
+    /// on which each release is published, so waiters of either side are woken by the other's. The
+    /// fence is the token of the `RFencedLock`. A plain `RLock` counts none: fences order those alone
+    /// who count them. The prefix does what a `NameMapper` does.
+    Redisson,
 }
 
-const ALL: [Scheme; 7] =
-    [Scheme::Native, Scheme::SetnxExpire, Scheme::SetnxExpireLua, Scheme::Php, Scheme::Getset, Scheme::Watch, Scheme::SetNx];
+const ALL: [Scheme; 8] = [
+    Scheme::Native,
+    Scheme::SetnxExpire,
+    Scheme::SetnxExpireLua,
+    Scheme::Php,
+    Scheme::Getset,
+    Scheme::Watch,
+    Scheme::SetNx,
+    Scheme::Redisson,
+];
 
 impl Scheme {
     /// The value of `scheme=`.
@@ -56,11 +69,12 @@ impl Scheme {
             Self::Getset => "getset",
             Self::Watch => "watch",
             Self::SetNx => "set-nx",
+            Self::Redisson => "redisson",
         }
     }
 }
 
-const KNOWN: &str = "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php, getset and watch";
+const KNOWN: &str = "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php, getset, watch and redisson";
 
 impl FromStr for Scheme {
     type Err = Error;

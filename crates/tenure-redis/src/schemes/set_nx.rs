@@ -15,6 +15,7 @@ use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, R
 use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
 use tokio::time::Instant;
 
+use crate::native::renew::At;
 use crate::native::reply::{check_repeated, holder, released, releases};
 use crate::native::store::RedisStore;
 use crate::scripts;
@@ -151,10 +152,10 @@ impl Store for SetNxStore {
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.redis.renewals_end(leases);
         if !self.seconds {
-            return self.redis.renew_all(leases, None, end).await;
+            return self.redis.renew_all(leases, At::Name, end).await;
         }
         let leases: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
-        self.redis.renew_all(&leases, None, end).await
+        self.redis.renew_all(&leases, At::Name, end).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {

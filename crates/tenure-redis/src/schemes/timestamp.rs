@@ -14,6 +14,7 @@ use redis::Value;
 use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Holder, Lease, Name, Share};
 
+use crate::native::renew::At;
 use crate::native::reply::{check_repeated, holder, released, releases};
 use crate::native::store::RedisStore;
 use crate::schemes::set_nx::{check_mutex, whole_seconds};
@@ -134,7 +135,7 @@ impl Store for TimestampStore {
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let end = self.redis.renewals_end(leases);
         let kept: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_ttl(self.kept(lease.ttl))).collect();
-        self.redis.renew_all(&kept, Some(self.unit.word()), end).await
+        self.redis.renew_all(&kept, At::Beside(self.unit.word()), end).await
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {

@@ -7,10 +7,13 @@
 //! first. So nothing that was sent on the first one runs later.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::{Stream, StreamExt};
 use redis::{Client, RedisResult};
 use tenure::{Error, ErrorKind, Owner};
 use tokio::runtime::{Handle, Id};
@@ -25,7 +28,7 @@ use crate::transport::form::Form;
 use crate::transport::handshake::{Established, establish, unanswered};
 use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
 use crate::transport::nodes::{Address, Nodes, is_redirect};
-use crate::transport::push::{Listener, Pushes};
+use crate::transport::push::{Listener, Pushed, Pushes};
 use crate::transport::reply::{Answers, only};
 use crate::transport::sentinel::{ONE_TRY, PACE, Sentinels};
 
@@ -260,6 +263,44 @@ impl Connection {
         let Exchange { link, answers, .. } = self.exchange(end, Repeat::Freely, ask).await?;
         link.set_hears(answers.iter().all(Result::is_ok));
         Ok(listener)
+    }
+
+    /// Subscribes to all messages on another channel, until the listener is dropped. It gets nothing
+    /// unless the connection [hears](Connection::hears) pushes.
+    ///
+    /// # Round trips
+    /// 1.
+    pub(crate) async fn listen_on(self: &Arc<Self>, channel: &str, end: Instant) -> Result<ChannelListener, Error> {
+        // Before the subscription: a later link subscribes by itself.
+        let listener = self.pushes.register_on(channel);
+        let listener = ChannelListener { listener: Some(listener), connection: Arc::clone(self), channel: channel.to_owned() };
+        let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
+        self.subscribe(b"SUBSCRIBE", channel, end).await?;
+        Ok(listener)
+    }
+
+    /// Whether pushes come through the connection.
+    pub(crate) fn hears(&self) -> bool {
+        self.link().and_then(|link| link.hears()).unwrap_or(false)
+    }
+
+    /// Ends the subscription to another channel, unless somebody listens to it again.
+    async fn leave(&self, channel: &str, end: Instant) {
+        let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return };
+        if self.pushes.forget(channel) {
+            let _ = self.subscribe(b"UNSUBSCRIBE", channel, end).await;
+        }
+    }
+
+    async fn subscribe(&self, command: &[u8], channel: &str, end: Instant) -> Result<(), Error> {
+        let ask = |link: &Link| match link.hears() {
+            // In RESP2 a subscriber may send nothing else.
+            Some(false) => Commands::of(&[b"PING"]),
+            _ => Commands::of(&[command, channel.as_bytes()]),
+        };
+        let Exchange { link, answers, .. } = self.exchange(end, Repeat::Freely, ask).await?;
+        link.set_hears(answers.iter().all(Result::is_ok));
+        Ok(())
     }
 
     /// The channel for messages to listeners. None while they would get nothing: nobody listens,
@@ -515,6 +556,33 @@ impl Connection {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Receives what is published on a channel, until it is dropped.
+pub(crate) struct ChannelListener {
+    /// Some until it is dropped.
+    listener: Option<Listener>,
+    connection: Arc<Connection>,
+    channel: String,
+}
+
+impl Stream for ChannelListener {
+    type Item = Pushed;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Pushed>> {
+        self.listener.as_mut().map_or(Poll::Ready(None), |listener| listener.poll_next_unpin(cx))
+    }
+}
+
+impl Drop for ChannelListener {
+    fn drop(&mut self) {
+        self.listener = None;
+        // Without a runtime the subscription ends with the connection.
+        if let Ok(runtime) = Handle::try_current() {
+            let (connection, channel) = (Arc::clone(&self.connection), std::mem::take(&mut self.channel));
+            runtime.spawn(async move { connection.leave(&channel, Instant::now() + FIRST_CONTACT).await });
+        }
     }
 }
 

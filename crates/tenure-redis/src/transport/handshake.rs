@@ -58,7 +58,7 @@ async fn greet(
     asks_role: bool,
 ) -> RedisResult<Established> {
     let resp3 = protocol.supports_resp3();
-    let subscribe = resp3 && pushes.are_wanted();
+    let subscriptions = if resp3 { pushes.subscriptions() } else { Vec::new() };
     let wire = open(client, protocol, limit, pushes).await?;
     let mut handshake = pipe();
     if matches!(wire, Wire::Ours(_)) {
@@ -69,8 +69,8 @@ async fn greet(
         handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
     }
     handshake.cmd("CLIENT").arg("INFO");
-    if subscribe {
-        handshake.add_command(pushes.subscribe());
+    for subscribe in &subscriptions {
+        handshake.add_command(subscribe.clone());
     }
     if asks_role {
         handshake.add_command(cmd("ROLE"));
@@ -87,7 +87,8 @@ async fn greet(
     let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
     let server = client.get_connection_info().addr().to_string();
     let identity = answer().ok().and_then(|info| identity(&info, server));
-    let hears = subscribe.then(|| answer().is_ok());
+    let subscribed: Vec<bool> = subscriptions.iter().map(|_| answer().is_ok()).collect();
+    let hears = (!subscribed.is_empty()).then(|| subscribed.into_iter().all(|done| done));
     // One who may not ask finds out by its first write.
     let is_replica = asks_role && matches!(answer(), Ok(Value::Array(role)) if !is_master(&role));
     answer()?;

@@ -45,6 +45,8 @@ pub(crate) struct Pushes {
     /// A slot can have a channel of its own, as far as is known.
     slots: AtomicBool,
     listeners: Mutex<HashMap<Vec<u8>, Vec<Arc<Inbox>>>>,
+    /// Other channels, of which each message is for every listener.
+    others: Mutex<HashMap<String, Arc<Self>>>,
 }
 
 /// Receives what is pushed to one owner, until it is dropped.
@@ -86,7 +88,22 @@ impl Pushes {
 
     fn on(prefix: &str, id: String, channel: String, for_all: bool) -> Arc<Self> {
         let (wanted, slots) = (AtomicBool::new(false), AtomicBool::new(true));
-        Arc::new(Self { prefix: prefix.to_owned(), id, channel, for_all, wanted, slots, listeners: Mutex::default() })
+        let (listeners, others) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { prefix: prefix.to_owned(), id, channel, for_all, wanted, slots, listeners, others })
+    }
+
+    /// Registers a listener for another channel, to which the caller subscribes.
+    pub(crate) fn register_on(&self, channel: &str) -> Listener {
+        let mut others = self.others();
+        let other = others.entry(channel.to_owned()).or_insert_with(|| Self::of_channel(channel));
+        other.register(Owner::from_bytes(Vec::new()))
+    }
+
+    /// Forgets another channel that nobody listens to. Returns whether there was one.
+    pub(crate) fn forget(&self, channel: &str) -> bool {
+        let mut others = self.others();
+        let is_idle = others.get(channel).is_some_and(|other| other.listeners().is_empty());
+        is_idle && others.remove(channel).is_some()
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -108,9 +125,14 @@ impl Pushes {
 
     /// The command that subscribes a link.
     pub(crate) fn subscribe(&self) -> Cmd {
-        let mut subscribe = cmd("SUBSCRIBE");
-        subscribe.arg(&self.channel);
-        subscribe
+        subscribe(&self.channel)
+    }
+
+    /// The commands that subscribe a new link to all that is listened to.
+    pub(crate) fn subscriptions(&self) -> Vec<Cmd> {
+        let own = self.are_wanted().then(|| self.subscribe());
+        let others = self.others();
+        own.into_iter().chain(others.keys().map(|channel| subscribe(channel))).collect()
     }
 
     /// Whether anybody has listened: then new links subscribe at once.
@@ -135,9 +157,13 @@ impl Pushes {
         match push.kind {
             PushKind::Message | PushKind::SMessage => {
                 let mut data = push.data.into_iter();
-                if let (Some(Value::BulkString(channel)), Some(Value::BulkString(message))) = (data.next(), data.next())
-                    && channel.ends_with(self.id.as_bytes())
-                {
+                let (Some(Value::BulkString(channel)), Some(Value::BulkString(message))) = (data.next(), data.next()) else {
+                    return;
+                };
+                let other = std::str::from_utf8(&channel).ok().and_then(|channel| self.others().get(channel).cloned());
+                if let Some(other) = other {
+                    other.deliver(&message);
+                } else if channel.ends_with(self.id.as_bytes()) {
                     self.deliver(&message);
                 }
             }
@@ -165,11 +191,24 @@ impl Pushes {
         for inbox in self.listeners().values().flatten() {
             inbox.miss();
         }
+        for other in self.others().values() {
+            other.missed();
+        }
+    }
+
+    fn others(&self) -> MutexGuard<'_, HashMap<String, Arc<Self>>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn listeners(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Vec<Arc<Inbox>>>> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn subscribe(channel: &str) -> Cmd {
+    let mut subscribe = cmd("SUBSCRIBE");
+    subscribe.arg(channel);
+    subscribe
 }
 
 impl Inbox {

@@ -34,6 +34,20 @@ schemes! {
     setnx_expire_lua: "?scheme=setnx-expire-lua", "", &[MUTEXES_ONLY];
 }
 
+mod redisson {
+    use tenure_conformance::exceptions::MUTEXES_ONLY;
+
+    use crate::subject::Redis;
+
+    fn subject() -> Redis {
+        let counts = ["fences_rise_under_contention", "fences_rise_with_every_grant"];
+        let others: Vec<&str> = MUTEXES_ONLY.iter().copied().filter(|case| !counts.contains(case)).collect();
+        Redis::start("?scheme=redisson", "", &[&others])
+    }
+
+    tenure_conformance::conformance!(subject);
+}
+
 mod watch {
     use crate::subject::Redis;
 

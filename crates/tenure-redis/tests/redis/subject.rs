@@ -68,7 +68,20 @@ impl Subject for Redis {
         if self.parameters.contains("getset") && matches!(what, Plant::Value(..)) {
             return Err(NotApplicable("a value that is no point in time is no lock here"));
         }
-        plant(&self.server, format!("{}{name}", self.before).as_bytes(), what);
+        let key = format!("{}{name}", self.before);
+        match what {
+            Plant::Value(owner, ttl) if self.parameters.contains("redisson") => {
+                // As Redisson would: an owner, and how often it holds.
+                assert_eq!(self.server.command(&[&b"HSET"[..], key.as_bytes(), owner, b"1"]), 1);
+                if let Some(ttl) = ttl {
+                    assert_eq!(self.server.command(&["PEXPIRE", &key, &ttl.as_millis().to_string()]), 1);
+                }
+            }
+            Plant::OtherType if self.parameters.contains("redisson") => {
+                assert_eq!(self.server.command(&["SET", &key, "1"]), "OK");
+            }
+            _ => plant(&self.server, key.as_bytes(), what),
+        }
         Ok(())
     }
 

@@ -1,0 +1,37 @@
+-- Acquires an RLock of Redisson: a hash of one field, which is the owner; its value is the hold count.
+-- The fence is the token of an RFencedLock.
+--
+-- KEYS[1] name   KEYS[2] token   string: the token of the last acquisition
+-- ARGV[1] owner   ARGV[2] ttl, ms
+-- ARGV[3] '1' if finding the owner in place is success: it was generated for this attempt
+-- ARGV[4] the owner to take over from, '' for none
+-- reply   {1, token}             granted, for the full ttl at least; token is a string
+--         {0, owner, ttl in ms}  busy; ttl -1: no end
+--         {0}                    free, and `from` does not hold it
+
+local name, token, owner, ttl, from = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4]
+if redis.call('HEXISTS', name, 'mode') == 1 then
+  return redis.error_reply('TENUREKIND it is a read/write lock of Redisson')
+end
+local holder = redis.call('HGETALL', name)[1]
+local ours = holder == owner and ARGV[3] == '1'
+local free = not holder and from == ''
+if not (ours or free or (from ~= '' and holder == from)) then
+  return holder and { 0, holder, redis.call('PTTL', name) } or { 0 }
+end
+-- It is counted first: where that fails, nothing was taken.
+redis.call('INCR', token)
+local number = redis.call('GET', token)
+if ours then
+  -- A repetition that runs late must not shorten a renewed lease.
+  if redis.call('PTTL', name) < tonumber(ttl) then
+    redis.call('PEXPIRE', name, ttl)
+  end
+  return { 1, number }
+end
+redis.call('HSET', name, owner, '1')
+if holder then
+  redis.call('HDEL', name, holder)
+end
+redis.call('PEXPIRE', name, ttl)
+return { 1, number }
