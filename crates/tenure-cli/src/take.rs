@@ -199,6 +199,10 @@ impl<'a> Plan<'a> {
         }
         let name = word(&self.names.0);
         let fix = match error.holder() {
+            Some(holder) if holder.ttl.is_none() && is_number(&holder.owner) => {
+                let what = "a number without an expiry may be a counter or a semaphore, or the lock of a client that died";
+                format!("{what}: see `tenure show {name}`, and find out who wrote it")
+            }
             Some(holder) if holder.ttl.is_none() => {
                 format!("see `tenure show {name}`, and if its holder is gone, end it with `tenure break {name}`")
             }
@@ -221,6 +225,10 @@ impl<'a> Plan<'a> {
         }
         None
     }
+}
+
+fn is_number(owner: &Owner) -> bool {
+    !owner.as_bytes().is_empty() && owner.as_bytes().iter().all(u8::is_ascii_digit)
 }
 
 /// A name as it can be typed.

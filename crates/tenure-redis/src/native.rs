@@ -4,6 +4,7 @@
 mod acquire;
 pub(crate) mod counter;
 pub(crate) mod durable;
+pub(crate) mod foreign;
 mod inspect;
 pub(crate) mod keys;
 pub(crate) mod node;

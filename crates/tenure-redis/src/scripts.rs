@@ -56,7 +56,8 @@ pub(crate) static TIMESTAMP_RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-renew.lua")]));
 pub(crate) static TIMESTAMP_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-release.lua")]));
-pub(crate) static REDISSON_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("redisson-acquire.lua")]));
+pub(crate) static REDISSON_ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("fence.lua", "redisson-acquire.lua")]));
 pub(crate) static REDISSON_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("redisson-release.lua")]));
 pub(crate) static REDISSON_RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("redisson-renew.lua")]));
 pub(crate) static TIMESTAMP_INSPECT: LazyLock<Script> =

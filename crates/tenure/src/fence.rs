@@ -32,6 +32,13 @@ impl Fence {
         Some(Self(counter * Self::HANDOVERS))
     }
 
+    /// Makes a fence of a number that clients of other libraries count as well, as it is: so the
+    /// resource can compare the numbers of all. It leaves no room for handoffs. `None` for 0 and above
+    /// `i64::MAX`.
+    pub const fn from_token(token: u64) -> Option<Self> {
+        if token == 0 || token > i64::MAX as u64 { None } else { Some(Self(token)) }
+    }
+
     /// Returns the fence after the next handoff within the process. `None` if this grant has no
     /// more: then the lease has to go through the store, which gives a new counter.
     pub const fn next(self) -> Option<Self> {
@@ -100,6 +107,12 @@ mod tests {
         assert_eq!(Fence::from_counter(3).unwrap().get(), 3 * 1_024);
         assert_eq!(Fence::from_counter(Fence::MAX_COUNTER + 1), None);
         assert_eq!(Fence::from_counter(0), None);
+    }
+
+    #[test]
+    fn a_token_of_others_is_taken_as_it_is() {
+        let tokens = [0, 1, i64::MAX as u64, 1 << 63].map(|token| Fence::from_token(token).map(Fence::get));
+        assert_eq!(tokens, [None, Some(1), Some(i64::MAX as u64), None]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tenure_testkit::RedisServer;
 
 /// The parameters of the URL, where the lock of x is, and whether there are fences, shares and queues.
-const SCHEMES: [(&str, &str, bool); 9] = [
+const SCHEMES: [(&str, &str, bool); 10] = [
     ("scheme=set-nx", "x", false),
     ("scheme=set-nx&profile=pottery&prefix=app:", "app:redlock:x", false),
     ("scheme=setnx-expire", "x", false),
@@ -14,6 +14,7 @@ const SCHEMES: [(&str, &str, bool); 9] = [
     ("scheme=getset", "x", false),
     ("scheme=getset&win=past&unit=s&prefix=app:", "app:x", false),
     ("scheme=watch", "x", true),
+    ("scheme=redisson&prefix=app:", "app:x", true),
     ("scheme=native&prefix=app:", "app:x", true),
 ];
 
@@ -124,7 +125,12 @@ fn what_others_hold_is_shown_and_broken_by_name() {
             "scheme=getset" => format!("{in_seconds}000"),
             _ => in_seconds.to_string(),
         };
-        store.server.command(&["SET", key, &value, "EX", "40"]);
+        if parameters.contains("redisson") {
+            store.server.command(&["HSET", key, &value, "1"]);
+            store.server.command(&["EXPIRE", key, "40"]);
+        } else {
+            store.server.command(&["SET", key, &value, "EX", "40"]);
+        }
         let entries = store.shown(&["x"]);
         let holder = &entries[0]["holders"][0];
         assert_eq!((holder["owner"].as_str(), holder["fence"].as_str()), (Some(&*value), None), "{parameters}");
@@ -159,10 +165,43 @@ fn what_is_said_of_others_locks_fits_them() {
     assert!(broken.err.contains("held by nobody") && !broken.err.contains("renewal"), "{broken:?}");
 }
 
+/// A message names such a key, and does not recommend to delete it.
+#[test]
+fn what_is_no_lock_of_ours_is_named() {
+    const OWNER: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
+    for scheme in ["native", "set-nx"] {
+        let store = Store::start(&format!("scheme={scheme}"));
+        let refused = |words: &[&str], code, says: &[&str]| {
+            store.server.command(words);
+            let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+            assert_one_line(&refused);
+            assert_eq!(refused.code, code, "{scheme}: {refused:?}");
+            assert!(says.iter().all(|word| refused.err.contains(word)), "{scheme}: {refused:?}");
+            assert!(!refused.err.contains("tenure break"), "{scheme}: {refused:?}");
+            store.server.command(&["DEL", "x"]);
+        };
+        refused(&["HSET", "x", OWNER, "1"], 77, &["an RLock of Redisson", "scheme=redisson"]);
+        refused(&["HSET", "x", "mode", "read", OWNER, "1"], 77, &["an RReadWriteLock of Redisson"]);
+        refused(&["HSET", "x", "color", "red"], 77, &["another kind"]);
+        refused(&["SET", "x", "2"], 75, &["a counter or a semaphore", "`tenure show x`"]);
+    }
+}
+
+/// A lock that a client of Redisson holds is found without its name.
+#[test]
+fn locks_of_redisson_are_listed() {
+    const OWNER: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
+    let store = Store::start("scheme=redisson");
+    store.server.command(&["HSET", "x", OWNER, "2"]);
+    store.server.command(&["HSET", "map", "color", "red"]);
+    let [entry] = &store.shown(&[])[..] else { panic!("{:?}", store.shown(&[])) };
+    assert_eq!((entry["name"].as_str(), entry["holders"][0]["owner"].as_str()), (Some("x"), Some(OWNER)));
+}
+
 /// The message names the scheme without shares as the reason, not the server.
 #[test]
 fn shares_are_refused_by_the_name_of_the_dialect() {
-    for scheme in ["set-nx", "php", "getset"] {
+    for scheme in ["set-nx", "php", "getset", "redisson"] {
         let store = Store::start(&format!("scheme={scheme}"));
         for kind in [&["--shared"][..], &["--permits", "1/3"]] {
             let refused = store.tenure(&[&["run"], kind, &["x", "--", "true"]].concat());
@@ -182,7 +221,9 @@ fn the_dialects_are_in_the_help_and_the_manual() {
         assert!(told.split_whitespace().collect::<Vec<_>>().join(" ").contains("tenure help store"), "{args:?}: {told}");
     }
     let page = place.output(&["help", "store"]).out;
-    for word in ["set-nx", "setnx-expire", "setnx-expire-lua", "php", "getset", "watch", "profile=", "prefix=", "choosing.md"] {
+    for word in
+        ["set-nx", "setnx-expire", "setnx-expire-lua", "php", "getset", "watch", "redisson", "profile=", "prefix=", "choosing.md"]
+    {
         assert!(page.contains(word), "{word}: {page}");
     }
 }

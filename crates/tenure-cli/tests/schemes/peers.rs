@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Place, Running, wait_for};
 use rslock::{Lock, LockManager};
@@ -40,6 +40,8 @@ const REDIS_PY: Library = Library { name: "redis-py", key: "x", program: python,
 const POTTERY: Library = Library { name: "pottery", key: "redlock:x", program: python, tells_loss: true };
 const NODE_REDLOCK: Library = Library { name: "node-redlock", key: "x", program: node, tells_loss: true };
 const REDIS_SEMAPHORE: Library = Library { name: "redis-semaphore", key: "mutex:x", program: node, tells_loss: false };
+const REDISSON: Library = Library { name: "redisson", key: "x", program: java, tells_loss: true };
+const REDISSON_FENCED: Library = Library { name: "redisson-fenced", key: "x", program: java, tells_loss: true };
 const RSLOCK: Library = Library { name: "rslock", key: "x", program: this_program, tells_loss: true };
 
 fn compare(path: &str) -> PathBuf {
@@ -56,6 +58,16 @@ fn python(words: &[&str]) -> Command {
 fn node(words: &[&str]) -> Command {
     let mut command = Command::new("node");
     command.arg(compare("node/side.mjs")).args(words);
+    command
+}
+
+fn java(words: &[&str]) -> Command {
+    let lib = compare("java/lib");
+    assert!(lib.join("classes/Side.class").exists(), "compare/java/lib has no Redisson; {HELP}");
+    let mut command = Command::new("java");
+    // It lives for seconds.
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp"]);
+    command.arg(format!("{}:{}", lib.join("classes").display(), lib.join("jars/*").display())).arg("Side").args(words);
     command
 }
 
@@ -82,8 +94,23 @@ impl Library {
         side
     }
 
+    /// The parameters of a URL by which ours shares its locks.
     fn profile(&self) -> String {
-        format!("scheme=set-nx&profile={}", self.name)
+        if self.is_redisson() { "scheme=redisson".to_owned() } else { format!("scheme=set-nx&profile={}", self.name) }
+    }
+
+    fn is_redisson(&self) -> bool {
+        self.name.starts_with("redisson")
+    }
+
+    /// The owner that stands at the key.
+    fn holder(&self, server: &RedisServer) -> String {
+        let found = server.command(&[if self.is_redisson() { "HKEYS" } else { "GET" }, self.key]);
+        let found = if let Reply::Array(mut fields) = found { fields.swap_remove(0) } else { found };
+        match found {
+            Reply::Bytes(value) => printed(value),
+            other => panic!("{} keeps no lock at {}: {other:?}", self.name, self.key),
+        }
     }
 }
 
@@ -165,10 +192,7 @@ fn one_at_a_time(library: &Library, parameters: &str) {
     let (url, name) = (format!("{}?{parameters}", server.url()), library.name);
 
     let mut theirs = library.holds(&place, &server);
-    let value = match server.command(&["GET", library.key]) {
-        Reply::Bytes(value) => printed(value),
-        other => panic!("{name} keeps no lock at {}: {other:?}", library.key),
-    };
+    let value = library.holder(&server);
     let refused = place.output(&["run", "-n", "--store", &url, "x", "--", "touch", "ran"]);
     assert!(refused.code == 75 && refused.err.contains(&value), "{name}: {value} {refused:?}");
     let shown: serde_json::Value =
@@ -218,6 +242,50 @@ fn rslock_and_tenure_take_turns() {
     take_turns(&RSLOCK, &RSLOCK.profile());
 }
 
+#[test]
+fn redisson_and_tenure_take_turns() {
+    take_turns(&REDISSON, &REDISSON.profile());
+}
+
+/// Their fences rise across both sides.
+#[test]
+fn fenced_locks_of_redisson_and_tenure_take_turns() {
+    take_turns(&REDISSON_FENCED, &REDISSON_FENCED.profile());
+}
+
+/// Neither side polls here: ours every 30 s, Redisson when the lease ends.
+#[test]
+fn a_release_of_either_side_wakes_the_other() {
+    const BOUND: Duration = Duration::from_secs(5);
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = format!("{}?scheme=redisson&poll_interval=30s", server.url());
+    let listeners = || server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"]);
+    let waits = |count: i64| wait_for("a waiter to listen", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
+    let mut theirs = REDISSON.holds(&place, &server);
+    let mut ours = Running::start(
+        place.tenure(&["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"]).stdin(Stdio::piped()),
+    );
+    waits(1);
+    drop(theirs.0.stdin.take());
+    let released = Instant::now();
+    place.line("ours");
+    let ours_after = released.elapsed();
+    assert_eq!(theirs.end().code, 0);
+    // Who is served listens no more.
+    waits(0);
+    std::fs::remove_file(place.path("held")).unwrap();
+    let mut theirs = REDISSON.start(&place, &server.url(), "hold");
+    waits(1);
+    drop(ours.0.stdin.take());
+    let released = Instant::now();
+    place.line("held");
+    let theirs_after = released.elapsed();
+    drop(theirs.0.stdin.take());
+    assert_eq!((ours.end().code, theirs.end().code), (0, 0));
+    println!("ours after {ours_after:?}, theirs after {theirs_after:?}");
+    assert!(ours_after < BOUND && theirs_after < BOUND, "ours after {ours_after:?}, theirs after {theirs_after:?}");
+}
+
 /// A majority of servers that both take their keys at: Redlock beside a quorum.
 #[test]
 fn rslock_on_three_servers_takes_turns_with_a_quorum() {
@@ -246,7 +314,7 @@ fn two_keys_are_no_lock() {
 
 #[test]
 fn each_library_and_tenure_refuse_each_other() {
-    for library in [REDIS_PY, POTTERY, NODE_REDLOCK, REDIS_SEMAPHORE, RSLOCK] {
+    for library in [REDIS_PY, POTTERY, NODE_REDLOCK, REDIS_SEMAPHORE, REDISSON, RSLOCK] {
         one_at_a_time(&library, &library.profile());
     }
     one_at_a_time(&REDIS_PY, "");

@@ -64,6 +64,10 @@ pub(super) const PHP: Scheme =
 /// `SETNX`, `GET`, `GETSET`: the value is the end of the lease.
 pub(super) const GETSET: Scheme = Scheme { id: "getset", parameters: "&scheme=getset", look: end, ..SET_NX };
 
+/// The `RLock` of Redisson: the owner is the only field of a hash.
+pub(super) const REDISSON: Scheme =
+    Scheme { id: "redisson", parameters: "&scheme=redisson", takes: 1, look: field, line: nobody, ..NATIVE };
+
 /// `WATCH`, `MULTI`, `EXEC`: the value is the record of all who hold and wait. Watched and read first, and then written.
 pub(super) const WATCH: Scheme = Scheme {
     id: "watch",
@@ -115,6 +119,11 @@ fn string_or_shares(server: &RedisServer, key: &str) -> Option<Held> {
         Reply::Error(_) => held(&server.command(&["ZRANGE", key, "0", "0"]), server.command(&["PTTL", key]).int()),
         _ => string(server, key),
     }
+}
+
+fn field(server: &RedisServer, key: &str) -> Option<Held> {
+    let Reply::Array(fields) = server.command(&["HKEYS", key]) else { return None };
+    held(fields.first()?, server.command(&["PTTL", key]).int())
 }
 
 /// Whose value is the end of the lease in Unix milliseconds, and stays when that has passed.

@@ -176,7 +176,10 @@ impl Store for RedisStore {
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         match &self.confirmations {
-            None => self.acquire_one(request).await,
+            None => match self.acquire_one(request).await {
+                Err(error) => Err(Box::pin(self.named(error, &request.name)).await),
+                answer => answer,
+            },
             Some(confirmations) => Box::pin(self.acquire_durably(request, confirmations)).await,
         }
     }

@@ -12,10 +12,11 @@ use async_trait::async_trait;
 use futures_util::stream::{BoxStream, StreamExt};
 use redis::{Value, pipe};
 use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, ErrorKind, Holder, Lease, Name, Owner, Share};
+use tenure::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
+use crate::native::foreign::{DASHES, UUID, is_owner_of_redisson};
 use crate::native::renew::At;
-use crate::native::reply::{check_repeated, counter, fence, holder, released, releases};
+use crate::native::reply::{check_repeated, counter, holder, released, releases};
 use crate::native::store::{HEARTBEAT, RedisStore};
 use crate::schemes::set_nx::check_mutex;
 use crate::scripts;
@@ -32,10 +33,6 @@ use crate::transport::reply::read;
 pub(crate) struct RedissonStore {
     redis: RedisStore,
 }
-
-/// Length of a UUID with its dashes, and where they are.
-const UUID: usize = 36;
-const DASHES: [usize; 4] = [8, 13, 18, 23];
 
 /// The owner as Redisson has it: `<uuid>:<thread>`, where the thread of a generated token is its label
 /// and a dot. So it is no number, as the threads of Java are.
@@ -63,14 +60,6 @@ fn ours(field: &[u8]) -> Owner {
         Some(Owner::from_bytes([label, b".", &digits].concat()))
     });
     token.filter(|token| theirs(token).as_bytes() == field).unwrap_or_else(|| Owner::from_bytes(field))
-}
-
-/// Whether a field of a hash is an owner of Redisson's clients, or of ours.
-fn is_owner(field: &[u8]) -> bool {
-    field.split_at_checked(UUID).is_some_and(|(uuid, thread)| {
-        let is_uuid = |(at, byte): (usize, &u8)| if DASHES.contains(&at) { *byte == b'-' } else { byte.is_ascii_hexdigit() };
-        uuid.iter().enumerate().all(is_uuid) && thread.len() > 1 && thread.starts_with(b":")
-    })
 }
 
 impl RedissonStore {
@@ -155,14 +144,18 @@ impl Store for RedissonStore {
         let Value::Array(parts) = &answer else { return Err(odd(&answer)) };
         let holder = match &parts[..] {
             [Value::Int(1), token] => {
-                let number = counter(token).map_err(Error::maybe_applied)?;
-                return Ok(AcquireReply::Granted(Grant::new(Some(fence(number)?), *ttl)));
+                let token = counter(token).map_err(Error::maybe_applied)?;
+                let unfit = || Error::refused(format!("the token of {name:?} stands at {token}, beyond what a fence can be"));
+                let fence = Fence::from_token(token).ok_or_else(|| unfit().maybe_applied())?;
+                return Ok(AcquireReply::Granted(Grant::new(Some(fence), *ttl)));
             }
             [Value::Int(0), Value::BulkString(field), Value::Int(left)] => Some(held_by(field, *left)),
             [Value::Int(0)] => None,
             _ => return Err(odd(&answer)),
         };
-        let busy = Busy::new(if self.redis.connection.hears() { HEARTBEAT } else { self.redis.poll_interval(false, None, None) });
+        let polls = self.redis.poll_interval(false, None, None);
+        // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
+        let busy = Busy::new(if self.redis.connection.hears() { HEARTBEAT.max(polls) } else { polls });
         let answer = AcquireReply::Busy(busy.with_holder(holder));
         if repeated { check_repeated(request, answer) } else { Ok(answer) }
     }
@@ -204,7 +197,7 @@ impl Store for RedissonStore {
         let mut scan = self.redis.scan("", "hash");
         while let Some(keys) = scan.next().await? {
             let names: Vec<Name> = keys.iter().filter_map(|key| self.redis.name_of(key)).collect();
-            entries.extend(self.look(&names, is_owner).await?.into_iter().filter_map(Result::ok).flatten());
+            entries.extend(self.look(&names, is_owner_of_redisson).await?.into_iter().filter_map(Result::ok).flatten());
         }
         Ok(entries)
     }
@@ -243,14 +236,14 @@ mod tests {
         for label in ["web-1", "", "42", "a:b.", "x:write"] {
             let owner = Owner::generate(label).unwrap();
             let field = theirs(&owner);
-            assert_eq!((&ours(field.as_bytes()), is_owner(field.as_bytes())), (&owner, true), "{field}");
+            assert_eq!((&ours(field.as_bytes()), is_owner_of_redisson(field.as_bytes())), (&owner, true), "{field}");
             assert_eq!(ours(theirs(&owner.lingering()).as_bytes()), owner.lingering());
             assert!(theirs(&field) == field && !field.is_generated(), "{field}");
         }
         for foreign in ["00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48", "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:-7", "mine", ""] {
             let owner = Owner::from_bytes(foreign.as_bytes());
             assert_eq!((theirs(&owner), ours(foreign.as_bytes())), (owner.clone(), owner), "{foreign}");
-            assert_eq!(is_owner(foreign.as_bytes()), foreign.len() > 36, "{foreign}");
+            assert_eq!(is_owner_of_redisson(foreign.as_bytes()), foreign.len() > 36, "{foreign}");
         }
     }
 }

@@ -42,8 +42,9 @@ pub enum Scheme {
     SetNx,
     /// The `RLock` and `RFencedLock` of Redisson: a hash of the owner and its hold count, and a channel
     /// on which each release is published, so waiters of either side are woken by the other's. The
-    /// fence is the token of the `RFencedLock`. A plain `RLock` counts none: fences order those alone
-    /// who count them. The prefix does what a `NameMapper` does.
+    /// fence is the token of the `RFencedLock`, which tenure raises to the server's clock, in
+    /// microseconds since 2026: so it does not fall when the server loses its data. A plain `RLock`
+    /// counts none: fences order those alone who count them. The prefix does what a `NameMapper` does.
     Redisson,
 }
 

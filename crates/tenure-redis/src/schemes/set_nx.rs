@@ -132,7 +132,10 @@ impl Store for SetNxStore {
         // The first request goes by script: a user who may run none can neither renew nor release,
         // and must find out before anything is taken.
         if request.from.is_some() || !self.scripts.load(Ordering::Relaxed) {
-            let answer = self.ask(request, ttl, false, end).await?;
+            let answer = match self.ask(request, ttl, false, end).await {
+                Err(error) => return Err(self.redis.named(error, &request.name).await),
+                Ok(answer) => answer,
+            };
             self.scripts.store(true, Ordering::Relaxed);
             return Ok(answer);
         }
@@ -140,7 +143,10 @@ impl Store for SetNxStore {
         if set {
             return Ok(AcquireReply::Granted(Grant::new(None, ttl)));
         }
-        let answer = self.ask(request, ttl, repeated, end).await;
+        let answer = match self.ask(request, ttl, repeated, end).await {
+            Err(error) => Err(self.redis.named(error, &request.name).await),
+            answer => answer,
+        };
         if repeated { answer.map_err(Error::maybe_applied) } else { answer }
     }
 

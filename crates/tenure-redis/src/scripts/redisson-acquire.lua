@@ -1,5 +1,6 @@
 -- Acquires an RLock of Redisson: a hash of one field, which is the owner; its value is the hold count.
--- The fence is the token of an RFencedLock.
+-- The fence is the token of an RFencedLock, raised to the clock: else it would begin anew at a server
+-- that has lost its data. After fence.lua.
 --
 -- KEYS[1] name   KEYS[2] token   string: the token of the last acquisition
 -- ARGV[1] owner   ARGV[2] ttl, ms
@@ -10,28 +11,36 @@
 --         {0}                    free, and `from` does not hold it
 
 local name, token, owner, ttl, from = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4]
-if redis.call('HEXISTS', name, 'mode') == 1 then
-  return redis.error_reply('TENUREKIND it is a read/write lock of Redisson')
+local fields = redis.call('HLEN', name)
+local holder = fields == 1 and redis.call('HKEYS', name)[1]
+if fields > 1 or holder == 'mode' then
+  return redis.error_reply('TENUREKIND it is no RLock of Redisson')
 end
-local holder = redis.call('HGETALL', name)[1]
 local ours = holder == owner and ARGV[3] == '1'
 local free = not holder and from == ''
 if not (ours or free or (from ~= '' and holder == from)) then
   return holder and { 0, holder, redis.call('PTTL', name) } or { 0 }
 end
 -- It is counted first: where that fails, nothing was taken.
-redis.call('INCR', token)
-local number = redis.call('GET', token)
+local number, unfit = raised(token, 0, redis.call('TIME'))
+if not number then
+  return unfit
+end
+number = number + 1
+write_counter(token, number)
 if ours then
   -- A repetition that runs late must not shorten a renewed lease.
   if redis.call('PTTL', name) < tonumber(ttl) then
     redis.call('PEXPIRE', name, ttl)
   end
-  return { 1, number }
+  return { 1, digits(number) }
 end
+-- A user who may not do all of it is refused before anything is taken.
+redis.call('PEXPIRE', name, ttl)
+redis.call('HDEL', name, '')
 redis.call('HSET', name, owner, '1')
 if holder then
   redis.call('HDEL', name, holder)
 end
 redis.call('PEXPIRE', name, ttl)
-return { 1, number }
+return { 1, digits(number) }

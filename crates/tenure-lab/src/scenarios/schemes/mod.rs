@@ -6,7 +6,7 @@ mod plain;
 mod timestamps;
 mod watch;
 
-use super::scheme::{GETSET, PHP, SET_NX, SETNX_EXPIRE, Scheme, WATCH};
+use super::scheme::{GETSET, PHP, REDISSON, SET_NX, SETNX_EXPIRE, Scheme, WATCH};
 use super::{anywhere, fixtures, queue, redis, shares, terms};
 use crate::Item;
 
@@ -15,7 +15,8 @@ pub(super) fn items() -> Vec<Item> {
     let set_nx = [every_fault(SET_NX), redis::with_ttl(SET_NX), redis::with_scripts(SET_NX)].concat();
     let getset = [every_fault(GETSET), redis::with_scripts(GETSET)].concat();
     let watch = [every_fault(WATCH), redis::with_ttl(WATCH), redis::without_scripts(WATCH), of_many(WATCH)].concat();
-    let faults = [set_nx, of_processes(SETNX_EXPIRE), of_processes(PHP), getset, watch];
+    let redisson = [every_fault(REDISSON), redis::with_ttl(REDISSON), redis::with_scripts(REDISSON)].concat();
+    let faults = [set_nx, of_processes(SETNX_EXPIRE), of_processes(PHP), getset, watch, redisson];
     faults.into_iter().chain([plain::items(), timestamps::items(), watch::items()]).flatten().collect()
 }
 
