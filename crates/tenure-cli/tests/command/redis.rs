@@ -228,7 +228,7 @@ fn each_refusal_has_its_code_and_one_line() {
         (&*good, "hash", 77, "kind"),
         (&*good, "foreign", 75, "never ends"),
         (&*format!("{good}?nonsense=1"), "x", 64, "nonsense"),
-        (&*format!("{good}?scheme=redisson"), "x", 64, "redisson"),
+        (&*format!("{good}?scheme=redlock"), "x", 64, "redlock"),
         (&*nowhere.replace("redis", "redis+sentinel"), "x", 64, "no service"),
         (&*format!("{}/m", nowhere.replace("redis", "redis+sentinel")), "x", 69, "no sentinel answers"),
         (&*format!("redis+sentinel://:hunter2@127.0.0.1:{port}/m"), "x", 77, "no sentinel"),

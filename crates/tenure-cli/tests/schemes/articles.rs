@@ -268,7 +268,7 @@ fn what_a_dialect_cannot_do_is_refused() {
         ("scheme=set-nx&profile=redislok", &["run", "x", "--", "true"], 64, "redislock"),
         ("profile=redis-py", &["run", "x", "--", "true"], 64, "scheme=set-nx"),
         ("scheme=set-nx&profile=spring", &["run", "x", "--", "true"], 64, "prefix="),
-        ("scheme=redisson", &["run", "x", "--", "true"], 64, "redisson"),
+        ("scheme=redlock", &["run", "x", "--", "true"], 64, "redlock"),
     ] {
         let url = url(parameters);
         let args = [&args[..1], &["--store", &url], &args[1..]].concat();

@@ -55,6 +55,7 @@ fn the_lab_takes_the_dialect_from_the_url() {
         ("redis://127.0.0.1:1?scheme=php", "php/04-wait-given-up"),
         ("redis://127.0.0.1:1?prefix=app:&scheme=set-nx", "set-nx/04-wait-given-up"),
         ("redis://127.0.0.1:1?scheme=watch", "watch/04-wait-given-up"),
+        ("redis://127.0.0.1:1?scheme=redisson", "redisson/04-wait-given-up"),
         ("redis://127.0.0.1:1", "redis/04-wait-given-up"),
         ("sqlite:nowhere.db", "sqlite/04-wait-given-up"),
     ] {
@@ -68,7 +69,7 @@ fn the_lab_takes_the_dialect_from_the_url() {
     assert!(said.code == 0 && said.err.contains("unit=, prefix="), "{said:?}");
     for (url, id, word) in [
         ("redis://h?scheme=php", "getset/04-wait-given-up", "among php/"),
-        ("redis://h?scheme=redisson", "redisson/", "redisson"),
+        ("redis://h?scheme=redlock", "redlock/", "redlock"),
         ("ftp://h", "redis/", "ftp:"),
     ] {
         let ended = run(url, id);

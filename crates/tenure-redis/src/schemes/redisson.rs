@@ -4,7 +4,6 @@
 //! A mutex is an `RLock`. Its fence is the token of an `RFencedLock`, which is the same lock. An
 //! `RLock` itself counts no token, so fences order those alone who count them.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -82,7 +81,7 @@ impl RedissonStore {
         self.beside("redisson_lock__channel", name)
     }
 
-    /// The entries of names whose fields are all owners. A free name has none.
+    /// The entries of names at which one owner stands. A free name has none.
     async fn look(&self, names: &[Name], is_owner: fn(&[u8]) -> bool) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
@@ -90,19 +89,22 @@ impl RedissonStore {
         let mut questions = pipe();
         for name in names {
             let key = self.key(name);
-            questions.cmd("HGETALL").arg(&key).cmd("PTTL").arg(&key);
+            // Of a large hash a few fields are enough.
+            questions.cmd("HLEN").arg(&key).cmd("HSCAN").arg(&key).arg(0).arg("COUNT").arg(2).cmd("PTTL").arg(&key);
         }
         let end = self.redis.end(Duration::MAX);
         let mut answers = self.redis.connection.call(end, Repeat::Freely, |_, _| questions.clone()).await?.answers.into_iter();
         let mut answer = || answers.next().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "too few replies").into()));
         let entry = |name: &Name| {
-            let (fields, ttl) = (answer(), answer());
-            let (counts, ttl): (HashMap<Vec<u8>, Vec<u8>>, i64) = (read(fields)?, read(ttl)?);
-            if !counts.keys().all(|field| is_owner(field)) {
-                return Err(mode());
+            let (fields, scanned, ttl) = (answer(), answer(), answer());
+            let (fields, (_, scanned), ttl): (u64, (Value, Vec<Vec<u8>>), i64) = (read(fields)?, read(scanned)?, read(ttl)?);
+            match &scanned[..] {
+                [] => Ok(None),
+                [field, count] if fields == 1 && is_owner(field) && count.iter().all(u8::is_ascii_digit) => {
+                    Ok(Some(Entry::new(name.clone(), vec![held_by(field, ttl)], Vec::new())))
+                }
+                _ => Err(mode()),
             }
-            let holders: Vec<Holder> = counts.keys().map(|field| held_by(field, ttl)).collect();
-            Ok((!holders.is_empty()).then(|| Entry::new(name.clone(), holders, Vec::new())))
         };
         Ok(names.iter().map(entry).collect())
     }
@@ -157,7 +159,9 @@ impl Store for RedissonStore {
         // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
         let busy = Busy::new(if self.redis.connection.hears() { HEARTBEAT.max(polls) } else { polls });
         let answer = AcquireReply::Busy(busy.with_holder(holder));
-        if repeated { check_repeated(request, answer) } else { Ok(answer) }
+        // A supplied token may be what another has of ours.
+        let asked = Request::new(name.clone(), ours(owner.as_bytes()), request.share, *ttl);
+        if repeated { check_repeated(&asked, answer) } else { Ok(answer) }
     }
 
     async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {

@@ -7,11 +7,14 @@
 -- Channels that one release drops at most, because nobody listens to them any more.
 local DEAF = 100
 
--- Keeps in mind for `ms` which process was refused. A server out of memory does without.
+-- Keeps in mind for `ms` at least which process was refused. A server out of memory does without.
 local function remember_waiter(hints, channel, ms)
   local time = redis.call('TIME')
   redis.pcall('ZADD', hints, 'NX', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000), channel)
-  redis.pcall('PEXPIRE', hints, ms)
+  local left = redis.pcall('PTTL', hints)
+  if type(left) == 'table' or left < tonumber(ms) then
+    redis.pcall('PEXPIRE', hints, ms)
+  end
 end
 
 -- Notifies the process that has waited longest.

@@ -6,7 +6,7 @@
 -- reply   {1} it counts on from there   {2, counter} it has counted further   {0} the owner does not hold
 --
 -- Only one can hold a mutex, so what the counter of its node says is for that one. Of several readers
--- another may have been granted it meanwhile. So for a reader the node counts on.
+-- another may have been granted it meanwhile. So a reader asks for a larger one.
 
 local function confirm(keys, args)
   local value = redis.pcall('GET', keys[1])
@@ -27,7 +27,7 @@ local function confirm(keys, args)
     return most
   end
   local fence = tonumber(args[2])
-  if is_shared and number >= fence then
+  if is_shared and number == fence then
     number = number + 1
     count(keys[2], keys[1], number, most)
   end

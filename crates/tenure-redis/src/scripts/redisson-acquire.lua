@@ -18,7 +18,8 @@ if fields > 1 or holder == 'mode' then
 end
 local ours = holder == owner and ARGV[3] == '1'
 local free = not holder and from == ''
-if not (ours or free or (from ~= '' and holder == from)) then
+local theirs = from ~= '' and holder == from and holder ~= owner
+if not (ours or free or theirs) then
   return holder and { 0, holder, redis.call('PTTL', name) } or { 0 }
 end
 -- It is counted first: where that fails, nothing was taken.
@@ -35,10 +36,10 @@ if ours then
   end
   return { 1, digits(number) }
 end
--- A user who may not do all of it is refused before anything is taken.
-redis.call('PEXPIRE', name, ttl)
+-- A user who may not do all of it is refused before anything is taken: a hash without a ttl would stay.
+redis.call('PEXPIRE', name, theirs and math.max(1, redis.call('PTTL', name)) or ttl)
 redis.call('HDEL', name, '')
-redis.call('HSET', name, owner, '1')
+redis.call('HINCRBY', name, owner, 1)
 if holder then
   redis.call('HDEL', name, holder)
 end

@@ -6,19 +6,19 @@
 -- reply   1 released, now or before   0 not this owner's
 
 local name, channel, owner, lingering, linger = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
-local held = redis.pcall('HEXISTS', name, owner)
-if type(held) == 'table' then
+local fields = redis.pcall('HLEN', name)
+if type(fields) == 'table' then
   -- A key of another type is nobody's.
-  return held.err:find('WRONGTYPE', 1, true) and 0 or held
-elseif held == 0 then
-  return redis.call('HEXISTS', name, lingering)
-elseif linger == '0' then
-  redis.call('DEL', name)
-else
-  redis.call('PEXPIRE', name, linger)
-  redis.call('HSET', name, lingering, '1')
-  redis.call('HDEL', name, owner)
+  return fields.err:find('WRONGTYPE', 1, true) and 0 or fields
+elseif fields ~= 1 or redis.call('HEXISTS', name, owner) == 0 then
+  -- Another object of Redisson has more fields.
+  return fields == 1 and redis.call('HEXISTS', name, lingering) or 0
 end
+if linger ~= '0' then
+  redis.call('PEXPIRE', name, linger)
+  redis.call('HINCRBY', name, lingering, 1)
+end
+redis.call('HDEL', name, owner)
 -- Those who wait look how long it is taken now. One who may not publish releases all the same.
 redis.pcall('PUBLISH', channel, '0')
 return 1

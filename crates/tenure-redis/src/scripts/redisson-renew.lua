@@ -8,10 +8,12 @@
 local renewed = {}
 for i, name in ipairs(KEYS) do
   local owner, ttl = ARGV[2 * i - 1], ARGV[2 * i]
-  local held = redis.pcall('HEXISTS', name, owner)
-  if type(held) == 'table' and not held.err:find('WRONGTYPE', 1, true) then
-    return held
+  local fields = redis.pcall('HLEN', name)
+  if type(fields) == 'table' and not fields.err:find('WRONGTYPE', 1, true) then
+    return fields
   end
+  -- With more fields it has become another object of Redisson.
+  local held = fields == 1 and redis.call('HEXISTS', name, owner)
   if held == 1 and redis.call('PTTL', name) < tonumber(ttl) then
     redis.call('PEXPIRE', name, ttl)
   end

@@ -92,6 +92,7 @@ struct Attempt {
     task: JoinHandle<Result<Connected, Error>>,
     /// Nobody may drive another runtime than the caller's.
     runtime: Id,
+    begun: Instant,
 }
 
 struct Connected {
@@ -104,15 +105,21 @@ struct Connected {
 
 impl Attempt {
     fn new(connect: impl Future<Output = Result<Connected, Error>> + Send + 'static) -> Self {
-        Self { task: tokio::spawn(connect), runtime: Handle::current().id() }
+        Self { task: tokio::spawn(connect), runtime: Handle::current().id(), begun: Instant::now() }
     }
 
-    fn is_of_this_runtime(&self) -> bool {
-        self.runtime == Handle::current().id()
+    /// Whether a caller with so much time waits for it. What was lost on the way since then is sent again
+    /// ever more rarely, and a connection that nobody took may have ended unseen: so not for long.
+    fn is_worth(&self, limit: Duration) -> bool {
+        self.runtime == Handle::current().id() && self.begun.elapsed() < limit
     }
 
-    async fn ended(&mut self) -> Result<Connected, Error> {
-        (&mut self.task).await.unwrap_or_else(|_| Err(no_connection()))
+    /// The connection, if it comes before `end`. Else the attempt stays, and goes on for the next caller.
+    async fn ended(attempt: &mut Option<Self>, end: Instant) -> Result<Connected, Error> {
+        let task = &mut attempt.as_mut().ok_or_else(no_connection)?.task;
+        let ended = timeout_at(end, task).await.map_err(|_| no_connection())?;
+        *attempt = None;
+        ended.unwrap_or_else(|_| Err(no_connection()))
     }
 }
 
@@ -286,8 +293,9 @@ impl Connection {
 
     /// Ends the subscription to another channel, unless somebody listens to it again.
     async fn leave(&self, channel: &str, end: Instant) {
-        let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return };
-        if self.pushes.forget(channel) {
+        let one_at_a_time = timeout_at(end, self.subscribing.lock()).await;
+        // Without the lock the server goes on with it, and nobody listens.
+        if self.pushes.forget(channel) && one_at_a_time.is_ok() {
             let _ = self.subscribe(b"UNSUBSCRIBE", channel, end).await;
         }
     }
@@ -486,16 +494,22 @@ impl Connection {
             return Ok(link);
         }
         let predecessors = self.state().predecessors.clone();
-        let earlier = match attempt.as_mut().filter(|earlier| earlier.is_of_this_runtime()) {
-            Some(earlier) => timeout_at(end, earlier.ended()).await.map_err(|_| no_connection())?.ok(),
-            None => None,
-        };
+        let limit = end.saturating_duration_since(Instant::now());
+        let is_worth = attempt.as_ref().is_some_and(|earlier| earlier.is_worth(limit));
+        let earlier = if is_worth { Some(Attempt::ended(&mut attempt, end).await) } else { None };
         let connected = match earlier {
-            Some(connected) if !connected.link.has_ended() => Ok(connected),
-            // There was none, or it failed, or its time was over.
-            _ => attempt.insert(self.begin(&predecessors, end)?).ended().await,
+            Some(Ok(connected)) if !connected.link.has_ended() => Ok(connected),
+            // It goes on for the next caller.
+            Some(Err(error)) if attempt.is_some() => return Err(error),
+            earlier => {
+                // It says before the caller's end why there is none.
+                *attempt = Some(self.begin(&predecessors, end - limit / 20)?);
+                let connected = Attempt::ended(&mut attempt, end).await;
+                // The earlier one may have had an answer, and this one no time.
+                let told = earlier.and_then(Result::err).filter(|error| error.kind() != ErrorKind::Unreachable);
+                connected.map_err(|error| told.filter(|_| error.kind() == ErrorKind::Unreachable).unwrap_or(error))
+            }
         };
-        *attempt = None;
         let Connected { link, here, ended } = connected?;
         if !ended || here.len() < predecessors.len() {
             self.loose.store(true, Ordering::Relaxed);

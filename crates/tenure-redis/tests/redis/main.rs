@@ -17,6 +17,7 @@ mod pretender;
 mod push;
 mod queue;
 mod quorum;
+mod redisson;
 mod rules;
 mod schemes;
 mod sentinel;

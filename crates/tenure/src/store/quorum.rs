@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{BoxStream, StreamExt, select_all};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::admission::Admission;
 use self::node::Nodes;
@@ -36,7 +36,10 @@ const RETRY: Duration = Duration::from_secs(2);
 /// that are asked for at the same moment, the largest is taken up everywhere. Each further round has
 /// four times as much, so that those who have tried longest come first.
 const HEADROOM: u64 = 64;
-const HEADROOM_LIMIT: u64 = 1 << 22;
+const HEADROOM_LIMIT: u64 = 1 << 10;
+
+/// Rounds after which those who ask for numbers at the same moment pause for a random time.
+const ROUNDS: u32 = 4;
 
 /// Names held at a majority of several stores, as Redlock does. Clones share their nodes.
 ///
@@ -171,7 +174,11 @@ impl Quorum {
         self.second_rounds.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(request.lease());
         let mut headroom = HEADROOM;
-        loop {
+        for tries in 0.. {
+            if tries > ROUNDS {
+                let most = Duration::from_millis(1 << (tries - ROUNDS).min(5));
+                let _ = timeout_at(end, sleep(most.mul_f64(fastrand::f64()))).await;
+            }
             let largest = votes.largest()?;
             let above = if request.share == Share::MUTEX { 0 } else { fastrand::u64(1..=headroom) };
             let fence = Fence::from_counter(largest.counter() + above).unwrap_or(largest);
@@ -199,6 +206,7 @@ impl Quorum {
             }
             headroom = (4 * headroom).min(HEADROOM_LIMIT);
         }
+        None
     }
 
     /// Releases what an attempt may have left at nodes where it was not refused. Whether nothing of
@@ -232,8 +240,10 @@ impl Quorum {
 
     /// The answer when a majority cannot be had.
     fn refusal(&self, request: &Request, votes: &Votes, need: usize, took: Duration) -> Result<AcquireReply, Error> {
-        // Those that are busy keep it out, or might: enough have answered, and not all have granted.
-        if votes.busy() > self.nodes.len() - need || (votes.busy() > 0 && votes.answers() >= need) {
+        // Those that are busy keep it out, or might: enough have answered, and not all have granted. Or others were granted
+        // shares in every round, and no number could be agreed on in time.
+        let contended = request.share != Share::MUTEX && votes.holders() >= need;
+        if contended || votes.busy() > self.nodes.len() - need || (votes.busy() > 0 && votes.answers() >= need) {
             let (holder, at) = votes.holder().map_or((None, 0), |(holder, at)| (Some(holder), at));
             // Clients that divide the nodes among them must not come back together.
             let split = holder.is_none() || at < need;

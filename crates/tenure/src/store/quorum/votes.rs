@@ -138,9 +138,14 @@ impl Votes {
         (0..self.nodes.len()).filter(|at| self.is_busy(*at)).count()
     }
 
+    /// Number of nodes that have granted.
+    pub(super) fn holders(&self) -> usize {
+        self.granted().count()
+    }
+
     /// Number of nodes that have granted or are busy.
     pub(super) fn answers(&self) -> usize {
-        self.busy() + self.granted().count()
+        self.busy() + self.holders()
     }
 
     /// The holder that most nodes name, and how many of them do.

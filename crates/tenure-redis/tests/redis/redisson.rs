@@ -1,0 +1,188 @@
+//! Locks of Redisson: keys, fields and numbers as its clients read and write them.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tenure::store::{AcquireReply, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{ErrorKind, Fence, Name, Owner, Share};
+use tenure_redis::Options;
+use tenure_testkit::{RedisServer, Reply};
+use tokio::time::timeout;
+
+use crate::{LONG, PATIENCE};
+
+/// A thread of a client of Redisson.
+const THEIRS: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
+
+async fn opened(server: &RedisServer, parameters: &str) -> std::sync::Arc<dyn Store> {
+    Options::parse(&format!("{}?scheme=redisson{parameters}", server.url())).unwrap().open().await.unwrap()
+}
+
+fn asks(name: &str) -> Request {
+    Request::new(Name::new(name).unwrap(), Owner::generate("web-1").unwrap(), Share::MUTEX, LONG)
+}
+
+async fn fence_of(store: &dyn Store, request: &Request) -> Fence {
+    match store.acquire(request).await.unwrap() {
+        AcquireReply::Granted(grant) => grant.fence.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn release(store: &dyn Store, request: &Request) {
+    assert_eq!(store.release(&request.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
+
+fn words(reply: &Reply) -> Vec<String> {
+    let Reply::Array(parts) = reply else { panic!("{reply:?}") };
+    parts.iter().map(Reply::text).collect()
+}
+
+#[tokio::test]
+async fn an_rlock_is_as_redisson_has_it() {
+    let server = RedisServer::start();
+    for (parameters, name, key, token) in [
+        ("", "door", "door", "redisson_lock_token:{door}"),
+        ("&prefix=app:", "door", "app:door", "redisson_lock_token:{app:door}"),
+        ("", "{a}door", "{a}door", "redisson_lock_token:{a}door"),
+        ("", "a{b", "a{b", "redisson_lock_token:a{b"),
+    ] {
+        let store = opened(&server, parameters).await;
+        let request = asks(name);
+        let fence = fence_of(&*store, &request).await;
+        let [field, count] = &words(&server.command(&["HGETALL", key]))[..] else { panic!("one field") };
+        let (uuid, thread) = field.split_at(36);
+        assert_eq!((uuid.matches('-').count(), thread, &**count), (4, ":web-1.", "1"), "{field}");
+        assert!((1..=60_000).contains(&server.command(&["PTTL", key]).int()));
+        assert_eq!(server.command(&["GET", token]).text(), fence.to_string(), "{name}");
+        release(&*store, &request).await;
+        assert_eq!(server.command(&["EXISTS", key]), 0, "{name}");
+    }
+}
+
+/// Its owner comes and goes by its own scripts.
+#[tokio::test]
+async fn a_token_of_redisson_is_counted_on() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let request = asks("door");
+    let first = fence_of(&*store, &request).await;
+    release(&*store, &request).await;
+    let theirs = server.command(&["INCR", "redisson_lock_token:{door}"]).int();
+    assert!(u64::try_from(theirs).unwrap() > first.get(), "{theirs} after {first}");
+    // It is far ahead of the clock now.
+    let far = 4_000_000_000_000_000_i64;
+    assert_eq!(server.command(&["SET", "redisson_lock_token:{door}", &far.to_string()]), "OK");
+    let request = asks("door");
+    assert_eq!(fence_of(&*store, &request).await.get(), u64::try_from(far).unwrap() + 1);
+    release(&*store, &request).await;
+    assert_eq!(server.command(&["SET", "redisson_lock_token:{door}", "many"]), "OK");
+    let error = store.acquire(&asks("door")).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("redisson_lock_token:{door}"), "{error}");
+    assert_eq!(server.command(&["EXISTS", "door"]), 0, "nothing was taken");
+}
+
+#[tokio::test]
+async fn fences_rise_when_the_server_has_lost_its_data() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let before = fence_of(&*store, &asks("door")).await;
+    assert_eq!(server.command(&["FLUSHALL"]), "OK");
+    let after = fence_of(&*store, &asks("door")).await;
+    assert!(after > before, "{after} after {before}");
+}
+
+#[tokio::test]
+async fn other_objects_of_redisson_are_refused_and_left_alone() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    for fields in [&["mode", "read", THEIRS, "1"][..], &["mode", "read"], &["color", "red", "size", "9"]] {
+        assert_eq!(server.command(&[&["HSET", "door"], fields].concat()).int(), i64::try_from(fields.len() / 2).unwrap());
+        let (error, request) = (store.acquire(&asks("door")).await.unwrap_err(), asks("door"));
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+        assert_eq!(store.release(&request.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+        assert_eq!(words(&server.command(&["HKEYS", "door"])).len(), fields.len() / 2);
+        assert_eq!(server.command(&["DEL", "door"]), 1);
+    }
+}
+
+/// A supplied token that asks to take over from itself holds already, or does not.
+#[tokio::test]
+async fn nobody_takes_over_from_itself() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let owner = Owner::from_bytes(&b"mine"[..]);
+    let asks = || Request::new(Name::new("door").unwrap(), owner.clone(), Share::MUTEX, LONG).with_generated(false);
+    fence_of(&*store, &asks()).await;
+    let answer = store.acquire(&asks().with_from(owner.clone())).await.unwrap();
+    assert!(matches!(answer, AcquireReply::Busy(_)), "{answer:?}");
+    assert_eq!(server.command(&["EXISTS", "door"]), 1);
+}
+
+/// An object with more fields is no lock: nothing of it is deleted by its fields.
+#[tokio::test]
+async fn a_map_is_no_lock_to_release() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    assert_eq!(server.command(&["HSET", "door", "a", "1", "b", "2"]), 2);
+    let name = Name::new("door").unwrap();
+    assert_eq!(store.inspect(Some(&name)).await.unwrap_err().kind(), ErrorKind::Mismatch);
+    let lease = tenure::Lease::new(name, Owner::from_bytes(&b"a"[..]), Share::MUTEX, LONG);
+    assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+    assert!(matches!(store.renew(&[lease]).await[..], [Ok(RenewReply::Gone)]));
+    assert_eq!(server.command(&["HLEN", "door"]), 2);
+}
+
+/// A user who may not do all that a grant needs is refused before it takes anything: a hash without a ttl stays for ever.
+#[tokio::test]
+async fn who_may_not_do_all_of_it_takes_nothing() {
+    for forbidden in ["pexpire", "hincrby", "hdel", "hlen", "set"] {
+        let server = RedisServer::start();
+        let store = opened(&server, "").await;
+        assert_eq!(server.command(&["ACL", "SETUSER", "default", &format!("-{forbidden}")]), "OK");
+        let error = store.acquire(&asks("door")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{forbidden}: {error}");
+        assert_eq!(server.command(&["EXISTS", "door"]), 0, "{forbidden}");
+    }
+}
+
+/// Of several waiters of one process, each hears of a release, also after the connection was replaced. The last one to leave ends
+/// the subscription.
+#[tokio::test]
+async fn waiters_hear_of_a_release() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let other = opened(&server, "").await;
+    let (mut first, mut second) = (store.watch(&asks("door")).await.unwrap(), store.watch(&asks("door")).await.unwrap());
+    let listeners = || words(&server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{door}"]))[1].clone();
+    assert_eq!(listeners(), "1", "one subscription for all of them");
+    let releases = async || {
+        let request = asks("door");
+        fence_of(&*other, &request).await;
+        release(&*other, &request).await;
+    };
+    releases().await;
+    for waiter in [&mut first, &mut second] {
+        assert_eq!(timeout(PATIENCE, waiter.next()).await.unwrap(), Some(Notice::Changed));
+    }
+    server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    // The listeners have to look, and are notified of the next release.
+    for waiter in [&mut first, &mut second] {
+        fence_of(&*store, &asks("other")).await;
+        assert_eq!(timeout(PATIENCE, waiter.next()).await.unwrap(), Some(Notice::Changed));
+        server.command(&["DEL", "other"]);
+    }
+    releases().await;
+    for waiter in [&mut first, &mut second] {
+        assert_eq!(timeout(PATIENCE, waiter.next()).await.unwrap(), Some(Notice::Changed));
+    }
+    drop(first);
+    assert_eq!(listeners(), "1", "the second still listens");
+    drop(second);
+    let left = async {
+        while listeners() != "0" {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(PATIENCE, left).await.expect("the subscription stays");
+}
