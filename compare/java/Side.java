@@ -99,6 +99,8 @@ public final class Side {
 
     public static void main(String[] words) throws Exception {
         Config config = new Config();
+        // What a holder that dies costs the others.
+        config.setLockWatchdogTimeout(Long.getLong("watchdog", 30_000));
         config.useSingleServer().setAddress(words[1]).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
         Side side = new Side(words[0], Redisson.create(config), words[2]);
         switch (words[3]) {

@@ -253,6 +253,41 @@ fn fenced_locks_of_redisson_and_tenure_take_turns() {
     take_turns(&REDISSON_FENCED, &REDISSON_FENCED.profile());
 }
 
+/// Killed while it holds, it costs the others its lockWatchdogTimeout. Killed while it waits, it costs nothing.
+#[test]
+fn a_client_of_redisson_that_is_killed_costs_what_it_promises() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = format!("{}?scheme=redisson", server.url());
+    let start = || {
+        let mut command = java(&["redisson", &server.url(), "x", "hold"]);
+        command.env("JAVA_TOOL_OPTIONS", "-Dwatchdog=3000");
+        place.settle(&mut command);
+        Running::of(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a JDK"))
+    };
+    let mut theirs = start();
+    place.line("held");
+    let ours = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
+    let mut ours = Running::start(place.tenure(&ours).stdin(Stdio::piped()));
+    let listeners = || server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"]);
+    let waits = |count: i64| wait_for("a waiter to listen", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
+    waits(1);
+    theirs.0.kill();
+    let killed = Instant::now();
+    place.line("ours");
+    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+
+    // Who is served listens no more.
+    waits(0);
+    let mut waiting = start();
+    waits(1);
+    waiting.0.kill();
+    waits(0);
+    drop(ours.0.stdin.take());
+    assert_eq!(ours.end().code, 0);
+    let next = place.output(&["run", "-n", "--store", &url, "x", "--", "true"]);
+    assert_eq!(next.code, 0, "{next:?}");
+}
+
 /// Neither side polls here: ours every 30 s, Redisson when the lease ends.
 #[test]
 fn a_release_of_either_side_wakes_the_other() {
