@@ -503,7 +503,7 @@ impl Connection {
             Some(Err(error)) if attempt.is_some() => return Err(error),
             earlier => {
                 // It says before the caller's end why there is none.
-                *attempt = Some(self.begin(&predecessors, end - limit / 20)?);
+                *attempt = Some(self.begin(&predecessors, end - limit / 20));
                 let connected = Attempt::ended(&mut attempt, end).await;
                 // The earlier one may have had an answer, and this one no time.
                 let told = earlier.and_then(Result::err).filter(|error| error.kind() != ErrorKind::Unreachable);
@@ -524,19 +524,19 @@ impl Connection {
     }
 
     /// Begins to make a connection, which takes until `end` at most.
-    fn begin(&self, predecessors: &[Identity], end: Instant) -> Result<Attempt, Error> {
+    fn begin(&self, predecessors: &[Identity], end: Instant) -> Attempt {
         let dial = Dial { pushes: Arc::clone(&self.pushes), predecessors: predecessors.to_vec() };
         match &self.source {
             Source::Client(client) => {
                 let client = client.clone();
-                Ok(Attempt::new(async move { dial.connect(&client, false, end).await }))
+                Attempt::new(async move { dial.connect(&client, false, end).await })
             }
             Source::Sentinels(sentinels) => {
                 let sentinels = Arc::clone(sentinels);
-                Ok(Attempt::new(async move { dial.connect_led(&sentinels, end).await }))
+                Attempt::new(async move { dial.connect_led(&sentinels, end).await })
             }
             #[cfg(feature = "redis-1")]
-            Source::External => Err(no_connection()),
+            Source::External => Attempt::new(async { Err(no_connection()) }),
         }
     }
 
