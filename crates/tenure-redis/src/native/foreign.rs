@@ -1,10 +1,14 @@
 //! Names of what stands at a key and is no lock of ours, so that people need not guess.
 
-use redis::{Value, cmd, pipe};
+use std::time::Duration;
+
+use redis::Value;
 use tenure::{Error, ErrorKind, Name};
 
 use crate::native::store::RedisStore;
+use crate::transport::commands::Commands;
 use crate::transport::connection::Repeat;
+use crate::transport::link::Link;
 use crate::transport::reply::{only, read};
 
 /// Length of a UUID with its dashes, and where they are.
@@ -28,26 +32,20 @@ impl RedisStore {
         if error.kind() != ErrorKind::Mismatch {
             return error;
         }
-        let mut ask = pipe();
+        let keys = self.layout.of(name);
         // Of a large hash a few fields are enough.
-        ask.add_command(cmd("HSCAN").arg(self.layout.of(name).name().concat()).arg(0).arg("COUNT").arg(4).to_owned());
-        let Ok(found) = self.connection.exchange(self.end(std::time::Duration::MAX), Repeat::Freely, |_| ask.clone()).await
-        else {
+        let scan = |_: &Link| Commands::of_key(&keys.name(), b"HSCAN", &[b"0", b"COUNT", b"4"]);
+        let Ok(found) = self.connection.exchange(self.end(Duration::MAX), Repeat::Freely, scan).await else { return error };
+        let Ok((_, fields)) = only(found.answers).and_then(read::<(Value, Vec<Vec<u8>>)>) else { return error };
+        let has = |is: fn(&[u8]) -> bool| fields.iter().step_by(2).any(|field| is(field));
+        if !has(is_owner_of_redisson) {
             return error;
-        };
-        let scanned: Result<(Value, Vec<Vec<u8>>), Error> = only(found.answers).and_then(read);
-        let fields: Vec<Vec<u8>> = scanned.map_or_else(|_| Vec::new(), |(_, fields)| fields.into_iter().step_by(2).collect());
-        let has_mode = fields.iter().any(|field| field == b"mode");
-        let what = match fields.iter().any(|field| is_owner_of_redisson(field)) {
-            false => return error,
-            true if has_mode => "an RReadWriteLock",
-            true => "an RLock",
-        };
-        let fix = if has_mode {
-            "use another name: tenure shares no read/write locks of Redisson"
+        }
+        let (what, fix) = if has(|field| field == b"mode") {
+            ("an RReadWriteLock", "use another name: tenure shares no read/write locks of Redisson")
         } else {
-            "add scheme=redisson to the store URL to share it, or use another name"
+            ("an RLock", "add scheme=redisson to the store URL to share it, or use another name")
         };
-        Error::new(ErrorKind::Mismatch, format!("{name:?} is {what} of Redisson")).with_hint(fix).with_source(error)
+        error.context(format_args!("{name:?} is {what} of Redisson")).with_hint(fix)
     }
 }

@@ -9,7 +9,7 @@ use tenure_redis::Options;
 use tenure_testkit::{RedisServer, Reply};
 use tokio::time::timeout;
 
-use crate::{LONG, PATIENCE};
+use crate::{LONG, PATIENCE, behind_proxy};
 
 /// A thread of a client of Redisson.
 const THEIRS: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
@@ -131,6 +131,20 @@ async fn a_map_is_no_lock_to_release() {
     assert_eq!(store.release(&lease, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
     assert!(matches!(store.renew(&[lease]).await[..], [Ok(RenewReply::Gone)]));
     assert_eq!(server.command(&["HLEN", "door"]), 2);
+}
+
+/// The first try had no answer. What is said of the key does not make it certain that nothing was done.
+#[tokio::test]
+async fn a_lock_that_is_named_leaves_open_what_was_open() {
+    let (server, proxy, store) = behind_proxy().await;
+    let warm = asks("warm");
+    fence_of(&store, &warm).await;
+    release(&store, &warm).await;
+    assert_eq!(server.command(&["HSET", "door", THEIRS, "1"]), 1);
+    proxy.swallow_reply(4);
+    let error = store.acquire(&asks("door")).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Mismatch && error.to_string().contains("an RLock of Redisson"), "{error}");
+    assert!(error.may_have_been_applied(), "{error}");
 }
 
 /// A user who may not do all that a grant needs is refused before it takes anything: a hash without a ttl stays for ever.
