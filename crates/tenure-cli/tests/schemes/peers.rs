@@ -80,7 +80,13 @@ fn this_program(words: &[&str]) -> Command {
 impl Library {
     /// `urls`: of its servers, with commas in between.
     fn start(&self, place: &Place, urls: &str, what: &str) -> Running {
+        self.start_with(place, urls, what, |_| ())
+    }
+
+    /// As [`start`](Self::start), started as `change` has it.
+    fn start_with(&self, place: &Place, urls: &str, what: &str, change: impl FnOnce(&mut Command)) -> Running {
         let mut command = (self.program)(&[self.name, urls, "x", what]);
+        change(&mut command);
         place.settle(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running::of(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; {HELP}")))
@@ -253,35 +259,37 @@ fn fenced_locks_of_redisson_and_tenure_take_turns() {
     take_turns(&REDISSON_FENCED, &REDISSON_FENCED.profile());
 }
 
+/// Clients of either side that listen for a release of `x`.
+fn wait_for_listeners(server: &RedisServer, count: i64) {
+    let listeners = || server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"]);
+    wait_for("listeners", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
+}
+
 /// Killed while it holds, it costs the others its lockWatchdogTimeout. Killed while it waits, it costs nothing.
 #[test]
 fn a_client_of_redisson_that_is_killed_costs_what_it_promises() {
     let (place, server) = (Place::new(), RedisServer::start());
     let url = format!("{}?scheme=redisson", server.url());
-    let start = || {
-        let mut command = java(&["redisson", &server.url(), "x", "hold"]);
-        command.env("JAVA_TOOL_OPTIONS", "-Dwatchdog=3000");
-        place.settle(&mut command);
-        Running::of(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a JDK"))
+    let soon = |java: &mut Command| {
+        java.env("JAVA_TOOL_OPTIONS", "-Dwatchdog=3000");
     };
+    let start = || REDISSON.start_with(&place, &server.url(), "hold", soon);
     let mut theirs = start();
     place.line("held");
     let ours = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
     let mut ours = Running::start(place.tenure(&ours).stdin(Stdio::piped()));
-    let listeners = || server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"]);
-    let waits = |count: i64| wait_for("a waiter to listen", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
-    waits(1);
+    wait_for_listeners(&server, 1);
     theirs.0.kill();
     let killed = Instant::now();
     place.line("ours");
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
 
     // Who is served listens no more.
-    waits(0);
+    wait_for_listeners(&server, 0);
     let mut waiting = start();
-    waits(1);
+    wait_for_listeners(&server, 1);
     waiting.0.kill();
-    waits(0);
+    wait_for_listeners(&server, 0);
     drop(ours.0.stdin.take());
     assert_eq!(ours.end().code, 0);
     let next = place.output(&["run", "-n", "--store", &url, "x", "--", "true"]);
@@ -294,23 +302,21 @@ fn a_release_of_either_side_wakes_the_other() {
     const BOUND: Duration = Duration::from_secs(5);
     let (place, server) = (Place::new(), RedisServer::start());
     let url = format!("{}?scheme=redisson&poll_interval=30s", server.url());
-    let listeners = || server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"]);
-    let waits = |count: i64| wait_for("a waiter to listen", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
     let mut theirs = REDISSON.holds(&place, &server);
     let mut ours = Running::start(
         place.tenure(&["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"]).stdin(Stdio::piped()),
     );
-    waits(1);
+    wait_for_listeners(&server, 1);
     drop(theirs.0.stdin.take());
     let released = Instant::now();
     place.line("ours");
     let ours_after = released.elapsed();
     assert_eq!(theirs.end().code, 0);
     // Who is served listens no more.
-    waits(0);
+    wait_for_listeners(&server, 0);
     std::fs::remove_file(place.path("held")).unwrap();
     let mut theirs = REDISSON.start(&place, &server.url(), "hold");
-    waits(1);
+    wait_for_listeners(&server, 1);
     drop(ours.0.stdin.take());
     let released = Instant::now();
     place.line("held");

@@ -15,6 +15,9 @@ use crate::transport::reply::{only, read};
 pub(crate) const UUID: usize = 36;
 pub(crate) const DASHES: [usize; 4] = [8, 13, 18, 23];
 
+/// The field by which a read/write lock of Redisson is known.
+pub(crate) const MODE: &[u8] = b"mode";
+
 /// Whether a field of a hash is an owner of Redisson's clients: `<uuid>:<thread>`.
 pub(crate) fn is_owner_of_redisson(field: &[u8]) -> bool {
     field.split_at_checked(UUID).is_some_and(|(uuid, thread)| {
@@ -41,7 +44,7 @@ impl RedisStore {
         if !has(is_owner_of_redisson) {
             return error;
         }
-        let (what, fix) = if has(|field| field == b"mode") {
+        let (what, fix) = if has(|field| field == MODE) {
             ("an RReadWriteLock", "use another name: tenure shares no read/write locks of Redisson")
         } else {
             ("an RLock", "add scheme=redisson to the store URL to share it, or use another name")

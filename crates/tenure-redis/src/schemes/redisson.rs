@@ -13,7 +13,7 @@ use redis::{Value, pipe};
 use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
-use crate::native::foreign::{DASHES, UUID, is_owner_of_redisson};
+use crate::native::foreign::{DASHES, MODE, UUID, is_owner_of_redisson};
 use crate::native::renew::At;
 use crate::native::reply::{check_repeated, counter, holder, released, releases};
 use crate::native::store::{HEARTBEAT, RedisStore};
@@ -103,7 +103,7 @@ impl RedissonStore {
                 [field, count] if fields == 1 && is_owner(field) && count.iter().all(u8::is_ascii_digit) => {
                     Ok(Some(Entry::new(name.clone(), vec![held_by(field, ttl)], Vec::new())))
                 }
-                _ => Err(mode()),
+                _ => Err(no_rlock()),
             }
         };
         Ok(names.iter().map(entry).collect())
@@ -111,14 +111,13 @@ impl RedissonStore {
 }
 
 /// The error of a name that is no `RLock`.
-fn mode() -> Error {
+fn no_rlock() -> Error {
     Error::new(ErrorKind::Mismatch, "the hash at the key is no RLock of Redisson: another of its objects, or no lock at all")
         .with_hint("use another name, or a prefix= of your own")
 }
 
 fn held_by(field: &[u8], ttl: i64) -> Holder {
-    let holder = holder(field, ttl, Share::MUTEX);
-    Holder::new(ours(field), Share::MUTEX).with_ttl(holder.ttl)
+    holder(ours(field).as_bytes(), ttl, Share::MUTEX)
 }
 
 #[async_trait]
@@ -159,9 +158,11 @@ impl Store for RedissonStore {
         // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
         let busy = Busy::new(if self.redis.connection.hears() { HEARTBEAT.max(polls) } else { polls });
         let answer = AcquireReply::Busy(busy.with_holder(holder));
-        // A supplied token may be what another has of ours.
-        let asked = Request::new(name.clone(), ours(owner.as_bytes()), request.share, *ttl);
-        if repeated { check_repeated(&asked, answer) } else { Ok(answer) }
+        if !repeated {
+            return Ok(answer);
+        }
+        // A supplied token may be the field of one of ours. Then the holder is shown as that.
+        check_repeated(&request.clone().with_owner(ours(owner.as_bytes())), answer)
     }
 
     async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
@@ -194,7 +195,7 @@ impl Store for RedissonStore {
         if let Some(name) = name {
             self.redis.layout.check(name)?;
             // Whatever holds it: a supplied token may be anything.
-            let found = self.look(std::slice::from_ref(name), |field| field != b"mode").await?;
+            let found = self.look(std::slice::from_ref(name), |field| field != MODE).await?;
             return found.into_iter().filter_map(Result::transpose).collect();
         }
         let mut entries = Vec::new();
@@ -207,9 +208,9 @@ impl Store for RedissonStore {
     }
 }
 
-/// Refuses a token that is the field by which a read/write lock is known.
+/// Refuses a token that means something else.
 fn check_token(owner: &Owner) -> Result<(), Error> {
-    if owner.as_bytes() == b"mode" {
+    if owner.as_bytes() == MODE {
         return Err(Error::invalid("the owner token `mode` means something else to Redisson").with_hint("use another token"));
     }
     Ok(())

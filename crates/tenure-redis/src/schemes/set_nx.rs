@@ -65,7 +65,11 @@ impl SetNxStore {
         let generated: &[u8] = if request.generated { b"1" } else { b"0" };
         let args = [request.owner.as_bytes(), ms.as_bytes(), generated, from];
         let keys = self.redis.layout.of(&request.name);
-        let (answer, again) = self.redis.run(&scripts::SET_NX_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await?;
+        let answer = self.redis.run(&scripts::SET_NX_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await;
+        let (answer, again) = match answer {
+            Err(error) => return Err(Box::pin(self.redis.named(error, &request.name)).await),
+            Ok(answer) => answer,
+        };
         let held = match &answer {
             Value::Int(1) => return Ok(AcquireReply::Granted(Grant::new(None, ttl))),
             Value::Array(held) => &held[..],
@@ -132,10 +136,7 @@ impl Store for SetNxStore {
         // The first request goes by script: a user who may run none can neither renew nor release,
         // and must find out before anything is taken.
         if request.from.is_some() || !self.scripts.load(Ordering::Relaxed) {
-            let answer = match self.ask(request, ttl, false, end).await {
-                Err(error) => return Err(self.redis.named(error, &request.name).await),
-                Ok(answer) => answer,
-            };
+            let answer = self.ask(request, ttl, false, end).await?;
             self.scripts.store(true, Ordering::Relaxed);
             return Ok(answer);
         }
@@ -143,10 +144,7 @@ impl Store for SetNxStore {
         if set {
             return Ok(AcquireReply::Granted(Grant::new(None, ttl)));
         }
-        let answer = match self.ask(request, ttl, repeated, end).await {
-            Err(error) => Err(self.redis.named(error, &request.name).await),
-            answer => answer,
-        };
+        let answer = self.ask(request, ttl, repeated, end).await;
         if repeated { answer.map_err(Error::maybe_applied) } else { answer }
     }
 

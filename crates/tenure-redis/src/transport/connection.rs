@@ -108,8 +108,8 @@ impl Attempt {
         Self { task: tokio::spawn(connect), runtime: Handle::current().id(), begun: Instant::now() }
     }
 
-    /// Whether a caller with so much time waits for it. What was lost on the way since then is sent again
-    /// ever more rarely, and a connection that nobody took may have ended unseen: so not for long.
+    /// Whether a caller with so much time waits for it. An older attempt may be slow to notice that a
+    /// partition is over, and an older connection may have ended unseen.
     fn is_worth(&self, limit: Duration) -> bool {
         self.runtime == Handle::current().id() && self.begun.elapsed() < limit
     }
@@ -261,13 +261,7 @@ impl Connection {
         if known() {
             return Ok(listener);
         }
-        // In RESP2 a subscriber may send nothing else.
-        let ask = |link: &Link| {
-            let mut pipeline = redis::pipe();
-            pipeline.add_command(if link.hears() == Some(false) { redis::cmd("PING") } else { self.pushes.subscribe() });
-            pipeline
-        };
-        let Exchange { link, answers, .. } = self.exchange(end, Repeat::Freely, ask).await?;
+        let Exchange { link, answers, .. } = self.subscribe(b"SUBSCRIBE", self.pushes.channel(), end).await?;
         link.set_hears(answers.iter().all(Result::is_ok));
         Ok(listener)
     }
@@ -282,7 +276,8 @@ impl Connection {
         let listener = self.pushes.register_on(channel);
         let listener = ChannelListener { listener: Some(listener), connection: Arc::clone(self), channel: channel.to_owned() };
         let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
-        self.subscribe(b"SUBSCRIBE", channel, end).await?;
+        let Exchange { link, answers, .. } = self.subscribe(b"SUBSCRIBE", channel, end).await?;
+        link.set_hears(answers.iter().all(Result::is_ok));
         Ok(listener)
     }
 
@@ -300,15 +295,14 @@ impl Connection {
         }
     }
 
-    async fn subscribe(&self, command: &[u8], channel: &str, end: Instant) -> Result<(), Error> {
+    /// Sends a command about a subscription, if pushes come through the connection.
+    async fn subscribe(&self, command: &[u8], channel: &str, end: Instant) -> Result<Exchange, Error> {
         let ask = |link: &Link| match link.hears() {
             // In RESP2 a subscriber may send nothing else.
             Some(false) => Commands::of(&[b"PING"]),
             _ => Commands::of(&[command, channel.as_bytes()]),
         };
-        let Exchange { link, answers, .. } = self.exchange(end, Repeat::Freely, ask).await?;
-        link.set_hears(answers.iter().all(Result::is_ok));
-        Ok(())
+        self.exchange(end, Repeat::Freely, ask).await
     }
 
     /// The channel for messages to listeners. None while they would get nothing: nobody listens,
@@ -346,12 +340,7 @@ impl Connection {
     /// its turn: the channel ends with the link, and with the slot at that node.
     pub(crate) async fn hear(&self, channel: &str, end: Instant) {
         let command: &[u8] = if channel == self.pushes.channel() { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
-        let ask = |link: &Link| match link.hears() {
-            // In RESP2 a subscriber may send nothing else.
-            Some(false) => Commands::of(&[b"PING"]),
-            _ => Commands::of(&[command, channel.as_bytes()]),
-        };
-        let Ok(Exchange { link, answers, .. }) = self.exchange(end, Repeat::Freely, ask).await else { return };
+        let Ok(Exchange { link, answers, .. }) = self.subscribe(command, channel, end).await else { return };
         match only(answers) {
             Ok(Err(error)) if is_no_command(&error) => self.pushes.has_no_slots(),
             Ok(Err(error)) if !translate(&error).is_transient() => link.set_hears(false),

@@ -32,13 +32,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest time until the next try at nodes that do not vote: somebody may admit them.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// How far above the largest counter the fence of a share may be that nodes are asked to take up. Of several
-/// that are asked for at the same moment, the largest is taken up everywhere. Each further round has
-/// four times as much, so that those who have tried longest come first.
+/// Headroom of the first round: the nodes are asked to take up a fence that is so far above the largest
+/// counter at most. Of several fences at the same moment, the nodes all take up the largest. Each
+/// further round has four times the headroom. So the client that has tried longest comes first.
 const HEADROOM: u64 = 64;
 const HEADROOM_LIMIT: u64 = 1 << 10;
 
-/// Rounds after which those who ask for numbers at the same moment pause for a random time.
+/// Rounds without a pause. Before each further one a client pauses for a random time.
 const ROUNDS: u32 = 4;
 
 /// Names held at a majority of several stores, as Redlock does. Clones share their nodes.
