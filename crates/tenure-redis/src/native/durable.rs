@@ -297,6 +297,8 @@ impl RedisStore {
         let waiting: Vec<Waiting> = waiting.into_iter().filter(|one| !one.caller.is_closed()).collect();
         let Some(first_end) = waiting.iter().map(|one| one.end).min() else { return };
         let all: Vec<&Lease> = waiting.iter().flat_map(|one| &one.leases).collect();
+        // An attempt to connect ends a little before the time of its caller.
+        let used_up = first_end - first_end.saturating_duration_since(Instant::now()) / 10;
         let asked = self.ask_all(&all, by, first_end).await;
         let (mut replies, rest) = match asked {
             Ok(Round { replies, reached, met }) => (replies.into_iter(), Ok((reached, met))),
@@ -313,7 +315,7 @@ impl RedisStore {
                     self.ask_all(&leases.iter().collect::<Vec<_>>(), by, end).await
                 }
                 // The time of another caller is over. Without an answer, this one asks again.
-                Err(error) if error.is_transient() && Instant::now() >= first_end && end > first_end => continue,
+                Err(error) if error.is_transient() && Instant::now() >= used_up && end > first_end => continue,
                 Err(error) => Err(error.clone()),
             };
             // The caller may have gone.
@@ -323,9 +325,6 @@ impl RedisStore {
 
     /// Renews leases, writes the counter, and waits for a part of the time until `end`.
     async fn ask_all(&self, leases: &[&Lease], by: &Confirmations, end: Instant) -> Result<Round, Error> {
-        let limit = end.saturating_duration_since(Instant::now()).mul_f64(PART);
-        // With little time a slow replica matters more than a server that ends the wait late.
-        let limit = limit.saturating_sub(LATE).max(limit.min(LATE)).max(Duration::from_millis(1));
         let (mutexes, shares): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(|at| leases[*at].share == Share::MUTEX);
         let batches: Vec<&[usize]> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).collect();
         let due = self.notes.due(leases);
@@ -341,6 +340,10 @@ impl RedisStore {
                 commands.add(&[b"ROLE"]);
             }
             commands.ready(1, &self.layout.increment);
+            // Each time anew: a server that has to be given a script first has waited before it says so.
+            let limit = end.saturating_duration_since(Instant::now()).mul_f64(PART);
+            // With little time a slow replica matters more than a server that ends the wait late.
+            let limit = limit.saturating_sub(LATE).max(limit.min(LATE)).max(Duration::from_millis(1));
             commands.ready(1, by.wait(limit, needed).as_bytes());
             commands
         };
