@@ -88,6 +88,12 @@ pub trait Subject: Send + Sync {
         Err(NotApplicable("it has no link that falls silent"))
     }
 
+    /// Whether a semaphore stays at its name when nobody holds any of its permits, as an object of its own. Then the cases in which
+    /// names change their kind leave semaphores out.
+    fn semaphores_stay(&self) -> bool {
+        false
+    }
+
     /// The cases that cannot be run on this store.
     fn exceptions(&self) -> Vec<&'static str> {
         Vec::new()

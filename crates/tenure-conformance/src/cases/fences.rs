@@ -18,7 +18,7 @@ pub async fn fences_rise_with_every_grant(subject: &dyn Subject) -> Outcome {
     let mut last: Option<Fence> = None;
     for round in 0..20 {
         let store = subject.store().await;
-        let held = request("door", if round % 7 == 6 { Duration::from_millis(60) } else { LONG });
+        let held = request("door", if round % 7 == 6 { Duration::from_millis(600) } else { LONG });
         let fence = granted_at_last(&store, &held).await.fence;
         assert!(fence > last, "{fence:?} after {last:?}");
         last = fence;

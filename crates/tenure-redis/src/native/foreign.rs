@@ -1,9 +1,10 @@
 //! Names of what stands at a key and is no lock of ours, so that people need not guess.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use redis::Value;
-use tenure::{Error, ErrorKind, Name};
+use tenure::{Error, ErrorKind, Kind, Name, Share};
 
 use crate::native::store::RedisStore;
 use crate::transport::commands::Commands;
@@ -24,6 +25,33 @@ pub(crate) fn is_owner_of_redisson(field: &[u8]) -> bool {
         let is_uuid = |(at, byte): (usize, &u8)| if DASHES.contains(&at) { *byte == b'-' } else { byte.is_ascii_hexdigit() };
         uuid.iter().enumerate().all(is_uuid) && thread.len() > 1 && thread.starts_with(b":")
     })
+}
+
+/// A key of Redisson beside another. Braces are put around that unless it has some.
+pub(crate) fn before_of_redisson(what: &str, key: &str) -> String {
+    if key.contains('{') { format!("{what}:{key}") } else { format!("{what}:{{{key}}}") }
+}
+
+/// The same with the other key in front.
+pub(crate) fn behind_of_redisson(key: &str, what: &str) -> String {
+    if key.contains('{') { format!("{key}:{what}") } else { format!("{{{key}}}:{what}") }
+}
+
+/// The key that a share has beside `key`: of the one hold of a reader, or of the ends of permits.
+pub(crate) fn beside_share(key: &str, owner: &[u8], share: Share) -> Vec<u8> {
+    match share.kind() {
+        Kind::Mutex | Kind::ReadWrite => [behind_of_redisson(key, "").as_bytes(), owner, b":rwlock_timeout:1"].concat(),
+        Kind::Semaphore(_) => behind_of_redisson(key, "timeout").into_bytes(),
+    }
+}
+
+/// What a share is called in the scripts about Redisson's: the number of its permits, if it has any.
+pub(crate) fn what_of(share: Share) -> Cow<'static, str> {
+    match share {
+        Share::READ => "read".into(),
+        Share::WRITE => "write".into(),
+        permits => permits.weight().to_string().into(),
+    }
 }
 
 impl RedisStore {

@@ -70,7 +70,11 @@ impl RedisStore {
 
     /// All keys of a type that begin with the prefix and `pattern`. A key may come twice.
     pub(crate) fn scan(&self, pattern: &str, kind: &'static str) -> Scan<'_> {
-        let pattern = format!("{}{pattern}*", glob_escaped(&self.layout.prefix));
+        self.scan_for(format!("{}{pattern}*", glob_escaped(&self.layout.prefix)), kind)
+    }
+
+    /// All keys of a type that match `pattern`. A key may come twice.
+    pub(crate) fn scan_for(&self, pattern: String, kind: &'static str) -> Scan<'_> {
         Scan { store: self, pattern, kind, cursor: Some("0".to_owned()) }
     }
 

@@ -44,6 +44,11 @@ impl Layout {
         Self { by_slot: true, ..Self::new(prefix) }
     }
 
+    /// The key of a name.
+    pub(crate) fn key(&self, name: &Name) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
     pub(crate) fn slot(&self, name: &Name) -> u16 {
         slot(self.prefix.as_bytes(), name.as_str().as_bytes())
     }

@@ -8,12 +8,13 @@ use tenure::store::{RenewReply, Store};
 use tenure::{Error, Fence, Lease, Share};
 use tokio::time::Instant;
 
+use crate::native::foreign::{beside_share, what_of};
 use crate::native::keys::Keys;
 use crate::native::notes;
 use crate::native::reply::{counter, renewals};
 use crate::native::store::RedisStore;
 use crate::scripts::{self, Script};
-use crate::transport::commands::{Commands, Digits, Key, millis};
+use crate::transport::commands::{Commands, Digits, Key, millis, whole};
 use crate::transport::connection::{Exchange, Repeat};
 use crate::transport::contact::now_ms;
 use crate::transport::failure::{translate, unexpected};
@@ -151,6 +152,9 @@ impl RedisStore {
 
     pub(super) fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], at: At, form: Form) {
         let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
+        if at == At::Field && of_shares {
+            return self.add_renewal_of_redisson(commands, leases, form);
+        }
         let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
         let (script, keys): (&Script, Vec<Key<'_>>) = match at {
             At::Beside(_) => (&scripts::TIMESTAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
@@ -165,6 +169,21 @@ impl RedisStore {
         let unit = if let At::Beside(unit) = at { Some(unit) } else { None };
         let args: Vec<&[u8]> = unit.into_iter().chain(of_leases).collect();
         scripts::add_call(commands, script, form, &keys, &args);
+    }
+
+    fn add_renewal_of_redisson(&self, commands: &mut Commands, leases: &[&Lease], form: Form) {
+        let of_each = |lease: &&Lease| {
+            let key = self.layout.key(&lease.name);
+            let beside = beside_share(&key, lease.owner.as_bytes(), lease.share);
+            (
+                [key.into_bytes(), beside],
+                [Digits::of(millis(lease.ttl)).as_bytes().to_vec(), what_of(lease.share).as_bytes().to_vec()],
+            )
+        };
+        let (keys, args): (Vec<_>, Vec<_>) = leases.iter().map(of_each).unzip();
+        let keys: Vec<Key<'_>> = keys.iter().flatten().map(|key| whole(key)).collect();
+        let args = leases.iter().zip(&args).flat_map(|(lease, [ttl, what])| [lease.owner.as_bytes(), ttl, what]);
+        scripts::add_call(commands, &scripts::REDISSON_RENEW_SHARES, form, &keys, &args.collect::<Vec<_>>());
     }
 
     /// Renews batches of at most `size` leases, several in each exchange. Returns the answers of

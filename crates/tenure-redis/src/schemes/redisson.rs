@@ -1,30 +1,38 @@
-//! Locks as Redisson keeps them: a hash of owners and hold counts, and a channel on which a release is
-//! published.
+//! Locks as Redisson keeps them, and the channels on which a release is published.
 //!
-//! A mutex is an `RLock`. Its fence is the token of an `RFencedLock`, which is the same lock. An
-//! `RLock` itself counts no token, so fences order those alone who count them.
+//! A mutex is an `RLock`: a hash of owners and hold counts. A reader or a writer has a share of an
+//! `RReadWriteLock`, which is a hash as well. Permits are those of an `RPermitExpirableSemaphore` or
+//! of an `RSemaphore`. The fence is the token of an `RFencedLock`, which is the `RLock` and a counter.
+//! The others count no token, so fences order those alone who count them.
 
 use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream::{BoxStream, StreamExt};
-use redis::{Value, pipe};
-use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
+use futures_util::stream::{BoxStream, SelectAll, StreamExt};
+use redis::{RedisResult, Value};
+use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Fence, Holder, Kind, Lease, Name, Owner, Share};
 
-use crate::native::foreign::{DASHES, MODE, UUID, is_owner_of_redisson};
+use crate::native::foreign::{
+    DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, is_owner_of_redisson, what_of,
+};
 use crate::native::renew::At;
-use crate::native::reply::{check_repeated, counter, holder, released, releases};
+use crate::native::reply::{check_repeated, counter, holder, refusal, released, releases};
 use crate::native::store::{HEARTBEAT, RedisStore};
-use crate::schemes::set_nx::check_mutex;
-use crate::scripts;
-use crate::transport::commands::{Digits, Key, millis, whole};
-use crate::transport::connection::Repeat;
+use crate::scripts::{self, Script};
+use crate::transport::commands::{Commands, Digits, Key, millis, whole};
+use crate::transport::connection::{Exchange, Repeat};
 use crate::transport::failure::unexpected;
-use crate::transport::reply::read;
+use crate::transport::link::Link;
+use crate::transport::reply::{only, read};
 
-/// Mutexes that Redisson's clients share. See [`Scheme::Redisson`](crate::Scheme::Redisson).
+/// What is published on these channels, each of a name: the end of a lease.
+const LOCK: &str = "redisson_lock__channel";
+const READ_WRITE: &str = "redisson_rwlock";
+const SEMAPHORE: &str = "redisson_sc";
+
+/// Locks and semaphores that Redisson's clients share. See [`Scheme::Redisson`](crate::Scheme::Redisson).
 ///
 /// # Round trips
 /// Acquire 1, renew 1 for each 1,000 leases, release 1, watch 1, inspect 1. Without a name, inspect
@@ -68,89 +76,184 @@ impl RedissonStore {
 
     /// The key of `name`, as Redisson's objects are called after its `NameMapper`.
     fn key(&self, name: &Name) -> String {
-        format!("{}{name}", self.redis.layout.prefix)
+        self.redis.layout.key(name)
     }
 
-    /// A key beside that of `name`. Braces are put around it unless it has some.
-    fn beside(&self, what: &str, name: &Name) -> String {
-        let key = self.key(name);
-        if key.contains('{') { format!("{what}:{key}") } else { format!("{what}:{{{key}}}") }
+    /// The key of the token of `name`.
+    fn token(&self, name: &Name) -> String {
+        before_of_redisson("redisson_lock_token", &self.key(name))
     }
 
-    fn channel(&self, name: &Name) -> String {
-        self.beside("redisson_lock__channel", name)
+    /// The channels on which the end of a lease of this kind is published, that of its own kind first.
+    /// A mutex and a read/write lock keep each other out.
+    fn channels(&self, name: &Name, kind: Kind) -> Vec<String> {
+        let channel = |what| before_of_redisson(what, &self.key(name));
+        match kind {
+            Kind::Mutex => vec![channel(LOCK)],
+            Kind::ReadWrite => vec![channel(READ_WRITE), channel(LOCK)],
+            Kind::Semaphore(_) => vec![channel(SEMAPHORE)],
+        }
     }
 
-    /// The entries of names at which one owner stands. A free name has none.
-    async fn look(&self, names: &[Name], is_owner: fn(&[u8]) -> bool) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+    /// Runs the script of an acquisition. Returns its answer, and whether it may have run twice.
+    async fn ask(&self, request: &Request, owner: &Owner) -> Result<(Value, bool), Error> {
+        let Request { name, ttl, share, .. } = request;
+        let (key, token) = (self.key(name), self.token(name));
+        let (ms, from, lingering) =
+            (Digits::of(millis(*ttl)), request.from.as_ref().map(theirs), theirs(&request.owner.lingering()));
+        let flag = |set| if set { &b"1"[..] } else { b"0" };
+        let mut args =
+            vec![owner.as_bytes(), ms.as_bytes(), flag(request.generated), from.as_ref().map_or(b"", |from| from.as_bytes())];
+        let (what, capacity) = (what_of(*share), Digits::of(u64::from(share.capacity())));
+        let (beside, channels) = (beside_share(&key, owner.as_bytes(), *share), self.channels(name, share.kind()));
+        let (key, token) = (whole(key.as_bytes()), whole(token.as_bytes()));
+        let only_held = flag(request.enqueue == Enqueue::Heartbeat);
+        let (script, keys): (&Script, Vec<Key<'_>>) = match share.kind() {
+            Kind::Mutex => (&scripts::REDISSON_ACQUIRE, vec![key, token]),
+            Kind::ReadWrite => {
+                args.extend([what.as_bytes(), lingering.as_bytes(), only_held]);
+                (&scripts::REDISSON_RW_ACQUIRE, vec![key, token, whole(&beside)])
+            }
+            Kind::Semaphore(_) => {
+                args.extend([what.as_bytes(), capacity.as_bytes(), lingering.as_bytes(), only_held]);
+                (&scripts::REDISSON_PERMITS_ACQUIRE, vec![key, whole(&beside), token])
+            }
+        };
+        let of_channels = if *share == Share::MUTEX { &[] } else { &channels[..] };
+        let keys: Vec<Key<'_>> = keys.into_iter().chain(of_channels.iter().map(|channel| whole(channel.as_bytes()))).collect();
+        let call = |_: &Link, form| scripts::call(script, form, &keys, &args);
+        let Exchange { answers, repeated, .. } = self.redis.connection.call(self.redis.end(*ttl), Repeat::Settled, &call).await?;
+        let answer = only(answers)?.map_err(|error| refusal(&error, name, *share));
+        Ok((answer.map_err(|error| if repeated { error.maybe_applied() } else { error })?, repeated))
+    }
+
+    /// The name that has this key, or permits whose ends are at this key.
+    fn name_of(&self, key: &[u8], kind: &str) -> Option<Name> {
+        if kind == "hash" {
+            return self.redis.name_of(key);
+        }
+        let key = key.strip_suffix(b":timeout")?;
+        let inner = key.strip_prefix(b"{").and_then(|key| key.strip_suffix(b"}")).filter(|key| !key.contains(&b'{'));
+        self.redis.name_of(inner.unwrap_or(key))
+    }
+
+    /// The entries of names, whatever of Redisson's has them. A free name has none.
+    async fn look(&self, names: &[Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+        let keys: Vec<(String, String)> = names
+            .iter()
+            .map(|name| {
+                let key = self.key(name);
+                let ends = behind_of_redisson(&key, "timeout");
+                (key, ends)
+            })
+            .collect();
+        let build = |_: &Link, form| {
+            let mut commands = Commands::new();
+            for (key, ends) in &keys {
+                let keys = [whole(key.as_bytes()), whole(ends.as_bytes())];
+                scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &keys, &[]);
+            }
+            commands
+        };
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let mut questions = pipe();
-        for name in names {
-            let key = self.key(name);
-            // Of a large hash a few fields are enough.
-            questions.cmd("HLEN").arg(&key).cmd("HSCAN").arg(&key).arg(0).arg("COUNT").arg(2).cmd("PTTL").arg(&key);
-        }
-        let end = self.redis.end(Duration::MAX);
-        let mut answers = self.redis.connection.call(end, Repeat::Freely, |_, _| questions.clone()).await?.answers.into_iter();
-        let mut answer = || answers.next().unwrap_or_else(|| Err((redis::ErrorKind::Parse, "too few replies").into()));
-        let entry = |name: &Name| {
-            let (fields, scanned, ttl) = (answer(), answer(), answer());
-            let (fields, (_, scanned), ttl): (u64, (Value, Vec<Vec<u8>>), i64) = (read(fields)?, read(scanned)?, read(ttl)?);
-            match &scanned[..] {
-                [] => Ok(None),
-                [field, count] if fields == 1 && is_owner(field) && count.iter().all(u8::is_ascii_digit) => {
-                    Ok(Some(Entry::new(name.clone(), vec![held_by(field, ttl)], Vec::new())))
-                }
-                _ => Err(no_rlock()),
-            }
+        let answers = self.redis.connection.call(self.redis.end(Duration::MAX), Repeat::Freely, build).await?.answers;
+        let entry = |(name, answer): (&Name, RedisResult<Value>)| {
+            let holders = holders(&read::<Vec<Value>>(answer).map_err(|error| match error.kind() {
+                ErrorKind::Mismatch => no_lock(),
+                _ => error,
+            })?)?;
+            Ok(Some(Entry::new(name.clone(), holders, Vec::new())).filter(Entry::is_in_use))
         };
-        Ok(names.iter().map(entry).collect())
+        Ok(names.iter().zip(answers).map(entry).collect())
     }
 }
 
-/// The error of a name that is no `RLock`.
-fn no_rlock() -> Error {
-    Error::new(ErrorKind::Mismatch, "the hash at the key is no RLock of Redisson: another of its objects, or no lock at all")
+/// The holders in the reply of `redisson-inspect.lua`.
+fn holders(found: &[Value]) -> Result<Vec<Holder>, Error> {
+    let odd = || unexpected(format_args!("{found:?} to an inspection"));
+    let [what, holders @ ..] = found else { return Ok(Vec::new()) };
+    let mut shares: Vec<(Owner, i64, u32)> = Vec::with_capacity(holders.len() / 2);
+    for pair in holders.chunks(2) {
+        let [Value::BulkString(owner), Value::Int(left)] = pair else { return Err(odd()) };
+        let owner = if matches!(what, Value::Int(_)) { owner_of(owner) } else { owner };
+        match shares.iter_mut().find(|share| matches!(what, Value::Int(_)) && share.0.as_bytes() == owner) {
+            Some(share) => share.2 += 1,
+            None => shares.push((Owner::from_bytes(owner), *left, 1)),
+        }
+    }
+    let share = |weight| match what {
+        Value::Int(permits) => permits_of(weight, *permits),
+        Value::BulkString(word) => share_of(word),
+        _ => None,
+    };
+    let holder = |(owner, left, weight): (Owner, i64, u32)| Some(held_by(owner.as_bytes(), left, share(weight)?));
+    shares.into_iter().map(|share| holder(share).ok_or_else(odd)).collect()
+}
+
+/// The owner of one permit. Redisson's have 16 bytes, mostly none of text, and no owner.
+fn owner_of(member: &[u8]) -> &[u8] {
+    let digits = member.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    match member[..member.len() - digits].strip_suffix(b"#") {
+        Some(owner) if digits > 0 => owner,
+        _ => member,
+    }
+}
+
+/// The share that one has of so many permits. Of an `RSemaphore` only a part of them may be known.
+fn permits_of(weight: u32, permits: i64) -> Option<Share> {
+    Share::from_parts(weight, u32::try_from(permits).ok()?.max(weight).max(2))
+}
+
+/// The share of one who holds in this mode of a hash.
+fn share_of(mode: &[u8]) -> Option<Share> {
+    match mode {
+        b"" | b"lock" => Some(Share::MUTEX),
+        b"read" => Some(Share::READ),
+        b"write" => Some(Share::WRITE),
+        _ => None,
+    }
+}
+
+/// The error of a key that is no lock of Redisson.
+fn no_lock() -> Error {
+    Error::new(ErrorKind::Mismatch, "the key is no lock or semaphore of Redisson: another of its objects, or none at all")
         .with_hint("use another name, or a prefix= of your own")
 }
 
-fn held_by(field: &[u8], ttl: i64) -> Holder {
-    holder(ours(field).as_bytes(), ttl, Share::MUTEX)
+fn held_by(field: &[u8], ttl: i64, share: Share) -> Holder {
+    let field = if share == Share::WRITE { field.strip_suffix(b":write").unwrap_or(field) } else { field };
+    holder(ours(field).as_bytes(), ttl, share)
 }
 
 #[async_trait]
 impl Store for RedissonStore {
     fn features(&self) -> Features {
-        self.redis.features().with_shares(false).with_queue(false).with_cohort(false)
+        self.redis.features().with_queue(false).with_cohort(false)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.redis.layout.check_request(request)?;
-        check_mutex(request, self)?;
-        let Request { name, ttl, .. } = request;
         check_token(&request.owner)?;
-        let (end, ms) = (self.redis.end(*ttl), Digits::of(millis(*ttl)));
-        let (owner, from) = (theirs(&request.owner), request.from.as_ref().map(theirs));
-        let args: [&[u8]; 4] = [
-            owner.as_bytes(),
-            ms.as_bytes(),
-            if request.generated { b"1" } else { b"0" },
-            from.as_ref().map_or(b"", |from| from.as_bytes()),
-        ];
-        let (key, token) = (self.key(name), self.beside("redisson_lock_token", name));
-        let keys: [Key<'_>; 2] = [whole(key.as_bytes()), whole(token.as_bytes())];
-        let (answer, repeated) = self.redis.run(&scripts::REDISSON_ACQUIRE, &keys, &args, Repeat::Settled, end).await?;
+        check_weight(request.share)?;
+        let owner = theirs(&request.owner);
+        let (answer, repeated) = self.ask(request, &owner).await?;
         let Value::Array(parts) = &answer else { return Err(odd(&answer)) };
         let holder = match &parts[..] {
             [Value::Int(1), token] => {
-                let token = counter(token).map_err(Error::maybe_applied)?;
+                let (token, name) = (counter(token).map_err(Error::maybe_applied)?, &request.name);
                 let unfit = || Error::refused(format!("the token of {name:?} stands at {token}, beyond what a fence can be"));
                 let fence = Fence::from_token(token).ok_or_else(|| unfit().maybe_applied())?;
-                return Ok(AcquireReply::Granted(Grant::new(Some(fence), *ttl)));
+                return Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl)));
             }
-            [Value::Int(0), Value::BulkString(field), Value::Int(left)] => Some(held_by(field, *left)),
+            [Value::Int(0), Value::BulkString(field), Value::Int(left), Value::BulkString(mode)] => {
+                Some(held_by(field, *left, share_of(mode).ok_or_else(|| odd(&answer))?))
+            }
+            [Value::Int(0), Value::BulkString(owner), Value::Int(left), Value::Int(weight), Value::Int(permits)] => {
+                let share = u32::try_from(*weight).ok().and_then(|weight| permits_of(weight, *permits));
+                Some(held_by(owner, *left, share.ok_or_else(|| odd(&answer))?))
+            }
             [Value::Int(0)] => None,
             _ => return Err(odd(&answer)),
         };
@@ -180,32 +283,62 @@ impl Store for RedissonStore {
         self.redis.layout.check(&lease.name)?;
         let (end, linger) = (self.redis.end(lease.ttl), Digits::of(millis(linger)));
         let (owner, lingering) = (theirs(&lease.owner), theirs(&lease.owner.lingering()));
-        let args = [owner.as_bytes(), lingering.as_bytes(), linger.as_bytes()];
-        let (key, channel) = (self.key(&lease.name), self.channel(&lease.name));
-        let keys: [Key<'_>; 2] = [whole(key.as_bytes()), whole(channel.as_bytes())];
-        released(self.redis.run(&scripts::REDISSON_RELEASE, &keys, &args, releases(lease), end).await?)
+        let (key, channels, what) = (self.key(&lease.name), self.channels(&lease.name, lease.share.kind()), what_of(lease.share));
+        let mut args = vec![owner.as_bytes(), lingering.as_bytes(), linger.as_bytes()];
+        let (script, whose) = match lease.share.kind() {
+            Kind::Mutex => (&scripts::REDISSON_RELEASE, None),
+            Kind::ReadWrite => {
+                args.push(what.as_bytes());
+                (&scripts::REDISSON_RW_RELEASE, Some(lingering.as_bytes()))
+            }
+            Kind::Semaphore(_) => (&scripts::REDISSON_PERMITS_RELEASE, Some(&b""[..])),
+        };
+        let beside = whose.map(|owner| beside_share(&key, owner, lease.share));
+        let keys = [Some(key.as_bytes())].into_iter().chain(channels.iter().map(|channel| Some(channel.as_bytes())));
+        let keys: Vec<Key<'_>> = keys.chain([beside.as_deref()]).flatten().map(whole).collect();
+        released(self.redis.run(script, &keys, &args, releases(lease), end).await?)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        let listener = self.redis.connection.listen_on(&self.channel(&request.name), self.redis.end(request.ttl)).await?;
-        Ok(listener.map(|_| Notice::Changed).boxed())
+        let (mut all, end) = (SelectAll::new(), self.redis.end(request.ttl));
+        for channel in self.channels(&request.name, request.share.kind()) {
+            all.push(self.redis.connection.listen_on(&channel, end).await?);
+        }
+        Ok(all.map(|_| Notice::Changed).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         if let Some(name) = name {
             self.redis.layout.check(name)?;
-            // Whatever holds it: a supplied token may be anything.
-            let found = self.look(std::slice::from_ref(name), |field| field != MODE).await?;
+            let found = self.look(std::slice::from_ref(name)).await?;
             return found.into_iter().filter_map(Result::transpose).collect();
         }
         let mut entries = Vec::new();
-        let mut scan = self.redis.scan("", "hash");
-        while let Some(keys) = scan.next().await? {
-            let names: Vec<Name> = keys.iter().filter_map(|key| self.redis.name_of(key)).collect();
-            entries.extend(self.look(&names, is_owner_of_redisson).await?.into_iter().filter_map(Result::ok).flatten());
+        // The prefix of ends stands behind a brace.
+        for (kind, mut scan) in [("hash", self.redis.scan("", "hash")), ("zset", self.redis.scan_for("*:timeout".into(), "zset"))]
+        {
+            while let Some(keys) = scan.next().await? {
+                let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key, kind)).collect();
+                let found = self.look(&names).await?.into_iter().filter_map(Result::ok).flatten();
+                // Any hash of one number looks like an RLock.
+                let is_theirs = |holder: &Holder| kind == "zset" || is_owner_of_redisson(theirs(&holder.owner).as_bytes());
+                entries.extend(found.filter(|entry| entry.holders.iter().any(is_theirs)));
+            }
         }
         Ok(entries)
     }
+}
+
+/// Redisson keeps an entry for each permit. More at once would block the server.
+const MOST_PERMITS: u32 = 1_000;
+
+fn check_weight(share: Share) -> Result<(), Error> {
+    let weight = share.weight();
+    if matches!(share.kind(), Kind::Semaphore(_)) && weight > MOST_PERMITS {
+        let what = format!("Redisson keeps an entry for each permit, and {weight} at once are more than {MOST_PERMITS}");
+        return Err(Error::new(ErrorKind::Unsupported, what).with_hint("ask for fewer permits at once"));
+    }
+    Ok(())
 }
 
 /// Refuses a token that means something else.

@@ -60,6 +60,145 @@ async fn an_rlock_is_as_redisson_has_it() {
     }
 }
 
+/// A read/write lock: one field for each owner, and a key for each hold of a reader.
+#[tokio::test]
+async fn an_rreadwritelock_is_as_redisson_has_it() {
+    let server = RedisServer::start();
+    for (parameters, name, key, before) in
+        [("", "site", "site", "{site}"), ("&prefix=app:", "{a}site", "app:{a}site", "app:{a}site")]
+    {
+        let store = opened(&server, parameters).await;
+        let (reader, writer) = (asks(name).with_share(Share::READ), asks(name).with_share(Share::WRITE));
+        fence_of(&*store, &reader).await;
+        let [.., mode, field, count] = &words(&server.command(&["HGETALL", key]))[..] else { panic!("two fields") };
+        assert_eq!((&**mode, &**count, &field[36..]), ("read", "1", ":web-1."));
+        let hold = format!("{before}:{field}:rwlock_timeout:1");
+        assert!((1..=60_000).contains(&server.command(&["PTTL", &hold]).int()), "{hold}");
+        release(&*store, &reader).await;
+        assert_eq!(server.command(&["EXISTS", key, &hold]), 0);
+        fence_of(&*store, &writer).await;
+        let fields = words(&server.command(&["HGETALL", key]));
+        assert_eq!((&*fields[0], &*fields[1], &fields[2][36..], &*fields[3]), ("mode", "write", ":web-1.:write", "1"));
+        assert!((1..=60_000).contains(&server.command(&["PTTL", key]).int()));
+        release(&*store, &writer).await;
+        assert_eq!(server.command(&["EXISTS", key]), 0);
+    }
+}
+
+/// What its holders write: theirs keep a writer out, and their dead do not.
+#[tokio::test]
+async fn readers_of_redisson_count_for_as_long_as_their_holds() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let busy = async |share| match store.acquire(&asks("site").with_share(share)).await.unwrap() {
+        AcquireReply::Busy(busy) => busy.holder.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(server.command(&["HSET", "site", "mode", "read", THEIRS, "2"]), 2);
+    assert_eq!(server.command(&["PEXPIRE", "site", "60000"]), 1);
+    for (hold, ttl) in [("1", "30000"), ("2", "50")] {
+        assert_eq!(server.command(&["SET", &format!("{{site}}:{THEIRS}:rwlock_timeout:{hold}"), "1", "PX", ttl]), "OK");
+    }
+    for share in [Share::WRITE, Share::MUTEX] {
+        let holder = busy(share).await;
+        assert_eq!((holder.owner, holder.share), (Owner::from_bytes(THEIRS.as_bytes()), Share::READ));
+    }
+    let reader = asks("site").with_share(Share::READ);
+    fence_of(&*store, &reader).await;
+    release(&*store, &reader).await;
+    assert_eq!(server.command(&["HGET", "site", THEIRS]).text(), "2", "theirs is left alone");
+    assert_eq!(server.command(&["DEL", &format!("{{site}}:{THEIRS}:rwlock_timeout:1")]), 1);
+    let gone = || server.command(&["EXISTS", &format!("{{site}}:{THEIRS}:rwlock_timeout:2")]) == 0;
+    tenure_testkit::wait_until(PATIENCE, "the end of the last hold", gone);
+    fence_of(&*store, &asks("site").with_share(Share::WRITE)).await;
+}
+
+/// Where an RLock is held, Redisson's own read/write lock would make a second holder. Ours does not.
+#[tokio::test]
+async fn an_rlock_keeps_readers_and_writers_out() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    assert_eq!(server.command(&["HSET", "door", THEIRS, "1"]), 1);
+    assert_eq!(server.command(&["PEXPIRE", "door", "60000"]), 1);
+    for share in [Share::READ, Share::WRITE] {
+        let answer = store.acquire(&asks("door").with_share(share)).await.unwrap();
+        let AcquireReply::Busy(busy) = answer else { panic!("{answer:?}") };
+        assert_eq!(busy.holder.unwrap().share, Share::MUTEX);
+    }
+    assert_eq!(words(&server.command(&["HKEYS", "door"])), [THEIRS]);
+}
+
+/// An application's hash with a field `mode` is nobody's lock, and keeps all its fields.
+#[tokio::test]
+async fn a_hash_without_an_end_is_left_alone() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    assert_eq!(server.command(&["HSET", "door", "mode", "read", "color", "red"]), 2);
+    for share in [Share::MUTEX, Share::READ, Share::WRITE] {
+        let answer = store.acquire(&asks("door").with_share(share)).await.unwrap();
+        assert!(matches!(answer, AcquireReply::Busy(_)), "{answer:?}");
+    }
+    assert_eq!(words(&server.command(&["HGETALL", "door"])), ["mode", "read", "color", "red"]);
+}
+
+/// A semaphore: a number, and the ends of the leases beside it. It stays when all permits are free.
+#[tokio::test]
+async fn a_semaphore_is_as_redisson_has_it() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let permits = |weight, capacity| asks("pool").with_share(Share::permits(weight, capacity).unwrap());
+    let held = permits(2, 5);
+    fence_of(&*store, &held).await;
+    assert_eq!((server.command(&["GET", "pool"]).text(), server.command(&["ZCARD", "{pool}:timeout"]).int()), ("3".into(), 2));
+    // Redisson's own: 16 bytes, which may be anything, and their end.
+    assert_eq!(server.command(&["DECR", "pool"]), 2);
+    assert_eq!(server.command(&[&b"ZADD"[..], b"{pool}:timeout", b"922337203685477", &[0xff; 16]]), 1);
+    let entry = store.inspect(Some(&held.name)).await.unwrap().remove(0);
+    let shares: Vec<_> = entry.holders.iter().map(|holder| (holder.share, holder.ttl.is_some())).collect();
+    assert_eq!(shares, [(held.share, true), (Share::permits(1, 5).unwrap(), false)], "{entry:?}");
+    assert!(matches!(store.acquire(&permits(3, 5)).await.unwrap(), AcquireReply::Busy(_)));
+    let error = store.acquire(&permits(1, 4)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Mismatch && error.to_string().contains("5 permits"), "{error}");
+    // Broken by an operator.
+    let theirs = tenure::Lease::new(held.name.clone(), entry.holders[1].owner.clone(), entry.holders[1].share, LONG);
+    assert_eq!(store.release(&theirs, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    release(&*store, &held).await;
+    assert_eq!((server.command(&["GET", "pool"]).text(), server.command(&["EXISTS", "{pool}:timeout"]).int()), ("5".into(), 0));
+    assert!(store.inspect(Some(&held.name)).await.unwrap().is_empty());
+}
+
+/// What an RSemaphore has given out is known to nobody: fewer permits than asked for are no mismatch.
+#[tokio::test]
+async fn permits_of_an_rsemaphore_are_counted_on() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let permits = |weight| asks("pool").with_share(Share::permits(weight, 5).unwrap());
+    assert_eq!(server.command(&["SET", "pool", "2"]), "OK");
+    let held = permits(2);
+    fence_of(&*store, &held).await;
+    assert!(matches!(store.acquire(&permits(1)).await.unwrap(), AcquireReply::Busy(_)));
+    assert_eq!(server.command(&["INCRBY", "pool", "3"]), 3);
+    fence_of(&*store, &permits(3)).await;
+    assert_eq!(server.command(&["DEL", "pool"]), 1);
+    // Who deletes a semaphore takes its permits along: none is made of a release.
+    release(&*store, &held).await;
+    assert_eq!(server.command(&["EXISTS", "pool"]), 0);
+}
+
+/// The permits of one that died are given back by the next who asks, to Redisson's waiters as well.
+#[tokio::test]
+async fn permits_of_the_dead_are_given_back() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    assert_eq!(server.command(&["SET", "pool", "0"]), "OK");
+    assert_eq!(server.command(&[&b"ZADD"[..], b"{pool}:timeout", b"1", &[7; 16], b"2", &[8; 16]]), 2);
+    let asks = asks("pool").with_share(Share::permits(1, 2).unwrap());
+    let mut waiter = store.watch(&asks).await.unwrap();
+    fence_of(&*store, &asks).await;
+    assert_eq!(timeout(PATIENCE, waiter.next()).await.unwrap(), Some(Notice::Changed));
+    assert_eq!(server.command(&["GET", "pool"]).text(), "1");
+}
+
 /// Its owner comes and goes by its own scripts.
 #[tokio::test]
 async fn a_token_of_redisson_is_counted_on() {
@@ -96,7 +235,7 @@ async fn fences_rise_when_the_server_has_lost_its_data() {
 async fn other_objects_of_redisson_are_refused_and_left_alone() {
     let server = RedisServer::start();
     let store = opened(&server, "").await;
-    for fields in [&["mode", "read", THEIRS, "1"][..], &["mode", "read"], &["color", "red", "size", "9"]] {
+    for fields in [&["mode", "read"][..], &["mode", "fast", "size", "9"], &["color", "red", "size", "9"]] {
         assert_eq!(server.command(&[&["HSET", "door"], fields].concat()).int(), i64::try_from(fields.len() / 2).unwrap());
         let (error, request) = (store.acquire(&asks("door")).await.unwrap_err(), asks("door"));
         assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
@@ -150,13 +289,17 @@ async fn a_lock_that_is_named_leaves_open_what_was_open() {
 /// A user who may not do all that a grant needs is refused before it takes anything: a hash without a ttl stays for ever.
 #[tokio::test]
 async fn who_may_not_do_all_of_it_takes_nothing() {
-    for forbidden in ["pexpire", "hincrby", "hdel", "hlen", "set"] {
-        let server = RedisServer::start();
-        let store = opened(&server, "").await;
-        assert_eq!(server.command(&["ACL", "SETUSER", "default", &format!("-{forbidden}")]), "OK");
-        let error = store.acquire(&asks("door")).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Refused, "{forbidden}: {error}");
-        assert_eq!(server.command(&["EXISTS", "door"]), 0, "{forbidden}");
+    const OF_A_MUTEX: &[&str] = &["pexpire", "hincrby", "hdel", "hlen", "set"];
+    const OF_A_SHARE: &[&str] = &["pexpire", "hset", "hdel", "hlen", "set"];
+    for (share, commands) in [(Share::MUTEX, OF_A_MUTEX), (Share::READ, OF_A_SHARE), (Share::WRITE, OF_A_SHARE)] {
+        for forbidden in commands {
+            let server = RedisServer::start();
+            let store = opened(&server, "").await;
+            assert_eq!(server.command(&["ACL", "SETUSER", "default", &format!("-{forbidden}")]), "OK");
+            let error = store.acquire(&asks("door").with_share(share)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{share:?} {forbidden}: {error}");
+            assert_eq!(server.command(&["EXISTS", "door"]), 0, "{share:?} {forbidden}");
+        }
     }
 }
 

@@ -35,14 +35,12 @@ schemes! {
 }
 
 mod redisson {
-    use tenure_conformance::exceptions::MUTEXES_ONLY;
+    use tenure_conformance::exceptions::{NO_QUEUE, ONE_BY_ONE};
 
     use crate::subject::Redis;
 
     fn subject() -> Redis {
-        let counts = ["fences_rise_under_contention", "fences_rise_with_every_grant"];
-        let others: Vec<&str> = MUTEXES_ONLY.iter().copied().filter(|case| !counts.contains(case)).collect();
-        Redis::start("?scheme=redisson", "", &[&others])
+        Redis::start("?scheme=redisson", "", &[NO_QUEUE, ONE_BY_ONE])
     }
 
     tenure_conformance::conformance!(subject);

@@ -78,7 +78,7 @@ impl Subject for Redis {
                 }
             }
             Plant::OtherType if self.parameters.contains("redisson") => {
-                assert_eq!(self.server.command(&["SET", &key, "1"]), "OK");
+                assert_eq!(self.server.command(&["RPUSH", &key, "1"]), 1);
             }
             _ => plant(&self.server, key.as_bytes(), what),
         }
@@ -89,6 +89,10 @@ impl Subject for Redis {
         let control = if silent { Proxy::black_hole } else { Proxy::heal };
         control(&self.proxy);
         Ok(())
+    }
+
+    fn semaphores_stay(&self) -> bool {
+        self.parameters.contains("redisson")
     }
 
     fn exceptions(&self) -> Vec<&'static str> {
