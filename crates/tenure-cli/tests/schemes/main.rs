@@ -8,4 +8,5 @@ mod commands;
 #[path = "../command/common.rs"]
 mod common;
 mod peers;
+mod redisson;
 mod timestamps;

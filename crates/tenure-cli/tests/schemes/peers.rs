@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{Place, Running, wait_for};
 use rslock::{Lock, LockManager};
@@ -16,7 +16,7 @@ const PROCESSES: usize = 3;
 /// Of a lock of rslock.
 const TTL: Duration = Duration::from_secs(30);
 
-const HELP: &str = "./scripts/test gets what the sides of others need";
+pub(crate) const HELP: &str = "./scripts/test gets what the sides of others need";
 
 /// A turn of ours: a visit of the [`Counter`], whose file is never cut short.
 const VISIT: &str = "
@@ -25,26 +25,24 @@ n=$(cat counter)
 printf %020d \"$(expr \"$n\" + 1)\" 1<> counter
 echo \"leave tenure.$$\" >> log";
 
-struct Library {
+pub(crate) struct Library {
     /// Also of its profile.
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// Where it keeps the lock of `x`.
-    key: &'static str,
+    pub(crate) key: &'static str,
     /// A process of it that does this.
-    program: fn(&[&str]) -> Command,
+    pub(crate) program: fn(&[&str]) -> Command,
     /// Whether it tells that the lock had gone when it gave it up.
-    tells_loss: bool,
+    pub(crate) tells_loss: bool,
 }
 
 const REDIS_PY: Library = Library { name: "redis-py", key: "x", program: python, tells_loss: true };
 const POTTERY: Library = Library { name: "pottery", key: "redlock:x", program: python, tells_loss: true };
 const NODE_REDLOCK: Library = Library { name: "node-redlock", key: "x", program: node, tells_loss: true };
 const REDIS_SEMAPHORE: Library = Library { name: "redis-semaphore", key: "mutex:x", program: node, tells_loss: false };
-const REDISSON: Library = Library { name: "redisson", key: "x", program: java, tells_loss: true };
-const REDISSON_FENCED: Library = Library { name: "redisson-fenced", key: "x", program: java, tells_loss: true };
 const RSLOCK: Library = Library { name: "rslock", key: "x", program: this_program, tells_loss: true };
 
-fn compare(path: &str) -> PathBuf {
+pub(crate) fn compare(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compare").join(path)
 }
 
@@ -61,16 +59,6 @@ fn node(words: &[&str]) -> Command {
     command
 }
 
-fn java(words: &[&str]) -> Command {
-    let lib = compare("java/lib");
-    assert!(lib.join("classes/Side.class").exists(), "compare/java/lib has no Redisson; {HELP}");
-    let mut command = Command::new("java");
-    // It lives for seconds.
-    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp"]);
-    command.arg(format!("{}:{}", lib.join("classes").display(), lib.join("jars/*").display())).arg("Side").args(words);
-    command
-}
-
 fn this_program(words: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "peers::rslock_side", "--ignored", "--nocapture"]).env("TENURE_TEST_SIDE", words.join(" "));
@@ -79,12 +67,12 @@ fn this_program(words: &[&str]) -> Command {
 
 impl Library {
     /// `urls`: of its servers, with commas in between.
-    fn start(&self, place: &Place, urls: &str, what: &str) -> Running {
+    pub(crate) fn start(&self, place: &Place, urls: &str, what: &str) -> Running {
         self.start_with(place, urls, what, |_| ())
     }
 
     /// As [`start`](Self::start), started as `change` has it.
-    fn start_with(&self, place: &Place, urls: &str, what: &str, change: impl FnOnce(&mut Command)) -> Running {
+    pub(crate) fn start_with(&self, place: &Place, urls: &str, what: &str, change: impl FnOnce(&mut Command)) -> Running {
         let mut command = (self.program)(&[self.name, urls, "x", what]);
         change(&mut command);
         place.settle(&mut command);
@@ -93,15 +81,30 @@ impl Library {
     }
 
     /// One that holds, until its input ends.
-    fn holds(&self, place: &Place, server: &RedisServer) -> Running {
+    pub(crate) fn holds(&self, place: &Place, server: &RedisServer) -> Running {
         let mut side = self.start(place, &server.url(), "hold");
         wait_for("the other side to hold", || place.path("held").exists() || side.0.try_wait().unwrap().is_some());
         assert!(place.path("held").exists(), "{:?}; {HELP}", side.end());
         side
     }
 
+    /// What of ours takes the same kind of lock.
+    fn flags(&self) -> &'static [&'static str] {
+        match self.name {
+            "redisson-write" => &["--write"],
+            "redisson-read" => &["--shared"],
+            "redisson-permits" | "redisson-semaphore" => &["--permits", "2/2"],
+            _ => &[],
+        }
+    }
+
+    /// The command that takes the same kind of lock at `x`, with these flags and this program.
+    pub(crate) fn ours<'a>(&self, url: &'a str, flags: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+        [&["run", "--store", url], self.flags(), flags, &["x", "--"], program].concat()
+    }
+
     /// The parameters of a URL by which ours shares its locks.
-    fn profile(&self) -> String {
+    pub(crate) fn profile(&self) -> String {
         if self.is_redisson() { "scheme=redisson".to_owned() } else { format!("scheme=set-nx&profile={}", self.name) }
     }
 
@@ -112,9 +115,10 @@ impl Library {
     /// The owner that stands at the key.
     fn holder(&self, server: &RedisServer) -> String {
         let found = server.command(&[if self.is_redisson() { "HKEYS" } else { "GET" }, self.key]);
-        let found = if let Reply::Array(mut fields) = found { fields.swap_remove(0) } else { found };
+        // A read/write lock has its mode in front, and marks a writer.
+        let found = if let Reply::Array(mut fields) = found { fields.pop().unwrap() } else { found };
         match found {
-            Reply::Bytes(value) => printed(value),
+            Reply::Bytes(value) => printed(value).trim_end_matches(":write").to_owned(),
             other => panic!("{} keeps no lock at {}: {other:?}", self.name, self.key),
         }
     }
@@ -138,25 +142,28 @@ fn is_enough(log: &str) -> bool {
     turns >= 20 && ours.len() - turns >= 20 && changes >= 12
 }
 
-fn take_turns(library: &Library, parameters: &str) {
+pub(crate) fn take_turns(library: &Library, parameters: &str) {
     let judged = beside(library, parameters);
     assert!(judged.is_ok(), "who begins with tenure is ours, the others are of {}:\n{}", library.name, judged.unwrap_err());
 }
 
 /// All processes take the name `x` of one server at once. Returns the damage, if there was any.
-fn beside(library: &Library, parameters: &str) -> Result<(), Damage> {
+pub(crate) fn beside(library: &Library, parameters: &str) -> Result<(), Damage> {
     let server = RedisServer::start();
     let judged = contend(library, &server.url(), &format!("{}?{parameters}", server.url()));
-    assert_eq!(server.command(&["EXISTS", library.key]), 0, "{}", library.name);
+    // A semaphore stays.
+    if library.flags().first() != Some(&"--permits") {
+        assert_eq!(server.command(&["EXISTS", library.key]), 0, "{}", library.name);
+    }
     judged
 }
 
-fn contend(library: &Library, their_urls: &str, our_url: &str) -> Result<(), Damage> {
+pub(crate) fn contend(library: &Library, their_urls: &str, our_url: &str) -> Result<(), Damage> {
     let place = Place::new();
     let counter = Counter::create(&place.path(""));
     let mut theirs: Vec<_> = (0..PROCESSES).map(|_| library.start(&place, their_urls, "count")).collect();
     let mut turns = std::thread::scope(|scope| {
-        let ours: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(|| our_turns(&place, our_url))).collect();
+        let ours: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(|| our_turns(library, &place, our_url))).collect();
         let enough = Enough(&place);
         wait_for("both sides to have had their turns", || {
             let one_ended = theirs.iter_mut().any(|side| side.0.try_wait().unwrap().is_some());
@@ -174,10 +181,10 @@ fn contend(library: &Library, their_urls: &str, our_url: &str) -> Result<(), Dam
     counter.check(turns)
 }
 
-fn our_turns(place: &Place, url: &str) -> u64 {
+fn our_turns(library: &Library, place: &Place, url: &str) -> u64 {
     let mut turns = 0;
     while !place.path("enough").exists() {
-        let ended = place.output(&["run", "--store", url, "x", "--", "sh", "-c", VISIT]);
+        let ended = place.output(&library.ours(url, &[], &["sh", "-c", VISIT]));
         assert_eq!(ended.code, 0, "our side: {ended:?}");
         turns += 1;
         // Along our line a name is handed on and never free: with somebody always in it, who polls has no turn.
@@ -193,20 +200,20 @@ fn printed(value: Vec<u8>) -> String {
 }
 
 /// They hold and we are refused; their lock is deleted and ours does not go with it; we hold and they are refused.
-fn one_at_a_time(library: &Library, parameters: &str) {
+pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
     let (place, server) = (Place::new(), RedisServer::start());
     let (url, name) = (format!("{}?{parameters}", server.url()), library.name);
 
     let mut theirs = library.holds(&place, &server);
     let value = library.holder(&server);
-    let refused = place.output(&["run", "-n", "--store", &url, "x", "--", "touch", "ran"]);
+    let refused = place.output(&library.ours(&url, &["-n"], &["touch", "ran"]));
     assert!(refused.code == 75 && refused.err.contains(&value), "{name}: {value} {refused:?}");
     let shown: serde_json::Value =
         serde_json::from_str(&place.output(&["show", "--store", &url, "-o", "json", "x"]).out).unwrap();
     assert_eq!(shown[0]["holders"][0]["owner"], value.as_str(), "{name}: {shown}");
 
     assert_eq!(server.command(&["DEL", library.key]), 1, "{name}");
-    let args = ["run", "-n", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
+    let args = library.ours(&url, &["-n"], &["sh", "-c", "echo in > ours; cat"]);
     let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
     place.line("ours");
     drop(theirs.0.stdin.take());
@@ -248,85 +255,6 @@ fn rslock_and_tenure_take_turns() {
     take_turns(&RSLOCK, &RSLOCK.profile());
 }
 
-#[test]
-fn redisson_and_tenure_take_turns() {
-    take_turns(&REDISSON, &REDISSON.profile());
-}
-
-/// Their fences rise across both sides.
-#[test]
-fn fenced_locks_of_redisson_and_tenure_take_turns() {
-    take_turns(&REDISSON_FENCED, &REDISSON_FENCED.profile());
-}
-
-/// Clients of either side that listen for a release of `x`.
-fn wait_for_listeners(server: &RedisServer, count: i64) {
-    let listeners = || server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"]);
-    wait_for("listeners", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
-}
-
-/// Killed while it holds, it costs the others its lockWatchdogTimeout. Killed while it waits, it costs nothing.
-#[test]
-fn a_client_of_redisson_that_is_killed_costs_what_it_promises() {
-    let (place, server) = (Place::new(), RedisServer::start());
-    let url = format!("{}?scheme=redisson", server.url());
-    let soon = |java: &mut Command| {
-        java.env("JAVA_TOOL_OPTIONS", "-Dwatchdog=3000");
-    };
-    let start = || REDISSON.start_with(&place, &server.url(), "hold", soon);
-    let mut theirs = start();
-    place.line("held");
-    let ours = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
-    let mut ours = Running::start(place.tenure(&ours).stdin(Stdio::piped()));
-    wait_for_listeners(&server, 1);
-    theirs.0.kill();
-    let killed = Instant::now();
-    place.line("ours");
-    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
-
-    // Who is served listens no more.
-    wait_for_listeners(&server, 0);
-    let mut waiting = start();
-    wait_for_listeners(&server, 1);
-    waiting.0.kill();
-    wait_for_listeners(&server, 0);
-    drop(ours.0.stdin.take());
-    assert_eq!(ours.end().code, 0);
-    let next = place.output(&["run", "-n", "--store", &url, "x", "--", "true"]);
-    assert_eq!(next.code, 0, "{next:?}");
-}
-
-/// Neither side polls here: ours every 30 s, Redisson when the lease ends.
-#[test]
-fn a_release_of_either_side_wakes_the_other() {
-    const BOUND: Duration = Duration::from_secs(5);
-    let (place, server) = (Place::new(), RedisServer::start());
-    let url = format!("{}?scheme=redisson&poll_interval=30s", server.url());
-    let mut theirs = REDISSON.holds(&place, &server);
-    let mut ours = Running::start(
-        place.tenure(&["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"]).stdin(Stdio::piped()),
-    );
-    wait_for_listeners(&server, 1);
-    drop(theirs.0.stdin.take());
-    let released = Instant::now();
-    place.line("ours");
-    let ours_after = released.elapsed();
-    assert_eq!(theirs.end().code, 0);
-    // Who is served listens no more.
-    wait_for_listeners(&server, 0);
-    std::fs::remove_file(place.path("held")).unwrap();
-    let mut theirs = REDISSON.start(&place, &server.url(), "hold");
-    wait_for_listeners(&server, 1);
-    drop(ours.0.stdin.take());
-    let released = Instant::now();
-    place.line("held");
-    let theirs_after = released.elapsed();
-    drop(theirs.0.stdin.take());
-    assert_eq!((ours.end().code, theirs.end().code), (0, 0));
-    println!("ours after {ours_after:?}, theirs after {theirs_after:?}");
-    assert!(ours_after < BOUND && theirs_after < BOUND, "ours after {ours_after:?}, theirs after {theirs_after:?}");
-}
-
 /// A majority of servers that both take their keys at: Redlock beside a quorum.
 #[test]
 fn rslock_on_three_servers_takes_turns_with_a_quorum() {
@@ -355,7 +283,7 @@ fn two_keys_are_no_lock() {
 
 #[test]
 fn each_library_and_tenure_refuse_each_other() {
-    for library in [REDIS_PY, POTTERY, NODE_REDLOCK, REDIS_SEMAPHORE, REDISSON, RSLOCK] {
+    for library in [REDIS_PY, POTTERY, NODE_REDLOCK, REDIS_SEMAPHORE, RSLOCK] {
         one_at_a_time(&library, &library.profile());
     }
     one_at_a_time(&REDIS_PY, "");

@@ -1,0 +1,221 @@
+//! The command beside Redisson's clients, for each of the objects that both know.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tenure_testkit::{RedisServer, Reply};
+
+use crate::common::{Place, Running, wait_for};
+use crate::peers::{HELP, Library, compare, one_at_a_time, take_turns};
+
+const LOCK: Library = Library { name: "redisson", key: "x", program: java, tells_loss: true };
+const FENCED: Library = Library { name: "redisson-fenced", ..LOCK };
+const WRITE: Library = Library { name: "redisson-write", ..LOCK };
+const READ: Library = Library { name: "redisson-read", ..LOCK };
+const PERMITS: Library = Library { name: "redisson-permits", ..LOCK };
+const SEMAPHORE: Library = Library { name: "redisson-semaphore", ..LOCK };
+
+/// Within this a release of either side reaches the other on a machine with much to do. Neither side looks by itself so soon: ours
+/// every 30 s, Redisson when the lease ends.
+const BOUND: Duration = Duration::from_secs(5);
+
+fn java(words: &[&str]) -> Command {
+    let lib = compare("java/lib");
+    assert!(lib.join("classes/Side.class").exists(), "compare/java/lib has no Redisson; {HELP}");
+    let mut command = Command::new("java");
+    // It lives for seconds.
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp"]);
+    command.arg(format!("{}:{}", lib.join("classes").display(), lib.join("jars/*").display())).arg("Side").args(words);
+    command
+}
+
+/// The channel on which either side publishes the end of a lease of `x`.
+fn channel(library: &Library) -> &'static str {
+    match library.name {
+        "redisson-write" | "redisson-read" => "redisson_rwlock:{x}",
+        "redisson-permits" | "redisson-semaphore" => "redisson_sc:{x}",
+        _ => "redisson_lock__channel:{x}",
+    }
+}
+
+/// Clients of either side that listen for a release of `x`.
+fn wait_for_listeners(library: &Library, server: &RedisServer, count: i64) {
+    let listeners = || server.command(&["PUBSUB", "NUMSUB", channel(library)]);
+    wait_for("listeners", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
+}
+
+/// One of ours that holds, from the file `ours` on, until its input ends.
+fn ours_holds(library: &Library, place: &Place, server: &RedisServer) -> Running {
+    let url = format!("{}?scheme=redisson&poll_interval=30s", server.url());
+    let args = library.ours(&url, &[], &["sh", "-c", "echo in > ours; cat"]);
+    Running::start(place.tenure(&args).stdin(Stdio::piped()))
+}
+
+fn ends(mut side: Running) {
+    drop(side.0.stdin.take());
+    let ended = side.end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+}
+
+#[test]
+fn locks_of_redisson_and_tenure_take_turns() {
+    take_turns(&LOCK, &LOCK.profile());
+}
+
+/// Their fences rise across both sides.
+#[test]
+fn fenced_locks_of_redisson_and_tenure_take_turns() {
+    take_turns(&FENCED, &FENCED.profile());
+}
+
+#[test]
+fn writers_of_redisson_and_tenure_take_turns() {
+    take_turns(&WRITE, &WRITE.profile());
+}
+
+#[test]
+fn permits_of_redisson_and_tenure_take_turns() {
+    take_turns(&PERMITS, &PERMITS.profile());
+}
+
+#[test]
+fn semaphores_of_redisson_and_tenure_take_turns() {
+    take_turns(&SEMAPHORE, &SEMAPHORE.profile());
+}
+
+#[test]
+fn locks_of_redisson_and_tenure_refuse_each_other() {
+    for library in [LOCK, WRITE] {
+        one_at_a_time(&library, &library.profile());
+    }
+}
+
+/// Readers of both sides hold together, and keep the writers of both out.
+#[test]
+fn readers_of_redisson_and_tenure_hold_together() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = format!("{}?scheme=redisson", server.url());
+    let theirs = READ.holds(&place, &server);
+    let ours = ours_holds(&READ, &place, &server);
+    place.line("ours");
+    let writers = || {
+        let ours = place.output(&WRITE.ours(&url, &["-n"], &["true"])).code;
+        (ours, WRITE.start(&place, &server.url(), "try").end().code)
+    };
+    assert_eq!(writers(), (75, 75));
+    assert_eq!(READ.start(&place, &server.url(), "try").end().code, 0);
+    assert_eq!(place.output(&READ.ours(&url, &["-n"], &["true"])).code, 0);
+    let shown: serde_json::Value =
+        serde_json::from_str(&place.output(&["show", "--store", &url, "-o", "json", "x"]).out).unwrap();
+    assert_eq!(shown[0]["holders"].as_array().map(Vec::len), Some(2), "{shown}");
+    ends(theirs);
+    assert_eq!(writers(), (75, 75));
+    ends(ours);
+    assert_eq!(writers(), (0, 0));
+    assert_eq!(server.command(&["DBSIZE"]), 1, "the token alone is left");
+}
+
+/// A hold count is theirs: of two holds one release leaves one.
+#[test]
+fn a_client_of_redisson_that_holds_twice_releases_twice() {
+    for library in [LOCK, WRITE, READ] {
+        let (place, server) = (Place::new(), RedisServer::start());
+        let url = format!("{}?scheme=redisson", server.url());
+        let twice = |java: &mut Command| {
+            java.env("JAVA_TOOL_OPTIONS", "-Dtimes=2");
+        };
+        let mut theirs = library.start_with(&place, &server.url(), "hold", twice);
+        place.line("held");
+        let counts = || server.command(&["HVALS", "x"]);
+        let counted =
+            |count: &str| matches!(counts(), Reply::Array(values) if values.last() == Some(&Reply::Bytes(count.into())));
+        let refused = || place.output(&WRITE.ours(&url, &["-n"], &["true"])).code == 75;
+        assert!(counted("2") && refused(), "{}: {:?}", library.name, counts());
+        theirs.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        place.line("held-1");
+        assert!(counted("1") && refused(), "{}: {:?}", library.name, counts());
+        ends(theirs);
+        assert!(!refused(), "{}", library.name);
+    }
+}
+
+/// Killed while it holds, it costs the others its lockWatchdogTimeout. Killed while it waits, it costs nothing.
+#[test]
+fn a_client_of_redisson_that_is_killed_costs_what_it_promises() {
+    for library in [LOCK, WRITE] {
+        let (place, server) = (Place::new(), RedisServer::start());
+        let soon = |java: &mut Command| {
+            java.env("JAVA_TOOL_OPTIONS", "-Dwatchdog=3000");
+        };
+        let start = || library.start_with(&place, &server.url(), "hold", soon);
+        let mut theirs = start();
+        place.line("held");
+        let url = format!("{}?scheme=redisson", server.url());
+        let args = library.ours(&url, &[], &["sh", "-c", "echo in > ours; cat"]);
+        let ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
+        wait_for_listeners(&library, &server, 1);
+        theirs.0.kill();
+        let killed = Instant::now();
+        place.line("ours");
+        assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+
+        // Who is served listens no more.
+        wait_for_listeners(&library, &server, 0);
+        let mut waiting = start();
+        wait_for_listeners(&library, &server, 1);
+        waiting.0.kill();
+        wait_for_listeners(&library, &server, 0);
+        ends(ours);
+        let next = place.output(&library.ours(&url, &["-n"], &["true"]));
+        assert_eq!(next.code, 0, "{next:?}");
+    }
+}
+
+#[test]
+fn a_release_of_either_side_wakes_the_other() {
+    for library in [LOCK, WRITE, PERMITS, SEMAPHORE] {
+        let (place, server) = (Place::new(), RedisServer::start());
+        let mut theirs = library.holds(&place, &server);
+        let mut ours = ours_holds(&library, &place, &server);
+        wait_for_listeners(&library, &server, 1);
+        drop(theirs.0.stdin.take());
+        let released = Instant::now();
+        place.line("ours");
+        let ours_after = released.elapsed();
+        assert_eq!(theirs.end().code, 0);
+        // Who is served listens no more.
+        wait_for_listeners(&library, &server, 0);
+        std::fs::remove_file(place.path("held")).unwrap();
+        let theirs = library.start(&place, &server.url(), "hold");
+        wait_for_listeners(&library, &server, 1);
+        drop(ours.0.stdin.take());
+        let released = Instant::now();
+        place.line("held");
+        let theirs_after = released.elapsed();
+        assert_eq!(ours.end().code, 0);
+        ends(theirs);
+        println!("{}: ours after {ours_after:?}, theirs after {theirs_after:?}", library.name);
+        assert!(ours_after < BOUND && theirs_after < BOUND, "{}: {ours_after:?}, {theirs_after:?}", library.name);
+    }
+}
+
+/// Readers of both sides wake when a writer of either has gone, all of them.
+#[test]
+fn a_writer_that_goes_wakes_readers_of_both_sides() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let writer = ours_holds(&WRITE, &place, &server);
+    place.line("ours");
+    std::fs::remove_file(place.path("ours")).unwrap();
+    let theirs = READ.start(&place, &server.url(), "hold");
+    wait_for_listeners(&READ, &server, 1);
+    let ours = ours_holds(&READ, &place, &server);
+    wait_for_listeners(&READ, &server, 2);
+    ends(writer);
+    let released = Instant::now();
+    place.line("held");
+    place.line("ours");
+    assert!(released.elapsed() < BOUND, "{:?}", released.elapsed());
+    ends(theirs);
+    ends(ours);
+}
