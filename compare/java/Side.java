@@ -23,13 +23,13 @@ import org.redisson.config.Config;
  *   Side LIBRARY URL NAME hold    holds from the file `held` on to the end of its input; prints what the release says
  * </pre>
  *
- * LIBRARY is redisson, an RLock; redisson-fenced, an RFencedLock; redisson-write and redisson-read, of
- * an RReadWriteLock; redisson-permits and redisson-semaphore, both permits of an
+ * LIBRARY is redisson, an RLock; redisson-fenced, an RFencedLock; redisson-fair, an RFairLock;
+ * redisson-write and redisson-read, of an RReadWriteLock; redisson-permits and redisson-semaphore, both permits of an
  * RPermitExpirableSemaphore or an RSemaphore. A turn is what tenure_testkit::Counter calls a visit. If
  * the lock was lost, this program says so and exits 79.
  *
- * -Dtimes=N acquires it so often, and -Dwatchdog=MS is the lockWatchdogTimeout. A line of input while it
- * holds has it release once.
+ * -Dtimes=N acquires it so often; -Dwatchdog=MS is the lockWatchdogTimeout, and -Dfairwait=MS the
+ * fairLockWaitTimeout. A line of input while it holds has it release once.
  */
 public final class Side {
     private static final int REFUSED = 75;
@@ -116,6 +116,7 @@ public final class Side {
         this.held = switch (library) {
             case "redisson" -> new Lock(client.getLock(name));
             case "redisson-fenced" -> new Lock(client.getFencedLock(name));
+            case "redisson-fair" -> new Lock(client.getFairLock(name));
             case "redisson-write" -> new Lock(client.getReadWriteLock(name).writeLock());
             case "redisson-read" -> new Lock(client.getReadWriteLock(name).readLock());
             case "redisson-semaphore" -> {
@@ -188,6 +189,7 @@ public final class Side {
         Config config = new Config();
         // What a holder that dies costs the others.
         config.setLockWatchdogTimeout(Long.getLong("watchdog", 30_000));
+        config.setFairLockWaitTimeout(Long.getLong("fairwait", 300_000));
         config.useSingleServer().setAddress(words[1]).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
         Side side = new Side(words[0], Redisson.create(config), words[2]);
         switch (words[3]) {

@@ -328,7 +328,8 @@ impl Options {
             Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(SetNxStore::new(redis, true)),
             Scheme::Php => Arc::new(TimestampStore::new(redis, Unit::Php)),
             Scheme::Getset => Arc::new(TimestampStore::new(redis, self.unit)),
-            Scheme::Redisson => Arc::new(RedissonStore::new(redis)),
+            Scheme::Redisson => Arc::new(RedissonStore::new(redis, false)),
+            Scheme::RedissonFair => Arc::new(RedissonStore::new(redis, true)),
             Scheme::Watch => Arc::new(OptimisticStore::connect(redis, &settings).await?),
         })
     }

@@ -1,4 +1,4 @@
-//! Readers and writers, permits: what several processes see of each other, on a file and on a real Redis.
+//! Readers and writers, permits: what several processes see of each other, on a file, on a real Redis and on Redisson's locks there.
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +13,13 @@ fn on_both(test: impl Fn(&Place, &[&str])) {
     test(&Place::new(), &[]);
     let server = RedisServer::start();
     test(&Place::new(), &["--store", &server.url()]);
+}
+
+/// The same on locks of Redisson as well. They have no queue.
+fn on_all(test: impl Fn(&Place, &[&str])) {
+    on_both(&test);
+    let server = RedisServer::start();
+    test(&Place::new(), &["--store", &format!("{}?scheme=redisson", server.url())]);
 }
 
 fn args<'a>(word: &'a str, store: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
@@ -32,7 +39,7 @@ fn value<'a>(printed: &'a str, key: &str) -> &'a str {
 #[test]
 fn readers_never_see_what_a_writer_has_half_done() {
     const WRITE: &str = "n=$(cat a); echo $((n + 1)) > a; sleep 0.002; echo $((n + 1)) > b; echo $TENURE_FENCE >> fences";
-    on_both(|place, store| {
+    on_all(|place, store| {
         std::fs::write(place.path("a"), "0\n").unwrap();
         std::fs::write(place.path("b"), "0\n").unwrap();
         let (writing, read, failed) = (AtomicUsize::new(10), AtomicUsize::new(0), AtomicBool::new(false));
@@ -68,7 +75,7 @@ fn readers_never_see_what_a_writer_has_half_done() {
 #[test]
 fn permits_are_never_more_than_there_are() {
     const INSIDE: &str = "mkdir in/$$; ls in | wc -l >> seen; sleep 0.02; rmdir in/$$";
-    on_both(|place, store| {
+    on_all(|place, store| {
         std::fs::create_dir(place.path("in")).unwrap();
         thread::scope(|scope| {
             for _ in 0..8 {
@@ -89,7 +96,7 @@ fn permits_are_never_more_than_there_are() {
 
 #[test]
 fn permits_of_a_killed_holder_come_back_within_its_ttl() {
-    on_both(|place, store| {
+    on_all(|place, store| {
         let inside = ["--ttl", "2s", "--permits", "2/3", "pool", "--", "sh", "-c", "echo in > held; sleep 60"];
         let holder = place.spawn(&args("run", store, &inside));
         place.line("held");

@@ -47,6 +47,14 @@ fn five_hundred_turns_on_redis() {
     count_to_500(Some(&server.url()), || ());
 }
 
+#[test]
+fn five_hundred_turns_on_locks_of_redisson() {
+    for scheme in ["redisson", "redisson-fair"] {
+        let server = RedisServer::start();
+        count_to_500(Some(&format!("{}?scheme={scheme}", server.url())), || ());
+    }
+}
+
 /// One of five servers is killed in the midst, and comes back without its data.
 #[test]
 fn five_hundred_turns_on_a_quorum() {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tenure_testkit::RedisServer;
 
 /// The parameters of the URL, where the lock of x is, and whether there are fences, shares and queues.
-const SCHEMES: [(&str, &str, bool); 10] = [
+const SCHEMES: [(&str, &str, bool); 11] = [
     ("scheme=set-nx", "x", false),
     ("scheme=set-nx&profile=pottery&prefix=app:", "app:redlock:x", false),
     ("scheme=setnx-expire", "x", false),
@@ -15,6 +15,7 @@ const SCHEMES: [(&str, &str, bool); 10] = [
     ("scheme=getset&win=past&unit=s&prefix=app:", "app:x", false),
     ("scheme=watch", "x", true),
     ("scheme=redisson&prefix=app:", "app:x", true),
+    ("scheme=redisson-fair&prefix=app:", "app:x", true),
     ("scheme=native&prefix=app:", "app:x", true),
 ];
 
@@ -181,27 +182,53 @@ fn what_is_no_lock_of_ours_is_named() {
             store.server.command(&["DEL", "x"]);
         };
         refused(&["HSET", "x", OWNER, "1"], 77, &["an RLock of Redisson", "scheme=redisson"]);
-        refused(&["HSET", "x", "mode", "read", OWNER, "1"], 77, &["an RReadWriteLock of Redisson"]);
+        refused(&["HSET", "x", "mode", "read", OWNER, "1"], 77, &["an RReadWriteLock of Redisson", "scheme=redisson"]);
         refused(&["HSET", "x", "color", "red"], 77, &["another kind"]);
         refused(&["SET", "x", "2"], 75, &["a counter or a semaphore", "`tenure show x`"]);
     }
 }
 
-/// A lock that a client of Redisson holds is found without its name.
+/// Locks that clients of Redisson hold are found without their names, each as what it is.
 #[test]
 fn locks_of_redisson_are_listed() {
     const OWNER: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
-    let store = Store::start("scheme=redisson");
-    store.server.command(&["HSET", "x", OWNER, "2"]);
-    store.server.command(&["HSET", "map", "color", "red"]);
-    let [entry] = &store.shown(&[])[..] else { panic!("{:?}", store.shown(&[])) };
-    assert_eq!((entry["name"].as_str(), entry["holders"][0]["owner"].as_str()), (Some("x"), Some(OWNER)));
+    for prefix in ["", "app:"] {
+        let store = Store::start(&format!("scheme=redisson&prefix={prefix}"));
+        let key = |name: &str| format!("{prefix}{name}");
+        let writes = |words: &[&str]| assert!(store.server.command(words) != 0, "{words:?}");
+        writes(&["HSET", &key("lock"), OWNER, "2"]);
+        writes(&["HSET", &key("map"), "color", "red"]);
+        writes(&["HSET", &key("read"), "mode", "read", OWNER, "1"]);
+        writes(&["PEXPIRE", &key("read"), "60000"]);
+        writes(&["SET", &format!("{{{}}}:{OWNER}:rwlock_timeout:1", key("read")), "1", "PX", "60000"]);
+        writes(&["HSET", &key("write"), "mode", "write", &format!("{OWNER}:write"), "1"]);
+        writes(&["PEXPIRE", &key("write"), "60000"]);
+        writes(&["SET", &key("permits"), "3"]);
+        let id = "0123456789abcdef";
+        writes(&["ZADD", &format!("{{{}}}:timeout", key("permits")), "922337203685477", id]);
+        writes(&["ZADD", &key("other:timeout"), "1", "x"]);
+        let mut found: Vec<[String; 3]> = Vec::new();
+        for entry in store.shown(&[]) {
+            let holder = &entry["holders"][0];
+            let is_shared = holder["shared"].as_bool().unwrap();
+            found.push([&entry["name"], &entry["kind"], &holder["owner"]].map(|word| word.as_str().unwrap().to_owned()));
+            assert_eq!(is_shared, ["read", "permits"].contains(&&*found.last().unwrap()[0]), "{entry}");
+        }
+        found.sort();
+        let expected = [["lock", "mutex", OWNER], ["permits", "semaphore", id], ["read", "rw", OWNER], ["write", "rw", OWNER]];
+        assert_eq!(found, expected);
+        for [name, ..] in expected {
+            assert_eq!(store.tenure(&["break", name]).code, 0, "{name}");
+        }
+        assert!(store.shown(&[]).is_empty(), "{:?}", store.shown(&[]));
+        assert_eq!(store.server.command(&["GET", &key("permits")]).text(), "4");
+    }
 }
 
 /// The message names the scheme without shares as the reason, not the server.
 #[test]
 fn shares_are_refused_by_the_name_of_the_dialect() {
-    for scheme in ["set-nx", "php", "getset", "redisson"] {
+    for scheme in ["set-nx", "php", "getset", "redisson-fair"] {
         let store = Store::start(&format!("scheme={scheme}"));
         for kind in [&["--shared"][..], &["--permits", "1/3"]] {
             let refused = store.tenure(&[&["run"], kind, &["x", "--", "true"]].concat());

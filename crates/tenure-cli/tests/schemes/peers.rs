@@ -105,6 +105,9 @@ impl Library {
 
     /// The parameters of a URL by which ours shares its locks.
     pub(crate) fn profile(&self) -> String {
+        if self.name == "redisson-fair" {
+            return "scheme=redisson-fair".to_owned();
+        }
         if self.is_redisson() { "scheme=redisson".to_owned() } else { format!("scheme=set-nx&profile={}", self.name) }
     }
 

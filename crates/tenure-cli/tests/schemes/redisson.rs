@@ -11,6 +11,7 @@ use crate::peers::{HELP, Library, compare, one_at_a_time, take_turns};
 
 const LOCK: Library = Library { name: "redisson", key: "x", program: java, tells_loss: true };
 const FENCED: Library = Library { name: "redisson-fenced", ..LOCK };
+const FAIR: Library = Library { name: "redisson-fair", ..LOCK };
 const WRITE: Library = Library { name: "redisson-write", ..LOCK };
 const READ: Library = Library { name: "redisson-read", ..LOCK };
 const PERMITS: Library = Library { name: "redisson-permits", ..LOCK };
@@ -47,8 +48,12 @@ fn wait_for_listeners(library: &Library, server: &RedisServer, count: i64) {
 
 /// One of ours that holds, from the file `ours` on, until its input ends.
 fn ours_holds(library: &Library, place: &Place, server: &RedisServer) -> Running {
-    let url = format!("{}?scheme=redisson&poll_interval=30s", server.url());
-    let args = library.ours(&url, &[], &["sh", "-c", "echo in > ours; cat"]);
+    ours_holds_in(library, place, server, "echo in > ours; cat")
+}
+
+fn ours_holds_in(library: &Library, place: &Place, server: &RedisServer, program: &'static str) -> Running {
+    let url = format!("{}?{}&poll_interval=30s", server.url(), library.profile());
+    let args = library.ours(&url, &["--ttl", "6s"], &["sh", "-c", program]);
     Running::start(place.tenure(&args).stdin(Stdio::piped()))
 }
 
@@ -70,6 +75,11 @@ fn fenced_locks_of_redisson_and_tenure_take_turns() {
 }
 
 #[test]
+fn fair_locks_of_redisson_and_tenure_take_turns() {
+    take_turns(&FAIR, &FAIR.profile());
+}
+
+#[test]
 fn writers_of_redisson_and_tenure_take_turns() {
     take_turns(&WRITE, &WRITE.profile());
 }
@@ -86,7 +96,7 @@ fn semaphores_of_redisson_and_tenure_take_turns() {
 
 #[test]
 fn locks_of_redisson_and_tenure_refuse_each_other() {
-    for library in [LOCK, WRITE] {
+    for library in [LOCK, FAIR, WRITE] {
         one_at_a_time(&library, &library.profile());
     }
 }
@@ -218,4 +228,89 @@ fn a_writer_that_goes_wakes_readers_of_both_sides() {
     assert!(released.elapsed() < BOUND, "{:?}", released.elapsed());
     ends(theirs);
     ends(ours);
+}
+
+fn waiters(server: &RedisServer) -> i64 {
+    server.command(&["LLEN", "redisson_lock_queue:{x}"]).int()
+}
+
+/// In the order in which they came, whichever side they are of.
+#[test]
+fn waiters_of_redisson_and_tenure_are_served_in_order() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let first = ours_holds(&FAIR, &place, &server);
+    place.line("ours");
+    let theirs = |file: &'static str| {
+        let there = Place::new();
+        let side = FAIR.start(&there, &server.url(), "hold");
+        (there, side, file)
+    };
+    let second = theirs("second");
+    wait_for("the second in the queue", || waiters(&server) == 1);
+    let third = ours_holds_in(&FAIR, &place, &server, "echo in > third; cat");
+    wait_for("the third in the queue", || waiters(&server) == 2);
+    let fourth = theirs("fourth");
+    wait_for("the fourth in the queue", || waiters(&server) == 3);
+    let fifth = ours_holds_in(&FAIR, &place, &server, "echo in > fifth; cat");
+    wait_for("the fifth in the queue", || waiters(&server) == 4);
+
+    let bounded = |what: &str, released: Instant| {
+        println!("the {what} after {:?}", released.elapsed());
+        assert!(released.elapsed() < BOUND, "the {what} after {:?}", released.elapsed());
+    };
+    let mut released = Instant::now();
+    ends(first);
+    for ((there, theirs, file), ours, next) in [(second, third, "third"), (fourth, fifth, "fifth")] {
+        there.line("held");
+        bounded(file, released);
+        assert!(!place.path(next).exists(), "{next} overtook");
+        released = Instant::now();
+        ends(theirs);
+        place.line(next);
+        bounded(next, released);
+        released = Instant::now();
+        ends(ours);
+    }
+    assert_eq!(server.command(&["DBSIZE"]), 1, "the token alone is left");
+}
+
+/// Killed in the queue, one of either side costs those behind it no more than its time.
+#[test]
+fn one_that_is_killed_in_the_queue_is_passed() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let briefly = |java: &mut Command| {
+        java.env("JAVA_TOOL_OPTIONS", "-Dfairwait=3000");
+    };
+    // Theirs keeps its place for its fairLockWaitTimeout.
+    let first = ours_holds(&FAIR, &place, &server);
+    place.line("ours");
+    std::fs::remove_file(place.path("ours")).unwrap();
+    let mut killed = FAIR.start_with(&place, &server.url(), "hold", briefly);
+    wait_for("one of theirs in the queue", || waiters(&server) == 1);
+    let next = ours_holds(&FAIR, &place, &server);
+    wait_for("ours behind it", || waiters(&server) == 2);
+    killed.0.kill();
+    ends(first);
+    let released = Instant::now();
+    place.line("ours");
+    println!("ours after {:?}", released.elapsed());
+    // From when it came: what was left of the lease, and its time.
+    assert!(released.elapsed() < Duration::from_secs(6 + 3) + BOUND, "{:?}", released.elapsed());
+
+    // Ours keeps it for some seconds, where another of ours waits.
+    let mut killed = ours_holds_in(&FAIR, &place, &server, "true");
+    wait_for("ours in the queue", || waiters(&server) == 1);
+    let theirs = FAIR.start_with(&place, &server.url(), "hold", briefly);
+    wait_for("theirs behind it", || waiters(&server) == 2);
+    let last = ours_holds_in(&FAIR, &place, &server, "echo in > last; cat");
+    wait_for("another of ours", || waiters(&server) == 3);
+    killed.0.kill();
+    ends(next);
+    let released = Instant::now();
+    place.line("held");
+    println!("theirs after {:?}", released.elapsed());
+    assert!(released.elapsed() < Duration::from_secs(10), "{:?}", released.elapsed());
+    ends(theirs);
+    place.line("last");
+    ends(last);
 }

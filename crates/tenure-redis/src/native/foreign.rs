@@ -73,7 +73,7 @@ impl RedisStore {
             return error;
         }
         let (what, fix) = if has(|field| field == MODE) {
-            ("an RReadWriteLock", "use another name: tenure shares no read/write locks of Redisson")
+            ("an RReadWriteLock", "add scheme=redisson to the store URL to share it, or use another name")
         } else {
             ("an RLock", "add scheme=redisson to the store URL to share it, or use another name")
         };

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use futures_util::stream::{BoxStream, SelectAll, StreamExt};
 use redis::{RedisResult, Value};
 use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, ErrorKind, Fence, Holder, Kind, Lease, Name, Owner, Share};
+use tenure::{Entry, Error, ErrorKind, Fence, Holder, Kind, Lease, Name, Owner, Queued, Share};
 
 use crate::native::foreign::{
     DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, is_owner_of_redisson, what_of,
@@ -20,6 +20,7 @@ use crate::native::foreign::{
 use crate::native::renew::At;
 use crate::native::reply::{check_repeated, counter, holder, refusal, released, releases};
 use crate::native::store::{HEARTBEAT, RedisStore};
+use crate::schemes::set_nx::check_mutex;
 use crate::scripts::{self, Script};
 use crate::transport::commands::{Commands, Digits, Key, millis, whole};
 use crate::transport::connection::{Exchange, Repeat};
@@ -39,6 +40,8 @@ const SEMAPHORE: &str = "redisson_sc";
 /// takes as many as a `SCAN` of the whole database and 1 for each page of it.
 pub(crate) struct RedissonStore {
     redis: RedisStore,
+    /// Mutexes are `RFairLock`s, with its queue. There are no other kinds.
+    fair: bool,
 }
 
 /// The owner as Redisson has it: `<uuid>:<thread>`, where the thread of a generated token is its label
@@ -70,8 +73,13 @@ fn ours(field: &[u8]) -> Owner {
 }
 
 impl RedissonStore {
-    pub(crate) const fn new(redis: RedisStore) -> Self {
-        Self { redis }
+    pub(crate) const fn new(redis: RedisStore, fair: bool) -> Self {
+        Self { redis, fair }
+    }
+
+    /// The keys of the queue of `name`: of its waiters, and of when they are due.
+    fn queue(&self, name: &Name) -> [String; 2] {
+        ["redisson_lock_queue", "redisson_lock_timeout"].map(|what| before_of_redisson(what, &self.key(name)))
     }
 
     /// The key of `name`, as Redisson's objects are called after its `NameMapper`.
@@ -108,7 +116,17 @@ impl RedissonStore {
         let (beside, channels) = (beside_share(&key, owner.as_bytes(), *share), self.channels(name, share.kind()));
         let (key, token) = (whole(key.as_bytes()), whole(token.as_bytes()));
         let only_held = flag(request.enqueue == Enqueue::Heartbeat);
+        let (enqueue, ttls) = match request.enqueue {
+            Enqueue::No => (&b"none"[..], [Duration::ZERO; 2]),
+            Enqueue::Join { entry_ttl, handoff_ttl } => (&b"join"[..], [entry_ttl, handoff_ttl]),
+            Enqueue::Heartbeat => (&b"keep"[..], [Duration::ZERO; 2]),
+        };
+        let (queue, ttls) = (self.queue(name), ttls.map(|ttl| Digits::of(millis(ttl))));
         let (script, keys): (&Script, Vec<Key<'_>>) = match share.kind() {
+            Kind::Mutex if self.fair => {
+                args.extend([enqueue, ttls[0].as_bytes(), ttls[1].as_bytes()]);
+                (&scripts::REDISSON_FAIR_ACQUIRE, vec![key, token, whole(queue[0].as_bytes()), whole(queue[1].as_bytes())])
+            }
             Kind::Mutex => (&scripts::REDISSON_ACQUIRE, vec![key, token]),
             Kind::ReadWrite => {
                 args.extend([what.as_bytes(), lingering.as_bytes(), only_held]);
@@ -119,7 +137,7 @@ impl RedissonStore {
                 (&scripts::REDISSON_PERMITS_ACQUIRE, vec![key, whole(&beside), token])
             }
         };
-        let of_channels = if *share == Share::MUTEX { &[] } else { &channels[..] };
+        let of_channels = if *share == Share::MUTEX && !self.fair { &[] } else { &channels[..] };
         let keys: Vec<Key<'_>> = keys.into_iter().chain(of_channels.iter().map(|channel| whole(channel.as_bytes()))).collect();
         let call = |_: &Link, form| scripts::call(script, form, &keys, &args);
         let Exchange { answers, repeated, .. } = self.redis.connection.call(self.redis.end(*ttl), Repeat::Settled, &call).await?;
@@ -139,18 +157,17 @@ impl RedissonStore {
 
     /// The entries of names, whatever of Redisson's has them. A free name has none.
     async fn look(&self, names: &[Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
-        let keys: Vec<(String, String)> = names
-            .iter()
-            .map(|name| {
-                let key = self.key(name);
-                let ends = behind_of_redisson(&key, "timeout");
-                (key, ends)
-            })
-            .collect();
+        let keys = names.iter().map(|name| {
+            let key = self.key(name);
+            let ends = behind_of_redisson(&key, "timeout");
+            let [queue, dues] = self.queue(name);
+            [key, ends, queue, dues]
+        });
+        let keys: Vec<[String; 4]> = keys.collect();
         let build = |_: &Link, form| {
             let mut commands = Commands::new();
-            for (key, ends) in &keys {
-                let keys = [whole(key.as_bytes()), whole(ends.as_bytes())];
+            for keys in &keys {
+                let keys = keys.each_ref().map(|key| whole(key.as_bytes()));
                 scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &keys, &[]);
             }
             commands
@@ -160,11 +177,13 @@ impl RedissonStore {
         }
         let answers = self.redis.connection.call(self.redis.end(Duration::MAX), Repeat::Freely, build).await?.answers;
         let entry = |(name, answer): (&Name, RedisResult<Value>)| {
-            let holders = holders(&read::<Vec<Value>>(answer).map_err(|error| match error.kind() {
+            let (found, waiters): (Vec<Value>, Vec<Vec<u8>>) = read(answer).map_err(|error: Error| match error.kind() {
                 ErrorKind::Mismatch => no_lock(),
                 _ => error,
-            })?)?;
-            Ok(Some(Entry::new(name.clone(), holders, Vec::new())).filter(Entry::is_in_use))
+            })?;
+            let holders = holders(&found)?;
+            let waiters = waiters.iter().map(|owner| Queued::new(ours(owner), Share::MUTEX)).collect();
+            Ok(Some(Entry::new(name.clone(), holders, waiters)).filter(Entry::is_in_use))
         };
         Ok(names.iter().zip(answers).map(entry).collect())
     }
@@ -230,17 +249,25 @@ fn held_by(field: &[u8], ttl: i64, share: Share) -> Holder {
 #[async_trait]
 impl Store for RedissonStore {
     fn features(&self) -> Features {
-        self.redis.features().with_queue(false).with_cohort(false)
+        self.redis.features().with_queue(self.fair).with_push(!self.fair).with_shares(!self.fair).with_cohort(false)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.redis.layout.check_request(request)?;
         check_token(&request.owner)?;
         check_weight(request.share)?;
+        if self.fair {
+            check_mutex(request, self)?;
+        }
         let owner = theirs(&request.owner);
         let (answer, repeated) = self.ask(request, &owner).await?;
         let Value::Array(parts) = &answer else { return Err(odd(&answer)) };
-        let holder = match &parts[..] {
+        // In a fair lock the last part of a busy answer is the position.
+        let (parts, position) = match &parts[..] {
+            [busy @ .., Value::Int(position)] if self.fair => (busy, u32::try_from(*position).ok()),
+            parts => (parts, None),
+        };
+        let holder = match parts {
             [Value::Int(1), token] => {
                 let (token, name) = (counter(token).map_err(Error::maybe_applied)?, &request.name);
                 let unfit = || Error::refused(format!("the token of {name:?} stands at {token}, beyond what a fence can be"));
@@ -260,7 +287,7 @@ impl Store for RedissonStore {
         let polls = self.redis.poll_interval(false, None, None);
         // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
         let busy = Busy::new(if self.redis.connection.hears() { HEARTBEAT.max(polls) } else { polls });
-        let answer = AcquireReply::Busy(busy.with_holder(holder));
+        let answer = AcquireReply::Busy(busy.with_holder(holder).with_position(position));
         if !repeated {
             return Ok(answer);
         }
@@ -284,8 +311,10 @@ impl Store for RedissonStore {
         let (end, linger) = (self.redis.end(lease.ttl), Digits::of(millis(linger)));
         let (owner, lingering) = (theirs(&lease.owner), theirs(&lease.owner.lingering()));
         let (key, channels, what) = (self.key(&lease.name), self.channels(&lease.name, lease.share.kind()), what_of(lease.share));
+        let queue = self.queue(&lease.name);
         let mut args = vec![owner.as_bytes(), lingering.as_bytes(), linger.as_bytes()];
         let (script, whose) = match lease.share.kind() {
+            Kind::Mutex if self.fair => (&scripts::REDISSON_FAIR_RELEASE, None),
             Kind::Mutex => (&scripts::REDISSON_RELEASE, None),
             Kind::ReadWrite => {
                 args.push(what.as_bytes());
@@ -295,13 +324,18 @@ impl Store for RedissonStore {
         };
         let beside = whose.map(|owner| beside_share(&key, owner, lease.share));
         let keys = [Some(key.as_bytes())].into_iter().chain(channels.iter().map(|channel| Some(channel.as_bytes())));
-        let keys: Vec<Key<'_>> = keys.chain([beside.as_deref()]).flatten().map(whole).collect();
+        let of_queue = queue.iter().filter(|_| self.fair).map(|key| Some(key.as_bytes()));
+        let keys: Vec<Key<'_>> = keys.chain([beside.as_deref()]).chain(of_queue).flatten().map(whole).collect();
         released(self.redis.run(script, &keys, &args, releases(lease), end).await?)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let (mut all, end) = (SelectAll::new(), self.redis.end(request.ttl));
-        for channel in self.channels(&request.name, request.share.kind()) {
+        for mut channel in self.channels(&request.name, request.share.kind()) {
+            if self.fair {
+                // Each waiter has one of its own.
+                channel = format!("{channel}:{}", String::from_utf8_lossy(theirs(&request.owner).as_bytes()));
+            }
             all.push(self.redis.connection.listen_on(&channel, end).await?);
         }
         Ok(all.map(|_| Notice::Changed).boxed())

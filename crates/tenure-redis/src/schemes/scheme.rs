@@ -40,15 +40,23 @@ pub enum Scheme {
     /// `SET key owner NX PX ttl`, and nothing beside it, as most libraries do. See
     /// [`Options::profile`](crate::Options::profile).
     SetNx,
-    /// The `RLock` and `RFencedLock` of Redisson: a hash of the owner and its hold count, and a channel
-    /// on which each release is published, so waiters of either side are woken by the other's. The
-    /// fence is the token of the `RFencedLock`, which tenure raises to the server's clock, in
-    /// microseconds since 2026: so it does not fall when the server loses its data. A plain `RLock`
-    /// counts none: fences order those alone who count them. The prefix does what a `NameMapper` does.
+    /// The locks of Redisson: waiters of either side are woken by the other's release. A mutex is an
+    /// `RLock` or `RFencedLock`, which `RSpinLock` and `RNonReentrantLock` are as well; a reader or a
+    /// writer has a share of an `RReadWriteLock`; permits are those of an
+    /// `RPermitExpirableSemaphore` or an `RSemaphore`. Use one kind for a name: Redisson does not see
+    /// that an `RLock` is held where it wants to read or write.
+    ///
+    /// The fence is the token of the `RFencedLock`, which tenure raises to the server's clock, in
+    /// microseconds since 2026: so it does not fall when the server loses its data. Redisson's other
+    /// locks count none: fences order those alone who count them. The prefix does what a `NameMapper`
+    /// does.
     Redisson,
+    /// The `RFairLock` of Redisson, and nothing but mutexes: clients of both sides are served in the
+    /// order in which they came. Redisson counts on a `fairLockWaitTimeout` of 5 minutes, its default.
+    RedissonFair,
 }
 
-const ALL: [Scheme; 8] = [
+const ALL: [Scheme; 9] = [
     Scheme::Native,
     Scheme::SetnxExpire,
     Scheme::SetnxExpireLua,
@@ -57,6 +65,7 @@ const ALL: [Scheme; 8] = [
     Scheme::Watch,
     Scheme::SetNx,
     Scheme::Redisson,
+    Scheme::RedissonFair,
 ];
 
 impl Scheme {
@@ -71,11 +80,13 @@ impl Scheme {
             Self::Watch => "watch",
             Self::SetNx => "set-nx",
             Self::Redisson => "redisson",
+            Self::RedissonFair => "redisson-fair",
         }
     }
 }
 
-const KNOWN: &str = "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php, getset, watch and redisson";
+const KNOWN: &str =
+    "scheme= is one of native, set-nx, setnx-expire, setnx-expire-lua, php, getset, watch, redisson and redisson-fair";
 
 impl FromStr for Scheme {
     type Err = Error;

@@ -1,50 +1,64 @@
--- Who holds a lock of Redisson. After redisson.lua and redisson-permits.lua.
+-- Who holds a lock of Redisson, and who waits. After redisson.lua, redisson-queue.lua and
+-- redisson-permits.lua.
 --
--- KEYS[1] name   KEYS[2] ends of permits
--- reply   {}                                         free
---         {'lock', owner, ttl in ms}                 an RLock
---         {'read', owner, ttl in ms, ...}            an RReadWriteLock with these readers
---         {'write', owner, ttl in ms}                the same with this writer
---         {permits, id, ttl in ms, ...}              a semaphore of so many permits, as far as is known
+-- KEYS[1] name   KEYS[2] ends of permits   KEYS[3] queue   KEYS[4] when its waiters are due
+-- reply   {holders, waiters}: the waiters are their owners, and the holders
+--         {}                                free
+--         {'lock', owner, ttl in ms}        an RLock
+--         {'read', owner, ttl in ms, ...}   an RReadWriteLock with these readers
+--         {'write', owner, ttl in ms}       the same with this writer
+--         {permits, id, ttl in ms, ...}     a semaphore of so many permits, as far as is known
 --         ttl -1: no end
 
-local name, ends = KEYS[1], KEYS[2]
-local kind = redis.call('TYPE', name).ok
-if kind == 'none' then
-  return {}
-elseif kind == 'string' then
-  local free = redis.call('GET', name)
-  if not free:match('^%-?%d+$') or #free > 10 then
-    return redis.error_reply('TENUREKIND it is no semaphore of Redisson')
-  end
-  local now, taken = now_ms(), redis.call('ZRANGE', ends, 0, -1, 'WITHSCORES')
-  local found = { tonumber(free) + #taken / 2 }
-  for i = 1, #taken, 2 do
-    local left = tonumber(taken[i + 1]) - now
-    if left > 0 then
-      found[#found + 1] = taken[i]
-      found[#found + 1] = tonumber(taken[i + 1]) < 922337203685477 and left or -1
+local function holders_of(name, ends)
+  local kind = redis.call('TYPE', name).ok
+  if kind == 'none' then
+    return {}
+  elseif kind == 'string' then
+    local free = redis.call('GET', name)
+    if not free:match('^%-?%d+$') or #free > 10 then
+      return redis.error_reply('TENUREKIND it is no semaphore of Redisson')
     end
-  end
-  return found
-end
-local mode, left = mode_of(name), redis.call('PTTL', name)
-if mode == 'write' or mode and left == -1 then
-  return { mode, one_of(name, mode), left }
-elseif mode == 'read' then
-  local found = { mode }
-  for _, owner in ipairs(redis.call('HKEYS', name)) do
-    local its = owner ~= 'mode' and left_of(name, owner) or 0
-    if its ~= 0 then
-      found[#found + 1] = owner
-      found[#found + 1] = its
+    local now, taken = now_ms(), redis.call('ZRANGE', ends, 0, -1, 'WITHSCORES')
+    local found = { tonumber(free) + #taken / 2 }
+    for i = 1, #taken, 2 do
+      local left = tonumber(taken[i + 1]) - now
+      if left > 0 then
+        found[#found + 1] = taken[i]
+        found[#found + 1] = tonumber(taken[i + 1]) < 922337203685477 and left or -1
+      end
     end
+    return found
   end
-  return #found > 1 and found or {}
+  local mode, left = mode_of(name), redis.call('PTTL', name)
+  if mode == 'write' or mode and left == -1 then
+    return { mode, one_of(name, mode), left }
+  elseif mode == 'read' then
+    local found = { mode }
+    for _, owner in ipairs(redis.call('HKEYS', name)) do
+      local its = owner ~= 'mode' and left_of(name, owner) or 0
+      if its ~= 0 then
+        found[#found + 1] = owner
+        found[#found + 1] = its
+      end
+    end
+    return #found > 1 and found or {}
+  end
+  -- Of a large hash nothing is read.
+  local holder = redis.call('HLEN', name) == 1 and redis.call('HGETALL', name)
+  if not holder or holder[1] == 'mode' or not holder[2]:match('^%d+$') then
+    return redis.error_reply('TENUREKIND it is no lock of Redisson')
+  end
+  return { 'lock', holder[1], left }
 end
--- Of a large hash nothing is read.
-local holder = redis.call('HLEN', name) == 1 and redis.call('HGETALL', name)
-if not holder or holder[1] == 'mode' or not holder[2]:match('^%d+$') then
-  return redis.error_reply('TENUREKIND it is no lock of Redisson')
+
+local holders, waiters = holders_of(KEYS[1], KEYS[2]), {}
+if holders.err then
+  return holders
 end
-return { 'lock', holder[1], left }
+for _, owner in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
+  if not has_lapsed(KEYS[1], KEYS[4], owner) then
+    waiters[#waiters + 1] = owner
+  end
+end
+return { holders, waiters }

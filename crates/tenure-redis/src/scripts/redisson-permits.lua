@@ -1,13 +1,8 @@
 -- Permits of an RPermitExpirableSemaphore of Redisson: a string with the number that is free, and a
 -- sorted set of those that are taken, by the end of their leases in Unix ms. An RSemaphore is the
--- string alone. Prefix of other scripts.
+-- string alone. Prefix of other scripts, after now.lua.
 --
 -- A share of k permits has the members `<owner>#1` to `<owner>#k`.
-
-local function now_ms()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-end
 
 local function member(owner, number)
   return string.format('%s#%d', owner, number)

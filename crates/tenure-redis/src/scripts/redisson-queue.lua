@@ -1,0 +1,61 @@
+-- The queue of an RFairLock of Redisson: a list of owners, and a sorted set of the times, in Unix ms,
+-- at which Redisson drops each of them once it is first. Prefix of other scripts, after now.lua.
+--
+-- Redisson counts on a turn of WAIT at most for each waiter. Each time that one leaves, those behind
+-- it are due that much earlier. A waiter of tenure has a key beside that ends without a heartbeat, so
+-- one that died does not keep its place for WAIT. Its value is the ttl of a lease that is handed to it,
+-- ':', and that of the key, both in ms.
+
+-- The default of Redisson's fairLockWaitTimeout, ms.
+local WAIT = 300000
+
+local function heartbeat_key(name, owner)
+  return (name:find('{', 1, true) and name or '{' .. name .. '}') .. ':' .. owner .. ':tenure_wait'
+end
+
+-- Whether it has the form of an owner of tenure.
+local function is_ours(owner)
+  return owner:sub(37, 37) == ':' and owner:sub(-1) == '.'
+end
+
+-- The two ttls of a waiter of tenure whose heartbeats come.
+local function ttls_of(name, owner)
+  return (redis.call('GET', heartbeat_key(name, owner)) or ''):match('^(%d+):(%d+)$')
+end
+
+-- Whether its turn will not come: it is due, as Redisson has it, or a waiter of ours that has died.
+local function has_lapsed(name, dues, owner)
+  local due = redis.call('ZSCORE', dues, owner)
+  return not due or tonumber(due) <= now_ms() or is_ours(owner) and not ttls_of(name, owner)
+end
+
+-- Takes the waiter at this index out, 0 for the first. Those behind it are due so much earlier.
+local function leave(name, queue, dues, owner, index, earlier)
+  for _, behind in ipairs(earlier > 0 and redis.call('LRANGE', queue, index + 1, -1) or {}) do
+    redis.call('ZINCRBY', dues, -earlier, behind)
+  end
+  redis.call('LREM', queue, 1, owner)
+  redis.call('ZREM', dues, owner)
+  redis.call('DEL', heartbeat_key(name, owner))
+end
+
+-- Drops those at the head that are due or dead. Then, if the lock is free, hands it to the head if
+-- that is ours, and notifies it. One of Redisson comes for it.
+local function serve(name, queue, dues, channel)
+  local head = redis.call('LINDEX', queue, 0)
+  while head and has_lapsed(name, dues, head) do
+    -- One that is due has had its time.
+    local due = redis.call('ZSCORE', dues, head)
+    leave(name, queue, dues, head, 0, is_ours(head) and due and tonumber(due) > now_ms() and WAIT or 0)
+    head = redis.call('LINDEX', queue, 0)
+  end
+  if not head or redis.call('EXISTS', name) == 1 then
+    return
+  elseif is_ours(head) then
+    local handoff_ttl = ttls_of(name, head)
+    leave(name, queue, dues, head, 0, WAIT)
+    redis.call('HSET', name, head, 1)
+    redis.call('PEXPIRE', name, handoff_ttl)
+  end
+  redis.pcall('PUBLISH', channel .. ':' .. head, '0')
+end
