@@ -68,6 +68,10 @@ pub(super) const GETSET: Scheme = Scheme { id: "getset", parameters: "&scheme=ge
 pub(super) const REDISSON: Scheme =
     Scheme { id: "redisson", parameters: "&scheme=redisson", takes: 1, look: field, line: nobody, ..NATIVE };
 
+/// The `RFairLock` of Redisson, whose waiters are in a list.
+pub(super) const REDISSON_FAIR: Scheme =
+    Scheme { id: "redisson-fair", parameters: "&scheme=redisson-fair", line: listed, ..REDISSON };
+
 /// `WATCH`, `MULTI`, `EXEC`: the value is the record of all who hold and wait. Watched and read first, and then written.
 pub(super) const WATCH: Scheme = Scheme {
     id: "watch",
@@ -151,6 +155,11 @@ pub(super) fn queue(server: &RedisServer, name: &str) -> Option<String> {
 
 fn places(server: &RedisServer, key: &str) -> u64 {
     queue(server, key).map_or(0, |queue| u64::try_from(server.command(&["ZCARD", &queue]).int()).expect("a count"))
+}
+
+fn listed(server: &RedisServer, key: &str) -> u64 {
+    let Reply::Int(count) = server.command(&["LLEN", &format!("redisson_lock_queue:{{{key}}}")]) else { return 0 };
+    u64::try_from(count).expect("a count")
 }
 
 fn nobody(_: &RedisServer, _: &str) -> u64 {

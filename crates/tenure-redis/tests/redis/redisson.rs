@@ -113,7 +113,7 @@ async fn readers_of_redisson_count_for_as_long_as_their_holds() {
     fence_of(&*store, &asks("site").with_share(Share::WRITE)).await;
 }
 
-/// Where an RLock is held, Redisson's own read/write lock would make a second holder. Ours does not.
+/// Where an `RLock` is held, Redisson's own read/write lock would make a second holder. Ours does not.
 #[tokio::test]
 async fn an_rlock_keeps_readers_and_writers_out() {
     let server = RedisServer::start();
@@ -167,7 +167,7 @@ async fn a_semaphore_is_as_redisson_has_it() {
     assert!(store.inspect(Some(&held.name)).await.unwrap().is_empty());
 }
 
-/// What an RSemaphore has given out is known to nobody: fewer permits than asked for are no mismatch.
+/// What an `RSemaphore` has given out is known to nobody: fewer permits than asked for are no mismatch.
 #[tokio::test]
 async fn permits_of_an_rsemaphore_are_counted_on() {
     let server = RedisServer::start();

@@ -6,7 +6,7 @@ mod plain;
 mod timestamps;
 mod watch;
 
-use super::scheme::{GETSET, PHP, REDISSON, SET_NX, SETNX_EXPIRE, Scheme, WATCH};
+use super::scheme::{GETSET, PHP, REDISSON, REDISSON_FAIR, SET_NX, SETNX_EXPIRE, Scheme, WATCH};
 use super::{anywhere, fixtures, queue, redis, shares, terms};
 use crate::Item;
 
@@ -16,7 +16,9 @@ pub(super) fn items() -> Vec<Item> {
     let getset = [every_fault(GETSET), redis::with_scripts(GETSET)].concat();
     let watch = [every_fault(WATCH), redis::with_ttl(WATCH), redis::without_scripts(WATCH), of_many(WATCH)].concat();
     let redisson = [every_fault(REDISSON), redis::with_ttl(REDISSON), redis::with_scripts(REDISSON)].concat();
-    let faults = [set_nx, of_processes(SETNX_EXPIRE), of_processes(PHP), getset, watch, redisson];
+    let in_line = fixtures::in_scheme(REDISSON_FAIR, queue::rows);
+    let fair = [every_fault(REDISSON_FAIR), redis::with_ttl(REDISSON_FAIR), redis::with_scripts(REDISSON_FAIR), in_line].concat();
+    let faults = [set_nx, of_processes(SETNX_EXPIRE), of_processes(PHP), getset, watch, redisson, fair];
     faults.into_iter().chain([plain::items(), timestamps::items(), watch::items()]).flatten().collect()
 }
 
