@@ -88,7 +88,7 @@ impl Library {
         side
     }
 
-    /// What of ours takes the same kind of lock.
+    /// Flags by which ours takes the same kind of lock.
     fn flags(&self) -> &'static [&'static str] {
         match self.name {
             "redisson-write" => &["--write"],

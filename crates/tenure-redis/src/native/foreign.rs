@@ -45,7 +45,7 @@ pub(crate) fn beside_share(key: &str, owner: &[u8], share: Share) -> Vec<u8> {
     }
 }
 
-/// What a share is called in the scripts about Redisson's: the number of its permits, if it has any.
+/// Word for a share in the scripts about Redisson's: the number of its permits, if it has any.
 pub(crate) fn what_of(share: Share) -> Cow<'static, str> {
     match share {
         Share::READ => "read".into(),

@@ -28,7 +28,7 @@ use crate::transport::failure::unexpected;
 use crate::transport::link::Link;
 use crate::transport::reply::{only, read};
 
-/// What is published on these channels, each of a name: the end of a lease.
+/// Channels, each of a name, on which the end of a lease is published.
 const LOCK: &str = "redisson_lock__channel";
 const READ_WRITE: &str = "redisson_rwlock";
 const SEMAPHORE: &str = "redisson_sc";
@@ -286,7 +286,9 @@ impl Store for RedissonStore {
         };
         let polls = self.redis.poll_interval(false, None, None);
         // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
-        let busy = Busy::new(if self.redis.connection.hears() { HEARTBEAT.max(polls) } else { polls });
+        // In a fair lock one who has no queue entry is never notified.
+        let notified = self.redis.connection.hears() && (position.is_some() || !self.fair);
+        let busy = Busy::new(if notified { HEARTBEAT.max(polls) } else { polls });
         let answer = AcquireReply::Busy(busy.with_holder(holder).with_position(position));
         if !repeated {
             return Ok(answer);

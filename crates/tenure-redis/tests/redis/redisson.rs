@@ -85,7 +85,7 @@ async fn an_rreadwritelock_is_as_redisson_has_it() {
     }
 }
 
-/// What its holders write: theirs keep a writer out, and their dead do not.
+/// Their holders keep a writer out, and their dead do not.
 #[tokio::test]
 async fn readers_of_redisson_count_for_as_long_as_their_holds() {
     let server = RedisServer::start();
@@ -167,7 +167,7 @@ async fn a_semaphore_is_as_redisson_has_it() {
     assert!(store.inspect(Some(&held.name)).await.unwrap().is_empty());
 }
 
-/// What an `RSemaphore` has given out is known to nobody: fewer permits than asked for are no mismatch.
+/// Nobody knows what an `RSemaphore` has given out: fewer permits than asked for are no mismatch.
 #[tokio::test]
 async fn permits_of_an_rsemaphore_are_counted_on() {
     let server = RedisServer::start();
