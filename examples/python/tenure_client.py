@@ -108,10 +108,10 @@ class Connection:
         self.identity = re.match(r"id=(\d+)", info)[1], info.partition(" addr=")[2].partition(" laddr=")[0]
 
     def _drop(self):
-        link, self.link = self.link, None
         self.predecessors += [self.identity] if self.identity else []
-        if link:
-            link.disconnect()
+        if self.link:
+            self.link.disconnect()
+        self.link = self.identity = None
 
 
 class Lock:
@@ -223,15 +223,13 @@ class Lock:
         return [granted, int(counter), *busy]
 
     def _hold(self, token, counter, sent_at):
-        valid_until = sent_at + self.validity
         if not 0 < counter <= MAX_COUNTER:
             raise ValueError(f"no fence can be made of the grant counter {counter}")
-        if clock() >= valid_until:
+        self.valid_until = sent_at + self.validity
+        if clock() >= self.valid_until:
             return False
-        # 1024 fences to a grant: for hand-overs within a process, which this client does not make.
-        self.fence, self.valid_until = counter * 1024, valid_until
-        self.lost, self.stop = threading.Event(), threading.Event()
-        self.token = token
+        # A grant has 1024 fences, for hand-overs within a process. This client makes none.
+        self.token, self.fence, self.lost, self.stop = token, counter * 1024, threading.Event(), threading.Event()
         if self.watchdog:
             self.keeper = threading.Thread(target=self._keep, args=(sent_at + self.ttl / 3,), daemon=True)
             self.keeper.start()

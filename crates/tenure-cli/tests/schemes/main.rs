@@ -8,4 +8,6 @@ mod commands;
 #[path = "../command/common.rs"]
 mod common;
 mod peers;
+mod sides;
 mod timestamps;
+mod wire;
