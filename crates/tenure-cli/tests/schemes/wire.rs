@@ -14,7 +14,7 @@ const WIRE: Library = Library { name: "wire", key: "x", program: python, tells_l
 const QUEUE: &str = "{BJN@}:q:x";
 const ENTRIES: &str = "{BJN@}:p:x";
 
-/// What GUARANTEES.md says that a waiter costs which stands still: its `handoff_ttl` and the next poll.
+/// The cost of a waiter that stands still, as GUARANTEES.md has it: its `handoff_ttl` and the next poll.
 const A_DEAD_WAITER: Duration = Duration::from_secs(3);
 /// A waiter whose connection is gone costs nothing, so less than the `handoff_ttl`.
 const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
