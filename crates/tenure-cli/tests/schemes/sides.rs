@@ -35,9 +35,14 @@ pub(crate) fn compare(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compare").join(path)
 }
 
-pub(crate) fn python(words: &[&str]) -> Command {
+/// The Python that has what the sides need.
+pub(crate) fn interpreter() -> Command {
     let python = std::env::var("TENURE_TEST_PYTHON").ok().filter(|path| !path.is_empty());
-    let mut command = Command::new(python.unwrap_or_else(|| panic!("TENURE_TEST_PYTHON names no Python; {HELP}")));
+    Command::new(python.unwrap_or_else(|| panic!("TENURE_TEST_PYTHON names no Python; {HELP}")))
+}
+
+pub(crate) fn python(words: &[&str]) -> Command {
+    let mut command = interpreter();
     command.arg(compare("python/side.py")).args(words);
     command
 }

@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{Place, Running, wait_for};
-use crate::sides::{Library, beside, compare, one_at_a_time, python, take_turns};
+use crate::sides::{Library, beside, compare, interpreter, one_at_a_time, python, take_turns};
 use nix::sys::signal::Signal;
-use tenure_testkit::{Proxy, RedisServer, Reply};
+use tenure_testkit::{Proxy, RedisServer, Reply, Spawned};
 
 const WIRE: Library = Library { name: "wire", key: "x", program: python, tells_loss: true };
 
@@ -302,9 +302,34 @@ fn the_client_in_python_notices_a_loss_before_the_lease_ends() {
     assert_eq!(ended.code, 79, "{ended:?}");
 }
 
+/// What the page has of texts and keys, as the client makes it. A test of tenure-redis compares the page with ours.
+const ROWS: &str = "
+import sys
+from hashlib import sha1
+sys.path.insert(0, sys.argv[1])
+from tenure_client import PARTS, slot, tag_of, text_of
+for script in PARTS:
+    print(f'| `{script}` | `{sha1(text_of(script)).hexdigest()}` |')
+for row in sys.argv[2:]:
+    prefix, name = (cell.strip().strip('`') for cell in row.split('|')[1:3])
+    key = ((prefix if prefix != 'none' else '') + name).encode()
+    queue = (prefix if prefix != 'none' else '') + '{' + tag_of(key).decode() + '}:q:' + name
+    print('|'.join(row.split('|')[:3]) + f'| {slot(key)} | `{queue}` |')
+";
+
 #[test]
-fn the_client_in_python_is_short() {
-    let client = std::fs::read_to_string(compare("../examples/python/tenure_client.py")).unwrap();
+fn the_client_in_python_is_short_and_does_what_the_page_says() {
+    let examples = compare("../examples/python");
+    let client = std::fs::read_to_string(examples.join("tenure_client.py")).unwrap();
     let lines = client.lines().count();
     assert!((100..=300).contains(&lines), "{lines} lines");
+    let page = std::fs::read_to_string(compare("../docs/wire.md")).unwrap();
+    let (_, rows) = page.split_once("| prefix | name | slot | queue |\n|---|---|---|---|\n").unwrap();
+    let rows: Vec<&str> = rows.lines().take_while(|row| row.starts_with('|')).collect();
+    let made = Spawned::output(interpreter().args(["-c", ROWS]).arg(&examples).args(&rows)).unwrap();
+    let made = String::from_utf8(made.stdout).unwrap();
+    assert_eq!(made.lines().count(), 3 + rows.len(), "{made}");
+    for row in made.lines() {
+        assert!(page.contains(&format!("{row}\n")), "docs/wire.md does not have {row}");
+    }
 }
