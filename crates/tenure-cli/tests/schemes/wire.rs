@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, Running, wait_for};
+use crate::common::{Ended, PATIENCE, Place, Running, wait_for};
 use crate::sides::{Library, beside, compare, interpreter, one_at_a_time, python, take_turns};
 use nix::sys::signal::Signal;
 use tenure_testkit::{Proxy, RedisServer, Reply, Spawned};
@@ -261,27 +261,86 @@ fn a_forged_push_lets_nobody_in() {
     release(waiter);
 }
 
-/// Each command in turn is executed and its reply lost, by silence and by an end of the connection.
+/// A turn of the client in Python through `proxy`, behind a holder of ours if there is to be `one_before`.
+fn turn(place: &Place, server: &RedisServer, proxy: &Proxy, one_before: bool) -> Ended {
+    let start = || {
+        WIRE.start_with(place, &proxy.url(), "turn", |python| {
+            // A call takes a sixth of it at most.
+            python.env("TURN", "theirs").env("TTL", "1.2");
+        })
+    };
+    if !one_before {
+        return start().end();
+    }
+    let holder = ours_holds(place, &[], server);
+    std::fs::remove_file(place.path("held")).unwrap();
+    let waiter = queued(server, start);
+    release(holder);
+    waiter.end()
+}
+
+/// Checks that each of so many turns was had once, and that nothing is left.
+fn check_turns(place: &Place, server: &RedisServer, turns: usize) {
+    let order = place.read("order");
+    let fences: Vec<u64> = order.lines().map(|line| line.strip_prefix("theirs ").unwrap().parse().unwrap()).collect();
+    assert!(fences.len() == turns && fences.windows(2).all(|pair| pair[0] < pair[1]), "{turns} turns: {order}");
+    assert_eq!(server.command(&["EXISTS", "x", QUEUE, ENTRIES]), 0, "after {turns} turns");
+}
+
+/// Each command in turn is executed, and then its reply never comes or its connection ends.
 #[test]
 fn the_client_in_python_outlives_the_loss_of_any_reply() {
-    let (place, server) = (Place::new(), RedisServer::start());
-    let soon = |python: &mut Command| {
-        python.env("TTL", "1.2");
-    };
-    let mut outcomes = Vec::new();
-    for (silent, k) in [(true, 1), (true, 2), (true, 3)].into_iter().chain((1..=12).map(|k| (false, k))) {
-        let proxy = Proxy::start(server.addr());
-        if silent {
-            proxy.swallow_reply(2 * k)
-        } else {
-            proxy.cut_after(k)
+    for one_before in [false, true] {
+        for lose in [Proxy::cut_after, Proxy::swallow_reply] {
+            let (place, server) = (Place::new(), RedisServer::start());
+            let mut turns = 0;
+            loop {
+                let proxy = Proxy::start(server.addr());
+                let k = turns + 1;
+                lose(&proxy, k);
+                let ended = turn(&place, &server, &proxy, one_before);
+                assert!([0, 69].contains(&ended.code), "without reply {k}: {ended:?}");
+                turns += 1;
+                check_turns(&place, &server, usize::try_from(turns).unwrap());
+                if proxy.commands() < k {
+                    break;
+                }
+            }
+            assert!(turns > if one_before { 10 } else { 5 }, "{turns} turns");
         }
-        let ended = WIRE.start_with(&place, &proxy.url(), "try", soon).end();
-        assert!(matches!(ended.code, 0 | 69 | 1), "{k} {silent} {ended:?}");
-        outcomes.push((silent, k, ended.code, proxy.commands()));
-        wait_for("the name to be free", || server.command(&["EXISTS", "x"]) == 0);
     }
-    println!("{outcomes:?}");
+}
+
+/// Each question in turn is on its way for longer than the client lives, and would be executed then. But the client has had
+/// the server end the connection.
+#[test]
+fn no_command_of_the_client_in_python_runs_late() {
+    let clients = |server: &RedisServer| server.command(&["CLIENT", "LIST"]).text().lines().count();
+    for one_before in [false, true] {
+        let (place, server) = (Place::new(), RedisServer::start());
+        let alone = clients(&server);
+        // The first turn has the server learn the scripts.
+        let mut turns = 1;
+        assert_eq!(turn(&place, &server, &Proxy::start(server.addr()), one_before).code, 0);
+        let mut k = 0;
+        loop {
+            let proxy = Proxy::start(server.addr());
+            k += 1;
+            proxy.hold_request(k, PATIENCE);
+            let ended = turn(&place, &server, &proxy, one_before);
+            assert!([0, 69].contains(&ended.code), "request {k}: {ended:?}");
+            turns += 1;
+            let index = usize::try_from(k).unwrap() - 1;
+            let Some(held) = proxy.log().get(index).cloned() else { break };
+            if held == "EVALSHA" {
+                wait_for("the end of its connection", || clients(&server) == alone);
+            }
+            proxy.heal();
+            wait_for("the end of all its connections", || clients(&server) == alone);
+            check_turns(&place, &server, turns);
+        }
+        assert!(k > if one_before { 8 } else { 5 }, "{k} requests");
+    }
 }
 
 /// The client knows by its own clock, without an answer, while the name is still taken at the server.
