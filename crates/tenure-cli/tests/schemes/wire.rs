@@ -241,6 +241,60 @@ fn a_waiter_in_python_that_stands_still_loses_its_turn_and_no_more() {
     assert_eq!(turns, ["behind", "first"], "{order}");
 }
 
+#[test]
+fn a_holder_in_python_keeps_the_name_for_longer_than_its_ttl() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let holder = WIRE.start_with(&place, &server.url(), "hold", |python| {
+        python.env("TTL", "1.2");
+    });
+    place.line("held");
+    let left = || server.command(&["PTTL", "x"]).int();
+    let (mut before, mut renewals) = (left(), 0);
+    // Each comes after a third of the ttl.
+    wait_for("renewals", || {
+        let now = left();
+        renewals += i32::from(now > before);
+        before = now;
+        renewals == 4
+    });
+    let refused = place.output(&["run", "-n", "--store", &server.url(), "x", "--", "touch", "ran"]);
+    assert!(refused.code == 75 && !place.path("ran").exists(), "{refused:?}");
+    release(holder);
+}
+
+/// Others have had the name meanwhile. It does not release what is theirs.
+#[test]
+fn a_holder_in_python_that_stood_still_knows_that_it_has_lost() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let mut theirs = WIRE.start_with(&place, &server.url(), "hold", |python| {
+        python.env("TTL", "1.2");
+    });
+    place.line("held");
+    std::fs::remove_file(place.path("held")).unwrap();
+    theirs.signal(Signal::SIGSTOP);
+    let holder = ours_holds(&place, &[], &server);
+    theirs.signal(Signal::SIGCONT);
+    drop(theirs.0.stdin.take());
+    let ended = theirs.end();
+    assert!(ended.code == 79 && ended.out.contains("lost"), "{ended:?}");
+    assert_eq!(server.command(&["EXISTS", "x"]), 1);
+    release(holder);
+}
+
+/// Its queue entry is dropped, and not left to lapse.
+#[test]
+fn a_wait_in_python_that_is_interrupted_leaves_nothing() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let holder = ours_holds(&place, &[], &server);
+    let waiter = queued(&server, || WIRE.start(&place, &server.url(), "hold"));
+    waiter.signal(Signal::SIGINT);
+    let ended = waiter.end();
+    assert!(ended.code == 130 && ended.err.contains("KeyboardInterrupt"), "{ended:?}");
+    assert_eq!(waiters(&server), 0);
+    release(holder);
+    assert_eq!(server.command(&["EXISTS", "x"]), 0);
+}
+
 /// Anybody who may publish may do that. The client asks, and is refused.
 #[test]
 fn a_forged_push_lets_nobody_in() {
@@ -262,11 +316,10 @@ fn a_forged_push_lets_nobody_in() {
 }
 
 /// A turn of the client in Python through `proxy`, behind a holder of ours if there is to be `one_before`.
-fn turn(place: &Place, server: &RedisServer, proxy: &Proxy, one_before: bool) -> Ended {
+fn turn(place: &Place, server: &RedisServer, proxy: &Proxy, one_before: bool, ttl: &str) -> Ended {
     let start = || {
         WIRE.start_with(place, &proxy.url(), "turn", |python| {
-            // A call takes a sixth of it at most.
-            python.env("TURN", "theirs").env("TTL", "1.2");
+            python.env("TURN", "theirs").env("TTL", ttl);
         })
     };
     if !one_before {
@@ -291,15 +344,18 @@ fn check_turns(place: &Place, server: &RedisServer, turns: usize) {
 #[test]
 fn the_client_in_python_outlives_the_loss_of_any_reply() {
     for one_before in [false, true] {
-        for lose in [Proxy::cut_after, Proxy::swallow_reply] {
+        // A call waits for a sixth of the ttl at most. What is taken for nobody stands for all of it.
+        for (lose, ttl) in [(Proxy::cut_after as fn(&Proxy, u64), "60"), (Proxy::swallow_reply, "1.2")] {
             let (place, server) = (Place::new(), RedisServer::start());
             let mut turns = 0;
             loop {
                 let proxy = Proxy::start(server.addr());
                 let k = turns + 1;
                 lose(&proxy, k);
-                let ended = turn(&place, &server, &proxy, one_before);
+                let began = Instant::now();
+                let ended = turn(&place, &server, &proxy, one_before, ttl);
                 assert!([0, 69].contains(&ended.code), "without reply {k}: {ended:?}");
+                assert!(began.elapsed() < Duration::from_secs(30), "without reply {k}: {:?}", began.elapsed());
                 turns += 1;
                 check_turns(&place, &server, usize::try_from(turns).unwrap());
                 if proxy.commands() < k {
@@ -321,13 +377,13 @@ fn no_command_of_the_client_in_python_runs_late() {
         let alone = clients(&server);
         // The first turn has the server learn the scripts.
         let mut turns = 1;
-        assert_eq!(turn(&place, &server, &Proxy::start(server.addr()), one_before).code, 0);
+        assert_eq!(turn(&place, &server, &Proxy::start(server.addr()), one_before, "1.2").code, 0);
         let mut k = 0;
         loop {
             let proxy = Proxy::start(server.addr());
             k += 1;
             proxy.hold_request(k, PATIENCE);
-            let ended = turn(&place, &server, &proxy, one_before);
+            let ended = turn(&place, &server, &proxy, one_before, "1.2");
             assert!([0, 69].contains(&ended.code), "request {k}: {ended:?}");
             turns += 1;
             let index = usize::try_from(k).unwrap() - 1;
