@@ -417,7 +417,7 @@ fn the_client_in_python_notices_a_loss_before_the_lease_ends() {
     assert_eq!(ended.code, 79, "{ended:?}");
 }
 
-/// What the page has of texts and keys, as the client makes it. A test of tenure-redis compares the page with ours.
+/// Prints texts and keys as the client makes them, in rows of the page. A test of tenure-redis compares the page with ours.
 const ROWS: &str = "
 import sys
 from hashlib import sha1
