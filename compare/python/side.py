@@ -3,7 +3,7 @@
     side.py LIBRARY URL NAME count   takes turns in this folder until it has a file `enough`; prints how many
     side.py LIBRARY URL NAME try     asks once and gives up what it got; exits 75 where it is refused
     side.py LIBRARY URL NAME hold    holds from the file `held` on to the end of its input; prints what the release says
-    side.py wire URL NAME turn       holds once, adds $TURN and its fence to the file `order`, and releases
+    side.py wire URL NAME turn       waits $WAIT seconds, adds $TURN and its fence to the file `order`, and releases
     side.py wire URL NAME watch      holds from the file `held` on until it notices a loss; says so in the file `lost`
 
 A turn is what tenure_testkit::Counter calls a visit. If the library reports a lost lock, this program says so and exits 79.
@@ -28,7 +28,7 @@ class Wire(tenure_client.Lock):
     """The client of examples/python, called as the others are."""
 
     def acquire(self, blocking=True):
-        return super().acquire(None if blocking else 0)
+        return super().acquire(float(os.environ.get("WAIT", "inf")) if blocking else 0)
 
 
 def redis_py(url, name):
@@ -82,7 +82,8 @@ def hold(lock):
 
 
 def turn(lock):
-    lock.acquire()
+    if not lock.acquire():
+        return REFUSED
     append(f"{os.environ['TURN']} {lock.fence}", "order")
     lock.release()
 
@@ -108,7 +109,7 @@ def main():
                 return REFUSED
             lock.release()
         elif what == "turn":
-            turn(lock)
+            return turn(lock)
         elif what == "watch":
             watch(lock)
         else:

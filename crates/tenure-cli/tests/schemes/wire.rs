@@ -295,6 +295,37 @@ fn a_wait_in_python_that_is_interrupted_leaves_nothing() {
     assert_eq!(server.command(&["EXISTS", "x"]), 0);
 }
 
+#[test]
+fn a_wait_in_python_that_ends_by_its_time_leaves_nothing() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let holder = ours_holds(&place, &[], &server);
+    let waiter = queued(&server, || {
+        WIRE.start_with(&place, &server.url(), "turn", |python| {
+            python.env("TURN", "late").env("WAIT", "1.5");
+        })
+    });
+    let ended = waiter.end();
+    assert_eq!((ended.code, waiters(&server)), (75, 0), "{ended:?}");
+    release(holder);
+    assert!(!place.path("order").exists() && server.command(&["EXISTS", "x"]) == 0);
+}
+
+/// It says so in its queue entry, is served in its turn, and finds out by asking.
+#[test]
+fn a_client_in_python_that_may_not_subscribe_polls() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    assert_eq!(server.command(&["ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", "-subscribe"]).text(), "OK");
+    let url = server.url().replace("redis://", "redis://deaf:pw@");
+    let holder = ours_holds(&place, &[], &server);
+    std::fs::remove_file(place.path("held")).unwrap();
+    let waiter = queued(&server, || WIRE.start(&place, &url, "hold"));
+    let (_, kept) = entry(&server).unwrap();
+    assert!(kept.ends_with(" 1 1 -"), "{kept}");
+    release(holder);
+    place.line("held");
+    release(waiter);
+}
+
 /// Anybody who may publish may do that. The client asks, and is refused.
 #[test]
 fn a_forged_push_lets_nobody_in() {
