@@ -9,7 +9,7 @@ use tenure_testkit::overlap::Damage;
 use tenure_testkit::{Counter, RedisServer, Reply};
 
 /// Processes of each side.
-const PROCESSES: usize = 3;
+pub(crate) const PROCESSES: usize = 3;
 
 pub(crate) const HELP: &str = "./scripts/test gets what the sides of others need";
 
@@ -91,7 +91,7 @@ impl Library {
 }
 
 /// Ends the turns of all, also when the test fails.
-struct Enough<'a>(&'a Place);
+pub(crate) struct Enough<'a>(pub(crate) &'a Place);
 
 impl Drop for Enough<'_> {
     fn drop(&mut self) {
@@ -144,7 +144,7 @@ pub(crate) fn contend(library: &Library, their_urls: &str, our_url: &str) -> Res
     counter.check(turns)
 }
 
-fn our_turns(place: &Place, url: &str) -> u64 {
+pub(crate) fn our_turns(place: &Place, url: &str) -> u64 {
     let mut turns = 0;
     while !place.path("enough").exists() {
         let ended = place.output(&["run", "--store", url, "x", "--", "sh", "-c", VISIT]);
