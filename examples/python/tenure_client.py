@@ -198,7 +198,7 @@ class Lock:
         self.stop.set()
         if self.keeper:
             self.keeper.join()
-        was_lost, token = self.lost.is_set() or clock() >= self.valid_until, self.token
+        was_lost, token, self.valid_until = self.lost.is_set() or clock() >= self.valid_until, self.token, 0.0
         self.token = self.fence = self.keeper = None
         for first in (True, False):
             try:
@@ -291,7 +291,7 @@ class Lock:
         until = min(clock() + pause, end)
         try:
             while self.ears and self.ears.can_read(max(0.0, until - clock())):
-                if self.ears.read_response()[-1].partition(b" ")[2] == token:
+                if self.ears.read_response()[-1].partition(b" ")[2] == token or clock() >= until:
                     return
         except redis.RedisError:
             return self._listen()  # A push may have been missed: ask at once.
