@@ -180,3 +180,26 @@ pub(crate) fn add_call(commands: &mut Commands, script: &Script, form: Form, key
         commands.word(word);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Others put the texts together as the page says.
+    #[test]
+    fn the_wire_spec_has_the_digests() {
+        let page = include_str!("../../../docs/wire.md");
+        for (name, script) in [
+            ("acquire", &ACQUIRE),
+            ("acquire-all", &ACQUIRE_ALL),
+            ("release", &RELEASE),
+            ("renew", &RENEW),
+            ("renew-shares", &RENEW_SHARES),
+            ("raise-counter", &RAISE_COUNTER),
+            ("note-holders", &NOTE_HOLDERS),
+        ] {
+            let row = format!("| `{name}` | `{}` |", script.digest);
+            assert!(page.contains(&row), "docs/wire.md does not have {row}; if clients see the change, it has to say so");
+        }
+    }
+}

@@ -9,4 +9,6 @@ mod commands;
 mod common;
 mod peers;
 mod redisson;
+mod sides;
 mod timestamps;
+mod wire;

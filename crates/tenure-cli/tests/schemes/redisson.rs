@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tenure_testkit::{RedisServer, Reply};
 
 use crate::common::{Place, Running, wait_for};
-use crate::peers::{HELP, Library, compare, one_at_a_time, take_turns};
+use crate::sides::{HELP, Library, compare, one_at_a_time, take_turns};
 
 const LOCK: Library = Library { name: "redisson", key: "x", program: java, tells_loss: true };
 const FENCED: Library = Library { name: "redisson-fenced", ..LOCK };

@@ -243,6 +243,22 @@ mod tests {
         }
     }
 
+    /// Others make the same keys.
+    #[test]
+    fn the_wire_spec_has_the_keys() {
+        let page = include_str!("../../../../docs/wire.md");
+        let (_, rows) = page.split_once("| prefix | name | slot | queue |\n|---|---|---|---|\n").unwrap();
+        let rows: Vec<&str> = rows.lines().take_while(|row| row.starts_with('|')).collect();
+        assert!(rows.len() > 5, "{rows:?}");
+        for row in rows {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+            let [prefix, name, ..] = cells[..] else { panic!("{row}") };
+            let (layout, name) = (Layout::new(if prefix == "none" { "" } else { prefix }), Name::new(name).unwrap());
+            let queue = String::from_utf8(layout.of(&name).queue().concat()).unwrap();
+            assert_eq!((layout.slot(&name).to_string().as_str(), queue.as_str()), (cells[2], cells[3]), "{row}");
+        }
+    }
+
     #[test]
     fn all_keys_of_a_name_share_a_slot() {
         for prefix in ["", "app:", "{app}:"] {

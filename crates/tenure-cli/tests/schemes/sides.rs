@@ -1,0 +1,218 @@
+//! The other side of a test: a program of another library, and its turns beside ours.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{Place, Running, wait_for};
+use tenure_testkit::overlap::Damage;
+use tenure_testkit::{Counter, RedisServer, Reply};
+
+/// Processes of each side.
+pub(crate) const PROCESSES: usize = 3;
+
+pub(crate) const HELP: &str = "./scripts/test gets what the sides of others need";
+
+/// A turn of ours: a visit of the [`Counter`], whose file is never cut short.
+const VISIT: &str = "
+echo \"enter tenure.$$ ${TENURE_FENCE:--}\" >> log
+n=$(cat counter)
+printf %020d \"$(expr \"$n\" + 1)\" 1<> counter
+echo \"leave tenure.$$\" >> log";
+
+pub(crate) struct Library {
+    /// Also of its profile.
+    pub(crate) name: &'static str,
+    /// Where it keeps the lock of `x`.
+    pub(crate) key: &'static str,
+    /// A process of it that does this.
+    pub(crate) program: fn(&[&str]) -> Command,
+    /// Whether it tells that the lock had gone when it gave it up.
+    pub(crate) tells_loss: bool,
+}
+
+pub(crate) fn compare(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compare").join(path)
+}
+
+/// The Python that has what the sides need.
+pub(crate) fn interpreter() -> Command {
+    let python = std::env::var("TENURE_TEST_PYTHON").ok().filter(|path| !path.is_empty());
+    Command::new(python.unwrap_or_else(|| panic!("TENURE_TEST_PYTHON names no Python; {HELP}")))
+}
+
+pub(crate) fn python(words: &[&str]) -> Command {
+    let mut command = interpreter();
+    command.arg(compare("python/side.py")).args(words);
+    command
+}
+
+impl Library {
+    /// `urls`: of its servers, with commas in between.
+    pub(crate) fn start(&self, place: &Place, urls: &str, what: &str) -> Running {
+        self.start_with(place, urls, what, |_| ())
+    }
+
+    /// As [`start`](Self::start), started as `change` has it.
+    pub(crate) fn start_with(&self, place: &Place, urls: &str, what: &str, change: impl FnOnce(&mut Command)) -> Running {
+        let mut command = (self.program)(&[self.name, urls, "x", what]);
+        change(&mut command);
+        place.settle(&mut command);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::of(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; {HELP}")))
+    }
+
+    /// One that holds, until its input ends.
+    pub(crate) fn holds(&self, place: &Place, server: &RedisServer) -> Running {
+        let mut side = self.start(place, &server.url(), "hold");
+        wait_for("the other side to hold", || place.path("held").exists() || side.0.try_wait().unwrap().is_some());
+        assert!(place.path("held").exists(), "{:?}; {HELP}", side.end());
+        side
+    }
+
+    /// Flags by which ours takes the same kind of lock.
+    fn flags(&self) -> &'static [&'static str] {
+        match self.name {
+            "redisson-write" => &["--write"],
+            "redisson-read" => &["--shared"],
+            "redisson-permits" | "redisson-semaphore" => &["--permits", "2/2"],
+            _ => &[],
+        }
+    }
+
+    /// The command that takes the same kind of lock at `x`, with these flags and this program.
+    pub(crate) fn ours<'a>(&self, url: &'a str, flags: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
+        [&["run", "--store", url], self.flags(), flags, &["x", "--"], program].concat()
+    }
+
+    /// The parameters of a URL by which ours shares its locks.
+    pub(crate) fn profile(&self) -> String {
+        if self.name == "redisson-fair" {
+            return "scheme=redisson-fair".to_owned();
+        }
+        if self.is_redisson() { "scheme=redisson".to_owned() } else { format!("scheme=set-nx&profile={}", self.name) }
+    }
+
+    pub(crate) fn is_redisson(&self) -> bool {
+        self.name.starts_with("redisson")
+    }
+
+    /// The owner that stands at the key.
+    pub(crate) fn holder(&self, server: &RedisServer) -> String {
+        let found = server.command(&[if self.is_redisson() { "HKEYS" } else { "GET" }, self.key]);
+        // A read/write lock has its mode in front, and marks a writer.
+        let found = if let Reply::Array(mut fields) = found { fields.pop().unwrap() } else { found };
+        match found {
+            Reply::Bytes(value) => printed(value).trim_end_matches(":write").to_owned(),
+            other => panic!("{} keeps no lock at {}: {other:?}", self.name, self.key),
+        }
+    }
+}
+
+/// Ends the turns of all, also when the test fails.
+pub(crate) struct Enough<'a>(pub(crate) &'a Place);
+
+impl Drop for Enough<'_> {
+    fn drop(&mut self) {
+        std::fs::write(self.0.path("enough"), "").unwrap();
+    }
+}
+
+/// Whether each side had its turns, many of them between two of the other.
+fn is_enough(log: &str) -> bool {
+    let ours: Vec<bool> =
+        log.lines().filter_map(|line| line.strip_prefix("enter ")).map(|id| id.starts_with("tenure.")).collect();
+    let changes = ours.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    let turns = ours.iter().filter(|ours| **ours).count();
+    turns >= 20 && ours.len() - turns >= 20 && changes >= 12
+}
+
+pub(crate) fn take_turns(library: &Library, parameters: &str) {
+    let judged = beside(library, parameters);
+    assert!(judged.is_ok(), "who begins with tenure is ours, the others are of {}:\n{}", library.name, judged.unwrap_err());
+}
+
+/// All processes take the name `x` of one server at once. Returns the damage, if there was any.
+pub(crate) fn beside(library: &Library, parameters: &str) -> Result<(), Damage> {
+    let server = RedisServer::start();
+    let judged = contend(library, &server.url(), &format!("{}?{parameters}", server.url()));
+    // A semaphore stays.
+    if library.flags().first() != Some(&"--permits") {
+        assert_eq!(server.command(&["EXISTS", library.key]), 0, "{}", library.name);
+    }
+    judged
+}
+
+pub(crate) fn contend(library: &Library, their_urls: &str, our_url: &str) -> Result<(), Damage> {
+    let place = Place::new();
+    let counter = Counter::create(&place.path(""));
+    let mut theirs: Vec<_> = (0..PROCESSES).map(|_| library.start(&place, their_urls, "count")).collect();
+    let mut turns = std::thread::scope(|scope| {
+        let ours: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(|| our_turns(library, &place, our_url))).collect();
+        let enough = Enough(&place);
+        wait_for("both sides to have had their turns", || {
+            let one_ended = theirs.iter_mut().any(|side| side.0.try_wait().unwrap().is_some());
+            one_ended || is_enough(&place.read("log"))
+        });
+        drop(enough);
+        ours.into_iter().map(|ours| ours.join().unwrap()).sum::<u64>()
+    });
+    for side in theirs {
+        let ended = side.end();
+        assert_eq!(ended.code, 0, "the side of {}, not ours: {ended:?}; {HELP}", library.name);
+        turns += ended.out.split_whitespace().last().unwrap().parse::<u64>().unwrap();
+    }
+    assert!(is_enough(&place.read("log")), "{}", place.read("log"));
+    counter.check(turns)
+}
+
+pub(crate) fn our_turns(library: &Library, place: &Place, url: &str) -> u64 {
+    let mut turns = 0;
+    while !place.path("enough").exists() {
+        let ended = place.output(&library.ours(url, &[], &["sh", "-c", VISIT]));
+        assert_eq!(ended.code, 0, "our side: {ended:?}");
+        turns += 1;
+        // Along our line a name is handed on and never free: with somebody always in it, who polls has no turn.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    turns
+}
+
+/// A value as we show it.
+fn printed(value: Vec<u8>) -> String {
+    String::from_utf8(value)
+        .unwrap_or_else(|no_text| no_text.as_bytes().iter().fold("hex:".to_owned(), |text, byte| format!("{text}{byte:02x}")))
+}
+
+/// They hold and we are refused; their lock is deleted and ours does not go with it; we hold and they are refused.
+pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let (url, name) = (format!("{}?{parameters}", server.url()), library.name);
+
+    let mut theirs = library.holds(&place, &server);
+    let value = library.holder(&server);
+    let refused = place.output(&library.ours(&url, &["-n"], &["touch", "ran"]));
+    // Of a generated token people are shown the label.
+    let shown = value.rsplit_once('.').filter(|(_, random)| random.len() == 32).map_or(&*value, |(label, _)| label);
+    assert!(refused.code == 75 && refused.err.contains(shown), "{name}: {value} {refused:?}");
+    let shown: serde_json::Value =
+        serde_json::from_str(&place.output(&["show", "--store", &url, "-o", "json", "x"]).out).unwrap();
+    assert_eq!(shown[0]["holders"][0]["owner"], value.as_str(), "{name}: {shown}");
+
+    assert_eq!(server.command(&["DEL", library.key]), 1, "{name}");
+    let args = library.ours(&url, &["-n"], &["sh", "-c", "echo in > ours; cat"]);
+    let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
+    place.line("ours");
+    drop(theirs.0.stdin.take());
+    let ended = theirs.end();
+    let (code, word) = if library.tells_loss { (79, "lost") } else { (0, "released") };
+    assert!(ended.code == code && ended.out.contains(word), "the side of {name}: {ended:?}");
+
+    let tries = || library.start(&place, &server.url(), "try").end().code;
+    assert_eq!(tries(), 75, "{name} took the lock that is ours");
+    drop(ours.0.stdin.take());
+    let ended = ours.end();
+    assert_eq!(ended.code, 0, "{name}: {ended:?}");
+    assert_eq!(tries(), 0, "{name}");
+    assert!(!place.path("ran").exists(), "{name}");
+}
