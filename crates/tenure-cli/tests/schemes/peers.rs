@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Place, Running, wait_for};
@@ -29,20 +30,29 @@ struct Library {
     /// Also of its profile.
     name: &'static str,
     /// Where it keeps the lock of `x`.
-    key: &'static str,
+    keys: &'static [&'static str],
     /// A process of it that does this.
     program: fn(&[&str]) -> Command,
     /// Whether it tells that the lock had gone when it gave it up.
     tells_loss: bool,
 }
 
-const REDIS_PY: Library = Library { name: "redis-py", key: "x", program: python, tells_loss: true };
-const POTTERY: Library = Library { name: "pottery", key: "redlock:x", program: python, tells_loss: true };
-const NODE_REDLOCK: Library = Library { name: "node-redlock", key: "x", program: node, tells_loss: true };
-const REDIS_SEMAPHORE: Library = Library { name: "redis-semaphore", key: "mutex:x", program: node, tells_loss: false };
-const REDISSON: Library = Library { name: "redisson", key: "x", program: java, tells_loss: true };
-const REDISSON_FENCED: Library = Library { name: "redisson-fenced", key: "x", program: java, tells_loss: true };
-const RSLOCK: Library = Library { name: "rslock", key: "x", program: this_program, tells_loss: true };
+const REDIS_PY: Library = Library { name: "redis-py", keys: &["x"], program: python, tells_loss: true };
+const POTTERY: Library = Library { name: "pottery", keys: &["redlock:x"], program: python, tells_loss: true };
+const NODE_REDLOCK: Library = Library { name: "node-redlock", keys: &["x"], program: node, tells_loss: true };
+const REDIS_SEMAPHORE: Library = Library { name: "redis-semaphore", keys: &["mutex:x"], program: node, tells_loss: false };
+const REDISSON: Library = Library { name: "redisson", keys: &["x"], program: java, tells_loss: true };
+const REDISSON_FENCED: Library = Library { name: "redisson-fenced", keys: &["x"], program: java, tells_loss: true };
+const REDSYNC: Library = Library { name: "redsync", keys: &["x"], program: go, tells_loss: true };
+const REDISLOCK: Library = Library { name: "redislock", keys: &["x"], program: go, tells_loss: true };
+const RUEIDISLOCK: Library = Library {
+    name: "rueidislock",
+    keys: &["rueidislock:0:x", "rueidislock:1:x", "rueidislock:2:x"],
+    program: go,
+    tells_loss: true,
+};
+const RUEIDISLOCK_ONE: Library = Library { name: "rueidislock-one", keys: &["rueidislock:0:x"], program: go, tells_loss: true };
+const RSLOCK: Library = Library { name: "rslock", keys: &["x"], program: this_program, tells_loss: true };
 
 fn compare(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compare").join(path)
@@ -68,6 +78,12 @@ fn java(words: &[&str]) -> Command {
     // It lives for seconds.
     command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp"]);
     command.arg(format!("{}:{}", lib.join("classes").display(), lib.join("jars/*").display())).arg("Side").args(words);
+    command
+}
+
+fn go(words: &[&str]) -> Command {
+    let mut command = Command::new(compare("go/bin/side"));
+    command.args(words);
     command
 }
 
@@ -111,12 +127,17 @@ impl Library {
 
     /// The owner that stands at the key.
     fn holder(&self, server: &RedisServer) -> String {
-        let found = server.command(&[if self.is_redisson() { "HKEYS" } else { "GET" }, self.key]);
+        let found = server.command(&[if self.is_redisson() { "HKEYS" } else { "GET" }, self.keys[0]]);
         let found = if let Reply::Array(mut fields) = found { fields.swap_remove(0) } else { found };
         match found {
             Reply::Bytes(value) => printed(value),
-            other => panic!("{} keeps no lock at {}: {other:?}", self.name, self.key),
+            other => panic!("{} keeps no lock at {}: {other:?}", self.name, self.keys[0]),
         }
+    }
+
+    /// Runs a command with all keys of the lock.
+    fn at_keys(&self, server: &RedisServer, command: &str) -> i64 {
+        server.command(&[&[command], self.keys].concat()).int()
     }
 }
 
@@ -147,7 +168,7 @@ fn take_turns(library: &Library, parameters: &str) {
 fn beside(library: &Library, parameters: &str) -> Result<(), Damage> {
     let server = RedisServer::start();
     let judged = contend(library, &server.url(), &format!("{}?{parameters}", server.url()));
-    assert_eq!(server.command(&["EXISTS", library.key]), 0, "{}", library.name);
+    assert_eq!(library.at_keys(&server, "EXISTS"), 0, "{}", library.name);
     judged
 }
 
@@ -205,7 +226,7 @@ fn one_at_a_time(library: &Library, parameters: &str) {
         serde_json::from_str(&place.output(&["show", "--store", &url, "-o", "json", "x"]).out).unwrap();
     assert_eq!(shown[0]["holders"][0]["owner"], value.as_str(), "{name}: {shown}");
 
-    assert_eq!(server.command(&["DEL", library.key]), 1, "{name}");
+    assert_eq!(library.at_keys(&server, "DEL"), i64::try_from(library.keys.len()).unwrap(), "{name}");
     let args = ["run", "-n", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
     let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
     place.line("ours");
@@ -241,6 +262,21 @@ fn node_redlock_and_tenure_take_turns() {
 #[test]
 fn redis_semaphore_and_tenure_take_turns() {
     take_turns(&REDIS_SEMAPHORE, &REDIS_SEMAPHORE.profile());
+}
+
+#[test]
+fn redsync_and_tenure_take_turns() {
+    take_turns(&REDSYNC, &REDSYNC.profile());
+}
+
+#[test]
+fn redislock_and_tenure_take_turns() {
+    take_turns(&REDISLOCK, &REDISLOCK.profile());
+}
+
+#[test]
+fn rueidislock_with_a_majority_of_one_and_tenure_take_turns() {
+    take_turns(&RUEIDISLOCK_ONE, &RUEIDISLOCK_ONE.profile());
 }
 
 #[test]
@@ -346,6 +382,32 @@ fn redis_py_takes_turns_with_the_native_layout() {
     take_turns(&REDIS_PY, "");
 }
 
+/// As [`beside`], at a server that stands still for 40 ms now and then.
+fn beside_with_stalls(library: &Library, parameters: &str) -> Result<(), Damage> {
+    let (server, over) = (RedisServer::start(), AtomicBool::new(false));
+    let url = format!("{}?{parameters}", server.url());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                server.stop();
+                std::thread::sleep(Duration::from_millis(40));
+                server.cont();
+                std::thread::sleep(Duration::from_millis(60));
+            }
+        });
+        let judged = contend(library, &server.url(), &url);
+        over.store(true, Ordering::Relaxed);
+        judged
+    })
+}
+
+/// As it ships, it takes two of three keys: a server that is slow with one of them has it take the two others.
+#[test]
+fn rueidislock_as_it_ships_and_tenure_take_turns_at_a_server_that_stalls() {
+    let judged = beside_with_stalls(&RUEIDISLOCK, "scheme=set-nx&profile=rueidislock-one");
+    assert!(judged.is_ok(), "{}", judged.unwrap_err());
+}
+
 /// Damage that the tests above would see.
 #[test]
 fn two_keys_are_no_lock() {
@@ -355,7 +417,7 @@ fn two_keys_are_no_lock() {
 
 #[test]
 fn each_library_and_tenure_refuse_each_other() {
-    for library in [REDIS_PY, POTTERY, NODE_REDLOCK, REDIS_SEMAPHORE, REDISSON, RSLOCK] {
+    for library in [REDIS_PY, POTTERY, NODE_REDLOCK, REDIS_SEMAPHORE, REDISSON, RSLOCK, REDSYNC, REDISLOCK, RUEIDISLOCK_ONE] {
         one_at_a_time(&library, &library.profile());
     }
     one_at_a_time(&REDIS_PY, "");
