@@ -1,18 +1,28 @@
+import io.lettuce.core.RedisURI;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ConcurrentModificationException;
+import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
+import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.SimpleLock;
+import net.javacrumbs.shedlock.provider.redis.spring.RedisLockProvider;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
+import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.integration.redis.util.RedisLockRegistry;
 
 /**
- * Redisson as the other side of tenure's tests.
+ * Redisson, Spring Integration and ShedLock as the other side of tenure's tests.
  *
  * <pre>
  *   Side LIBRARY URL NAME count   takes turns in this folder until it has a file `enough`; prints how many
@@ -20,40 +30,156 @@ import org.redisson.config.Config;
  *   Side LIBRARY URL NAME hold    holds from the file `held` on to the end of its input; prints what the release says
  * </pre>
  *
- * LIBRARY is redisson, an RLock, or redisson-fenced, an RFencedLock. A turn is what
- * tenure_testkit::Counter calls a visit. If the lock was lost, this program says so and exits 79.
+ * LIBRARY is redisson, an RLock; redisson-fenced, an RFencedLock; spring, a RedisLockRegistry that
+ * polls; spring-pub-sub, one that is woken; or shedlock. A turn is what tenure_testkit::Counter
+ * calls a visit. If the lock was lost, this program says so and exits 79.
  */
 public final class Side {
     private static final int REFUSED = 75;
     private static final int LOST = 79;
+    private static final Duration LEASE = Duration.ofSeconds(30);
 
-    private final String library;
-    private final RLock lock;
-    /** Of the acquisition, for the log. */
-    private String token = "-";
+    /** A lock of a library, at one name. */
+    private interface Lock {
+        void acquire() throws Exception;
 
-    private Side(String library, RedissonClient client, String name) {
-        this.library = library;
-        this.lock = library.equals("redisson-fenced") ? client.getFencedLock(name) : client.getLock(name);
-    }
+        /** As acquire, without waiting. */
+        boolean asks();
 
-    private void acquire() {
-        if (lock instanceof RFencedLock fenced) {
-            token = fenced.lockAndGetToken().toString();
-        } else {
-            lock.lock();
+        /** Returns why the lock was not held any more, or null. */
+        String release();
+
+        /** Of the acquisition, for the log. */
+        default String token() {
+            return "-";
         }
     }
 
-    private boolean asks() {
-        return lock.tryLock();
+    /** One that is a lock of Java's. */
+    private record OfJava(java.util.concurrent.locks.Lock lock) implements Lock {
+        @Override
+        public void acquire() {
+            lock.lock();
+        }
+
+        @Override
+        public boolean asks() {
+            return lock.tryLock();
+        }
+
+        @Override
+        public String release() {
+            try {
+                lock.unlock();
+                return null;
+            } catch (IllegalMonitorStateException | ConcurrentModificationException loss) {
+                return loss.getMessage();
+            }
+        }
     }
 
-    private void giveUp() {
-        try {
-            lock.unlock();
-        } catch (IllegalMonitorStateException loss) {
-            leave(LOST, "lost: " + loss.getMessage());
+    private static final class Fenced implements Lock {
+        private final RFencedLock lock;
+        private String token = "-";
+
+        Fenced(RFencedLock lock) {
+            this.lock = lock;
+        }
+
+        @Override
+        public void acquire() {
+            token = lock.lockAndGetToken().toString();
+        }
+
+        @Override
+        public boolean asks() {
+            return lock.tryLock();
+        }
+
+        @Override
+        public String release() {
+            return new OfJava(lock).release();
+        }
+
+        @Override
+        public String token() {
+            return token;
+        }
+    }
+
+    /** It waits for nothing, and does not say whether there was a lock to release. */
+    private static final class Shed implements Lock {
+        private final RedisLockProvider locks;
+        private final String name;
+        private Optional<SimpleLock> held = Optional.empty();
+
+        Shed(LettuceConnectionFactory connections, String name) {
+            // By itself it deletes the locks of others.
+            this.locks = new RedisLockProvider.Builder(connections).safeUpdate(true).build();
+            this.name = name;
+        }
+
+        @Override
+        public void acquire() throws Exception {
+            while (!asks()) {
+                Thread.sleep(10);
+            }
+        }
+
+        @Override
+        public boolean asks() {
+            Duration atLeast = Duration.ofMillis(Long.getLong("atLeast", 0));
+            Duration atMost = Duration.ofMillis(Long.getLong("atMost", LEASE.toMillis()));
+            held = locks.lock(new LockConfiguration(Instant.now(), name, atMost, atLeast));
+            return held.isPresent();
+        }
+
+        @Override
+        public String release() {
+            held.get().unlock();
+            return null;
+        }
+    }
+
+    private static Lock lock(String library, String url, String name) {
+        return switch (library) {
+            case "redisson" -> new OfJava(redisson(url).getLock(name));
+            case "redisson-fenced" -> new Fenced(redisson(url).getFencedLock(name));
+            case "spring" -> new OfJava(registry(url).obtain(name));
+            case "spring-pub-sub" -> {
+                RedisLockRegistry registry = registry(url);
+                registry.setRedisLockType(RedisLockRegistry.RedisLockType.PUB_SUB_LOCK);
+                yield new OfJava(registry.obtain(name));
+            }
+            case "shedlock" -> new Shed(connections(url), name);
+            default -> throw new IllegalArgumentException(library);
+        };
+    }
+
+    private static RedissonClient redisson(String url) {
+        Config config = new Config();
+        // What a holder that dies costs the others.
+        config.setLockWatchdogTimeout(Long.getLong("watchdog", LEASE.toMillis()));
+        config.useSingleServer().setAddress(url).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
+        return Redisson.create(config);
+    }
+
+    private static LettuceConnectionFactory connections(String url) {
+        RedisURI server = RedisURI.create(url);
+        var connections = new LettuceConnectionFactory(server.getHost(), server.getPort());
+        connections.afterPropertiesSet();
+        connections.start();
+        return connections;
+    }
+
+    private static RedisLockRegistry registry(String url) {
+        return new RedisLockRegistry(connections(url), "app", LEASE.toMillis());
+    }
+
+    private static void giveUp(Lock lock) {
+        String loss = lock.release();
+        if (loss != null) {
+            leave(LOST, "lost: " + loss);
         }
     }
 
@@ -62,7 +188,7 @@ public final class Side {
         Files.write(Path.of("log"), bytes, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
     }
 
-    private void visit(String id) throws Exception {
+    private static void visit(String id, String token) throws Exception {
         append("enter " + id + " " + token);
         long read = Long.parseLong(Files.readString(Path.of("counter")).trim());
         Thread.sleep(ThreadLocalRandom.current().nextInt(5));
@@ -72,21 +198,22 @@ public final class Side {
         append("leave " + id);
     }
 
-    private void count() throws Exception {
+    private static void count(String library, Lock lock) throws Exception {
         int turns = 0;
         while (!Files.exists(Path.of("enough"))) {
-            acquire();
-            visit(library + "." + ProcessHandle.current().pid() + "." + turns);
+            lock.acquire();
+            visit(library + "." + ProcessHandle.current().pid() + "." + turns, lock.token());
             turns += 1;
-            giveUp();
+            giveUp(lock);
         }
         leave(0, String.valueOf(turns));
     }
 
-    private void hold() throws Exception {
+    private static void hold(Lock lock) throws Exception {
+        lock.acquire();
         Files.writeString(Path.of("held"), "held\n");
         System.in.readAllBytes();
-        giveUp();
+        giveUp(lock);
         leave(0, "released");
     }
 
@@ -98,22 +225,15 @@ public final class Side {
     }
 
     public static void main(String[] words) throws Exception {
-        Config config = new Config();
-        // What a holder that dies costs the others.
-        config.setLockWatchdogTimeout(Long.getLong("watchdog", 30_000));
-        config.useSingleServer().setAddress(words[1]).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
-        Side side = new Side(words[0], Redisson.create(config), words[2]);
+        Lock lock = lock(words[0], words[1], words[2]);
         switch (words[3]) {
-            case "count" -> side.count();
-            case "hold" -> {
-                side.acquire();
-                side.hold();
-            }
+            case "count" -> count(words[0], lock);
+            case "hold" -> hold(lock);
             case "try" -> {
-                if (!side.asks()) {
+                if (!lock.asks()) {
                     leave(REFUSED, "refused");
                 }
-                side.giveUp();
+                giveUp(lock);
                 leave(0, "released");
             }
             default -> leave(64, "what is " + words[3] + "?");
