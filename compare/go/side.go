@@ -87,6 +87,8 @@ type byRueidislock struct {
 	name    string
 	held    context.Context
 	unlocks context.CancelFunc
+	// By itself it waits for ever for an invalidation that it has missed. So it begins anew after a while.
+	patience time.Duration
 }
 
 func ofRueidislock(majority int32, what string) func(url, name string) lock {
@@ -97,14 +99,17 @@ func ofRueidislock(majority int32, what string) func(url, name string) lock {
 			option.TryNextAfter = 10 * time.Second
 			option.KeyValidity = ttl
 		}
-		return &byRueidislock{locker: must(rueidislock.NewLocker(option)), name: name}
+		patience := time.Hour
+		if what == "count" {
+			patience = 3 * time.Second
+		}
+		return &byRueidislock{locker: must(rueidislock.NewLocker(option)), name: name, patience: patience}
 	}
 }
 
-// By itself it waits for ever for an invalidation that it has missed. So it begins anew after a while.
 func (lock *byRueidislock) acquire() bool {
 	ctx, cancel := context.WithCancel(context.Background())
-	patience := time.AfterFunc(3*time.Second, cancel)
+	patience := time.AfterFunc(lock.patience, cancel)
 	var err error
 	lock.held, lock.unlocks, err = lock.locker.WithContext(ctx, lock.name)
 	if err == nil && !patience.Stop() {

@@ -1,4 +1,4 @@
-"""redis-py and pottery as the other side of tenure's tests.
+"""redis-py, pottery and python-redis-lock as the other side of tenure's tests.
 
     side.py LIBRARY URL NAME count   takes turns in this folder until it has a file `enough`; prints how many
     side.py LIBRARY URL NAME try     asks once and gives up what it got; exits 75 where it is refused
@@ -14,6 +14,7 @@ import time
 
 import pottery
 import redis
+import redis_lock
 
 REFUSED, LOST = 75, 79
 
@@ -27,8 +28,12 @@ def redlock(client, name):
     return pottery.Redlock(key=name, masters={client}, raise_on_redis_errors=True)
 
 
-LIBRARIES = {"redis-py": redis_py, "pottery": redlock}
-LOSSES = (redis.exceptions.LockError, pottery.ReleaseUnlockedLock)
+def signalled(client, name):
+    return redis_lock.Lock(client, name, expire=30)
+
+
+LIBRARIES = {"redis-py": redis_py, "pottery": redlock, "python-redis-lock": signalled}
+LOSSES = (redis.exceptions.LockError, pottery.ReleaseUnlockedLock, redis_lock.NotAcquired)
 
 
 def append(line):

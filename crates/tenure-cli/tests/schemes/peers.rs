@@ -27,8 +27,9 @@ printf %020d \"$(expr \"$n\" + 1)\" 1<> counter
 echo \"leave tenure.$$\" >> log";
 
 struct Library {
-    /// Also of its profile.
     name: &'static str,
+    /// The parameters of a URL by which ours shares its locks.
+    parameters: &'static str,
     /// Where it keeps the lock of `x`.
     keys: &'static [&'static str],
     /// A process of it that does this.
@@ -37,22 +38,35 @@ struct Library {
     tells_loss: bool,
 }
 
-const REDIS_PY: Library = Library { name: "redis-py", keys: &["x"], program: python, tells_loss: true };
-const POTTERY: Library = Library { name: "pottery", keys: &["redlock:x"], program: python, tells_loss: true };
-const NODE_REDLOCK: Library = Library { name: "node-redlock", keys: &["x"], program: node, tells_loss: true };
-const REDIS_SEMAPHORE: Library = Library { name: "redis-semaphore", keys: &["mutex:x"], program: node, tells_loss: false };
-const REDISSON: Library = Library { name: "redisson", keys: &["x"], program: java, tells_loss: true };
-const REDISSON_FENCED: Library = Library { name: "redisson-fenced", keys: &["x"], program: java, tells_loss: true };
-const REDSYNC: Library = Library { name: "redsync", keys: &["x"], program: go, tells_loss: true };
-const REDISLOCK: Library = Library { name: "redislock", keys: &["x"], program: go, tells_loss: true };
-const RUEIDISLOCK: Library = Library {
-    name: "rueidislock",
-    keys: &["rueidislock:0:x", "rueidislock:1:x", "rueidislock:2:x"],
-    program: go,
-    tells_loss: true,
+const fn library(name: &'static str, parameters: &'static str, program: fn(&[&str]) -> Command) -> Library {
+    Library { name, parameters, keys: &["x"], program, tells_loss: true }
+}
+
+const REDIS_PY: Library = library("redis-py", "scheme=set-nx&profile=redis-py", python);
+const POTTERY: Library = Library { keys: &["redlock:x"], ..library("pottery", "scheme=set-nx&profile=pottery", python) };
+const PYTHON_REDIS_LOCK: Library =
+    Library { keys: &["lock:x"], ..library("python-redis-lock", "scheme=set-nx&profile=python-redis-lock", python) };
+const NODE_REDLOCK: Library = library("node-redlock", "scheme=set-nx&profile=node-redlock", node);
+const REDIS_SEMAPHORE: Library = Library {
+    keys: &["mutex:x"],
+    tells_loss: false,
+    ..library("redis-semaphore", "scheme=set-nx&profile=redis-semaphore", node)
 };
-const RUEIDISLOCK_ONE: Library = Library { name: "rueidislock-one", keys: &["rueidislock:0:x"], program: go, tells_loss: true };
-const RSLOCK: Library = Library { name: "rslock", keys: &["x"], program: this_program, tells_loss: true };
+const REDISSON: Library = library("redisson", "scheme=redisson", java);
+const REDISSON_FENCED: Library = library("redisson-fenced", "scheme=redisson", java);
+const SPRING: Library = Library { keys: &["app:x"], ..library("spring", "scheme=set-nx&profile=spring&prefix=app", java) };
+const SPRING_PUB_SUB: Library = Library { name: "spring-pub-sub", ..SPRING };
+const SHEDLOCK: Library =
+    Library { keys: &["job-lock:default:x"], tells_loss: false, ..library("shedlock", "scheme=set-nx&profile=shedlock", java) };
+const REDSYNC: Library = library("redsync", "scheme=set-nx&profile=redsync", go);
+const REDISLOCK: Library = library("redislock", "scheme=set-nx&profile=redislock", go);
+const RUEIDISLOCK: Library = Library {
+    keys: &["rueidislock:0:x", "rueidislock:1:x", "rueidislock:2:x"],
+    ..library("rueidislock", "scheme=set-nx&profile=rueidislock", go)
+};
+const RUEIDISLOCK_ONE: Library =
+    Library { keys: &["rueidislock:0:x"], ..library("rueidislock-one", "scheme=set-nx&profile=rueidislock-one", go) };
+const RSLOCK: Library = library("rslock", "scheme=set-nx&profile=rslock", this_program);
 
 fn compare(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compare").join(path)
@@ -73,7 +87,7 @@ fn node(words: &[&str]) -> Command {
 
 fn java(words: &[&str]) -> Command {
     let lib = compare("java/lib");
-    assert!(lib.join("classes/Side.class").exists(), "compare/java/lib has no Redisson; {HELP}");
+    assert!(lib.join("classes/Side.class").exists(), "compare/java/lib has no classes; {HELP}");
     let mut command = Command::new("java");
     // It lives for seconds.
     command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp"]);
@@ -114,11 +128,6 @@ impl Library {
         wait_for("the other side to hold", || place.path("held").exists() || side.0.try_wait().unwrap().is_some());
         assert!(place.path("held").exists(), "{:?}; {HELP}", side.end());
         side
-    }
-
-    /// The parameters of a URL by which ours shares its locks.
-    fn profile(&self) -> String {
-        if self.is_redisson() { "scheme=redisson".to_owned() } else { format!("scheme=set-nx&profile={}", self.name) }
     }
 
     fn is_redisson(&self) -> bool {
@@ -246,53 +255,78 @@ fn one_at_a_time(library: &Library, parameters: &str) {
 
 #[test]
 fn redis_py_and_tenure_take_turns() {
-    take_turns(&REDIS_PY, &REDIS_PY.profile());
+    take_turns(&REDIS_PY, REDIS_PY.parameters);
 }
 
 #[test]
 fn pottery_and_tenure_take_turns() {
-    take_turns(&POTTERY, &POTTERY.profile());
+    take_turns(&POTTERY, POTTERY.parameters);
+}
+
+#[test]
+fn python_redis_lock_and_tenure_take_turns() {
+    take_turns(&PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK.parameters);
 }
 
 #[test]
 fn node_redlock_and_tenure_take_turns() {
-    take_turns(&NODE_REDLOCK, &NODE_REDLOCK.profile());
+    take_turns(&NODE_REDLOCK, NODE_REDLOCK.parameters);
 }
 
 #[test]
 fn redis_semaphore_and_tenure_take_turns() {
-    take_turns(&REDIS_SEMAPHORE, &REDIS_SEMAPHORE.profile());
+    take_turns(&REDIS_SEMAPHORE, REDIS_SEMAPHORE.parameters);
 }
 
 #[test]
 fn redsync_and_tenure_take_turns() {
-    take_turns(&REDSYNC, &REDSYNC.profile());
+    take_turns(&REDSYNC, REDSYNC.parameters);
 }
 
 #[test]
 fn redislock_and_tenure_take_turns() {
-    take_turns(&REDISLOCK, &REDISLOCK.profile());
+    take_turns(&REDISLOCK, REDISLOCK.parameters);
+}
+
+#[test]
+fn rueidislock_and_tenure_take_turns() {
+    take_turns(&RUEIDISLOCK, RUEIDISLOCK.parameters);
 }
 
 #[test]
 fn rueidislock_with_a_majority_of_one_and_tenure_take_turns() {
-    take_turns(&RUEIDISLOCK_ONE, &RUEIDISLOCK_ONE.profile());
+    take_turns(&RUEIDISLOCK_ONE, RUEIDISLOCK_ONE.parameters);
 }
 
 #[test]
 fn rslock_and_tenure_take_turns() {
-    take_turns(&RSLOCK, &RSLOCK.profile());
+    take_turns(&RSLOCK, RSLOCK.parameters);
+}
+
+#[test]
+fn spring_and_tenure_take_turns() {
+    take_turns(&SPRING, SPRING.parameters);
+}
+
+#[test]
+fn spring_that_listens_and_tenure_take_turns() {
+    take_turns(&SPRING_PUB_SUB, SPRING_PUB_SUB.parameters);
+}
+
+#[test]
+fn shedlock_and_tenure_take_turns() {
+    take_turns(&SHEDLOCK, SHEDLOCK.parameters);
 }
 
 #[test]
 fn redisson_and_tenure_take_turns() {
-    take_turns(&REDISSON, &REDISSON.profile());
+    take_turns(&REDISSON, REDISSON.parameters);
 }
 
 /// Their fences rise across both sides.
 #[test]
 fn fenced_locks_of_redisson_and_tenure_take_turns() {
-    take_turns(&REDISSON_FENCED, &REDISSON_FENCED.profile());
+    take_turns(&REDISSON_FENCED, REDISSON_FENCED.parameters);
 }
 
 /// Clients of either side that listen for a release of `x`.
@@ -330,6 +364,63 @@ fn a_client_of_redisson_that_is_killed_costs_what_it_promises() {
     assert_eq!(ours.end().code, 0);
     let next = place.output(&["run", "-n", "--store", &url, "x", "--", "true"]);
     assert_eq!(next.code, 0, "{next:?}");
+}
+
+/// A number that the server keeps.
+fn info(server: &RedisServer, field: &str) -> i64 {
+    let all = server.cli("INFO everything");
+    let found = all.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    found.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {field} in {all}"))
+}
+
+/// Changes of keys that clients are to be notified of.
+fn tracked(server: &RedisServer) -> i64 {
+    info(server, "tracking_total_items")
+}
+
+/// Neither side polls here: ours every 30 s, the others not before 30 s. `waits`: a waiter of the library has begun to wait.
+fn each_wakes_the_other(library: &Library, waits: impl Fn(&RedisServer) -> bool) {
+    const BOUND: Duration = Duration::from_secs(5);
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = format!("{}?{}&poll_interval=30s", server.url(), library.parameters);
+    let mut theirs = library.holds(&place, &server);
+    let before = tracked(&server);
+    let ours = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
+    let mut ours = Running::start(place.tenure(&ours).stdin(Stdio::piped()));
+    wait_for("ours to wait", || tracked(&server) > before);
+    drop(theirs.0.stdin.take());
+    let released = Instant::now();
+    place.line("ours");
+    let ours_after = released.elapsed();
+    assert_eq!(theirs.end().code, 0);
+    std::fs::remove_file(place.path("held")).unwrap();
+    let mut theirs = library.start(&place, &server.url(), "hold");
+    wait_for("the other side to wait", || waits(&server));
+    drop(ours.0.stdin.take());
+    let released = Instant::now();
+    place.line("held");
+    let theirs_after = released.elapsed();
+    drop(theirs.0.stdin.take());
+    assert_eq!((ours.end().code, theirs.end().code), (0, 0));
+    println!("{}: ours after {ours_after:?}, theirs after {theirs_after:?}", library.name);
+    assert!(ours_after < BOUND && theirs_after < BOUND, "ours after {ours_after:?}, theirs after {theirs_after:?}");
+}
+
+#[test]
+fn spring_and_tenure_wake_each_other() {
+    each_wakes_the_other(&SPRING_PUB_SUB, |server| server.command(&["PUBSUB", "NUMPAT"]) == 1);
+}
+
+#[test]
+fn python_redis_lock_and_tenure_wake_each_other() {
+    each_wakes_the_other(&PYTHON_REDIS_LOCK, |server| info(server, "blocked_clients") == 1);
+}
+
+#[test]
+fn rueidislock_and_tenure_wake_each_other() {
+    for library in [RUEIDISLOCK, RUEIDISLOCK_ONE] {
+        each_wakes_the_other(&library, |server| tracked(server) > 0);
+    }
 }
 
 /// Neither side polls here: ours every 30 s, Redisson when the lease ends.
@@ -382,45 +473,144 @@ fn redis_py_takes_turns_with_the_native_layout() {
     take_turns(&REDIS_PY, "");
 }
 
-/// As [`beside`], at a server that stands still for 40 ms now and then.
+/// As [`beside`], at a server that stands still for 30 ms now and then.
 fn beside_with_stalls(library: &Library, parameters: &str) -> Result<(), Damage> {
     let (server, over) = (RedisServer::start(), AtomicBool::new(false));
     let url = format!("{}?{parameters}", server.url());
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 server.stop();
-                std::thread::sleep(Duration::from_millis(40));
+                std::thread::sleep(Duration::from_millis(30));
                 server.cont();
-                std::thread::sleep(Duration::from_millis(60));
+                std::thread::sleep(Duration::from_millis(30));
             }
         });
-        let judged = contend(library, &server.url(), &url);
-        over.store(true, Ordering::Relaxed);
-        judged
+        contend(library, &server.url(), &url)
     })
 }
 
-/// As it ships, it takes two of three keys: a server that is slow with one of them has it take the two others.
+/// Is set at the end, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Ours holds, and rueidislock waits, at a server that stands still now and then. Each time the waiter finds the keys changed,
+/// and asks for them one after another, for 20 ms each. Returns after how many times it has the lock all the same.
+fn taken_from_ours(parameters: &str, times: usize) -> Option<usize> {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = format!("{}?{parameters}", server.url());
+    let ours = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
+    let mut ours = Running::start(place.tenure(&ours).stdin(Stdio::piped()));
+    place.line("ours");
+    let mut theirs = RUEIDISLOCK.start(&place, &server.url(), "hold");
+    wait_for("rueidislock to wait", || tracked(&server) > 0);
+    let taken = (1..=times).find(|time| {
+        for key in RUEIDISLOCK.keys {
+            server.command(&["PEXPIRE", key, "60000"]);
+        }
+        server.stop();
+        // The first key is asked for in vain, and the others are answered in time.
+        std::thread::sleep(Duration::from_millis(22 + 4 * (*time as u64 % 5)));
+        server.cont();
+        std::thread::sleep(Duration::from_millis(25));
+        place.path("held").exists()
+    });
+    assert!(ours.0.try_wait().unwrap().is_none(), "ours still holds");
+    drop(ours.0.stdin.take());
+    assert_eq!(ours.end().code, 0);
+    // Whoever waits is woken.
+    place.line("held");
+    drop(theirs.0.stdin.take());
+    assert_eq!(theirs.end().code, 0);
+    taken
+}
+
+/// Often enough for a rueidislock that finds two keys free.
+const STALLS: usize = 200;
+
+/// As it ships, it takes two of three keys. If the answer about the first is late, it is content with the others.
 #[test]
-fn rueidislock_as_it_ships_and_tenure_take_turns_at_a_server_that_stalls() {
-    let judged = beside_with_stalls(&RUEIDISLOCK, "scheme=set-nx&profile=rueidislock-one");
+fn one_key_is_no_lock_beside_rueidislock_as_it_ships() {
+    let taken = taken_from_ours("scheme=set-nx&profile=rueidislock-one", STALLS);
+    println!("after {taken:?} of {STALLS}");
+    assert!(taken.is_some());
+}
+
+#[test]
+fn rueidislock_as_it_ships_takes_nothing_from_ours_at_a_server_that_stalls() {
+    assert_eq!(taken_from_ours(RUEIDISLOCK.parameters, STALLS), None);
+}
+
+#[test]
+fn rueidislock_and_tenure_take_turns_at_a_server_that_stalls() {
+    let judged = beside_with_stalls(&RUEIDISLOCK, RUEIDISLOCK.parameters);
     assert!(judged.is_ok(), "{}", judged.unwrap_err());
 }
 
-/// Damage that the tests above would see.
-#[test]
-fn two_keys_are_no_lock() {
-    let damage = beside(&POTTERY, "scheme=set-nx").unwrap_err().to_string();
-    assert!(damage.contains("while tenure.") || damage.contains("while pottery."), "{damage}");
+/// Damage that the tests above would see, with a library of each language.
+fn two_keys_are_no_lock(library: &Library) {
+    let damage = beside(library, "scheme=set-nx&prefix=other:").unwrap_err().to_string();
+    assert!(damage.contains("while tenure.") || damage.contains(&format!("while {}.", library.name)), "{damage}");
 }
 
 #[test]
-fn each_library_and_tenure_refuse_each_other() {
-    for library in [REDIS_PY, POTTERY, NODE_REDLOCK, REDIS_SEMAPHORE, REDISSON, RSLOCK, REDSYNC, REDISLOCK, RUEIDISLOCK_ONE] {
-        one_at_a_time(&library, &library.profile());
+fn two_keys_are_no_lock_beside_python() {
+    two_keys_are_no_lock(&POTTERY);
+}
+
+#[test]
+fn two_keys_are_no_lock_beside_node() {
+    two_keys_are_no_lock(&NODE_REDLOCK);
+}
+
+#[test]
+fn two_keys_are_no_lock_beside_java() {
+    two_keys_are_no_lock(&SPRING);
+}
+
+#[test]
+fn two_keys_are_no_lock_beside_go() {
+    two_keys_are_no_lock(&REDSYNC);
+}
+
+#[test]
+fn two_keys_are_no_lock_beside_rust() {
+    two_keys_are_no_lock(&RSLOCK);
+}
+
+#[test]
+fn libraries_of_python_and_tenure_refuse_each_other() {
+    for library in [REDIS_PY, POTTERY, PYTHON_REDIS_LOCK] {
+        one_at_a_time(&library, library.parameters);
     }
     one_at_a_time(&REDIS_PY, "");
+}
+
+#[test]
+fn libraries_of_node_and_rust_and_tenure_refuse_each_other() {
+    for library in [NODE_REDLOCK, REDIS_SEMAPHORE, RSLOCK] {
+        one_at_a_time(&library, library.parameters);
+    }
+}
+
+#[test]
+fn libraries_of_java_and_tenure_refuse_each_other() {
+    for library in [REDISSON, SPRING, SPRING_PUB_SUB, SHEDLOCK] {
+        one_at_a_time(&library, library.parameters);
+    }
+}
+
+#[test]
+fn libraries_of_go_and_tenure_refuse_each_other() {
+    for library in [REDSYNC, REDISLOCK, RUEIDISLOCK, RUEIDISLOCK_ONE] {
+        one_at_a_time(&library, library.parameters);
+    }
 }
 
 /// The side of rslock; `compare/node/side.mjs` says what a side does.
