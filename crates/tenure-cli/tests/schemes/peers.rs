@@ -423,6 +423,36 @@ fn rueidislock_and_tenure_wake_each_other() {
     }
 }
 
+/// A job that is done stays locked for its least time, whoever did it. One that is not done is free after its longest.
+#[test]
+fn a_job_of_shedlock_is_locked_at_least_and_at_most_as_it_says() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = format!("{}?{}", server.url(), SHEDLOCK.parameters);
+    let start = |what, options: &str| {
+        SHEDLOCK.start_with(&place, &server.url(), what, |java| {
+            java.env("JAVA_TOOL_OPTIONS", options);
+        })
+    };
+    let run = |more: &[&str]| place.output(&[&["run", "-n", "--store", &url], more, &["x", "--", "true"]].concat());
+    let theirs = start("try", "-DatLeast=60000 -DatMost=120000").end();
+    assert_eq!((theirs.code, run(&[]).code), (0, 75), "{theirs:?}");
+    assert_eq!(SHEDLOCK.at_keys(&server, "DEL"), 1);
+    let ours = run(&["--min-hold", "60s"]);
+    assert_eq!((ours.code, start("try", "").end().code), (0, 75), "{ours:?}");
+    assert_eq!(SHEDLOCK.at_keys(&server, "DEL"), 1);
+
+    let mut late = start("hold", "-DatMost=3000");
+    place.line("held");
+    let args = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
+    let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
+    place.line("ours");
+    drop(late.0.stdin.take());
+    assert_eq!(late.end().code, 0);
+    assert_eq!(start("try", "").end().code, 75, "its late release leaves ours");
+    drop(ours.0.stdin.take());
+    assert_eq!((ours.end().code, start("try", "").end().code), (0, 0));
+}
+
 /// Neither side polls here: ours every 30 s, Redisson when the lease ends.
 #[test]
 fn a_release_of_either_side_wakes_the_other() {

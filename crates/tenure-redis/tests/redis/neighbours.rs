@@ -182,3 +182,41 @@ async fn a_waiter_hears_of_a_release_that_says_nothing() {
         }
     }
 }
+
+/// Where the server tracks nothing for this user, a waiter polls. Nothing else changes.
+#[tokio::test]
+async fn a_waiter_that_is_told_nothing_polls() {
+    for profile in ["python-redis-lock", "rueidislock"] {
+        let server = RedisServer::start();
+        let store = open(&server, profile).await;
+        assert_eq!(server.command(&["ACL", "SETUSER", "default", "-client|tracking"]), "OK");
+        let (held, waits) = (take(&*store).await, asks());
+        let notices = store.watch(&waits).await;
+        assert!(notices.is_ok(), "{profile}");
+        let AcquireReply::Busy(busy) = store.acquire(&waits).await.unwrap() else { panic!("{profile}: it is held") };
+        assert!(busy.poll_interval < Duration::from_secs(1), "{profile}: {busy:?}");
+        assert_eq!(release(&*store, &held).await, ReleaseReply::Released);
+        assert!(matches!(store.acquire(&waits).await.unwrap(), AcquireReply::Granted(_)), "{profile}");
+    }
+}
+
+/// A repeated request finds itself granted, and never shortens what was renewed since. A supplied token does not.
+#[tokio::test]
+async fn a_repetition_is_one_grant() {
+    let server = RedisServer::start();
+    let store = open(&server, "rueidislock").await;
+    let request = asks();
+    for _ in 0..2 {
+        assert!(matches!(store.acquire(&request).await.unwrap(), AcquireReply::Granted(_)));
+        server.command(&["PEXPIRE", KEYS[1], "600000"]);
+        server.command(&["PEXPIRE", KEYS[2], "10"]);
+    }
+    assert!(server.command(&["PTTL", KEYS[1]]).int() > 60_000);
+    assert!(server.command(&["PTTL", KEYS[0]]).int() > 10);
+    let supplied = request.clone().with_generated(false);
+    assert!(matches!(store.acquire(&supplied).await.unwrap(), AcquireReply::Busy(_)));
+    let next = asks().with_from(request.owner.clone());
+    assert!(matches!(store.acquire(&next).await.unwrap(), AcquireReply::Granted(_)));
+    assert_eq!(values(&server), [next.owner.to_string().as_str(); 3]);
+    assert!(matches!(store.acquire(&asks().with_from(request.owner)).await.unwrap(), AcquireReply::Busy(_)));
+}
