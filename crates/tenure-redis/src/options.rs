@@ -21,7 +21,7 @@ use crate::native::store::{RedisStore, Settings};
 use crate::schemes::majority::MajorityStore;
 use crate::schemes::optimistic::OptimisticStore;
 use crate::schemes::redisson::RedissonStore;
-use crate::schemes::scheme::{Place, Profile, Scheme};
+use crate::schemes::scheme::{Prefixes, Profile, Scheme};
 use crate::schemes::set_nx::SetNxStore;
 use crate::schemes::timestamp::{TimestampStore, Unit};
 use crate::transport::nodes::{Address, Nodes};
@@ -200,7 +200,7 @@ impl Options {
             Some(_) if self.scheme != Scheme::SetNx => {
                 Err(Error::invalid("profile= is for scheme=set-nx, and the store URL has another").with_hint("add scheme=set-nx"))
             }
-            Some(profile) => profile.place(&self.prefix).map(drop),
+            Some(profile) => profile.prefixes(&self.prefix).map(drop),
             None => Ok(()),
         }
     }
@@ -312,22 +312,22 @@ impl Options {
     /// As [`connect`](Options::connect).
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
         self.check_scheme()?;
-        let place = match (self.scheme, self.profile) {
-            (Scheme::SetNx, Some(profile)) => profile.place(&self.prefix)?,
-            (Scheme::Php, _) => Place::behind(format!("{}Lock:", self.prefix)),
-            _ => Place::behind(self.prefix.clone()),
+        let prefixes = match (self.scheme, self.profile) {
+            (Scheme::SetNx, Some(profile)) => profile.prefixes(&self.prefix)?,
+            (Scheme::Php, _) => Prefixes::of(format!("{}Lock:", self.prefix)),
+            _ => Prefixes::of(self.prefix.clone()),
         };
         match self.topology {
             Topology::One => {}
             Topology::Quorum => return Ok(Arc::new(self.quorum().await?)),
             Topology::Cluster => return Ok(Arc::new(self.cluster().await?)),
         }
-        let settings = self.settings(&self.servers[0], place.prefix.clone())?;
+        let settings = self.settings(&self.servers[0], prefixes.name.clone())?;
         let redis = RedisStore::connect(&settings).await?;
         Ok(match self.scheme {
             Scheme::Native => Arc::new(redis),
-            Scheme::SetNx if !place.further.is_empty() => Arc::new(MajorityStore::new(redis, place)),
-            Scheme::SetNx => Arc::new(SetNxStore::at(redis, place)),
+            Scheme::SetNx if !prefixes.further.is_empty() => Arc::new(MajorityStore::new(redis, prefixes)),
+            Scheme::SetNx => Arc::new(SetNxStore::at(redis, prefixes)),
             Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(SetNxStore::new(redis, true)),
             Scheme::Php => Arc::new(TimestampStore::new(redis, Unit::Php)),
             Scheme::Getset => Arc::new(TimestampStore::new(redis, self.unit)),

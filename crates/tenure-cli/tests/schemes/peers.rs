@@ -330,9 +330,15 @@ fn fenced_locks_of_redisson_and_tenure_take_turns() {
 }
 
 /// Clients of either side that listen for a release of `x`.
+fn listeners(server: &RedisServer) -> i64 {
+    match server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"]) {
+        Reply::Array(parts) => parts[1].int(),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn wait_for_listeners(server: &RedisServer, count: i64) {
-    let listeners = || server.command(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{x}"]);
-    wait_for("listeners", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
+    wait_for("listeners", || listeners(server) == count);
 }
 
 /// Killed while it holds, it costs the others its lockWatchdogTimeout. Killed while it waits, it costs nothing.
@@ -378,52 +384,62 @@ fn tracked(server: &RedisServer) -> i64 {
     info(server, "tracking_total_items")
 }
 
-/// Neither side polls here: ours every 30 s, the others not before 30 s. `waits`: a waiter of the library has begun to wait.
-fn each_wakes_the_other(library: &Library, waits: impl Fn(&RedisServer) -> bool) {
+/// Neither side polls here: ours every 30 s, the others not before 30 s. `waits` finds out whether a waiter of ours, or of the
+/// library, has begun to wait.
+fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServer) -> bool; 2]) {
     const BOUND: Duration = Duration::from_secs(5);
+    let [ours_waits, theirs_waits] = waits;
     let (place, server) = (Place::new(), RedisServer::start());
     let url = format!("{}?{}&poll_interval=30s", server.url(), library.parameters);
     let mut theirs = library.holds(&place, &server);
-    let before = tracked(&server);
-    let ours = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
-    let mut ours = Running::start(place.tenure(&ours).stdin(Stdio::piped()));
-    wait_for("ours to wait", || tracked(&server) > before);
+    let args = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
+    let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
+    wait_for("ours to wait", || ours_waits(&server));
     drop(theirs.0.stdin.take());
     let released = Instant::now();
     place.line("ours");
     let ours_after = released.elapsed();
     assert_eq!(theirs.end().code, 0);
+    // Who is served listens no more.
+    wait_for("ours to wait no more", || !ours_waits(&server));
     std::fs::remove_file(place.path("held")).unwrap();
     let mut theirs = library.start(&place, &server.url(), "hold");
-    wait_for("the other side to wait", || waits(&server));
+    wait_for("the other side to wait", || theirs_waits(&server));
     drop(ours.0.stdin.take());
     let released = Instant::now();
     place.line("held");
     let theirs_after = released.elapsed();
     drop(theirs.0.stdin.take());
     assert_eq!((ours.end().code, theirs.end().code), (0, 0));
-    println!("{}: ours after {ours_after:?}, theirs after {theirs_after:?}", library.name);
-    assert!(ours_after < BOUND && theirs_after < BOUND, "ours after {ours_after:?}, theirs after {theirs_after:?}");
+    assert!(ours_after < BOUND && theirs_after < BOUND, "{}: {ours_after:?}, theirs {theirs_after:?}", library.name);
+}
+
+#[test]
+fn redisson_and_tenure_wake_each_other() {
+    let listens = |server: &RedisServer| listeners(server) == 1;
+    each_wakes_the_other(&REDISSON, [&listens, &listens]);
 }
 
 #[test]
 fn spring_and_tenure_wake_each_other() {
-    each_wakes_the_other(&SPRING_PUB_SUB, |server| server.command(&["PUBSUB", "NUMPAT"]) == 1);
+    let listens = |server: &RedisServer| server.command(&["PUBSUB", "NUMPAT"]) == 1;
+    each_wakes_the_other(&SPRING_PUB_SUB, [&|server| tracked(server) == 1, &listens]);
 }
 
 #[test]
 fn python_redis_lock_and_tenure_wake_each_other() {
-    each_wakes_the_other(&PYTHON_REDIS_LOCK, |server| info(server, "blocked_clients") == 1);
+    let is_blocked = |server: &RedisServer| info(server, "blocked_clients") == 1;
+    each_wakes_the_other(&PYTHON_REDIS_LOCK, [&|server| tracked(server) == 1, &is_blocked]);
 }
 
+/// A holder of it has its own keys tracked as well.
 #[test]
 fn rueidislock_and_tenure_wake_each_other() {
-    for library in [RUEIDISLOCK, RUEIDISLOCK_ONE] {
-        each_wakes_the_other(&library, |server| tracked(server) > 0);
-    }
+    each_wakes_the_other(&RUEIDISLOCK, [&|server| tracked(server) > 3, &|server| tracked(server) > 0]);
+    each_wakes_the_other(&RUEIDISLOCK_ONE, [&|server| tracked(server) > 1, &|server| tracked(server) > 0]);
 }
 
-/// A job that is done stays locked for its least time, whoever did it. One that is not done is free after its longest.
+/// A job that is done stays locked for its least time, on either side. One that is not done is free after its longest.
 #[test]
 fn a_job_of_shedlock_is_locked_at_least_and_at_most_as_it_says() {
     let (place, server) = (Place::new(), RedisServer::start());
@@ -451,37 +467,6 @@ fn a_job_of_shedlock_is_locked_at_least_and_at_most_as_it_says() {
     assert_eq!(start("try", "").end().code, 75, "its late release leaves ours");
     drop(ours.0.stdin.take());
     assert_eq!((ours.end().code, start("try", "").end().code), (0, 0));
-}
-
-/// Neither side polls here: ours every 30 s, Redisson when the lease ends.
-#[test]
-fn a_release_of_either_side_wakes_the_other() {
-    const BOUND: Duration = Duration::from_secs(5);
-    let (place, server) = (Place::new(), RedisServer::start());
-    let url = format!("{}?scheme=redisson&poll_interval=30s", server.url());
-    let mut theirs = REDISSON.holds(&place, &server);
-    let mut ours = Running::start(
-        place.tenure(&["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"]).stdin(Stdio::piped()),
-    );
-    wait_for_listeners(&server, 1);
-    drop(theirs.0.stdin.take());
-    let released = Instant::now();
-    place.line("ours");
-    let ours_after = released.elapsed();
-    assert_eq!(theirs.end().code, 0);
-    // Who is served listens no more.
-    wait_for_listeners(&server, 0);
-    std::fs::remove_file(place.path("held")).unwrap();
-    let mut theirs = REDISSON.start(&place, &server.url(), "hold");
-    wait_for_listeners(&server, 1);
-    drop(ours.0.stdin.take());
-    let released = Instant::now();
-    place.line("held");
-    let theirs_after = released.elapsed();
-    drop(theirs.0.stdin.take());
-    assert_eq!((ours.end().code, theirs.end().code), (0, 0));
-    println!("ours after {ours_after:?}, theirs after {theirs_after:?}");
-    assert!(ours_after < BOUND && theirs_after < BOUND, "ours after {ours_after:?}, theirs after {theirs_after:?}");
 }
 
 /// A majority of servers that both take their keys at: Redlock beside a quorum.
@@ -554,7 +539,7 @@ fn taken_from_ours(parameters: &str, times: usize) -> Option<usize> {
     assert!(ours.0.try_wait().unwrap().is_none(), "ours still holds");
     drop(ours.0.stdin.take());
     assert_eq!(ours.end().code, 0);
-    // Whoever waits is woken.
+    // The waiter is woken.
     place.line("held");
     drop(theirs.0.stdin.take());
     assert_eq!(theirs.end().code, 0);
@@ -567,9 +552,7 @@ const STALLS: usize = 200;
 /// As it ships, it takes two of three keys. If the answer about the first is late, it is content with the others.
 #[test]
 fn one_key_is_no_lock_beside_rueidislock_as_it_ships() {
-    let taken = taken_from_ours("scheme=set-nx&profile=rueidislock-one", STALLS);
-    println!("after {taken:?} of {STALLS}");
-    assert!(taken.is_some());
+    assert!(taken_from_ours(RUEIDISLOCK_ONE.parameters, STALLS).is_some());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::transport::commands::{Commands, Key, whole};
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) prefix: String,
-    /// What stands in front of a name in further keys of its lock, if there are any.
+    /// Prefixes of further keys of the same lock, if there are any.
     pub(crate) further: Vec<String>,
     pub(crate) counter: String,
     /// In a cluster, where a script reaches one slot alone: each slot has a counter of its own.

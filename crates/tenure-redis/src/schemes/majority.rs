@@ -16,7 +16,7 @@ use tenure::{Entry, Error, Lease, Name, Share};
 use crate::native::renew::At;
 use crate::native::reply::{holder, released, releases};
 use crate::native::store::RedisStore;
-use crate::schemes::scheme::{Place, Wakes};
+use crate::schemes::scheme::{Prefixes, Wakes};
 use crate::schemes::set_nx::{ask, check_mutex, mutexes_only, watch};
 use crate::scripts;
 use crate::transport::commands::{Digits, Key, millis};
@@ -39,8 +39,8 @@ pub(crate) struct MajorityStore {
 }
 
 impl MajorityStore {
-    pub(crate) fn new(redis: RedisStore, place: Place) -> Self {
-        Self { redis: redis.with_further_keys(place.further), wakes: place.wakes }
+    pub(crate) fn new(redis: RedisStore, prefixes: Prefixes) -> Self {
+        Self { redis: redis.with_further_keys(prefixes.further), wakes: prefixes.wakes }
     }
 
     /// For each name its entry, if it has a holder.
@@ -104,7 +104,7 @@ impl Store for MajorityStore {
         }
         let layout = &self.redis.layout;
         let mut names = BTreeSet::new();
-        // Whoever holds most of the keys holds one of these.
+        // The holder of most keys holds one of these.
         for prefix in std::iter::once(&layout.prefix).chain(&layout.further).take(layout.further.len() / 2 + 1) {
             let mut scan = self.redis.scan_behind(prefix, "", "string");
             while let Some(keys) = scan.next().await? {

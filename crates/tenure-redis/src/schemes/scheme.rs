@@ -117,9 +117,9 @@ pub(crate) enum Wakes {
 
 /// The keys of a profile, for one prefix of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Prefixes {
     /// In front of a name.
-    pub(crate) prefix: String,
+    pub(crate) name: String,
     /// In front of a name in its further keys, if there are any.
     pub(crate) further: Vec<String>,
     pub(crate) wakes: Wakes,
@@ -127,10 +127,10 @@ pub(crate) struct Place {
     pub(crate) beside: String,
 }
 
-impl Place {
+impl Prefixes {
     /// Keys of clients that poll.
-    pub(crate) const fn behind(prefix: String) -> Self {
-        Self { prefix, further: Vec::new(), wakes: Wakes::No, beside: String::new() }
+    pub(crate) const fn of(name: String) -> Self {
+        Self { name, further: Vec::new(), wakes: Wakes::No, beside: String::new() }
     }
 }
 
@@ -170,7 +170,7 @@ const PROFILES: &[Profile] = &[
 
 impl Profile {
     /// Where its locks are, for this prefix of the user.
-    pub(crate) fn place(self, users: &str) -> Result<Place, Error> {
+    pub(crate) fn prefixes(self, users: &str) -> Result<Prefixes, Error> {
         let users = match self.prefix {
             Some(usual) if users.is_empty() => usual,
             None if users.is_empty() => {
@@ -181,7 +181,7 @@ impl Profile {
         };
         let of_user = |key: &str| key.replace('*', users);
         let further = self.further.iter().map(|key| of_user(key)).collect();
-        Ok(Place { prefix: of_user(self.key), further, wakes: self.wakes, beside: of_user(self.beside) })
+        Ok(Prefixes { name: of_user(self.key), further, wakes: self.wakes, beside: of_user(self.beside) })
     }
 }
 
@@ -215,15 +215,15 @@ mod tests {
             ("python-redis-lock", "app:", "lock:app:", "lock-signal:app:"),
             ("rueidislock-one", "app", "app:0:", ""),
         ] {
-            let place = name.parse::<Profile>().unwrap().place(users).unwrap();
-            assert_eq!((&*place.prefix, &place.further[..], &*place.beside), (prefix, &[][..], beside), "{name} {users:?}");
+            let found = name.parse::<Profile>().unwrap().prefixes(users).unwrap();
+            assert_eq!((&*found.name, &found.further[..], &*found.beside), (prefix, &[][..], beside), "{name} {users:?}");
         }
-        let place = "rueidislock".parse::<Profile>().unwrap().place("").unwrap();
+        let found = "rueidislock".parse::<Profile>().unwrap().prefixes("").unwrap();
         assert_eq!(
-            (&*place.prefix, &place.further[..]),
+            (&*found.name, &found.further[..]),
             ("rueidislock:0:", &["rueidislock:1:".to_owned(), "rueidislock:2:".to_owned()][..])
         );
-        assert!("spring".parse::<Profile>().unwrap().place("").unwrap_err().to_string().contains("registry"));
+        assert!("spring".parse::<Profile>().unwrap().prefixes("").unwrap_err().to_string().contains("registry"));
         assert!("redlok".parse::<Profile>().unwrap_err().to_string().contains("redlock-py"));
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::native::renew::At;
 use crate::native::reply::{check_repeated, holder, released, releases};
 use crate::native::store::{HEARTBEAT, RedisStore};
-use crate::schemes::scheme::{Place, Wakes};
+use crate::schemes::scheme::{Prefixes, Wakes};
 use crate::scripts::{self, Script};
 use crate::transport::commands::{Commands, Digits, Key, millis};
 use crate::transport::connection::{Exchange, Repeat};
@@ -50,8 +50,8 @@ impl SetNxStore {
     }
 
     /// Among clients that are woken as it says there.
-    pub(crate) fn at(redis: RedisStore, place: Place) -> Self {
-        Self { wakes: place.wakes, beside: place.beside, ..Self::new(redis, false) }
+    pub(crate) fn at(redis: RedisStore, prefixes: Prefixes) -> Self {
+        Self { wakes: prefixes.wakes, beside: prefixes.beside, ..Self::new(redis, false) }
     }
 
     /// The ttl of the key for a lease of `ttl`.
@@ -236,7 +236,7 @@ pub(crate) async fn ask(
     if repeated || again { check_repeated(request, answer) } else { Ok(answer) }
 }
 
-/// Notifies of each change of the name's keys, whoever makes it. Silent if waiters of the library
+/// Notifies of each change of the name's keys, of all clients. Silent if waiters of the library
 /// poll: among them, one who is woken would leave the others no turn.
 pub(crate) async fn watch(redis: &RedisStore, wakes: Wakes, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
     if wakes == Wakes::No {

@@ -24,7 +24,7 @@ local function look_at(keys)
       ends[i] = ttl < 0 and math.huge or ttl
     end
     table.sort(ends)
-    -- So many keys may go before it is no majority.
+    -- All keys of it before this one may go.
     left = ends[#ends - math.floor(#keys / 2)]
     left = left == math.huge and -1 or left
   end

@@ -28,7 +28,7 @@ elseif linger == '0' then
   end
   return 1
 end
--- What lingers is not free: nobody is woken.
+-- A lock that lingers is not free: nobody is woken.
 -- The first write must be one that a server out of memory allows, as PEXPIRE. Then it allows SET.
 redis.call('PEXPIRE', name, linger)
 redis.call('SET', name, lingering, 'PX', linger)

@@ -54,8 +54,7 @@ pub(crate) struct Pushes {
     others: Mutex<HashMap<String, Arc<Self>>>,
 }
 
-/// Has the server track the keys that the next command of the connection reads, whenever it is told
-/// to by [`TRACK_NEXT`].
+/// Has the server track the keys that a command reads, if it comes behind [`TRACK_NEXT`].
 pub(crate) const TRACKING: [&[u8]; 4] = [b"CLIENT", b"TRACKING", b"ON", b"OPTIN"];
 pub(crate) const TRACK_NEXT: [&[u8]; 3] = [b"CLIENT", b"CACHING", b"YES"];
 

@@ -101,7 +101,7 @@ async fn a_lease_lasts_as_long_as_a_majority() {
     }
 }
 
-/// What a release sends to those who wait.
+/// A release sends the library's own message to those who wait.
 #[tokio::test]
 async fn a_release_wakes_as_the_library_does() {
     let server = RedisServer::start();

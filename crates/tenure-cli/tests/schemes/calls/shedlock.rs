@@ -1,9 +1,9 @@
-//! `@SchedulerLock` of ShedLock: how long a job is locked at most, and at least.
+//! `@SchedulerLock`: how long a job is locked at most, and at least.
 
 use super::{Done, Here, SHEDLOCK, secs};
 
 impl Here {
-    /// Whether a node of ShedLock starts the job.
+    /// Whether another node starts the job.
     fn theirs_starts(&self) -> bool {
         let value = "ADDED:2026-01-01T00:00:00.000Z@node-7:00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11";
         self.server.command(&["SET", "job-lock:default:report", value, "NX", "PX", "60000"]) == "OK"
@@ -73,7 +73,7 @@ async fn extend_active_lock() -> Done {
     let (here, job, span) = (Here::new(SHEDLOCK), "report", secs(60));
     let locks = here.locks().await;
     let guard = locks.mutex(job).ttl(secs(10)).fixed_lease().try_acquire().await?.ok_or("it is free")?;
-    let _ = guard.extend(span).await?;
+    guard.extend(span).await?;
     assert!((10_001..=60_000).contains(&here.rest()));
     let lease = guard.into_lease();
     let line = r#"tenure renew report --token "$TENURE_TOKEN" --ttl 5m"#;
