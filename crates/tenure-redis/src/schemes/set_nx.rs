@@ -213,6 +213,7 @@ pub(crate) async fn ask(
         commands
     };
     let Exchange { link, answers, repeated: again } = redis.connection.call(end, Repeat::Settled, &call).await?;
+    let tracked = hears(&link) && answers.first().is_some_and(Result::is_ok);
     let answer = answers.into_iter().next_back().ok_or_else(|| unexpected("no reply").maybe_applied())?;
     let answer = match answer.map_err(|error| translate(&error)) {
         Err(error) => {
@@ -231,7 +232,7 @@ pub(crate) async fn ask(
         _ => None,
     };
     let polls = redis.poll_interval(false, None, None);
-    let busy = Busy::new(if hears(&link) { HEARTBEAT.max(polls) } else { polls });
+    let busy = Busy::new(if tracked { HEARTBEAT.max(polls) } else { polls });
     let answer = AcquireReply::Busy(busy.with_holder(holder));
     if repeated || again { check_repeated(request, answer) } else { Ok(answer) }
 }
