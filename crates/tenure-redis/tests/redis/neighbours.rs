@@ -165,6 +165,7 @@ async fn a_waiter_hears_of_a_release_that_says_nothing() {
         let slow = Duration::from_secs(1);
         assert_eq!(polls().await >= slow, wakes, "{profile}");
         if !wakes {
+            assert!(server.cli("INFO clients").contains("tracking_clients:0"), "{profile}");
             continue;
         }
         server.command(&["DEL", key]);
