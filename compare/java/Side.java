@@ -1,21 +1,30 @@
+import io.lettuce.core.RedisURI;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ConcurrentModificationException;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
+import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.SimpleLock;
+import net.javacrumbs.shedlock.provider.redis.spring.RedisLockProvider;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
-import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
+import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.integration.redis.util.RedisLockRegistry;
 
 /**
- * Redisson as the other side of tenure's tests.
+ * Redisson, Spring Integration and ShedLock as the other side of tenure's tests.
  *
  * <pre>
  *   Side LIBRARY URL NAME count   takes turns in this folder until it has a file `enough`; prints how many
@@ -24,9 +33,10 @@ import org.redisson.config.Config;
  * </pre>
  *
  * LIBRARY is redisson, an RLock; redisson-fenced, an RFencedLock; redisson-fair, an RFairLock;
- * redisson-write and redisson-read, of an RReadWriteLock; redisson-permits and redisson-semaphore, both permits of an
- * RPermitExpirableSemaphore or an RSemaphore. A turn is what tenure_testkit::Counter calls a visit. If
- * the lock was lost, this program says so and exits 79.
+ * redisson-write and redisson-read, of an RReadWriteLock; redisson-permits and redisson-semaphore, both
+ * permits of an RPermitExpirableSemaphore or an RSemaphore; spring, a RedisLockRegistry that polls;
+ * spring-pub-sub, one that is woken; or shedlock. A turn is what tenure_testkit::Counter calls a visit.
+ * If the lock was lost, this program says so and exits 79.
  *
  * -Dtimes=N acquires it so often; -Dwatchdog=MS is the lockWatchdogTimeout, and -Dfairwait=MS the
  * fairLockWaitTimeout. A line of input while it holds has it release once.
@@ -34,103 +44,208 @@ import org.redisson.config.Config;
 public final class Side {
     private static final int REFUSED = 75;
     private static final int LOST = 79;
+    private static final Duration LEASE = Duration.ofSeconds(30);
 
-    /** All there are, so that one alone holds. */
-    private static final int PERMITS = 2;
+    /** A lock of a library, at one name. */
+    private interface Lock {
+        void acquire() throws Exception;
 
-    /** A lock or a semaphore. */
-    private interface Held {
-        /** Returns the fence, or `-`. */
-        String acquire() throws InterruptedException;
-
+        /** As acquire, without waiting. */
         boolean asks();
 
-        void giveUp();
-    }
+        /** Returns why the lock was not held any more, or null. */
+        String release();
 
-    private record Lock(RLock lock) implements Held {
-        public String acquire() {
-            if (lock instanceof RFencedLock fenced) {
-                return fenced.lockAndGetToken().toString();
-            }
-            lock.lock();
+        /** Of the acquisition, for the log. */
+        default String token() {
             return "-";
         }
+    }
 
+    /** One that is a lock of Java's. */
+    private record OfJava(java.util.concurrent.locks.Lock lock) implements Lock {
+        @Override
+        public void acquire() {
+            lock.lock();
+        }
+
+        @Override
         public boolean asks() {
             return lock.tryLock();
         }
 
-        public void giveUp() {
+        @Override
+        public String release() {
             try {
                 lock.unlock();
-            } catch (IllegalMonitorStateException loss) {
-                leave(LOST, "lost: " + loss.getMessage());
+                return null;
+            } catch (IllegalMonitorStateException | ConcurrentModificationException loss) {
+                return loss.getMessage();
             }
         }
     }
 
-    private record Semaphore(RSemaphore semaphore) implements Held {
-        public String acquire() throws InterruptedException {
-            semaphore.acquire(PERMITS);
-            return "-";
+    private static final class Fenced implements Lock {
+        private final RFencedLock lock;
+        private String token = "-";
+
+        Fenced(RFencedLock lock) {
+            this.lock = lock;
         }
 
+        @Override
+        public void acquire() {
+            token = lock.lockAndGetToken().toString();
+        }
+
+        @Override
+        public boolean asks() {
+            return lock.tryLock();
+        }
+
+        @Override
+        public String release() {
+            return new OfJava(lock).release();
+        }
+
+        @Override
+        public String token() {
+            return token;
+        }
+    }
+
+    /** All there are, so that one alone holds. */
+    private static final int PERMITS = 2;
+
+    private record Counted(RSemaphore semaphore) implements Lock {
+        Counted {
+            semaphore.trySetPermits(PERMITS);
+        }
+
+        @Override
+        public void acquire() throws InterruptedException {
+            semaphore.acquire(PERMITS);
+        }
+
+        @Override
         public boolean asks() {
             return semaphore.tryAcquire(PERMITS);
         }
 
-        public void giveUp() {
+        @Override
+        public String release() {
             semaphore.release(PERMITS);
+            return null;
         }
     }
 
-    private static final class Permits implements Held {
+    private static final class Permits implements Lock {
         private final RPermitExpirableSemaphore semaphore;
         private List<String> ids = List.of();
 
         Permits(RPermitExpirableSemaphore semaphore) {
             this.semaphore = semaphore;
+            semaphore.trySetPermits(PERMITS);
         }
 
-        public String acquire() throws InterruptedException {
+        @Override
+        public void acquire() throws InterruptedException {
             ids = semaphore.acquire(PERMITS);
-            return "-";
         }
 
+        @Override
         public boolean asks() {
             ids = semaphore.tryAcquire(PERMITS);
             return !ids.isEmpty();
         }
 
-        public void giveUp() {
+        @Override
+        public String release() {
             semaphore.release(ids);
+            return null;
         }
     }
 
-    private final String library;
-    private final Held held;
+    /** It waits for nothing, and does not say whether there was a lock to release. */
+    private static final class Shed implements Lock {
+        private final RedisLockProvider locks;
+        private final String name;
+        private Optional<SimpleLock> held = Optional.empty();
 
-    private Side(String library, RedissonClient client, String name) {
-        this.library = library;
-        this.held = switch (library) {
-            case "redisson" -> new Lock(client.getLock(name));
-            case "redisson-fenced" -> new Lock(client.getFencedLock(name));
-            case "redisson-fair" -> new Lock(client.getFairLock(name));
-            case "redisson-write" -> new Lock(client.getReadWriteLock(name).writeLock());
-            case "redisson-read" -> new Lock(client.getReadWriteLock(name).readLock());
-            case "redisson-semaphore" -> {
-                RSemaphore semaphore = client.getSemaphore(name);
-                semaphore.trySetPermits(PERMITS);
-                yield new Semaphore(semaphore);
+        Shed(LettuceConnectionFactory connections, String name) {
+            // By itself it deletes the locks of others.
+            this.locks = new RedisLockProvider.Builder(connections).safeUpdate(true).build();
+            this.name = name;
+        }
+
+        @Override
+        public void acquire() throws Exception {
+            while (!asks()) {
+                Thread.sleep(10);
             }
-            case "redisson-permits" -> {
-                RPermitExpirableSemaphore semaphore = client.getPermitExpirableSemaphore(name);
-                semaphore.trySetPermits(PERMITS);
-                yield new Permits(semaphore);
+        }
+
+        @Override
+        public boolean asks() {
+            Duration atLeast = Duration.ofMillis(Long.getLong("atLeast", 0));
+            Duration atMost = Duration.ofMillis(Long.getLong("atMost", LEASE.toMillis()));
+            held = locks.lock(new LockConfiguration(Instant.now(), name, atMost, atLeast));
+            return held.isPresent();
+        }
+
+        @Override
+        public String release() {
+            held.get().unlock();
+            return null;
+        }
+    }
+
+    private static Lock lock(String library, String url, String name) {
+        return switch (library) {
+            case "redisson" -> new OfJava(redisson(url).getLock(name));
+            case "redisson-fenced" -> new Fenced(redisson(url).getFencedLock(name));
+            case "redisson-fair" -> new OfJava(redisson(url).getFairLock(name));
+            case "redisson-write" -> new OfJava(redisson(url).getReadWriteLock(name).writeLock());
+            case "redisson-read" -> new OfJava(redisson(url).getReadWriteLock(name).readLock());
+            case "redisson-semaphore" -> new Counted(redisson(url).getSemaphore(name));
+            case "redisson-permits" -> new Permits(redisson(url).getPermitExpirableSemaphore(name));
+            case "spring" -> new OfJava(registry(url).obtain(name));
+            case "spring-pub-sub" -> {
+                RedisLockRegistry registry = registry(url);
+                registry.setRedisLockType(RedisLockRegistry.RedisLockType.PUB_SUB_LOCK);
+                yield new OfJava(registry.obtain(name));
             }
-            default -> throw new IllegalArgumentException("what is " + library + "?");
+            case "shedlock" -> new Shed(connections(url), name);
+            default -> throw new IllegalArgumentException(library);
         };
+    }
+
+    private static RedissonClient redisson(String url) {
+        Config config = new Config();
+        // What a holder that dies costs the others.
+        config.setLockWatchdogTimeout(Long.getLong("watchdog", LEASE.toMillis()));
+        config.setFairLockWaitTimeout(Long.getLong("fairwait", 300_000));
+        config.useSingleServer().setAddress(url).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
+        return Redisson.create(config);
+    }
+
+    private static LettuceConnectionFactory connections(String url) {
+        RedisURI server = RedisURI.create(url);
+        var connections = new LettuceConnectionFactory(server.getHost(), server.getPort());
+        connections.afterPropertiesSet();
+        connections.start();
+        return connections;
+    }
+
+    private static RedisLockRegistry registry(String url) {
+        return new RedisLockRegistry(connections(url), "app", LEASE.toMillis());
+    }
+
+    private static void giveUp(Lock lock) {
+        String loss = lock.release();
+        if (loss != null) {
+            leave(LOST, "lost: " + loss);
+        }
     }
 
     private static void append(String line) throws IOException {
@@ -148,32 +263,32 @@ public final class Side {
         append("leave " + id);
     }
 
-    private void count() throws Exception {
+    private static void count(String library, Lock lock) throws Exception {
         int turns = 0;
         while (!Files.exists(Path.of("enough"))) {
-            String token = held.acquire();
-            visit(library + "." + ProcessHandle.current().pid() + "." + turns, token);
+            lock.acquire();
+            visit(library + "." + ProcessHandle.current().pid() + "." + turns, lock.token());
             turns += 1;
-            held.giveUp();
+            giveUp(lock);
         }
         leave(0, String.valueOf(turns));
     }
 
-    private void hold() throws Exception {
+    private static void hold(Lock lock) throws Exception {
         int times = Integer.getInteger("times", 1);
         for (int i = 0; i < times; i++) {
-            held.acquire();
+            lock.acquire();
         }
         Files.writeString(Path.of("held"), "held\n");
         for (int read = System.in.read(); read != -1; read = System.in.read()) {
             if (read == '\n') {
-                held.giveUp();
+                giveUp(lock);
                 times -= 1;
                 Files.writeString(Path.of("held-" + times), "held\n");
             }
         }
         for (; times > 0; times--) {
-            held.giveUp();
+            giveUp(lock);
         }
         leave(0, "released");
     }
@@ -186,20 +301,15 @@ public final class Side {
     }
 
     public static void main(String[] words) throws Exception {
-        Config config = new Config();
-        // What a holder that dies costs the others.
-        config.setLockWatchdogTimeout(Long.getLong("watchdog", 30_000));
-        config.setFairLockWaitTimeout(Long.getLong("fairwait", 300_000));
-        config.useSingleServer().setAddress(words[1]).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
-        Side side = new Side(words[0], Redisson.create(config), words[2]);
+        Lock lock = lock(words[0], words[1], words[2]);
         switch (words[3]) {
-            case "count" -> side.count();
-            case "hold" -> side.hold();
+            case "count" -> count(words[0], lock);
+            case "hold" -> hold(lock);
             case "try" -> {
-                if (!side.held.asks()) {
+                if (!lock.asks()) {
                     leave(REFUSED, "refused");
                 }
-                side.held.giveUp();
+                giveUp(lock);
                 leave(0, "released");
             }
             default -> leave(64, "what is " + words[3] + "?");

@@ -1,4 +1,4 @@
-"""redis-py, pottery and the client of examples/python as the other side of tenure's tests.
+"""redis-py, pottery, python-redis-lock and the client of examples/python as the other side of tenure's tests.
 
     side.py LIBRARY URL NAME count   takes turns in this folder until it has a file `enough`; prints how many
     side.py LIBRARY URL NAME try     asks once and gives up what it got; exits 75 where it is refused
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pottery
 import redis
+import redis_lock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples/python"))
 import tenure_client
@@ -40,12 +41,16 @@ def redlock(url, name):
     return pottery.Redlock(key=name, masters={redis.Redis.from_url(url)}, raise_on_redis_errors=True)
 
 
+def signalled(url, name):
+    return redis_lock.Lock(redis.Redis.from_url(url), name, expire=30)
+
+
 def wire(url, name):
     return Wire(url, name, ttl=float(os.environ.get("TTL", 30)))
 
 
-LIBRARIES = {"redis-py": redis_py, "pottery": redlock, "wire": wire}
-LOSSES = (redis.exceptions.LockError, pottery.ReleaseUnlockedLock, tenure_client.Lost)
+LIBRARIES = {"redis-py": redis_py, "pottery": redlock, "python-redis-lock": signalled, "wire": wire}
+LOSSES = (redis.exceptions.LockError, pottery.ReleaseUnlockedLock, redis_lock.NotAcquired, tenure_client.Lost)
 
 
 def append(line, name="log"):

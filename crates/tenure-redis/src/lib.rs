@@ -26,7 +26,8 @@
 //! does no harm.
 //!
 //! Tenure can keep locks as other libraries do, or programs that send the commands themselves: see
-//! [`Scheme`]. If the values of a scheme do not say who holds, the owner is in `{<tag>}:o:<name>`.
+//! [`Scheme`] and [`Options::profile`]. Waiters of some profiles use `CLIENT TRACKING` and `CLIENT
+//! CACHING`, and poll without them. If the values of a scheme do not say who holds, the owner is in `{<tag>}:o:<name>`.
 
 // Examples compile without a warning, except for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]

@@ -18,9 +18,10 @@ use crate::cluster::ClusterStore;
 use crate::native::durable::Durability;
 use crate::native::node::{RedisNode, Runs, quorum};
 use crate::native::store::{RedisStore, Settings};
+use crate::schemes::majority::MajorityStore;
 use crate::schemes::optimistic::OptimisticStore;
 use crate::schemes::redisson::RedissonStore;
-use crate::schemes::scheme::{Profile, Scheme};
+use crate::schemes::scheme::{Prefixes, Profile, Scheme};
 use crate::schemes::set_nx::SetNxStore;
 use crate::schemes::timestamp::{TimestampStore, Unit};
 use crate::transport::nodes::{Address, Nodes};
@@ -199,7 +200,7 @@ impl Options {
             Some(_) if self.scheme != Scheme::SetNx => {
                 Err(Error::invalid("profile= is for scheme=set-nx, and the store URL has another").with_hint("add scheme=set-nx"))
             }
-            Some(profile) => profile.prefix(&self.prefix).map(drop),
+            Some(profile) => profile.prefixes(&self.prefix).map(drop),
             None => Ok(()),
         }
     }
@@ -220,11 +221,12 @@ impl Options {
 
     /// Keeps locks with [`Scheme::SetNx`] at the keys of this library, e.g. `redis-py` or
     /// `pottery`. Some have a prefix of their own: for `shedlock` it is the environment, for
-    /// `spring` the registry key.
+    /// `spring` the registry key. `rueidislock` takes two of three keys, as it ships;
+    /// `rueidislock-one` is for clients that are set to a majority of one.
     ///
-    /// Tenure and a library then exclude each other if the library takes one key at one server. It
-    /// does not if it takes a majority of servers (RedLock) or of keys: `rueidislock` has to be set
-    /// to a majority of one, not two of three keys as it ships.
+    /// Tenure and a library then exclude each other if the library uses one server. They do not if
+    /// it takes a majority of several servers (RedLock). A release wakes the waiters of `spring`,
+    /// `python-redis-lock` and `rueidislock`, and tenure's waiters are woken by theirs.
     ///
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) for a library whose keys are not known; the error
@@ -310,21 +312,22 @@ impl Options {
     /// As [`connect`](Options::connect).
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
         self.check_scheme()?;
-        let prefix = match (self.scheme, self.profile) {
-            (Scheme::SetNx, Some(profile)) => profile.prefix(&self.prefix)?,
-            (Scheme::Php, _) => format!("{}Lock:", self.prefix),
-            _ => self.prefix.clone(),
+        let prefixes = match (self.scheme, self.profile) {
+            (Scheme::SetNx, Some(profile)) => profile.prefixes(&self.prefix)?,
+            (Scheme::Php, _) => Prefixes::of(format!("{}Lock:", self.prefix)),
+            _ => Prefixes::of(self.prefix.clone()),
         };
         match self.topology {
             Topology::One => {}
             Topology::Quorum => return Ok(Arc::new(self.quorum().await?)),
             Topology::Cluster => return Ok(Arc::new(self.cluster().await?)),
         }
-        let settings = self.settings(&self.servers[0], prefix)?;
+        let settings = self.settings(&self.servers[0], prefixes.name.clone())?;
         let redis = RedisStore::connect(&settings).await?;
         Ok(match self.scheme {
             Scheme::Native => Arc::new(redis),
-            Scheme::SetNx => Arc::new(SetNxStore::new(redis, false)),
+            Scheme::SetNx if !prefixes.further.is_empty() => Arc::new(MajorityStore::new(redis, prefixes)),
+            Scheme::SetNx => Arc::new(SetNxStore::at(redis, prefixes)),
             Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(SetNxStore::new(redis, true)),
             Scheme::Php => Arc::new(TimestampStore::new(redis, Unit::Php)),
             Scheme::Getset => Arc::new(TimestampStore::new(redis, self.unit)),

@@ -50,6 +50,12 @@ pub(crate) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[about_a_name(), text!("acquire.lua"), "return acquire(KEYS, ARGV)"]).or_function("acquire"));
 pub(crate) static SET_NX_ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("set-nx-acquire.lua")]));
 pub(crate) static SET_NX_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("set-nx-release.lua")]));
+pub(crate) static MAJORITY_ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("majority.lua", "majority-acquire.lua")]));
+pub(crate) static MAJORITY_RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("majority-renew.lua")]));
+pub(crate) static MAJORITY_RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("majority-release.lua")]));
+pub(crate) static MAJORITY_INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("majority.lua", "majority-inspect.lua")]));
 pub(crate) static TIMESTAMP_ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-acquire.lua")]));
 pub(crate) static TIMESTAMP_RENEW: LazyLock<Script> =

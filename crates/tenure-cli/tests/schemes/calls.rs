@@ -3,6 +3,7 @@
 mod java;
 mod php;
 mod set_nx;
+mod shedlock;
 mod spring;
 
 use std::error::Error;
@@ -19,6 +20,7 @@ const PHP: &str = "?scheme=php";
 const JAVA: &str = "?prefix=";
 const SPRING: [&str; 2] = ["?scheme=set-nx", "?scheme=getset"];
 const SET_NX: &str = SPRING[0];
+const SHEDLOCK: &str = "?scheme=set-nx&profile=shedlock";
 
 /// Puts the token of a lease into the environment of what follows, as scripts do.
 const TAKE: &str = r#"eval "$(tenure acquire -n --ttl 10s invoice)" || exit; "#;
@@ -92,6 +94,7 @@ fn each_line_is_what_its_test_runs() {
         ("java", include_str!("calls/java.rs")),
         ("spring", include_str!("calls/spring.rs")),
         ("set_nx", include_str!("calls/set_nx.rs")),
+        ("shedlock", include_str!("calls/shedlock.rs")),
     ];
     let tests: Vec<_> = files.iter().flat_map(|(module, file)| tests_of(module, file)).collect();
     let lines: Vec<_> = table.lines().filter(|line| line.ends_with("` |")).collect();

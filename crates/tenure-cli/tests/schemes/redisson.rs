@@ -7,29 +7,18 @@ use std::time::{Duration, Instant};
 use tenure_testkit::{RedisServer, Reply};
 
 use crate::common::{Place, Running, wait_for};
-use crate::sides::{HELP, Library, compare, one_at_a_time, take_turns};
+use crate::sides::{Library, each_wakes_the_other, java, library, one_at_a_time, take_turns};
 
-const LOCK: Library = Library { name: "redisson", key: "x", program: java, tells_loss: true };
+const LOCK: Library = library("redisson", "scheme=redisson", java);
 const FENCED: Library = Library { name: "redisson-fenced", ..LOCK };
-const FAIR: Library = Library { name: "redisson-fair", ..LOCK };
-const WRITE: Library = Library { name: "redisson-write", ..LOCK };
-const READ: Library = Library { name: "redisson-read", ..LOCK };
-const PERMITS: Library = Library { name: "redisson-permits", ..LOCK };
-const SEMAPHORE: Library = Library { name: "redisson-semaphore", ..LOCK };
+const FAIR: Library = library("redisson-fair", "scheme=redisson-fair", java);
+const WRITE: Library = Library { name: "redisson-write", flags: &["--write"], ..LOCK };
+const READ: Library = Library { name: "redisson-read", flags: &["--shared"], ..LOCK };
+const PERMITS: Library = Library { name: "redisson-permits", flags: &["--permits", "2/2"], ..LOCK };
+const SEMAPHORE: Library = Library { name: "redisson-semaphore", ..PERMITS };
 
-/// Within this a release of either side reaches the other on a machine with much to do. Neither side looks by itself so soon: ours
-/// every 30 s, Redisson when the lease ends.
+/// Within this a release reaches a waiter on a machine with much to do.
 const BOUND: Duration = Duration::from_secs(5);
-
-fn java(words: &[&str]) -> Command {
-    let lib = compare("java/lib");
-    assert!(lib.join("classes/Side.class").exists(), "compare/java/lib has no Redisson; {HELP}");
-    let mut command = Command::new("java");
-    // It lives for seconds.
-    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp"]);
-    command.arg(format!("{}:{}", lib.join("classes").display(), lib.join("jars/*").display())).arg("Side").args(words);
-    command
-}
 
 /// The channel on which either side publishes the end of a lease of `x`.
 fn channel(library: &Library) -> &'static str {
@@ -41,9 +30,15 @@ fn channel(library: &Library) -> &'static str {
 }
 
 /// Clients of either side that listen for a release of `x`.
+fn listeners(library: &Library, server: &RedisServer) -> i64 {
+    match server.command(&["PUBSUB", "NUMSUB", channel(library)]) {
+        Reply::Array(parts) => parts[1].int(),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn wait_for_listeners(library: &Library, server: &RedisServer, count: i64) {
-    let listeners = || server.command(&["PUBSUB", "NUMSUB", channel(library)]);
-    wait_for("listeners", || matches!(listeners(), Reply::Array(parts) if parts[1] == count));
+    wait_for("listeners", || listeners(library, server) == count);
 }
 
 /// One of ours that holds, from the file `ours` on, until its input ends.
@@ -52,7 +47,7 @@ fn ours_holds(library: &Library, place: &Place, server: &RedisServer) -> Running
 }
 
 fn ours_holds_in(library: &Library, place: &Place, server: &RedisServer, program: &'static str) -> Running {
-    let url = format!("{}?{}&poll_interval=30s", server.url(), library.profile());
+    let url = format!("{}?{}&poll_interval=30s", server.url(), library.parameters);
     let args = library.ours(&url, &["--ttl", "6s"], &["sh", "-c", program]);
     Running::start(place.tenure(&args).stdin(Stdio::piped()))
 }
@@ -65,39 +60,39 @@ fn ends(mut side: Running) {
 
 #[test]
 fn locks_of_redisson_and_tenure_take_turns() {
-    take_turns(&LOCK, &LOCK.profile());
+    take_turns(&LOCK, LOCK.parameters);
 }
 
 /// Their fences rise across both sides.
 #[test]
 fn fenced_locks_of_redisson_and_tenure_take_turns() {
-    take_turns(&FENCED, &FENCED.profile());
+    take_turns(&FENCED, FENCED.parameters);
 }
 
 #[test]
 fn fair_locks_of_redisson_and_tenure_take_turns() {
-    take_turns(&FAIR, &FAIR.profile());
+    take_turns(&FAIR, FAIR.parameters);
 }
 
 #[test]
 fn writers_of_redisson_and_tenure_take_turns() {
-    take_turns(&WRITE, &WRITE.profile());
+    take_turns(&WRITE, WRITE.parameters);
 }
 
 #[test]
 fn permits_of_redisson_and_tenure_take_turns() {
-    take_turns(&PERMITS, &PERMITS.profile());
+    take_turns(&PERMITS, PERMITS.parameters);
 }
 
 #[test]
 fn semaphores_of_redisson_and_tenure_take_turns() {
-    take_turns(&SEMAPHORE, &SEMAPHORE.profile());
+    take_turns(&SEMAPHORE, SEMAPHORE.parameters);
 }
 
 #[test]
 fn locks_of_redisson_and_tenure_refuse_each_other() {
     for library in [LOCK, FAIR, WRITE] {
-        one_at_a_time(&library, &library.profile());
+        one_at_a_time(&library, library.parameters);
     }
 }
 
@@ -185,28 +180,8 @@ fn a_client_of_redisson_that_is_killed_costs_what_it_promises() {
 #[test]
 fn a_release_of_either_side_wakes_the_other() {
     for library in [LOCK, WRITE, PERMITS, SEMAPHORE] {
-        let (place, server) = (Place::new(), RedisServer::start());
-        let mut theirs = library.holds(&place, &server);
-        let mut ours = ours_holds(&library, &place, &server);
-        wait_for_listeners(&library, &server, 1);
-        drop(theirs.0.stdin.take());
-        let released = Instant::now();
-        place.line("ours");
-        let ours_after = released.elapsed();
-        assert_eq!(theirs.end().code, 0);
-        // Who is served listens no more.
-        wait_for_listeners(&library, &server, 0);
-        std::fs::remove_file(place.path("held")).unwrap();
-        let theirs = library.start(&place, &server.url(), "hold");
-        wait_for_listeners(&library, &server, 1);
-        drop(ours.0.stdin.take());
-        let released = Instant::now();
-        place.line("held");
-        let theirs_after = released.elapsed();
-        assert_eq!(ours.end().code, 0);
-        ends(theirs);
-        println!("{}: ours after {ours_after:?}, theirs after {theirs_after:?}", library.name);
-        assert!(ours_after < BOUND && theirs_after < BOUND, "{}: {ours_after:?}, {theirs_after:?}", library.name);
+        let listens = |server: &RedisServer| listeners(&library, server) == 1;
+        each_wakes_the_other(&library, [&listens, &listens]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Place, Running, wait_for};
 use tenure_testkit::overlap::Damage;
@@ -21,14 +21,21 @@ printf %020d \"$(expr \"$n\" + 1)\" 1<> counter
 echo \"leave tenure.$$\" >> log";
 
 pub(crate) struct Library {
-    /// Also of its profile.
     pub(crate) name: &'static str,
+    /// The parameters of a URL by which ours shares its locks.
+    pub(crate) parameters: &'static str,
+    /// Flags by which ours takes the same kind of lock.
+    pub(crate) flags: &'static [&'static str],
     /// Where it keeps the lock of `x`.
-    pub(crate) key: &'static str,
+    pub(crate) keys: &'static [&'static str],
     /// A process of it that does this.
     pub(crate) program: fn(&[&str]) -> Command,
     /// Whether it tells that the lock had gone when it gave it up.
     pub(crate) tells_loss: bool,
+}
+
+pub(crate) const fn library(name: &'static str, parameters: &'static str, program: fn(&[&str]) -> Command) -> Library {
+    Library { name, parameters, flags: &[], keys: &["x"], program, tells_loss: true }
 }
 
 pub(crate) fn compare(path: &str) -> PathBuf {
@@ -44,6 +51,16 @@ pub(crate) fn interpreter() -> Command {
 pub(crate) fn python(words: &[&str]) -> Command {
     let mut command = interpreter();
     command.arg(compare("python/side.py")).args(words);
+    command
+}
+
+pub(crate) fn java(words: &[&str]) -> Command {
+    let lib = compare("java/lib");
+    assert!(lib.join("classes/Side.class").exists(), "compare/java/lib has no classes; {HELP}");
+    let mut command = Command::new("java");
+    // It lives for seconds.
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-cp"]);
+    command.arg(format!("{}:{}", lib.join("classes").display(), lib.join("jars/*").display())).arg("Side").args(words);
     command
 }
 
@@ -70,27 +87,9 @@ impl Library {
         side
     }
 
-    /// Flags by which ours takes the same kind of lock.
-    fn flags(&self) -> &'static [&'static str] {
-        match self.name {
-            "redisson-write" => &["--write"],
-            "redisson-read" => &["--shared"],
-            "redisson-permits" | "redisson-semaphore" => &["--permits", "2/2"],
-            _ => &[],
-        }
-    }
-
     /// The command that takes the same kind of lock at `x`, with these flags and this program.
     pub(crate) fn ours<'a>(&self, url: &'a str, flags: &[&'a str], program: &[&'a str]) -> Vec<&'a str> {
-        [&["run", "--store", url], self.flags(), flags, &["x", "--"], program].concat()
-    }
-
-    /// The parameters of a URL by which ours shares its locks.
-    pub(crate) fn profile(&self) -> String {
-        if self.name == "redisson-fair" {
-            return "scheme=redisson-fair".to_owned();
-        }
-        if self.is_redisson() { "scheme=redisson".to_owned() } else { format!("scheme=set-nx&profile={}", self.name) }
+        [&["run", "--store", url], self.flags, flags, &["x", "--"], program].concat()
     }
 
     pub(crate) fn is_redisson(&self) -> bool {
@@ -99,13 +98,18 @@ impl Library {
 
     /// The owner that stands at the key.
     pub(crate) fn holder(&self, server: &RedisServer) -> String {
-        let found = server.command(&[if self.is_redisson() { "HKEYS" } else { "GET" }, self.key]);
+        let found = server.command(&[if self.is_redisson() { "HKEYS" } else { "GET" }, self.keys[0]]);
         // A read/write lock has its mode in front, and marks a writer.
         let found = if let Reply::Array(mut fields) = found { fields.pop().unwrap() } else { found };
         match found {
             Reply::Bytes(value) => printed(value).trim_end_matches(":write").to_owned(),
-            other => panic!("{} keeps no lock at {}: {other:?}", self.name, self.key),
+            other => panic!("{} keeps no lock at {}: {other:?}", self.name, self.keys[0]),
         }
+    }
+
+    /// Runs a command with all keys of the lock.
+    pub(crate) fn at_keys(&self, server: &RedisServer, command: &str) -> i64 {
+        server.command(&[&[command], self.keys].concat()).int()
     }
 }
 
@@ -137,8 +141,8 @@ pub(crate) fn beside(library: &Library, parameters: &str) -> Result<(), Damage> 
     let server = RedisServer::start();
     let judged = contend(library, &server.url(), &format!("{}?{parameters}", server.url()));
     // A semaphore stays.
-    if library.flags().first() != Some(&"--permits") {
-        assert_eq!(server.command(&["EXISTS", library.key]), 0, "{}", library.name);
+    if library.flags.first() != Some(&"--permits") {
+        assert_eq!(library.at_keys(&server, "EXISTS"), 0, "{}", library.name);
     }
     judged
 }
@@ -199,7 +203,7 @@ pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
         serde_json::from_str(&place.output(&["show", "--store", &url, "-o", "json", "x"]).out).unwrap();
     assert_eq!(shown[0]["holders"][0]["owner"], value.as_str(), "{name}: {shown}");
 
-    assert_eq!(server.command(&["DEL", library.key]), 1, "{name}");
+    assert_eq!(library.at_keys(&server, "DEL"), i64::try_from(library.keys.len()).unwrap(), "{name}");
     let args = library.ours(&url, &["-n"], &["sh", "-c", "echo in > ours; cat"]);
     let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
     place.line("ours");
@@ -215,4 +219,35 @@ pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
     assert_eq!(ended.code, 0, "{name}: {ended:?}");
     assert_eq!(tries(), 0, "{name}");
     assert!(!place.path("ran").exists(), "{name}");
+}
+
+/// Neither side polls here: ours every 30 s, the others not before 30 s. `waits` finds out whether a waiter of ours, or of the
+/// library, has begun to wait.
+pub(crate) fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServer) -> bool; 2]) {
+    const BOUND: Duration = Duration::from_secs(5);
+    let [ours_waits, theirs_waits] = waits;
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = format!("{}?{}&poll_interval=30s", server.url(), library.parameters);
+    let mut theirs = library.holds(&place, &server);
+    let args = library.ours(&url, &[], &["sh", "-c", "echo in > ours; cat"]);
+    let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
+    wait_for("ours to wait", || ours_waits(&server));
+    drop(theirs.0.stdin.take());
+    let released = Instant::now();
+    place.line("ours");
+    let ours_after = released.elapsed();
+    assert_eq!(theirs.end().code, 0);
+    // Who is served listens no more.
+    wait_for("ours to wait no more", || !ours_waits(&server));
+    std::fs::remove_file(place.path("held")).unwrap();
+    let mut theirs = library.start(&place, &server.url(), "hold");
+    wait_for("the other side to wait", || theirs_waits(&server));
+    drop(ours.0.stdin.take());
+    let released = Instant::now();
+    place.line("held");
+    let theirs_after = released.elapsed();
+    drop(theirs.0.stdin.take());
+    assert_eq!((ours.end().code, theirs.end().code), (0, 0));
+    println!("{}: ours after {ours_after:?}, theirs after {theirs_after:?}", library.name);
+    assert!(ours_after < BOUND && theirs_after < BOUND, "{}: {ours_after:?}, theirs {theirs_after:?}", library.name);
 }

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{Place, Running, wait_for};
-use crate::sides::{Library, beside, compare, interpreter, one_at_a_time, python, take_turns};
+use crate::sides::{Library, beside, compare, interpreter, library, one_at_a_time, python, take_turns};
 use tenure_testkit::{RedisServer, Reply, Spawned};
 
-const WIRE: Library = Library { name: "wire", key: "x", program: python, tells_loss: true };
+const WIRE: Library = library("wire", "", python);
 
 /// The keys of `x`, as the page has them.
 const QUEUE: &str = "{BJN@}:q:x";

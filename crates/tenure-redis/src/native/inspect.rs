@@ -68,13 +68,14 @@ impl RedisStore {
         Ok(names)
     }
 
-    /// All keys of a type that begin with the prefix and `pattern`. A key may come twice.
+    /// As [`scan_behind`](Self::scan_behind), with the prefix.
     pub(crate) fn scan(&self, pattern: &str, kind: &'static str) -> Scan<'_> {
-        self.scan_for(format!("{}{pattern}*", glob_escaped(&self.layout.prefix)), kind)
+        self.scan_behind(&self.layout.prefix, pattern, kind)
     }
 
-    /// All keys of a type that match `pattern`. A key may come twice.
-    pub(crate) fn scan_for(&self, pattern: String, kind: &'static str) -> Scan<'_> {
+    /// All keys of a type that begin with `prefix` and `pattern`. A key may come twice.
+    pub(crate) fn scan_behind(&self, prefix: &str, pattern: &str, kind: &'static str) -> Scan<'_> {
+        let pattern = format!("{}{pattern}*", glob_escaped(prefix));
         Scan { store: self, pattern, kind, cursor: Some("0".to_owned()) }
     }
 

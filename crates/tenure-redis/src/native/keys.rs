@@ -13,6 +13,8 @@ use crate::transport::commands::{Commands, Key, whole};
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) prefix: String,
+    /// Prefixes of further keys of the same lock, if there are any.
+    pub(crate) further: Vec<String>,
     pub(crate) counter: String,
     /// In a cluster, where a script reaches one slot alone: each slot has a counter of its own.
     pub(crate) by_slot: bool,
@@ -36,7 +38,8 @@ impl Layout {
     pub(crate) fn new(prefix: &str) -> Self {
         let counter = format!("{prefix}tenure:fence");
         let increment = Commands::of(&[b"INCR", counter.as_bytes()]).as_bytes().to_owned();
-        Self { prefix: prefix.to_owned(), counter, by_slot: false, memory: format!("{prefix}tenure:node"), increment }
+        let further = Vec::new();
+        Self { prefix: prefix.to_owned(), further, counter, by_slot: false, memory: format!("{prefix}tenure:node"), increment }
     }
 
     /// The keys in a cluster.
@@ -56,6 +59,12 @@ impl Layout {
     pub(crate) fn of<'a>(&'a self, name: &'a Name) -> Keys<'a> {
         let (prefix, name) = (self.prefix.as_bytes(), name.as_str().as_bytes());
         Keys { prefix, name, tag: tag(slot(prefix, name)), grants: (!self.by_slot).then_some(self.counter.as_bytes()) }
+    }
+
+    /// The key of a name, and its further keys.
+    pub(crate) fn all_of<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = Key<'a>> {
+        let prefixes = std::iter::once(&self.prefix).chain(&self.further);
+        prefixes.map(|prefix| [prefix.as_bytes(), name.as_str().as_bytes(), b"", b"", b""])
     }
 
     /// Refuses a request that no store here can serve: about a name of ours, or to take over from

@@ -39,6 +39,8 @@ pub(crate) enum At {
     Beside(&'static [u8]),
     /// It is a field of the name.
     Field,
+    /// It is the value of a majority of the keys of the name.
+    Majority,
 }
 
 /// Leases to renew, and the answers for the others.
@@ -158,6 +160,7 @@ impl RedisStore {
         let of_each: Vec<Keys<'_>> = leases.iter().map(|lease| self.layout.of(&lease.name)).collect();
         let (script, keys): (&Script, Vec<Key<'_>>) = match at {
             At::Beside(_) => (&scripts::TIMESTAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
+            At::Majority => (&scripts::MAJORITY_RENEW, leases.iter().flat_map(|lease| self.layout.all_of(&lease.name)).collect()),
             At::Field => (&scripts::REDISSON_RENEW, of_each.iter().map(Keys::name).collect()),
             At::Name if of_shares => {
                 (&scripts::RENEW_SHARES, of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect())

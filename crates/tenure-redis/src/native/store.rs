@@ -104,6 +104,12 @@ impl RedisStore {
         Self { connection, ..self.clone() }
     }
 
+    /// This store, of locks that have further keys behind these prefixes.
+    pub(crate) fn with_further_keys(self, further: Vec<String>) -> Self {
+        let layout = Layout { further, ..Layout::new(&self.layout.prefix) };
+        Self { layout: Arc::new(layout), ..self }
+    }
+
     /// Deadline of a call that starts now about a lease of `ttl`. `Duration::MAX` for one about no
     /// lease.
     pub(crate) fn end(&self, ttl: Duration) -> Instant {

@@ -351,7 +351,7 @@ impl Store for RedissonStore {
         }
         let mut entries = Vec::new();
         // The prefix of ends stands behind a brace.
-        for (kind, mut scan) in [("hash", self.redis.scan("", "hash")), ("zset", self.redis.scan_for("*:timeout".into(), "zset"))]
+        for (kind, mut scan) in [("hash", self.redis.scan("", "hash")), ("zset", self.redis.scan_behind("", "*:timeout", "zset"))]
         {
             while let Some(keys) = scan.next().await? {
                 let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key, kind)).collect();

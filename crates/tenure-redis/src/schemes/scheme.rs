@@ -98,22 +98,59 @@ impl FromStr for Scheme {
     }
 }
 
-/// The prefix of a library's keys.
+/// Where a library keeps its locks, and how its waiters find out that one is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Profile {
     name: &'static str,
-    /// `*` is the user's prefix.
+    /// In front of a name. `*` is the user's prefix.
     key: &'static str,
+    /// The same of its further keys, if it takes a majority of several.
+    further: &'static [&'static str],
     /// The default for the user's prefix. `None` if there is none.
     prefix: Option<&'static str>,
+    wakes: Wakes,
+    /// The same of the channel or the key by which it wakes waiters.
+    beside: &'static str,
+}
+
+/// How a release wakes the waiters of a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wakes {
+    /// Not at all: they poll.
+    No,
+    /// They have the server notify them of each change of the key.
+    Change,
+    /// By a message on a channel.
+    Message,
+    /// By the one entry of a list.
+    Entry,
+}
+
+/// The keys of a profile, for one prefix of the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prefixes {
+    /// In front of a name.
+    pub(crate) name: String,
+    /// In front of a name in its further keys, if there are any.
+    pub(crate) further: Vec<String>,
+    pub(crate) wakes: Wakes,
+    /// In front of a name in the channel or the key by which waiters are woken.
+    pub(crate) beside: String,
+}
+
+impl Prefixes {
+    /// Keys of clients that poll.
+    pub(crate) const fn of(name: String) -> Self {
+        Self { name, further: Vec::new(), wakes: Wakes::No, beside: String::new() }
+    }
 }
 
 const fn profile(name: &'static str, key: &'static str) -> Profile {
-    Profile { name, key, prefix: Some("") }
+    Profile { name, key, further: &[], prefix: Some(""), wakes: Wakes::No, beside: "" }
 }
 
-/// Each of them sets the key to an opaque value with `NX` and a ttl in ms, and deletes it by
-/// comparison, unless a comment says otherwise.
+/// Each of them sets the key to an opaque value with `NX` and a ttl, and deletes it by comparison,
+/// unless a comment says otherwise.
 const PROFILES: &[Profile] = &[
     profile("redsync", "*"),
     profile("redislock", "*"),
@@ -132,16 +169,19 @@ const PROFILES: &[Profile] = &[
     profile("redis-semaphore", "*mutex:"),
     profile("distributed-lock-rs", "*distributed-lock:"),
     // The user's prefix is the environment. It deletes without comparing.
-    Profile { name: "shedlock", key: "job-lock:*:", prefix: Some("default") },
+    Profile { prefix: Some("default"), ..profile("shedlock", "job-lock:*:") },
     // The user's prefix is the registry's key.
-    Profile { name: "spring", key: "*:", prefix: None },
-    // With a majority of one. As it ships, it takes two of three keys.
-    Profile { name: "rueidislock", key: "*:0:", prefix: Some("rueidislock") },
+    Profile { prefix: None, wakes: Wakes::Message, beside: "*-channel:*:", ..profile("spring", "*:") },
+    Profile { wakes: Wakes::Entry, beside: "lock-signal:*", ..profile("python-redis-lock", "lock:*") },
+    // It takes two of three keys.
+    Profile { further: &["*:1:", "*:2:"], prefix: Some("rueidislock"), wakes: Wakes::Change, ..profile("rueidislock", "*:0:") },
+    // With a majority of one.
+    Profile { prefix: Some("rueidislock"), wakes: Wakes::Change, ..profile("rueidislock-one", "*:0:") },
 ];
 
 impl Profile {
-    /// The prefix of all keys, for this prefix of the user.
-    pub(crate) fn prefix(self, users: &str) -> Result<String, Error> {
+    /// Where its locks are, for this prefix of the user.
+    pub(crate) fn prefixes(self, users: &str) -> Result<Prefixes, Error> {
         let users = match self.prefix {
             Some(usual) if users.is_empty() => usual,
             None if users.is_empty() => {
@@ -150,7 +190,9 @@ impl Profile {
             }
             _ => users,
         };
-        Ok(self.key.replace('*', users))
+        let of_user = |key: &str| key.replace('*', users);
+        let further = self.further.iter().map(|key| of_user(key)).collect();
+        Ok(Prefixes { name: of_user(self.key), further, wakes: self.wakes, beside: of_user(self.beside) })
     }
 }
 
@@ -173,19 +215,26 @@ mod tests {
 
     #[test]
     fn keys_are_where_each_library_has_them() {
-        for (name, users, prefix) in [
-            ("redis-py", "", ""),
-            ("redis-py", "app:", "app:"),
-            ("pottery", "", "redlock:"),
-            ("redlock.net", "app:", "app:redlock:"),
-            ("shedlock", "", "job-lock:default:"),
-            ("shedlock", "live", "job-lock:live:"),
-            ("spring", "locks", "locks:"),
-            ("rueidislock", "", "rueidislock:0:"),
+        for (name, users, prefix, beside) in [
+            ("redis-py", "", "", ""),
+            ("redis-py", "app:", "app:", ""),
+            ("pottery", "", "redlock:", ""),
+            ("redlock.net", "app:", "app:redlock:", ""),
+            ("shedlock", "", "job-lock:default:", ""),
+            ("shedlock", "live", "job-lock:live:", ""),
+            ("spring", "locks", "locks:", "locks-channel:locks:"),
+            ("python-redis-lock", "app:", "lock:app:", "lock-signal:app:"),
+            ("rueidislock-one", "app", "app:0:", ""),
         ] {
-            assert_eq!(name.parse::<Profile>().unwrap().prefix(users).unwrap(), prefix, "{name} {users:?}");
+            let found = name.parse::<Profile>().unwrap().prefixes(users).unwrap();
+            assert_eq!((&*found.name, &found.further[..], &*found.beside), (prefix, &[][..], beside), "{name} {users:?}");
         }
-        assert!("spring".parse::<Profile>().unwrap().prefix("").unwrap_err().to_string().contains("registry"));
+        let found = "rueidislock".parse::<Profile>().unwrap().prefixes("").unwrap();
+        assert_eq!(
+            (&*found.name, &found.further[..]),
+            ("rueidislock:0:", &["rueidislock:1:".to_owned(), "rueidislock:2:".to_owned()][..])
+        );
+        assert!("spring".parse::<Profile>().unwrap().prefixes("").unwrap_err().to_string().contains("registry"));
         assert!("redlok".parse::<Profile>().unwrap_err().to_string().contains("redlock-py"));
     }
 }

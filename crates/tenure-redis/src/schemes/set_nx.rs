@@ -2,14 +2,14 @@
 //! beside it.
 //!
 //! There is no fence, because nothing stays at the server that could count. There is no queue,
-//! because a holder of another library notifies nobody of its release.
+//! because a holder of another library knows of none.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::stream::{self, BoxStream, StreamExt, select_all};
 use redis::Value;
 use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
@@ -17,12 +17,14 @@ use tokio::time::Instant;
 
 use crate::native::renew::At;
 use crate::native::reply::{check_repeated, holder, released, releases};
-use crate::native::store::RedisStore;
-use crate::scripts;
-use crate::transport::commands::{Commands, Digits, millis};
+use crate::native::store::{HEARTBEAT, RedisStore};
+use crate::schemes::scheme::{Prefixes, Wakes};
+use crate::scripts::{self, Script};
+use crate::transport::commands::{Commands, Digits, Key, millis};
 use crate::transport::connection::{Exchange, Repeat};
 use crate::transport::failure::{is_no_command, translate, unexpected};
 use crate::transport::link::{DELETES, Link};
+use crate::transport::push::TRACK_NEXT;
 use crate::transport::reply::only;
 
 /// Mutexes at keys that other libraries, and programs that send the commands themselves, use as
@@ -34,6 +36,9 @@ use crate::transport::reply::only;
 pub(crate) struct SetNxStore {
     redis: RedisStore,
     seconds: bool,
+    wakes: Wakes,
+    /// In front of a name in the channel or the list by which waiters are woken.
+    beside: String,
     /// A script has run.
     scripts: AtomicBool,
 }
@@ -41,7 +46,12 @@ pub(crate) struct SetNxStore {
 impl SetNxStore {
     /// `seconds`: leases last whole seconds.
     pub(crate) const fn new(redis: RedisStore, seconds: bool) -> Self {
-        Self { redis, seconds, scripts: AtomicBool::new(false) }
+        Self { redis, seconds, wakes: Wakes::No, beside: String::new(), scripts: AtomicBool::new(false) }
+    }
+
+    /// Among clients that are woken as it says there.
+    pub(crate) fn at(redis: RedisStore, prefixes: Prefixes) -> Self {
+        Self { wakes: prefixes.wakes, beside: prefixes.beside, ..Self::new(redis, false) }
     }
 
     /// The ttl of the key for a lease of `ttl`.
@@ -61,26 +71,8 @@ impl SetNxStore {
 
     /// Acquires by script. `repeated`: an earlier try had no answer, and may have set the key.
     async fn ask(&self, request: &Request, ttl: Duration, repeated: bool, end: Instant) -> Result<AcquireReply, Error> {
-        let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
-        let generated: &[u8] = if request.generated { b"1" } else { b"0" };
-        let args = [request.owner.as_bytes(), ms.as_bytes(), generated, from];
         let keys = self.redis.layout.of(&request.name);
-        let answer = self.redis.run(&scripts::SET_NX_ACQUIRE, &[keys.name()], &args, Repeat::Settled, end).await;
-        let (answer, again) = match answer {
-            Err(error) => return Err(Box::pin(self.redis.named(error, &request.name)).await),
-            Ok(answer) => answer,
-        };
-        let held = match &answer {
-            Value::Int(1) => return Ok(AcquireReply::Granted(Grant::new(None, ttl))),
-            Value::Array(held) => &held[..],
-            other => return Err(unexpected(format_args!("{other:?} to an acquisition")).maybe_applied()),
-        };
-        let holder = match held {
-            [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
-            _ => None,
-        };
-        let answer = AcquireReply::Busy(Busy::new(self.redis.poll_interval(false, None, None)).with_holder(holder));
-        if repeated || again { check_repeated(request, answer) } else { Ok(answer) }
+        ask(&self.redis, &scripts::SET_NX_ACQUIRE, &[keys.name()], self.wakes, request, ttl, repeated, end).await
     }
 
     /// The answer of the release script without a linger, by a plain command that takes the server
@@ -126,7 +118,7 @@ impl Store for SetNxStore {
     fn features(&self) -> Features {
         let features = self.redis.features();
         let min_ttl = if self.seconds { Duration::from_secs(1) } else { features.min_ttl };
-        features.with_fence(false).with_shares(false).with_queue(false).with_cohort(false).with_push(false).with_min_ttl(min_ttl)
+        mutexes_only(features, self.wakes).with_min_ttl(min_ttl)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
@@ -165,25 +157,100 @@ impl Store for SetNxStore {
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.redis.layout.check(&lease.name)?;
         let end = self.redis.end(lease.ttl);
+        let wakes: &[u8] = match self.wakes {
+            Wakes::No | Wakes::Change => b"",
+            Wakes::Message => b"message",
+            Wakes::Entry => b"entry",
+        };
         if linger.is_zero()
+            && wakes.is_empty()
             && let Some(answer) = self.delete(lease, end).await?
         {
             return released(answer);
         }
         let linger = Digits::of(millis(linger));
-        let args = [lease.owner.as_bytes(), linger.as_bytes()];
+        let args = [lease.owner.as_bytes(), linger.as_bytes(), wakes];
         let keys = self.redis.layout.of(&lease.name);
-        released(self.redis.run(&scripts::SET_NX_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
+        let beside: Key<'_> = [self.beside.as_bytes(), lease.name.as_str().as_bytes(), b"", b"", b""];
+        let keys = [keys.name(), beside];
+        let keys = if wakes.is_empty() { &keys[..1] } else { &keys };
+        released(self.redis.run(&scripts::SET_NX_RELEASE, keys, &args, releases(lease), end).await?)
     }
 
-    /// Silent: nobody notifies.
-    async fn watch(&self, _: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        Ok(stream::pending().boxed())
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        watch(&self.redis, self.wakes, request).await
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         self.redis.inspect(name).await
     }
+}
+
+/// Asks `script` for all of `keys`, which are those of the name. `repeated`: an earlier try had no
+/// answer.
+#[allow(clippy::too_many_arguments, reason = "two stores ask the same of their own keys")]
+pub(crate) async fn ask(
+    redis: &RedisStore,
+    script: &Script,
+    keys: &[Key<'_>],
+    wakes: Wakes,
+    request: &Request,
+    ttl: Duration,
+    repeated: bool,
+    end: Instant,
+) -> Result<AcquireReply, Error> {
+    let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
+    let generated: &[u8] = if request.generated { b"1" } else { b"0" };
+    let args = [request.owner.as_bytes(), ms.as_bytes(), generated, from];
+    let hears = |link: &Link| wakes != Wakes::No && link.hears() == Some(true);
+    let call = |link: &Link, form| {
+        let mut commands = Commands::new();
+        // Its next change is reported, from the moment on at which it is seen as it is.
+        if hears(link) {
+            commands.add(&TRACK_NEXT);
+        }
+        scripts::add_call(&mut commands, script, form, keys, &args);
+        commands
+    };
+    let Exchange { link, answers, repeated: again } = redis.connection.call(end, Repeat::Settled, &call).await?;
+    let tracked = hears(&link) && answers.first().is_some_and(Result::is_ok);
+    let answer = answers.into_iter().next_back().ok_or_else(|| unexpected("no reply").maybe_applied())?;
+    let answer = match answer.map_err(|error| translate(&error)) {
+        Err(error) => {
+            let error = if again { error.maybe_applied() } else { error };
+            return Err(Box::pin(redis.named(error, &request.name)).await);
+        }
+        Ok(answer) => answer,
+    };
+    let held = match &answer {
+        Value::Int(1) => return Ok(AcquireReply::Granted(Grant::new(None, ttl))),
+        Value::Array(held) => &held[..],
+        other => return Err(unexpected(format_args!("{other:?} to an acquisition")).maybe_applied()),
+    };
+    let holder = match held {
+        [Value::BulkString(value), Value::Int(left)] => Some(holder(value, *left, Share::MUTEX)),
+        _ => None,
+    };
+    let polls = redis.poll_interval(false, None, None);
+    let busy = Busy::new(if tracked { HEARTBEAT.max(polls) } else { polls });
+    let answer = AcquireReply::Busy(busy.with_holder(holder));
+    if repeated || again { check_repeated(request, answer) } else { Ok(answer) }
+}
+
+/// Notifies of each change of the name's keys, of all clients. Silent if waiters of the library
+/// poll: among them, one who is woken would leave the others no turn.
+pub(crate) async fn watch(redis: &RedisStore, wakes: Wakes, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+    if wakes == Wakes::No {
+        return Ok(stream::pending().boxed());
+    }
+    let keys = redis.layout.all_of(&request.name).map(|key| key.concat()).collect();
+    let listeners = redis.connection.listen_to_keys(keys, redis.end(request.ttl)).await?;
+    Ok(select_all(listeners).map(|_| Notice::Changed).boxed())
+}
+
+/// Features without what needs more than a value at a key.
+pub(crate) fn mutexes_only(features: Features, wakes: Wakes) -> Features {
+    features.with_fence(false).with_shares(false).with_queue(false).with_cohort(false).with_push(wakes != Wakes::No)
 }
 
 /// Refuses other shares: a key holds one value, of one owner.

@@ -1,11 +1,11 @@
 -- Releases a key that holds an owner, if it is still this one's. The value of a key that lingers
 -- matches no owner, so no late renewal revives it.
 --
--- KEYS[1] name
--- ARGV[1] owner   ARGV[2] linger, ms, 0 for none
+-- KEYS[1] name   KEYS[2] channel or list by which waiters of a library are woken, if they are
+-- ARGV[1] owner   ARGV[2] linger, ms, 0 for none   ARGV[3] how they are woken: message, entry or none
 -- reply   1 released, now or before   0 not this owner's
 
-local name, owner, linger = KEYS[1], ARGV[1], ARGV[2]
+local name, beside, owner, linger, wakes = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local lingering = 'linger:' .. owner
 local value = redis.pcall('GET', name)
 -- A key of another type is nobody's.
@@ -16,8 +16,19 @@ elseif value == lingering then
 elseif value ~= owner then
   return 0
 elseif linger == '0' then
-  return redis.call('DEL', name)
+  redis.call('DEL', name)
+  -- One who may not do this releases all the same.
+  if wakes == 'message' then
+    redis.pcall('PUBLISH', beside, name)
+  elseif wakes == 'entry' then
+    -- There is one at most, and it stays for a second: so the library has it.
+    redis.pcall('DEL', beside)
+    redis.pcall('LPUSH', beside, '1')
+    redis.pcall('PEXPIRE', beside, '1000')
+  end
+  return 1
 end
+-- A lock that lingers is not free: nobody is woken.
 -- The first write must be one that a server out of memory allows, as PEXPIRE. Then it allows SET.
 redis.call('PEXPIRE', name, linger)
 redis.call('SET', name, lingering, 'PX', linger)

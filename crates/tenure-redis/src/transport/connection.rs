@@ -28,7 +28,7 @@ use crate::transport::form::Form;
 use crate::transport::handshake::{Established, establish, unanswered};
 use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
 use crate::transport::nodes::{Address, Nodes, is_redirect};
-use crate::transport::push::{Listener, Pushed, Pushes};
+use crate::transport::push::{Listener, Pushed, Pushes, TRACKING};
 use crate::transport::reply::{Answers, only};
 use crate::transport::sentinel::{ONE_TRY, PACE, Sentinels};
 
@@ -253,17 +253,36 @@ impl Connection {
     pub(crate) async fn listen(&self, owner: Owner, end: Instant) -> Result<Listener, Error> {
         // Before the subscription: a later link subscribes by itself.
         let listener = self.pushes.register(owner);
+        self.begin_to_hear(&[b"SUBSCRIBE", self.pushes.channel().as_bytes()], end).await?;
+        Ok(listener)
+    }
+
+    /// Listens for changes of keys, until the listeners are dropped. They get nothing unless the
+    /// connection [hears](Connection::hears) pushes, and only of changes after the key was read in a
+    /// command behind [`TRACK_NEXT`](crate::transport::push::TRACK_NEXT). A connection that listens
+    /// for changes listens for nothing else.
+    ///
+    /// # Round trips
+    /// None if anybody has listened on the link before, else 1.
+    pub(crate) async fn listen_to_keys(&self, keys: Vec<Vec<u8>>, end: Instant) -> Result<Vec<Listener>, Error> {
+        let listeners = keys.into_iter().map(|key| self.pushes.register_key(key)).collect();
+        self.begin_to_hear(&TRACKING, end).await?;
+        Ok(listeners)
+    }
+
+    /// Finds out with `command` whether pushes come through the link, unless that is known.
+    async fn begin_to_hear(&self, command: &[&[u8]], end: Instant) -> Result<(), Error> {
         let known = || self.link().is_some_and(|link| link.hears().is_some());
         if known() {
-            return Ok(listener);
+            return Ok(());
         }
         let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
         if known() {
-            return Ok(listener);
+            return Ok(());
         }
-        let Exchange { link, answers, .. } = self.subscribe(b"SUBSCRIBE", self.pushes.channel(), end).await?;
+        let Exchange { link, answers, .. } = self.subscribe(command, end).await?;
         link.set_hears(answers.iter().all(Result::is_ok));
-        Ok(listener)
+        Ok(())
     }
 
     /// Subscribes to all messages on another channel, until the listener is dropped. It gets nothing
@@ -276,7 +295,7 @@ impl Connection {
         let listener = self.pushes.register_on(channel);
         let listener = ChannelListener { listener: Some(listener), connection: Arc::clone(self), channel: channel.to_owned() };
         let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
-        let Exchange { link, answers, .. } = self.subscribe(b"SUBSCRIBE", channel, end).await?;
+        let Exchange { link, answers, .. } = self.subscribe(&[b"SUBSCRIBE", channel.as_bytes()], end).await?;
         link.set_hears(answers.iter().all(Result::is_ok));
         Ok(listener)
     }
@@ -291,16 +310,16 @@ impl Connection {
         let one_at_a_time = timeout_at(end, self.subscribing.lock()).await;
         // Without the lock the server goes on with it, and nobody listens.
         if self.pushes.forget(channel) && one_at_a_time.is_ok() {
-            let _ = self.subscribe(b"UNSUBSCRIBE", channel, end).await;
+            let _ = self.subscribe(&[b"UNSUBSCRIBE", channel.as_bytes()], end).await;
         }
     }
 
     /// Sends a command about a subscription, if pushes come through the connection.
-    async fn subscribe(&self, command: &[u8], channel: &str, end: Instant) -> Result<Exchange, Error> {
+    async fn subscribe(&self, command: &[&[u8]], end: Instant) -> Result<Exchange, Error> {
         let ask = |link: &Link| match link.hears() {
             // In RESP2 a subscriber may send nothing else.
             Some(false) => Commands::of(&[b"PING"]),
-            _ => Commands::of(&[command, channel.as_bytes()]),
+            _ => Commands::of(command),
         };
         self.exchange(end, Repeat::Freely, ask).await
     }
@@ -340,7 +359,7 @@ impl Connection {
     /// its turn: the channel ends with the link, and with the slot at that node.
     pub(crate) async fn hear(&self, channel: &str, end: Instant) {
         let command: &[u8] = if channel == self.pushes.channel() { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
-        let Ok(Exchange { link, answers, .. }) = self.subscribe(command, channel, end).await else { return };
+        let Ok(Exchange { link, answers, .. }) = self.subscribe(&[command, channel.as_bytes()], end).await else { return };
         match only(answers) {
             Ok(Err(error)) if is_no_command(&error) => self.pushes.has_no_slots(),
             Ok(Err(error)) if !translate(&error).is_transient() => link.set_hears(false),

@@ -9,6 +9,9 @@
 //! In a cluster the connections to all nodes share the channel, and each slot may have a channel of
 //! its own, `<prefix>{<tag>}:w:<16 hex digits>`: a message to that goes to one node alone.
 //!
+//! A key that other clients change can be listened to as well: the server tracks it for the
+//! connection, and reports its next change.
+//!
 //! Messages are hints: one may come twice, and one may be lost if the connection breaks. Then each
 //! listener gets [`Pushed::Missed`].
 
@@ -42,12 +45,18 @@ pub(crate) struct Pushes {
     /// A message is for every listener, and has no owner.
     for_all: bool,
     wanted: AtomicBool,
+    /// Whether anybody has listened for changes of keys.
+    tracks: AtomicBool,
     /// A slot can have a channel of its own, as far as is known.
     slots: AtomicBool,
     listeners: Mutex<HashMap<Vec<u8>, Vec<Arc<Inbox>>>>,
     /// Other channels, of which each message is for every listener.
     others: Mutex<HashMap<String, Arc<Self>>>,
 }
+
+/// Has the server track the keys that a command reads, if it comes behind [`TRACK_NEXT`].
+pub(crate) const TRACKING: [&[u8]; 4] = [b"CLIENT", b"TRACKING", b"ON", b"OPTIN"];
+pub(crate) const TRACK_NEXT: [&[u8]; 3] = [b"CLIENT", b"CACHING", b"YES"];
 
 /// Receives what is pushed to one owner, until it is dropped.
 pub(crate) struct Listener {
@@ -87,9 +96,9 @@ impl Pushes {
     }
 
     fn on(prefix: &str, id: String, channel: String, for_all: bool) -> Arc<Self> {
-        let (wanted, slots) = (AtomicBool::new(false), AtomicBool::new(true));
+        let (wanted, tracks, slots) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(true));
         let (listeners, others) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { prefix: prefix.to_owned(), id, channel, for_all, wanted, slots, listeners, others })
+        Arc::new(Self { prefix: prefix.to_owned(), id, channel, for_all, wanted, tracks, slots, listeners, others })
     }
 
     /// Registers a listener for another channel, to which the caller subscribes.
@@ -131,8 +140,14 @@ impl Pushes {
     /// The commands that subscribe a new link to all that is listened to.
     pub(crate) fn subscriptions(&self) -> Vec<Cmd> {
         let own = self.are_wanted().then(|| self.subscribe());
+        let changes = self.tracks.load(Ordering::Relaxed).then(|| {
+            TRACKING.iter().fold(Cmd::new(), |mut cmd, word| {
+                cmd.arg(word);
+                cmd
+            })
+        });
         let others = self.others();
-        own.into_iter().chain(others.keys().map(|channel| subscribe(channel))).collect()
+        own.into_iter().chain(changes).chain(others.keys().map(|channel| subscribe(channel))).collect()
     }
 
     /// Whether anybody has listened: then new links subscribe at once.
@@ -146,6 +161,16 @@ impl Pushes {
 
     pub(crate) fn register(self: &Arc<Self>, owner: Owner) -> Listener {
         self.wanted.store(true, Ordering::Relaxed);
+        self.add(owner)
+    }
+
+    /// Registers a listener for changes of a key, which the caller has tracked.
+    pub(crate) fn register_key(self: &Arc<Self>, key: Vec<u8>) -> Listener {
+        self.tracks.store(true, Ordering::Relaxed);
+        self.add(Owner::from_bytes(key))
+    }
+
+    fn add(self: &Arc<Self>, owner: Owner) -> Listener {
         let inbox = Arc::new(Inbox::default());
         self.listeners().entry(owner.as_bytes().to_owned()).or_default().push(Arc::clone(&inbox));
         Listener { pushes: Arc::clone(self), owner, inbox }
@@ -167,6 +192,15 @@ impl Pushes {
                     self.deliver(&message);
                 }
             }
+            PushKind::Invalidate => match push.data.into_iter().next() {
+                Some(Value::Array(keys)) => {
+                    let listeners = self.listeners();
+                    let keys = keys.iter().filter_map(|key| if let Value::BulkString(key) = key { Some(key) } else { None });
+                    keys.filter_map(|key| listeners.get(key)).flatten().for_each(|inbox| inbox.miss());
+                }
+                // All keys are gone.
+                _ => self.missed(),
+            },
             // The slot of a channel has left the node.
             PushKind::Disconnection | PushKind::SUnsubscribe => self.missed(),
             _ => {}
@@ -307,6 +341,19 @@ mod tests {
         assert_eq!(heard(&mut mine), Some(Pushed::Message(Vec::new())));
         drop((mine, other));
         assert!(pushes.listeners().is_empty());
+    }
+
+    #[test]
+    fn a_change_of_a_key_reaches_its_listeners_alone() {
+        let pushes = Pushes::new("").unwrap();
+        let (mut mine, mut other) = (pushes.register_key(b"door".to_vec()), pushes.register_key(b"gate".to_vec()));
+        let changed = |data| PushInfo { kind: PushKind::Invalidate, data: vec![data] };
+        pushes.take_in(changed(Value::Array(vec![Value::BulkString(b"door".to_vec()), Value::BulkString(b"wall".to_vec())])));
+        assert_eq!((heard(&mut mine), heard(&mut other)), (Some(Pushed::Missed), None));
+        // After FLUSHALL.
+        pushes.take_in(changed(Value::Nil));
+        assert_eq!((heard(&mut mine), heard(&mut other)), (Some(Pushed::Missed), Some(Pushed::Missed)));
+        assert_eq!(pushes.subscriptions().len(), 1, "no channel is needed");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod faults;
 mod keys;
 mod link;
 mod mixed;
+mod neighbours;
 mod notes;
 mod optimistic;
 mod plain;

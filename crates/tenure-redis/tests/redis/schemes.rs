@@ -27,6 +27,10 @@ schemes! {
     set_nx: "?scheme=set-nx", "", &[MUTEXES_ONLY];
     // The same keys for another library: a name is what it puts behind its own prefix.
     pottery: "?scheme=set-nx&profile=pottery", "redlock:", &[MUTEXES_ONLY];
+    spring: "?scheme=set-nx&profile=spring&prefix=app", "app:", &[MUTEXES_ONLY];
+    python_redis_lock: "?scheme=set-nx&profile=python-redis-lock", "lock:", &[MUTEXES_ONLY];
+    // A name is taken at two more keys, which a foreign lock has as well.
+    rueidislock: "?scheme=set-nx&profile=rueidislock", "rueidislock:0:", &[MUTEXES_ONLY];
     php: "?scheme=php", "Lock:", &[MUTEXES_ONLY];
     getset: "?scheme=getset", "", &[MUTEXES_ONLY, NO_OTHER_VALUE];
     getset_in_seconds: "?scheme=getset&unit=s&win=past", "", &[MUTEXES_ONLY, NO_OTHER_VALUE];

@@ -82,6 +82,10 @@ impl Subject for Redis {
             }
             _ => plant(&self.server, key.as_bytes(), what),
         }
+        if let Some(behind) = key.strip_prefix("rueidislock:0:") {
+            // A majority of three.
+            plant(&self.server, format!("rueidislock:1:{behind}").as_bytes(), what);
+        }
         Ok(())
     }
 
