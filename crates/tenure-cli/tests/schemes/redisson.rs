@@ -181,7 +181,8 @@ fn a_client_of_redisson_that_is_killed_costs_what_it_promises() {
 fn a_release_of_either_side_wakes_the_other() {
     for library in [LOCK, WRITE, PERMITS, SEMAPHORE] {
         let listens = |server: &RedisServer| listeners(&library, server) == 1;
-        each_wakes_the_other(&library, [&listens, &listens]);
+        let after = each_wakes_the_other(&library, [&listens, &listens]);
+        println!("{}: ours and theirs after {after:?}", library.name);
     }
 }
 

@@ -222,8 +222,8 @@ pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
 }
 
 /// Neither side polls here: ours every 30 s, the others not before 30 s. `waits` finds out whether a waiter of ours, or of the
-/// library, has begun to wait.
-pub(crate) fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServer) -> bool; 2]) {
+/// library, has begun to wait. Returns how long after a release ours was served, and theirs.
+pub(crate) fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServer) -> bool; 2]) -> [Duration; 2] {
     const BOUND: Duration = Duration::from_secs(5);
     let [ours_waits, theirs_waits] = waits;
     let (place, server) = (Place::new(), RedisServer::start());
@@ -248,6 +248,6 @@ pub(crate) fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServ
     let theirs_after = released.elapsed();
     drop(theirs.0.stdin.take());
     assert_eq!((ours.end().code, theirs.end().code), (0, 0));
-    println!("{}: ours after {ours_after:?}, theirs after {theirs_after:?}", library.name);
     assert!(ours_after < BOUND && theirs_after < BOUND, "{}: {ours_after:?}, theirs {theirs_after:?}", library.name);
+    [ours_after, theirs_after]
 }
