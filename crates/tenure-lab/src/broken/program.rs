@@ -84,6 +84,10 @@ pub(crate) struct Scheme {
     pub(crate) works_on: bool,
     /// How the guarded resource compares a fence, if there is one.
     pub(crate) resource: Option<Comparison>,
+    /// Its lease is to end when its caller asked, given up or not.
+    pub(crate) fixed: bool,
+    /// The value of a free name whose key stays.
+    pub(crate) free: Option<Value>,
     /// It does one thing after another: renewals do not run beside the rest.
     pub(crate) in_turn: bool,
     /// Its rules, if it is ours.
@@ -102,6 +106,8 @@ impl Scheme {
             release,
             works_on: false,
             resource: None,
+            fixed: false,
+            free: None,
             in_turn: false,
             rules: Rules::TENURE,
             unit: Unit::Php,
