@@ -1,4 +1,4 @@
-//! What scripts of Redisson do, as commands of the modelled server and as scripts of a real one.
+//! Scripts of Redisson, as commands of the modelled server and of a real one.
 
 use std::fmt;
 

@@ -388,7 +388,7 @@ async fn a_fixed_lease_with_a_fence_ends_when_it_was_to_end() {
     assert!(next.fence() > held.fence());
 }
 
-/// An `RSemaphore` forgets no permit of its own. One of ours has an end, and whoever asks gives it back.
+/// An `RSemaphore` forgets no permit of its own. One of ours has an end, and the next client that asks gives it back.
 #[tokio::test]
 async fn a_permit_of_one_that_was_not_heard_of_again_comes_back() {
     let server = RedisServer::start();

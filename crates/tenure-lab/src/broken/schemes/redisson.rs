@@ -63,7 +63,6 @@ fn write_and_read(client: &mut Client, turn: Turn) -> Next {
         (2, Next::Won { .. }) => call(3, script(client, Task::ReadUnlock)),
         (3, Next::Won { .. }) => {
             client.seen = READ;
-            // No unlock has failed yet, and nobody tells it of a loss.
             won()
         }
         (_, next) => next,
@@ -74,7 +73,7 @@ fn write_unlock(client: &mut Client, turn: Turn) -> Next {
     frees_by(turn, script(client, Task::WriteUnlock))
 }
 
-/// A round of the watchdog. What it finds is told to nobody.
+/// A round of the watchdog. Nobody is notified of a loss.
 fn watch(client: &mut Client, turn: Turn, task: Task) -> Next {
     if turn.line == 0 { call(1, script(client, task)) } else { Next::Renewed(None) }
 }
