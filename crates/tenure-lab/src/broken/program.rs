@@ -29,6 +29,10 @@ pub(crate) enum Next {
         until: Option<Tick>,
         fence: Option<i16>,
     },
+    /// It holds, looks at no clock, and goes on at this line with the reply to a command.
+    WonAnd(u8, Command),
+    /// It has done what it had to do besides.
+    Done,
     Busy,
     /// It goes on holding, valid until then.
     Renewed(Option<Tick>),
@@ -304,6 +308,11 @@ impl Client {
                 *stage = Stage::Ready(0, then, command);
                 return self.queues();
             }
+            Next::WonAnd(then, command) => {
+                *stage = Stage::Ready(0, then, command);
+                self.renewed = sent;
+                return self.end(won());
+            }
             end => {
                 self.lanes[lane] = Track::default();
                 if matches!(end, Next::Won { .. } | Next::Renewed(_)) {
@@ -335,7 +344,7 @@ impl Client {
             }
             Next::Gone => self.hold.take().map(|_| Change::Lost).into_iter().collect(),
             Next::Freed => vec![Change::Freed],
-            Next::Call(..) | Next::Listen(_) | Next::Look(..) => Vec::new(),
+            Next::Done | Next::WonAnd(..) | Next::Call(..) | Next::Listen(_) | Next::Look(..) => Vec::new(),
         }
     }
 }

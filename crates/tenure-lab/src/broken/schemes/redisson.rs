@@ -2,8 +2,8 @@
 //! [`waiting::FAIR`](super::waiting::FAIR).
 
 use super::shared::PERMITS;
-use super::{TTL, frees_by, takes_by, token_of};
-use crate::broken::command::{Command, LOCK, Value};
+use super::{TTL, frees_by, token_of};
+use crate::broken::command::{Command, LOCK, ONE, Value};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won};
 use crate::broken::redisson::{Redisson, Task};
 
@@ -55,17 +55,20 @@ fn script(client: &Client, task: Task) -> Command {
     Command::Redisson(Redisson { task, owner: client.mine, ttl: TTL })
 }
 
-/// Takes it to write, and reads what it is to change, before it counts as taken here.
+/// Takes it to write, and reads for a while.
 fn write_and_read(client: &mut Client, turn: Turn) -> Next {
     token_of(client, turn);
-    match (turn.line, takes_by(turn, script(client, Task::Write))) {
-        (1, Next::Won { .. }) => call(2, script(client, Task::Read)),
-        (2, Next::Won { .. }) => call(3, script(client, Task::ReadUnlock)),
-        (3, Next::Won { .. }) => {
-            client.seen = READ;
-            won()
+    match (turn.line, turn.reply) {
+        (0, _) => call(1, script(client, Task::Write)),
+        (1, ONE) => Next::WonAnd(2, script(client, Task::Read)),
+        (1, _) => Next::Busy,
+        (2, ONE) => call(3, script(client, Task::ReadUnlock)),
+        (_, reply) => {
+            if reply == ONE {
+                client.seen = READ;
+            }
+            Next::Done
         }
-        (_, next) => next,
     }
 }
 
@@ -83,7 +86,7 @@ fn take_permit(client: &mut Client, turn: Turn) -> Next {
     match (turn.line, turn.reply) {
         (0, _) => call(1, Command::SetNx(LOCK, Value::Int(PERMITS.into()))),
         (1, _) => call(2, script(client, Task::Permit)),
-        (_, super::ONE) => won(),
+        (_, ONE) => won(),
         _ => Next::Busy,
     }
 }
