@@ -14,6 +14,7 @@ mod matrix;
 mod ours;
 mod player;
 mod program;
+mod redisson;
 mod replay;
 mod schemes;
 mod server;

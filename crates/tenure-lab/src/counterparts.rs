@@ -38,6 +38,8 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
     ("A7/late-renewal", &["set-nx/08-late-renewal"]),
     ("A8/pooled-acquire", &["watch/A8-acquire", "watch/A8-their-pooled-acquire"]),
     ("A8/pooled-release", &["watch/A8-release", "watch/A8-their-pooled-release"]),
+    ("redisson/errors-are-logged", &["redisson/05-request-lost", "redisson/15-partition"]),
+    ("redisson/lease-ignored", &["redisson/25-fixed-lease"]),
 ];
 
 #[cfg(test)]

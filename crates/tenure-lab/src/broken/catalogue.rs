@@ -3,8 +3,8 @@
 use tenure_testkit::history::Rule::{FalseLoss, FenceOrder, Leak, NotGranted, Overlap, Overtaken, RefusedHolder};
 
 use super::case::{Case, Faults};
-use super::program::Client;
-use super::schemes::{NOT_MINE, TTL, counted, getset, php, row, setnx, shared, token, waiting};
+use super::program::{Client, Scheme};
+use super::schemes::{NOT_MINE, TTL, counted, getset, php, redisson, row, setnx, shared, token, waiting};
 use super::world::World;
 
 /// Nobody has adopted a key without expiry, nor written over one that it took to be gone.
@@ -37,7 +37,7 @@ fn two_were_woken(world: &World) -> bool {
 
 /// Every broken lock, which must be caught.
 pub fn broken_locks() -> Vec<Case> {
-    [plain(), timestamps(), adoption(), tokens(), data(), kinds()].into_iter().flatten().collect()
+    [plain(), timestamps(), adoption(), tokens(), data(), kinds(), of_redisson()].into_iter().flatten().collect()
 }
 
 /// Locks in which nothing is to be found: they show that the search does not cry wolf.
@@ -47,6 +47,8 @@ pub fn controls() -> Vec<Case> {
     vec![
         Case::new("A6/careful", faults, token::CAREFUL, Overlap).faults(Faults::EACH).clients(2).within(5).holds(&rules, &[]),
         Case::new("A8/one-connection", "clients that are slow", token::WATCH, Overlap).within(5).holds(&rules, &[]),
+        renews("redisson/two-entries", "a writer reads as well, and works on", redisson::WRITE_WATCHED).holds(&rules, &[]),
+        Case::new("redisson/fixed-lease", "the work takes longer than the lease", redisson::FIXED_LEASE, Leak).holds(&rules, &[]),
     ]
 }
 
@@ -158,9 +160,25 @@ fn kinds() -> Vec<Case> {
             .clients(2).faults(Faults { deaf: 1, ..Faults::NONE }).within(0),
         new("waiting/newcomer", "released, and a third comes before the message", waiting::SUBSCRIBED, Overtaken).within(0),
         new("waiting/herd", herd, waiting::SUBSCRIBED, Overtaken).also(two_were_woken).within(0),
-        new("redisson/fair-clock", "one host's clock is ahead", waiting::FAIR, Overtaken).skews([0, 0, 2 * TTL + 1]).within(0),
         new("row/application-clock", "one host's clock is ahead", row::ROW, Overlap).clients(2).skews([0, 3, 0]),
         new("row/no-look", "a second holder comes", row::NO_LOOK, Overlap).clients(2),
         new("row/rows-uncounted", "two read the same version", row::ROWS_UNCOUNTED, Overlap).clients(2),
+    ]
+}
+
+/// Nobody is slow, and nobody looks at a clock: renewals come in time.
+fn renews(id: &'static str, what: &'static str, scheme: Scheme) -> Case {
+    Case::new(id, what, scheme, Overlap).clients(2).with(|setting| (setting.prompt, setting.punctual) = (true, Some(1)))
+}
+
+#[rustfmt::skip]
+fn of_redisson() -> Vec<Case> {
+    let new = Case::new;
+    vec![
+        new("redisson/fair-clock", "one host's clock is ahead", waiting::FAIR, Overtaken).skews([0, 0, 2 * TTL + 1]).within(0),
+        new("redisson/lease-ignored", "the lease ends, and its caller has not given it up", redisson::FENCED_LEASE, Leak).clients(2),
+        new("redisson/permits-lost", "one that has a permit is killed", redisson::SEMAPHORE, Leak)
+            .with(|setting| setting.capacity = u32::from(shared::PERMITS)).faults(Faults::CRASH),
+        renews("redisson/writer-unwatched", "a writer reads as well, and works on", redisson::WRITE),
     ]
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::program::Tick;
+use super::redisson::Redisson;
 use super::timestamp::Timestamp;
 
 /// The key that is the lock, in every scheme.
@@ -96,6 +97,7 @@ pub(crate) enum Command {
     Update { key: Key, version: i16, ends: Tick },
     /// A script of ours, at a lock whose value is a timestamp.
     Timestamp(Timestamp),
+    Redisson(Redisson),
 }
 
 /// How values are written.
@@ -176,6 +178,10 @@ impl Command {
                 (TAKE_IN_TURN, key, vec![text(member), text(Value::At(at)), ttl(ticks), writer.span(patience)])
             }
             Self::ReadLock(key, value, ticks) => (READ_LOCK, key, vec![text(value), ttl(ticks)]),
+            Self::Redisson(call) => {
+                let (lua, arguments) = call.script(writer);
+                (lua, LOCK, arguments)
+            }
             _ => return None,
         })
     }
@@ -221,6 +227,7 @@ impl fmt::Display for Command {
                 write!(f, "UPDATE {key} SET version = version + 1, ends = t{ends} WHERE version = {version}")
             }
             Self::Timestamp(call) => call.fmt(f),
+            Self::Redisson(call) => call.fmt(f),
             Self::Wait => f.write_str("WAIT 1"),
             // Played in milliseconds, told in steps.
             Self::Expire(key, ttl) => write!(f, "EXPIRE {key} {ttl}"),

@@ -16,8 +16,8 @@ impl World {
                 let weight: u32 = holders.map(|client| setting.weights[usize::from(client.who)]).sum();
                 weight > setting.capacity
             }
-            Rule::Leak => self.server.is_taken(self.now + self.jumped) && self.is_over(),
-            Rule::NotGranted => self.is_forgotten(),
+            Rule::Leak => self.is_taken(setting) && self.is_over(setting),
+            Rule::NotGranted => self.is_forgotten(setting),
             other => self.broken.contains(&other),
         };
         broken && (setting.also)(self)
@@ -33,20 +33,26 @@ impl World {
         client.died.is_none() && client.hold.is_some() && !client.is_valid(self.now)
     }
 
+    /// Whether anybody has a part of the name at the server.
+    fn is_taken(&self, setting: &Setting) -> bool {
+        let now = self.now + self.jumped;
+        self.server.is_taken(now) && setting.scheme.free != Some(self.server.at_lock(now).value)
+    }
+
     /// Nobody holds, nobody is about to, and each client that died did so longer than a lease ago.
-    fn is_over(&self) -> bool {
+    fn is_over(&self, setting: &Setting) -> bool {
         let over = |client: &Client| match client.died {
             Some(died) => self.now > died + TTL,
-            None => client.is_idle(),
+            None => client.is_idle() || (setting.scheme_of(client.who).fixed && self.has_lapsed(client)),
         };
         self.clients.iter().all(over) && self.clients.iter().any(|client| client.takes > 0)
     }
 
     /// Somebody waits for a message that nobody will send, for a name that is free.
-    fn is_forgotten(&self) -> bool {
+    fn is_forgotten(&self, setting: &Setting) -> bool {
         let waits = |client: &Client| matches!(client.lanes[0].stage, Stage::Listening(_)) && client.died.is_none();
         let over = |client: &Client| client.died.is_some() || (client.is_idle() && client.takes == 1);
-        !self.server.is_taken(self.now + self.jumped)
+        !self.is_taken(setting)
             && self.server.mail.is_empty()
             && self.clients.iter().any(waits)
             && self.clients.iter().all(|client| waits(client) || over(client))

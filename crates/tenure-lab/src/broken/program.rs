@@ -29,6 +29,10 @@ pub(crate) enum Next {
         until: Option<Tick>,
         fence: Option<i16>,
     },
+    /// It holds, looks at no clock, and goes on at this line with the reply to a command.
+    WonAnd(u8, Command),
+    /// It has done what it had to do besides.
+    Done,
     Busy,
     /// It goes on holding, valid until then.
     Renewed(Option<Tick>),
@@ -84,6 +88,10 @@ pub(crate) struct Scheme {
     pub(crate) works_on: bool,
     /// How the guarded resource compares a fence, if there is one.
     pub(crate) resource: Option<Comparison>,
+    /// Its lease is to end when its caller asked, given up or not.
+    pub(crate) fixed: bool,
+    /// The value of a free name whose key stays.
+    pub(crate) free: Option<Value>,
     /// It does one thing after another: renewals do not run beside the rest.
     pub(crate) in_turn: bool,
     /// Its rules, if it is ours.
@@ -102,6 +110,8 @@ impl Scheme {
             release,
             works_on: false,
             resource: None,
+            fixed: false,
+            free: None,
             in_turn: false,
             rules: Rules::TENURE,
             unit: Unit::Php,
@@ -298,6 +308,11 @@ impl Client {
                 *stage = Stage::Ready(0, then, command);
                 return self.queues();
             }
+            Next::WonAnd(then, command) => {
+                *stage = Stage::Ready(0, then, command);
+                self.renewed = sent;
+                return self.end(won());
+            }
             end => {
                 self.lanes[lane] = Track::default();
                 if matches!(end, Next::Won { .. } | Next::Renewed(_)) {
@@ -329,7 +344,7 @@ impl Client {
             }
             Next::Gone => self.hold.take().map(|_| Change::Lost).into_iter().collect(),
             Next::Freed => vec![Change::Freed],
-            Next::Call(..) | Next::Listen(_) | Next::Look(..) => Vec::new(),
+            Next::Done | Next::WonAnd(..) | Next::Call(..) | Next::Listen(_) | Next::Look(..) => Vec::new(),
         }
     }
 }

@@ -315,7 +315,8 @@ impl<'a> Theatre<'a> {
                 // A timestamp ends by itself, and has ended when it lies in the past.
                 let ends = value.parse::<i64>().ok().filter(|ends| *ends >= self.scale.wall);
                 let now = i64::try_from((nanos(BootTime::now().since_boot()) - self.scale.start) / 1_000_000).unwrap_or(0);
-                let is_held = ttl != -2 && ends.is_none_or(|ends| ends >= self.scale.wall + now);
+                let is_free = self.case.setting.scheme.free.is_some_and(|free| free.to_string() == value);
+                let is_held = ttl != -2 && !is_free && ends.is_none_or(|ends| ends >= self.scale.wall + now);
                 let forever = is_held && ttl == -1 && ends.is_none();
                 self.recorder.record("lab", What::Seen { name: lock(), holder: is_held.then_some(value), forever });
             }

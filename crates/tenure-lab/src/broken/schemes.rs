@@ -4,6 +4,7 @@ pub(crate) mod counted;
 pub(crate) mod getset;
 pub(crate) mod ours;
 pub(crate) mod php;
+pub(crate) mod redisson;
 pub(crate) mod row;
 pub(crate) mod setnx;
 pub(crate) mod shared;

@@ -1,5 +1,6 @@
 //! A model of one Redis server, as far as the schemes use it.
 
+mod redisson;
 mod timestamp;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,7 @@ enum Data {
     Text(Value),
     /// A hash of counts, or a sorted set by score.
     Members(BTreeMap<Value, Tick>),
+    ReadWrite(redisson::ReadWrite),
     /// Whose the lock is, for as long as it has this value.
     Owner(Value, Value),
     /// Since when the lock was seen with this value and without an end.
@@ -77,10 +79,9 @@ impl Server {
         AtLock { value, version: entry.map(|entry| entry.version), endless: entry.is_some_and(|entry| entry.until.is_none()) }
     }
 
-    /// Whether the lock is taken, by anybody. A timestamp that has passed is nobody's, and so is a
-    /// count of none.
+    /// Whether the lock is taken, by anybody. A timestamp that has passed is nobody's.
     pub(crate) fn is_taken(&self, now: Tick) -> bool {
-        let is_nobodys = |entry: &Entry| matches!(entry.data, Data::Text(value) if value.is_past(now) || value == ZERO);
+        let is_nobodys = |entry: &Entry| matches!(entry.data, Data::Text(value) if value.is_past(now));
         self.get(LOCK, now).is_some_and(|entry| !is_nobodys(entry))
     }
 
@@ -105,7 +106,7 @@ impl Server {
         self.get(LOCK, now).is_some_and(|entry| match &entry.data {
             Data::Text(value) => *value == owner,
             Data::Members(members) => members.contains_key(&owner),
-            Data::Owner(..) | Data::Seen(..) => false,
+            Data::ReadWrite(_) | Data::Owner(..) | Data::Seen(..) => false,
         }) || (self.get(LOCK, now).is_some() && self.stamped_for() == Some(owner))
     }
 
@@ -174,6 +175,7 @@ impl Server {
             Command::TakeInTurn { key, member, at, ttl, patience } => self.take_in_turn(key, member, at, (ttl, patience), now),
             Command::Leave(key, member) | Command::ReadUnlock(key, member) => self.leave(key, member),
             Command::Timestamp(call) => self.call(call, now),
+            Command::Redisson(call) => self.redisson(call, now),
             Command::Update { key, version, ends } => self.update(key, version, ends),
             Command::ReadLock(key, member, ttl) => self.read_lock(key, member, now + ttl),
             _ => ZERO,

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use tenure::store::{AcquireReply, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{ErrorKind, Fence, Name, Owner, Share};
+use tenure::{EndReason, ErrorKind, Fence, Guard, Locker, Name, Owner, Share, State};
 use tenure_redis::Options;
-use tenure_testkit::{RedisServer, Reply};
+use tenure_testkit::{RedisServer, Reply, wait_until};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::{LONG, PATIENCE, behind_proxy};
@@ -109,7 +110,7 @@ async fn readers_of_redisson_count_for_as_long_as_their_holds() {
     assert_eq!(server.command(&["HGET", "site", THEIRS]).text(), "2", "theirs is left alone");
     assert_eq!(server.command(&["DEL", &format!("{{site}}:{THEIRS}:rwlock_timeout:1")]), 1);
     let gone = || server.command(&["EXISTS", &format!("{{site}}:{THEIRS}:rwlock_timeout:2")]) == 0;
-    tenure_testkit::wait_until(PATIENCE, "the end of the last hold", gone);
+    wait_until(PATIENCE, "the end of the last hold", gone);
     fence_of(&*store, &asks("site").with_share(Share::WRITE)).await;
 }
 
@@ -342,4 +343,127 @@ async fn waiters_hear_of_a_release() {
         }
     };
     timeout(PATIENCE, left).await.expect("the subscription stays");
+}
+
+/// A lease that a machine with much to do renews in time.
+const TTL: Duration = Duration::from_secs(4);
+
+/// Redisson ends the renewals of a writer that has read. Here each lease is renewed for itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_is_renewed_whoever_reads_beside_it() {
+    let server = RedisServer::start();
+    let locks = Locker::builder(opened(&server, "").await).ttl(TTL).build().unwrap();
+    let writer = locks.lock("site", Share::WRITE).acquire().await.unwrap();
+    assert!(locks.read("site").try_acquire().await.unwrap().is_none(), "a writer has no readers");
+    // The writer that reads on, and another reader of the same process that comes and goes.
+    let page = locks.lock("page", Share::WRITE).acquire().await.unwrap();
+    page.downgrade(Share::READ).await.unwrap();
+    let beside = locks.read("page").acquire().await.unwrap();
+    beside.release().await.unwrap();
+    for _ in 0..2 {
+        let lost = async {
+            tokio::select! { end = writer.lost() => end, end = page.lost() => end }
+        };
+        let lost = timeout(TTL + TTL / 4, lost).await;
+        assert!(lost.is_err(), "{lost:?}");
+        for name in ["site", "page"] {
+            assert!((1..=4_000).contains(&server.command(&["PTTL", name]).int()), "{name}");
+        }
+    }
+    writer.release().await.unwrap();
+    page.release().await.unwrap();
+    assert_eq!(server.command(&["EXISTS", "site", "page"]), 0);
+}
+
+/// Redisson renews one whose lease was asked for with `lockAndGetToken(lease, unit)`.
+#[tokio::test]
+async fn a_fixed_lease_with_a_fence_ends_when_it_was_to_end() {
+    let server = RedisServer::start();
+    let locks = Locker::new(opened(&server, "").await);
+    let held = locks.mutex("door").ttl(Duration::from_secs(1)).fixed_lease().acquire().await.unwrap();
+    assert!(held.fence().is_some() && server.command(&["PTTL", "door"]).int() <= 1_000);
+    assert_eq!(timeout(PATIENCE, held.lost()).await.expect("it ends"), EndReason::Expired);
+    wait_until(PATIENCE, "the end of the lease", || server.command(&["EXISTS", "door"]) == 0);
+    let next = locks.mutex("door").try_acquire().await.unwrap().expect("it is free");
+    assert!(next.fence() > held.fence());
+}
+
+/// An `RSemaphore` forgets no permit of its own. One of ours has an end, and the next client that asks gives it back.
+#[tokio::test]
+async fn a_permit_of_one_that_was_not_heard_of_again_comes_back() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    assert_eq!(server.command(&["SET", "pool", "2"]), "OK");
+    let all = Share::permits(2, 2).unwrap();
+    let died = Request::new(Name::new("pool").unwrap(), Owner::generate("web-1").unwrap(), all, Duration::from_millis(300));
+    fence_of(&*store, &died).await;
+    assert_eq!(server.command(&["GET", "pool"]).text(), "0");
+    let next = asks("pool").with_share(Share::permits(1, 2).unwrap());
+    let served = async {
+        while !matches!(store.acquire(&next).await.unwrap(), AcquireReply::Granted(_)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, served).await.expect("the permits of the dead come back");
+    assert_eq!((server.command(&["GET", "pool"]).text(), server.command(&["ZCARD", "{pool}:timeout"]).int()), ("1".into(), 1));
+    // It comes too late, and gives nothing back twice.
+    assert_eq!(store.release(&died.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+    assert_eq!(server.command(&["GET", "pool"]).text(), "1");
+}
+
+const QUEUE: &str = "redisson_lock_queue:{door}";
+const DUES: &str = "redisson_lock_timeout:{door}";
+
+/// One that waits at the fair lock, in a process of its own so far as the server knows, behind as many.
+async fn waits(server: &RedisServer, before: i64) -> JoinHandle<Guard> {
+    let locks = fair(server).await;
+    let waiting = tokio::spawn(async move { locks.mutex("door").acquire().await.unwrap() });
+    wait_until(PATIENCE, "a place in the queue", || server.command(&["LLEN", QUEUE]) == before + 1);
+    waiting
+}
+
+async fn fair(server: &RedisServer) -> Locker {
+    let url = format!("{}?scheme=redisson-fair", server.url());
+    Locker::builder(Options::parse(&url).unwrap().open().await.unwrap()).ttl(LONG).build().unwrap()
+}
+
+async fn served(waiting: JoinHandle<Guard>) -> Guard {
+    timeout(PATIENCE, waiting).await.expect("its turn comes").unwrap()
+}
+
+/// The server's clock is that of all our waiters: hosts an hour behind it and an hour ahead of it lose no place.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_ours_keep_their_places_whatever_their_hosts_clocks_say() {
+    for hour in [3_600_000, -3_600_000] {
+        let server = RedisServer::builder().shifted_clock().start();
+        server.shift_clock(hour);
+        let holder = fair(&server).await.mutex("door").acquire().await.unwrap();
+        let first = waits(&server, 0).await;
+        let second = waits(&server, 1).await;
+        holder.release().await.unwrap();
+        let first = served(first).await;
+        assert!(!second.is_finished(), "{hour}: the second was served with the first");
+        first.release().await.unwrap();
+        served(second).await.release().await.unwrap();
+    }
+}
+
+/// A client of Redisson whose clock is ahead drops who waits in front of it. Ours queues again, at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_of_ours_that_a_fast_clock_drops_is_served_later() {
+    let server = RedisServer::start();
+    let holder = fair(&server).await.mutex("door").acquire().await.unwrap();
+    let dropped = waits(&server, 0).await;
+    let behind = waits(&server, 1).await;
+    // What such a client does to the head that its clock says is due.
+    let head = server.command(&["LPOP", QUEUE]).text();
+    assert_eq!(server.command(&["ZREM", DUES, &head]), 1);
+    // With a token of its own: one that has lapsed is not queued again.
+    wait_until(PATIENCE, "another place", || server.command(&["LLEN", QUEUE]) == 2);
+    assert!(!words(&server.command(&["LRANGE", QUEUE, "0", "-1"])).contains(&head));
+    holder.release().await.unwrap();
+    let behind = served(behind).await;
+    assert!(behind.state() == State::Held && !dropped.is_finished(), "the place was lost");
+    behind.release().await.unwrap();
+    served(dropped).await.release().await.unwrap();
 }

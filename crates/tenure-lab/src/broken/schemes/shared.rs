@@ -1,7 +1,7 @@
 //! Locks that several may hold.
 
 use super::{TTL, frees_by, renews_by, takes_by, token_of};
-use crate::broken::command::{Command, LOCK, Value};
+use crate::broken::command::{Command, LOCK, Value, ZERO};
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won};
 
 /// How many may enter the semaphore.
@@ -12,8 +12,10 @@ pub(crate) const CLIENT_CLOCK: Scheme =
         frees_by(turn, Command::Leave(LOCK, client.mine))
     });
 
-pub(crate) const COUNTER: Scheme =
-    Scheme::new("a semaphore that is a counter: INCR, and DECR", count_in, |_, turn| frees_by(turn, Command::Decr(LOCK)));
+pub(crate) const COUNTER: Scheme = Scheme {
+    free: Some(ZERO),
+    ..Scheme::new("a semaphore that is a counter: INCR, and DECR", count_in, |_, turn| frees_by(turn, Command::Decr(LOCK)))
+};
 
 pub(crate) const ONE_TTL: Scheme =
     Scheme::new("", read_or_write, |client, turn| frees_by(turn, Command::ReadUnlock(LOCK, client.mine)))
