@@ -1,8 +1,10 @@
 """Who is compared, how each is built and how it is called.
 
-A peer is a program: it takes URL CASE TASKS SECONDS, where CASE is cycle, handover or handover-fast, and prints one line of JSON:
-{"operations", "seconds", "p50_us", "p99_us", "client_cpu_us_per_operation"}, or {"not_run": "why"}. It works for 0.3 s before the time
-begins, and may leave its locks where they are when it ends. A new one is a folder and an entry in PEERS.
+A peer is a program: it takes URL CASE TASKS SECONDS, where CASE is cycle, handover or handover-fast. It prints the lines `begin` and
+`end` when the time begins and ends, so that the server's part can be measured, and then one line of JSON:
+{"operations", "seconds", "p50_us", "p99_us", "client_cpu_us_per_operation"}. Or it prints {"not_run": "why"} alone. It works for 0.3 s
+before the time begins, or for as long as its compiler needs, and may leave its locks where they are when it ends. A new one is a
+folder and an entry in PEERS.
 """
 
 import os
