@@ -24,6 +24,7 @@ import (
 
 const (
 	warmUp     = 300 * time.Millisecond
+	dialing    = 30 * time.Second
 	handedOver = "compare:handover"
 )
 
@@ -90,7 +91,16 @@ func redsyncs(url string, pool int, fast bool) (locks, error) {
 	options.PoolSize = pool
 	options.MinIdleConns = pool
 	client := redis.NewClient(options)
-	return rsync{redsync.New(goredis.NewPool(client)), fast}, client.Ping(context.Background()).Err()
+	if err := client.Ping(context.Background()).Err(); err != nil {
+		return nil, err
+	}
+	// All are connected before the time begins.
+	for until := time.Now().Add(dialing); client.PoolStats().IdleConns < uint32(pool); time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			return nil, fmt.Errorf("%d of %d connections were made", client.PoolStats().IdleConns, pool)
+		}
+	}
+	return rsync{redsync.New(goredis.NewPool(client)), fast}, nil
 }
 
 func (r rsync) acquire(name string) (func() error, error) {
