@@ -93,8 +93,8 @@ public final class Peer {
     }
 
     /** The CPU time used so far, in ns. Also tells the harness that the timed part begins or ends. */
-    private static long cpuAt(String mark) {
-        System.out.println(mark);
+    private static long cpuAt(String moment) {
+        System.out.println(moment);
         System.out.flush();
         return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
     }
@@ -103,7 +103,8 @@ public final class Peer {
         long[] sorted = Arrays.copyOf(spans, count);
         Arrays.sort(sorted);
         String form = "{\"operations\": %d, \"seconds\": %f, \"p50_us\": %s, \"p99_us\": %s, \"client_cpu_us_per_operation\": %s}";
-        return String.format(Locale.ROOT, form, count, seconds, part(sorted, 0.5), part(sorted, 0.99), count == 0 ? null : cpu / 1e3 / count);
+        Double each = count == 0 ? null : cpu / 1e3 / count;
+        return String.format(Locale.ROOT, form, count, seconds, part(sorted, 0.5), part(sorted, 0.99), each);
     }
 
     private static Double part(long[] sorted, double part) {

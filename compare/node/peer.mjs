@@ -60,8 +60,8 @@ async function turns(locks, number) {
 }
 
 // Also tells the harness that the timed part begins or ends.
-function usedAt(mark) {
-  console.log(mark);
+function usedAt(moment) {
+  console.log(moment);
   const { user, system } = process.cpuUsage();
   return user + system;
 }

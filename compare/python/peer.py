@@ -56,9 +56,9 @@ class Sheet:
         }
 
 
-def cpu_at(mark):
+def cpu_at(moment):
     """The CPU time used so far; tells the harness that the timed part begins or ends."""
-    print(mark, flush=True)
+    print(moment, flush=True)
     return time.process_time()
 
 

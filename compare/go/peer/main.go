@@ -192,8 +192,8 @@ func turns(l locks, number int, s *sheet) error {
 }
 
 // The CPU time used so far. Also tells the harness that the timed part begins or ends.
-func cpuAt(mark string) (time.Duration, error) {
-	fmt.Println(mark)
+func cpuAt(moment string) (time.Duration, error) {
+	fmt.Println(moment)
 	var used syscall.Rusage
 	err := syscall.Getrusage(syscall.RUSAGE_SELF, &used)
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano()), err

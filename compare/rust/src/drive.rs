@@ -173,8 +173,8 @@ fn lock(sheet: &Mutex<Sheet>) -> std::sync::MutexGuard<'_, Sheet> {
 }
 
 /// Returns the CPU time that this process has used so far, and tells the harness that the timed part begins or ends.
-pub fn cpu_at(mark: &str) -> Duration {
-    println!("{mark}");
+pub fn cpu_at(moment: &str) -> Duration {
+    println!("{moment}");
     let used = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec.try_into().unwrap_or(0))
 }
