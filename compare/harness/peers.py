@@ -67,7 +67,7 @@ JAVA = Build(
         ("javac", "-d", "lib/peer/classes", "-cp", "lib/peer/jars/*", "Peer.java"),
     ),
 )
-GO = Build("go/peer", ("go",), (("go", "build", "-mod=readonly", "-o", "bin/peer", "."),))
+GO = Build("go/peer", ("go",), (("go", "build", "-mod=readonly", "-buildvcs=false", "-o", "bin/peer", "."),))
 NODE = Build("node", ("node", "npm"), (("npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"),))
 
 
