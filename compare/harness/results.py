@@ -44,6 +44,8 @@ class Results:
         text += self.table(peers, CYCLES, "task", lambda peer, case: shown(self.rate(peer, case)) + self.part(peer, case))
         text += "\nTheir latency, p50 / p99 in us, and the client's CPU, us for each:\n\n"
         text += self.table(peers, CYCLES, "task", self.latency)
+        text += "\nWhat the server does for each: commands, with those that scripts call, and CPU in us:\n\n"
+        text += self.table(peers, CYCLES, "task", self.server)
         text += "\nHand-overs a second (contended: waiters with a connection each pass one name on), as each waits by itself, and how many times\n"
         text += "as many tenure makes:\n\n"
         text += self.table(peers, HANDOVERS, "waiter", lambda peer, case: shown(self.rate(peer, case)) + self.ours(peer, case))
@@ -51,11 +53,14 @@ class Results:
         text += self.table(peers, FAST, "waiter", lambda peer, case: shown(self.rate(peer, case)))
         text += "\nFrom the call of release to the grant of the next waiter, p50 / p99 in us, and the client's CPU, us for each, by itself:\n\n"
         text += self.table(peers, HANDOVERS, "waiter", self.latency)
+        text += "\nWhat the server does for each hand-over: commands, with those that scripts call, and CPU in us:\n\n"
+        text += self.table(peers, HANDOVERS, "waiter", self.server)
         quorum = [peer for peer in peers if peer.name in QUORUM]
         if not quorum:
             return text
-        text += "\nCycles a second on a majority of five servers, and how many times as many tenure makes; p50 / p99 in us; the client's CPU, us for each:\n\n"
-        cell = lambda peer, case: f"{shown(self.rate(peer, case))}{self.ours(peer, case)}; {self.latency(peer, case)}"
+        text += "\nCycles a second on a majority of five servers, and how many times as many tenure makes; p50 / p99 in us; the client's CPU, us for each; the\n"
+        text += "servers' commands and CPU, us for each:\n\n"
+        cell = lambda peer, case: f"{shown(self.rate(peer, case))}{self.ours(peer, case)}; {self.latency(peer, case)}; {self.server(peer, case)}"
         return text + self.table(quorum, MAJORITY, "task", cell)
 
     def table(self, peers, cases, unit, cell):
@@ -80,6 +85,10 @@ class Results:
     def latency(self, peer, case):
         p50, p99, cpu = (self.figure(peer, case, field) for field in ("p50_us", "p99_us", "client_cpu_us_per_operation"))
         return f"{shown(p50)} / {shown(p99)}; {shown(cpu)}"
+
+    def server(self, peer, case):
+        commands, cpu = (self.figure(peer, case, f"server_{part}_per_operation") for part in ("commands", "cpu_us"))
+        return f"{shown(commands)}; {shown(cpu)}"
 
 
 def shown(figure):

@@ -1,4 +1,4 @@
-// node-redlock over ioredis: peer.mjs URL cycle|handover|handover-fast TASKS SECONDS prints one line of JSON.
+// node-redlock over ioredis: peer.mjs URL cycle|handover|handover-fast TASKS SECONDS prints what harness/peers.py says.
 
 import process from "node:process";
 import Redis from "ioredis";
@@ -59,7 +59,9 @@ async function turns(locks, number) {
   }
 }
 
-function used() {
+// Also tells the harness that the timed part begins or ends.
+function usedAt(moment) {
+  console.log(moment);
   const { user, system } = process.cpuUsage();
   return user + system;
 }
@@ -77,9 +79,9 @@ for (let number = 0; number < Number(tasks); number += 1) {
   });
 }
 await pause(begin - performance.now());
-const before = used();
+const before = usedAt("begin");
 await pause(until - performance.now());
-const cpu = used() - before;
+const cpu = usedAt("end") - before;
 spans.sort((a, b) => a - b);
 const part = (of) => (spans.length > 0 ? spans[Math.round((spans.length - 1) * of)] * 1000 : null);
 console.log(

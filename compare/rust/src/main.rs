@@ -1,4 +1,4 @@
-//! The Rust peers, one program: `compare PEER URL CASE TASKS SECONDS` prints one line of JSON. `scripts/compare` runs it.
+//! The Rust peers, one program: `compare PEER URL CASE TASKS SECONDS` prints what compare/harness/peers.py says. `scripts/compare` runs it.
 
 mod drive;
 mod peers;

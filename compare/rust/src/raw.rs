@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::drive::{Case, Sheet, Task, WARM_UP, cpu};
+use crate::drive::{Case, Sheet, Task, WARM_UP, cpu_at};
 use crate::record::{self, Cycle};
 use crate::resp::{Socket, put};
 
@@ -87,10 +87,10 @@ fn cycles(task: &Task, cycle: &Cycle) -> Result<Value, Failure> {
             waiting.push_back((number, step.commands));
         }
         if used.is_none() && Instant::now() >= warm {
-            used = Some(cpu());
+            used = Some(cpu_at("begin"));
         }
     }
-    sheet.figures(cpu() - used.unwrap_or_default())
+    sheet.figures(cpu_at("end").saturating_sub(used.unwrap_or_default()))
 }
 
 /// The commands with a name and an owner of flight `number`.
@@ -158,9 +158,9 @@ fn pushes(task: &Task) -> Result<Value, Failure> {
         }));
     }
     std::thread::sleep(WARM_UP);
-    let before = cpu();
+    let before = cpu_at("begin");
     std::thread::sleep(task.time);
-    let used = cpu() - before;
+    let used = cpu_at("end") - before;
     // The other end waits for a push that does not come.
     std::thread::sleep(Duration::from_millis(20));
     if let Some(ended) = threads.into_iter().find(|thread| thread.is_finished()) {
