@@ -86,7 +86,7 @@ async fn an_rreadwritelock_is_as_redisson_has_it() {
     }
 }
 
-/// What its holders write: theirs keep a writer out, and their dead do not.
+/// Holds of its readers keep a writer out until they end, and those of its dead do not.
 #[tokio::test]
 async fn readers_of_redisson_count_for_as_long_as_their_holds() {
     let server = RedisServer::start();
@@ -114,7 +114,7 @@ async fn readers_of_redisson_count_for_as_long_as_their_holds() {
     fence_of(&*store, &asks("site").with_share(Share::WRITE)).await;
 }
 
-/// Where an RLock is held, Redisson's own read/write lock would make a second holder. Ours does not.
+/// Where an `RLock` is held, Redisson's own read/write lock would make a second holder. Ours does not.
 #[tokio::test]
 async fn an_rlock_keeps_readers_and_writers_out() {
     let server = RedisServer::start();
@@ -168,7 +168,7 @@ async fn a_semaphore_is_as_redisson_has_it() {
     assert!(store.inspect(Some(&held.name)).await.unwrap().is_empty());
 }
 
-/// What an RSemaphore has given out is known to nobody: fewer permits than asked for are no mismatch.
+/// Nobody knows the holders of an `RSemaphore`: fewer permits than asked for are no mismatch.
 #[tokio::test]
 async fn permits_of_an_rsemaphore_are_counted_on() {
     let server = RedisServer::start();
@@ -388,7 +388,7 @@ async fn a_fixed_lease_with_a_fence_ends_when_it_was_to_end() {
     assert!(next.fence() > held.fence());
 }
 
-/// An `RSemaphore` forgets no permit of its own. One of ours has an end, and the next client that asks gives it back.
+/// An `RSemaphore` never gets back what a dead client of it has. Permits of ours end, and the next of ours that asks gives them back.
 #[tokio::test]
 async fn a_permit_of_one_that_was_not_heard_of_again_comes_back() {
     let server = RedisServer::start();
@@ -399,12 +399,12 @@ async fn a_permit_of_one_that_was_not_heard_of_again_comes_back() {
     fence_of(&*store, &died).await;
     assert_eq!(server.command(&["GET", "pool"]).text(), "0");
     let next = asks("pool").with_share(Share::permits(1, 2).unwrap());
-    let served = async {
+    let granted = async {
         while !matches!(store.acquire(&next).await.unwrap(), AcquireReply::Granted(_)) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, served).await.expect("the permits of the dead come back");
+    timeout(PATIENCE, granted).await.expect("the permits of the dead come back");
     assert_eq!((server.command(&["GET", "pool"]).text(), server.command(&["ZCARD", "{pool}:timeout"]).int()), ("1".into(), 1));
     // It comes too late, and gives nothing back twice.
     assert_eq!(store.release(&died.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
