@@ -176,7 +176,7 @@ fn of_redisson() -> Vec<Case> {
     let new = Case::new;
     vec![
         new("redisson/fair-clock", "one host's clock is ahead", waiting::FAIR, Overtaken).skews([0, 0, 2 * TTL + 1]).within(0),
-        new("redisson/lease-ignored", "the lease ends, and its caller has not given it up", redisson::FENCED_LEASE, Leak).clients(2),
+        new("redisson/lease-ignored", "the lease ends, and its caller has not released it", redisson::FENCED_LEASE, Leak).clients(2),
         new("redisson/permits-lost", "one that has a permit is killed", redisson::SEMAPHORE, Leak)
             .with(|setting| setting.capacity = u32::from(shared::PERMITS)).faults(Faults::CRASH),
         renews("redisson/writer-unwatched", "a writer reads as well, and works on", redisson::WRITE),

@@ -103,6 +103,19 @@ impl RedissonStore {
         }
     }
 
+    /// Refuses a name whose keys beside it are those of another name.
+    fn check_beside(&self, request: &Request) -> Result<(), Error> {
+        let key = self.key(&request.name);
+        let inner = key.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).filter(|inner| !inner.contains('{'));
+        match inner {
+            Some(inner) if self.fair || request.share != Share::MUTEX => {
+                let what = format!("Redisson keeps the same keys beside {key:?} as beside {inner:?}");
+                Err(Error::invalid(what).with_hint("use a name without braces around it"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Runs the script of an acquisition. Returns its answer, and whether it may have run twice.
     async fn ask(&self, request: &Request, owner: &Owner) -> Result<(Value, bool), Error> {
         let Request { name, ttl, share, .. } = request;
@@ -137,8 +150,10 @@ impl RedissonStore {
                 (&scripts::REDISSON_PERMITS_ACQUIRE, vec![key, whole(&beside), token])
             }
         };
-        let of_channels = if *share == Share::MUTEX && !self.fair { &[] } else { &channels[..] };
-        let keys: Vec<Key<'_>> = keys.into_iter().chain(of_channels.iter().map(|channel| whole(channel.as_bytes()))).collect();
+        // No key, so that one who may not use it is served all the same.
+        if *share != Share::MUTEX || self.fair {
+            args.push(channels[0].as_bytes());
+        }
         let call = |_: &Link, form| scripts::call(script, form, &keys, &args);
         let Exchange { answers, repeated, .. } = self.redis.connection.call(self.redis.end(*ttl), Repeat::Settled, &call).await?;
         let answer = only(answers)?.map_err(|error| refusal(&error, name, *share));
@@ -222,7 +237,7 @@ fn owner_of(member: &[u8]) -> &[u8] {
 
 /// The share that one has of so many permits. Of an `RSemaphore` only a part of them may be known.
 fn permits_of(weight: u32, permits: i64) -> Option<Share> {
-    Share::from_parts(weight, u32::try_from(permits).ok()?.max(weight).max(2))
+    Share::from_parts(weight, u32::try_from(permits.max(0)).ok()?.max(weight).max(2))
 }
 
 /// The share of one who holds in this mode of a hash.
@@ -256,6 +271,7 @@ impl Store for RedissonStore {
         self.redis.layout.check_request(request)?;
         check_token(&request.owner)?;
         check_weight(request.share)?;
+        self.check_beside(request)?;
         if self.fair {
             check_mutex(request, self)?;
         }
@@ -314,20 +330,29 @@ impl Store for RedissonStore {
         let (owner, lingering) = (theirs(&lease.owner), theirs(&lease.owner.lingering()));
         let (key, channels, what) = (self.key(&lease.name), self.channels(&lease.name, lease.share.kind()), what_of(lease.share));
         let queue = self.queue(&lease.name);
+        let weight = Digits::of(u64::from(lease.share.weight()));
         let mut args = vec![owner.as_bytes(), lingering.as_bytes(), linger.as_bytes()];
-        let (script, whose) = match lease.share.kind() {
-            Kind::Mutex if self.fair => (&scripts::REDISSON_FAIR_RELEASE, None),
-            Kind::Mutex => (&scripts::REDISSON_RELEASE, None),
-            Kind::ReadWrite => {
-                args.push(what.as_bytes());
-                (&scripts::REDISSON_RW_RELEASE, Some(lingering.as_bytes()))
+        // No keys, so that one who may not use them releases all the same.
+        args.extend(channels.iter().map(String::as_bytes));
+        let beside = beside_share(&key, lingering.as_bytes(), lease.share);
+        let mut keys = vec![whole(key.as_bytes())];
+        let script = match lease.share.kind() {
+            Kind::Mutex if self.fair => {
+                keys.extend(queue.iter().map(|key| whole(key.as_bytes())));
+                &scripts::REDISSON_FAIR_RELEASE
             }
-            Kind::Semaphore(_) => (&scripts::REDISSON_PERMITS_RELEASE, Some(&b""[..])),
+            Kind::Mutex => &scripts::REDISSON_RELEASE,
+            Kind::ReadWrite => {
+                keys.push(whole(&beside));
+                args.push(what.as_bytes());
+                &scripts::REDISSON_RW_RELEASE
+            }
+            Kind::Semaphore(_) => {
+                keys.push(whole(&beside));
+                args.push(weight.as_bytes());
+                &scripts::REDISSON_PERMITS_RELEASE
+            }
         };
-        let beside = whose.map(|owner| beside_share(&key, owner, lease.share));
-        let keys = [Some(key.as_bytes())].into_iter().chain(channels.iter().map(|channel| Some(channel.as_bytes())));
-        let of_queue = queue.iter().filter(|_| self.fair).map(|key| Some(key.as_bytes()));
-        let keys: Vec<Key<'_>> = keys.chain([beside.as_deref()]).chain(of_queue).flatten().map(whole).collect();
         released(self.redis.run(script, &keys, &args, releases(lease), end).await?)
     }
 

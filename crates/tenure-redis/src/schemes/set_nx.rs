@@ -169,12 +169,10 @@ impl Store for SetNxStore {
             return released(answer);
         }
         let linger = Digits::of(millis(linger));
-        let args = [lease.owner.as_bytes(), linger.as_bytes(), wakes];
+        let beside = format!("{}{}", self.beside, lease.name);
+        let args = [lease.owner.as_bytes(), linger.as_bytes(), wakes, beside.as_bytes()];
         let keys = self.redis.layout.of(&lease.name);
-        let beside: Key<'_> = [self.beside.as_bytes(), lease.name.as_str().as_bytes(), b"", b"", b""];
-        let keys = [keys.name(), beside];
-        let keys = if wakes.is_empty() { &keys[..1] } else { &keys };
-        released(self.redis.run(&scripts::SET_NX_RELEASE, keys, &args, releases(lease), end).await?)
+        released(self.redis.run(&scripts::SET_NX_RELEASE, &[keys.name()], &args, releases(lease), end).await?)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {

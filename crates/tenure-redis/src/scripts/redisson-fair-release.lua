@@ -1,16 +1,17 @@
 -- Releases an RFairLock of Redisson, or a place in its queue, if it is still this owner's, and serves
 -- the waiters. After redisson-queue.lua.
 --
--- KEYS[1] name   KEYS[2] channel   KEYS[3] queue   KEYS[4] when waiters are due
+-- KEYS[1] name   KEYS[2] queue   KEYS[3] when waiters are due
 -- ARGV[1] owner   ARGV[2] 'linger:' and the owner   ARGV[3] linger, ms, 0 for none
+-- ARGV[4] channel
 -- reply   1 released, now or before   0 not this owner's
 
-local name, channel, queue, dues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local name, queue, dues, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[4]
 local owner, lingering, linger = ARGV[1], ARGV[2], ARGV[3]
-local position = redis.call('LPOS', queue, owner)
-if position then
-  leave(name, queue, dues, owner, position, WAIT)
-  serve(name, queue, dues, channel)
+local position = redis.pcall('LPOS', queue, owner)
+if type(position) == 'number' then
+  leave(name, queue, dues, owner, position)
+  pcall(serve, name, queue, dues, channel)
   return 1
 end
 -- A key of another type, or another object of Redisson, is nobody's.
@@ -24,5 +25,6 @@ if linger ~= '0' then
   redis.call('HINCRBY', name, lingering, 1)
 end
 redis.call('HDEL', name, owner)
-serve(name, queue, dues, channel)
+-- Where the queue cannot be used the lock is released all the same.
+pcall(serve, name, queue, dues, channel)
 return 1

@@ -12,15 +12,16 @@
 
 local function holders_of(name, ends)
   local kind = redis.call('TYPE', name).ok
-  if kind == 'none' then
+  if kind == 'none' and redis.call('EXISTS', ends) == 0 then
     return {}
-  elseif kind == 'string' then
-    local free = redis.call('GET', name)
+  elseif kind == 'string' or kind == 'none' then
+    -- Who deletes a semaphore leaves its permits.
+    local free = redis.call('GET', name) or '0'
     if not free:match('^%-?%d+$') or #free > 10 then
       return redis.error_reply('TENUREKIND it is no semaphore of Redisson')
     end
     local now, taken = now_ms(), redis.call('ZRANGE', ends, 0, -1, 'WITHSCORES')
-    local found = { tonumber(free) + #taken / 2 }
+    local found = { math.max(0, tonumber(free) + #taken / 2) }
     for i = 1, #taken, 2 do
       local left = tonumber(taken[i + 1]) - now
       if left > 0 then

@@ -5,7 +5,7 @@
 -- A share of k permits has the members `<owner>#1` to `<owner>#k`.
 
 local function member(owner, number)
-  return string.format('%s#%d', owner, number)
+  return owner .. '#' .. number
 end
 
 -- How many permits an owner has.
@@ -17,20 +17,38 @@ local function held_by(ends, owner)
   return held
 end
 
--- Gives so many permits back. The string may have been deleted: it is not made anew.
-local function give_back(name, channel, count)
-  if count > 0 and redis.call('EXISTS', name) == 1 then
-    local free = redis.call('INCRBY', name, count)
-    if free > 0 then
-      redis.pcall('PUBLISH', channel, free)
+-- Whether it has one of its permits but the first.
+local function held_beyond(ends, owner, weight)
+  for number = 2, weight do
+    if redis.call('ZSCORE', ends, member(owner, number)) then
+      return true
     end
+  end
+  return false
+end
+
+-- Redisson lets the ends go with a semaphore that has a ttl. They are kept for as long as a lease.
+local function keep_ends(ends, ttl)
+  local left = redis.call('PTTL', ends)
+  if left >= 0 and left < ttl then
+    redis.call('PEXPIRE', ends, ttl)
   end
 end
 
-local function drop_permits(ends, owner, from, to)
-  for number = from, to do
-    redis.call('ZREM', ends, member(owner, number))
+-- Gives so many permits back. The string may have been deleted: it is not made anew.
+local function give_back(name, channel, count)
+  if count > 0 and redis.call('EXISTS', name) == 1 then
+    redis.pcall('PUBLISH', channel, redis.call('INCRBY', name, count))
   end
+end
+
+-- Returns how many there were.
+local function drop_permits(ends, owner, from, to)
+  local dropped = 0
+  for number = from, to do
+    dropped = dropped + redis.call('ZREM', ends, member(owner, number))
+  end
+  return dropped
 end
 
 -- Gives the permits back whose leases have ended.

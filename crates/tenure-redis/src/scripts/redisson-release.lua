@@ -1,11 +1,12 @@
 -- Releases an RLock of Redisson, if it is still this owner's, and notifies its waiters. The owner of a
 -- lock that lingers is nobody's, so no late renewal revives it.
 --
--- KEYS[1] name   KEYS[2] channel
+-- KEYS[1] name
 -- ARGV[1] owner   ARGV[2] 'linger:' and the owner   ARGV[3] linger, ms, 0 for none
+-- ARGV[4] channel: no key, so that one who may not use it releases all the same
 -- reply   1 released, now or before   0 not this owner's
 
-local name, channel, owner, lingering, linger = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local name, owner, lingering, linger, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local fields = redis.pcall('HLEN', name)
 if type(fields) == 'table' then
   -- A key of another type is nobody's.

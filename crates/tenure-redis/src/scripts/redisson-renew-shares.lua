@@ -29,6 +29,7 @@ local function renew(name, beside, owner, ttl, what)
       return false
     end
   end
+  keep_ends(beside, tonumber(ttl))
   for number = 1, permits do
     redis.call('ZADD', beside, 'XX', 'GT', now + tonumber(ttl), member(owner, number))
   end

@@ -2,12 +2,11 @@
 -- fence is the token of an RFencedLock of that name. After fence.lua and redisson.lua.
 --
 -- KEYS[1] name   KEYS[2] token   KEYS[3] key of the owner's hold, of a reader
--- KEYS[4] channel of the read/write lock   KEYS[5] channel of the RLock
 -- ARGV[1] owner   ARGV[2] ttl, ms
 -- ARGV[3] '1' if finding the owner in place is success: it was generated for this attempt
 -- ARGV[4] the owner to take over from, '' for none
 -- ARGV[5] 'read' or 'write'   ARGV[6] 'linger:' and the owner
--- ARGV[7] '1': only what it holds already
+-- ARGV[7] '1': only what it holds already   ARGV[8] channel of the read/write lock
 -- reply   as redisson-acquire.lua
 
 local name, token, hold = KEYS[1], KEYS[2], KEYS[3]
@@ -79,7 +78,7 @@ if generated and (holds_read or holds_write) then
     redis.call('HSET', name, 'mode', 'read', owner, 1)
     redis.call('HDEL', name, writer)
     -- Redisson says nothing here, and its readers sleep on.
-    redis.pcall('PUBLISH', KEYS[4], '1')
+    redis.pcall('PUBLISH', ARGV[8], '1')
   elseif want == 'read' then
     lengthen(hold, ttl)
   end
@@ -90,7 +89,7 @@ end
 
 local keeps_out = holds_read or holds_write or is_reader(lingering) or mode and redis.call('PTTL', name) == -1
 local takes_over = not keeps_out and from ~= '' and from ~= owner
-  and (want == 'read' and is_reader(from) or want == 'write' and is_writer(from))
+  and (is_writer(from) or want == 'read' and is_reader(from))
 local joins = not keeps_out and from == '' and ARGV[7] ~= '1' and (not mode or mode == 'read' and want == 'read')
 if not (takes_over or joins) then
   local busy = mode and busy_by(name, mode)
@@ -103,8 +102,10 @@ local unfit = count()
 if unfit then
   return unfit
 end
+-- A writer that is taken over as a reader was to become one.
+local was_reader = takes_over and is_reader(from)
 take()
-if takes_over and want == 'read' then
+if was_reader then
   drop_reader(name, from)
 elseif takes_over then
   redis.call('HDEL', name, from .. ':write')

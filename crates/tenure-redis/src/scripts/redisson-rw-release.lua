@@ -1,13 +1,12 @@
 -- Releases a share of an RReadWriteLock of Redisson, if it is still this owner's, and notifies the
 -- waiters. A share that lingers is nobody's, so no late renewal revives it. After redisson.lua.
 --
--- KEYS[1] name   KEYS[2] channel of the read/write lock   KEYS[3] channel of the RLock
--- KEYS[4] key of a hold of ARGV[2], of a reader
+-- KEYS[1] name   KEYS[2] key of a hold of ARGV[2], of a reader
 -- ARGV[1] owner   ARGV[2] 'linger:' and the owner   ARGV[3] linger, ms, 0 for none
--- ARGV[4] 'read' or 'write'
+-- ARGV[4] channel of the read/write lock   ARGV[5] channel of the RLock   ARGV[6] 'read' or 'write'
 -- reply   1 released, now or before   0 not this owner's
 
-local name, owner, lingering, linger, what = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local name, owner, lingering, linger, what = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[6]
 local kind = redis.call('TYPE', name).ok
 local mode = kind == 'hash' and mode_of(name)
 if not mode then
@@ -18,8 +17,8 @@ end
 -- Those who wait look at it now. One who may not publish releases all the same. Redisson wakes one
 -- waiter of each client with '0', and all with '1'.
 local function notify(message)
-  redis.pcall('PUBLISH', KEYS[2], message)
-  redis.pcall('PUBLISH', KEYS[3], '0')
+  redis.pcall('PUBLISH', ARGV[4], message)
+  redis.pcall('PUBLISH', ARGV[5], '0')
 end
 
 -- It may have become a reader, or may not yet: the owner decides.
@@ -48,14 +47,16 @@ if owner == 'mode' or redis.call('HEXISTS', name, owner) == 0 then
 end
 local left, all = left_of(name, owner), redis.call('PTTL', name)
 if linger ~= '0' and left ~= 0 then
-  redis.call('SET', KEYS[4], 1, 'PX', linger)
+  -- The first write must be one that a server out of memory allows. Then it allows the others.
+  redis.call('DEL', KEYS[2])
+  redis.call('SET', KEYS[2], 1, 'PX', linger)
   redis.call('HINCRBY', name, lingering, 1)
   lengthen(name, linger)
 end
 drop_reader(name, owner)
 local others
-if all == -1 or mode == 'write' or left > 0 and left < all then
-  -- It is kept for another one, and for longer.
+if all == -1 or mode == 'write' or left > 0 and left + 5 < all then
+  -- It is kept for another one, and for longer. Ends that were set at once may differ by a ms.
   others = redis.call('HLEN', name) > 1
 else
   -- As Redisson does: the hash is to last as long as its last reader.

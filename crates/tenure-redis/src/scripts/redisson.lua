@@ -9,7 +9,8 @@ local MOST_HOLDS = 1000
 
 local function hold_key(name, owner, number)
   local before = name:find('{', 1, true) and name or '{' .. name .. '}'
-  return string.format('%s:%s:rwlock_timeout:%d', before, owner, number)
+  -- Not by a format: that ends at a byte 0.
+  return before .. ':' .. owner .. ':rwlock_timeout:' .. number
 end
 
 -- The keys of the holds of an owner.

@@ -1,11 +1,13 @@
 -- Releases a key that holds an owner, if it is still this one's. The value of a key that lingers
 -- matches no owner, so no late renewal revives it.
 --
--- KEYS[1] name   KEYS[2] channel or list by which waiters of a library are woken, if they are
--- ARGV[1] owner   ARGV[2] linger, ms, 0 for none   ARGV[3] how they are woken: message, entry or none
+-- KEYS[1] name
+-- ARGV[1] owner   ARGV[2] linger, ms, 0 for none   ARGV[3] how waiters of a library are woken: message,
+-- entry or none   ARGV[4] the channel or list for it. It is no key, so that one who may not use it
+-- releases all the same
 -- reply   1 released, now or before   0 not this owner's
 
-local name, beside, owner, linger, wakes = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local name, owner, linger, wakes, beside = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local lingering = 'linger:' .. owner
 local value = redis.pcall('GET', name)
 -- A key of another type is nobody's.

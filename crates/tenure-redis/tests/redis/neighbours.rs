@@ -137,6 +137,13 @@ async fn a_release_does_not_need_the_waking() {
         assert_eq!(server.command(&["ACL", "SETUSER", "default", &format!("-{forbidden}")]), "OK");
         assert_eq!(release(&*store, &lease).await, ReleaseReply::Released);
         assert_eq!(server.command(&["DBSIZE"]), 0, "{profile}");
+        // Nor one who has a right to the key alone.
+        let key = if profile.starts_with("spring") { "~app:*" } else { "~lock:*" };
+        assert_eq!(server.command(&["ACL", "SETUSER", "keys", "on", "nopass", "+@all", key]), "OK");
+        let url = server.url().replace("redis://", "redis://keys:any@");
+        let store = Options::parse(&format!("{url}?scheme=set-nx&profile={profile}")).unwrap().open().await.unwrap();
+        let lease = take(&*store).await;
+        assert_eq!(release(&*store, &lease).await, ReleaseReply::Released, "{profile}");
     }
 }
 

@@ -388,7 +388,7 @@ async fn a_fixed_lease_with_a_fence_ends_when_it_was_to_end() {
     assert!(next.fence() > held.fence());
 }
 
-/// An `RSemaphore` forgets no permit of its own. One of ours has an end, and the next client that asks gives it back.
+/// An `RSemaphore` never gets back what a dead client of it has. Permits of ours end, and the next of ours that asks gives them back.
 #[tokio::test]
 async fn a_permit_of_one_that_was_not_heard_of_again_comes_back() {
     let server = RedisServer::start();
@@ -399,12 +399,12 @@ async fn a_permit_of_one_that_was_not_heard_of_again_comes_back() {
     fence_of(&*store, &died).await;
     assert_eq!(server.command(&["GET", "pool"]).text(), "0");
     let next = asks("pool").with_share(Share::permits(1, 2).unwrap());
-    let served = async {
+    let granted = async {
         while !matches!(store.acquire(&next).await.unwrap(), AcquireReply::Granted(_)) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, served).await.expect("the permits of the dead come back");
+    timeout(PATIENCE, granted).await.expect("the permits of the dead come back");
     assert_eq!((server.command(&["GET", "pool"]).text(), server.command(&["ZCARD", "{pool}:timeout"]).int()), ("1".into(), 1));
     // It comes too late, and gives nothing back twice.
     assert_eq!(store.release(&died.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
@@ -466,4 +466,153 @@ async fn a_waiter_of_ours_that_a_fast_clock_drops_is_served_later() {
     assert!(behind.state() == State::Held && !dropped.is_finished(), "the place was lost");
     behind.release().await.unwrap();
     served(dropped).await.release().await.unwrap();
+}
+
+/// A semaphore that ends, as one of `trySetPermits` with a ttl does, takes no permit of ours along. What is left of one that was
+/// deleted is given back.
+#[tokio::test]
+async fn permits_outlive_their_semaphore() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let permits = || asks("pool").with_share(Share::permits(2, 2).unwrap());
+    assert_eq!(server.command(&["SET", "pool", "2", "PX", "300"]), "OK");
+    let held = permits();
+    fence_of(&*store, &held).await;
+    // As Redisson does with each of its own acquisitions.
+    assert_eq!(server.command(&["PEXPIRE", "{pool}:timeout", "300"]), 1);
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+    tenure_testkit::wait_until(PATIENCE, "the end of the semaphore", || server.command(&["EXISTS", "pool"]) == 0);
+    assert!(matches!(store.acquire(&permits()).await.unwrap(), AcquireReply::Busy(_)));
+    assert_eq!(store.inspect(Some(&held.name)).await.unwrap()[0].holders[0].owner, held.owner);
+    release(&*store, &held).await;
+    assert_eq!(server.command(&["ZADD", "{pool}:timeout", "1", "of the dead", "2", "of another"]), 2);
+    fence_of(&*store, &permits()).await;
+}
+
+/// By its own clock a client of Redisson may give back a part of a share. No permit is lost or made by that.
+#[tokio::test]
+async fn permits_that_others_gave_back_are_not_counted_twice() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let held = asks("pool").with_share(Share::permits(3, 10).unwrap());
+    fence_of(&*store, &held).await;
+    let field = server.command(&["ZRANGE", "{pool}:timeout", "0", "0"]);
+    let first = words(&field)[0].clone();
+    assert_eq!(
+        (server.command(&["ZREM", "{pool}:timeout", &first]), server.command(&["INCR", "pool"])),
+        (Reply::Int(1), Reply::Int(8))
+    );
+    assert_eq!(store.acquire(&held).await.unwrap_err().kind(), ErrorKind::Invalid, "it is no share any more");
+    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Gone)]));
+    release(&*store, &held).await;
+    assert_eq!((server.command(&["GET", "pool"]).text(), server.command(&["EXISTS", "{pool}:timeout"]).int()), ("10".into(), 0));
+}
+
+/// A supplied token may have any bytes.
+#[tokio::test]
+async fn a_token_with_a_byte_zero_is_a_token() {
+    let server = RedisServer::start();
+    let store = opened(&server, "").await;
+    let given =
+        |token: &'static [u8], share| asks("door").with_owner(Owner::from_bytes(token)).with_share(share).with_generated(false);
+    let reader = given(b"t\0k", Share::READ);
+    fence_of(&*store, &reader).await;
+    assert!(matches!(store.acquire(&asks("door").with_share(Share::WRITE)).await.unwrap(), AcquireReply::Busy(_)));
+    release(&*store, &reader).await;
+    let one = Share::permits(1, 2).unwrap();
+    let [first, second] = [&b"x\0one"[..], b"x\0two"].map(|token| given(token, one).with_name(Name::new("pool").unwrap()));
+    fence_of(&*store, &first).await;
+    assert_eq!(store.release(&second.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+    release(&*store, &first).await;
+}
+
+/// A user with the rights to the keys alone, and to no channel, takes and releases all the same.
+#[tokio::test]
+async fn who_may_use_no_channel_releases_all_the_same() {
+    let server = RedisServer::start();
+    let (mutex, reader) = (asks("door"), asks("site").with_share(Share::READ));
+    let permits = asks("pool").with_share(Share::permits(1, 2).unwrap());
+    for key in ["door", "site", "pool", "redisson_lock_token:*", "{site}:*", "{pool}:timeout"] {
+        server.command(&["ACL", "SETUSER", "keys", "on", "nopass", "+@all", &format!("~{key}")]);
+    }
+    let url = server.url().replace("redis://", "redis://keys:any@");
+    let store = Options::parse(&format!("{url}?scheme=redisson")).unwrap().open().await.unwrap();
+    for request in [mutex, reader, permits] {
+        fence_of(&*store, &request).await;
+        release(&*store, &request).await;
+    }
+}
+
+/// Nothing of it has to be written first for which there is no room.
+#[tokio::test]
+async fn a_full_server_lets_go() {
+    let server = RedisServer::start();
+    let (store, fair) = (opened(&server, "").await, opened(&server, "-fair").await);
+    let (reader, permits) = (asks("site").with_share(Share::READ), asks("pool").with_share(Share::permits(1, 2).unwrap()));
+    for request in [&reader, &permits] {
+        fence_of(&*store, request).await;
+    }
+    let (first, second, third) = (asks("door"), asks("door"), asks("door"));
+    fence_of(&*fair, &first).await;
+    let join = tenure::store::Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
+    for waiter in [&second, &third] {
+        let answer = fair.acquire(&waiter.clone().with_enqueue(join)).await.unwrap();
+        assert!(matches!(answer, AcquireReply::Busy(_)), "{answer:?}");
+    }
+    assert_eq!(server.command(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    assert_eq!(store.release(&reader.lease(), LONG).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&permits.lease(), LONG).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(fair.release(&second.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    release(&*fair, &first).await;
+    assert_eq!(words(&server.command(&["HKEYS", "door"])).len(), 1, "the third was served");
+}
+
+/// A waiter of Redisson keeps its place when one of ours in front of it has waited for longer than Redisson counts on.
+#[tokio::test]
+async fn who_waits_behind_one_of_ours_keeps_its_place() {
+    let server = RedisServer::start();
+    let store = opened(&server, "-fair").await;
+    let (holder, ours) = (asks("door"), asks("door"));
+    fence_of(&*store, &holder).await;
+    let join = tenure::store::Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
+    assert!(matches!(store.acquire(&ours.clone().with_enqueue(join)).await.unwrap(), AcquireReply::Busy(_)));
+    // Theirs came six minutes ago, just behind it.
+    let due = |ms: i64| {
+        let time = words(&server.command(&["TIME"]));
+        (time[0].parse::<i64>().unwrap() * 1_000 + ms).to_string()
+    };
+    assert_eq!(server.command(&["RPUSH", "redisson_lock_queue:{door}", THEIRS]), 2);
+    assert_eq!(server.command(&["ZADD", "redisson_lock_timeout:{door}", &due(270_000), THEIRS]), 1);
+    release(&*store, &holder).await;
+    release(&*store, &ours).await;
+    assert!(matches!(store.acquire(&asks("door")).await.unwrap(), AcquireReply::Busy(_)), "theirs is next");
+    assert_eq!(words(&server.command(&["LRANGE", "redisson_lock_queue:{door}", "0", "-1"])), [THEIRS]);
+}
+
+/// Many that died in the queue cost one who comes little, and the server as well.
+#[tokio::test]
+async fn a_crowd_of_the_dead_in_the_queue_is_passed_soon() {
+    let server = RedisServer::start();
+    let store = opened(&server, "-fair").await;
+    let names: Vec<String> = (0..6_000).map(|n| format!("00d0c0f4-3b6b-4d1c-8b7e-{n:012x}:web.")).collect();
+    for some in names.chunks(500) {
+        let owners: Vec<&str> = some.iter().map(String::as_str).collect();
+        server.command(&[&["RPUSH", "redisson_lock_queue:{door}"], &owners[..]].concat());
+        let dues: Vec<&str> = owners.iter().flat_map(|owner| ["99999999999999", owner]).collect();
+        server.command(&[&["ZADD", "redisson_lock_timeout:{door}"], &dues[..]].concat());
+    }
+    let began = std::time::Instant::now();
+    while !matches!(store.acquire(&asks("door")).await.unwrap(), AcquireReply::Granted(_)) {}
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+}
+
+/// Two names whose keys beside them are the same would be served for each other.
+#[tokio::test]
+async fn names_that_share_their_keys_are_refused() {
+    let server = RedisServer::start();
+    let error = opened(&server, "-fair").await.acquire(&asks("{door}")).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("braces"), "{error}");
+    let error = opened(&server, "").await.acquire(&asks("{door}").with_share(Share::READ)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    fence_of(&*opened(&server, "").await, &asks("{door}")).await;
 }

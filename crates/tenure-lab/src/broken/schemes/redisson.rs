@@ -10,7 +10,7 @@ use crate::broken::redisson::{Redisson, Task};
 /// A writer that also read for a while. The watchdog has one entry for both holds of a thread, and
 /// the end of the reading drops it.
 pub(crate) const WRITE: Scheme = Scheme::new("", write_and_read, write_unlock).renewed_by(
-    "a read/write lock, renewed; the end of a reading ends the renewals of the same thread's writing",
+    "an RReadWriteLock; the end of a reading ends the renewals of the same thread's writing",
     |client, turn| {
         if client.seen == READ { Next::Renewed(None) } else { watch(client, turn, Task::RenewWrite) }
     },
@@ -18,21 +18,21 @@ pub(crate) const WRITE: Scheme = Scheme::new("", write_and_read, write_unlock).r
 
 /// The same with an entry for each hold.
 pub(crate) const WRITE_WATCHED: Scheme = Scheme::new("", write_and_read, write_unlock)
-    .renewed_by("a read/write lock, renewed; reading and writing of one thread are renewed each for itself", |client, turn| {
+    .renewed_by("an RReadWriteLock that renews the reading and the writing of one thread each for itself", |client, turn| {
         watch(client, turn, Task::RenewWrite)
     });
 
 /// Without a ttl, and without an owner.
 pub(crate) const SEMAPHORE: Scheme = Scheme {
     free: Some(Value::Int(PERMITS as i16)),
-    ..Scheme::new("a semaphore that is the number of free permits: DECR, and INCR", take_permit, |_, turn| {
+    ..Scheme::new("an RSemaphore, the number of free permits: DECR, and INCR", take_permit, |_, turn| {
         frees_by(turn, Command::Incr(LOCK))
     })
 };
 
-/// A lease that was asked for, and is not looked at: the watchdog renews.
+/// The call ignores the lease that it is given, and its watchdog renews.
 pub(crate) const FENCED_LEASE: Scheme =
-    FIXED_LEASE.renewed_by("a lock with a fence; the call that takes a lease renews it all the same", |client, turn| {
+    FIXED_LEASE.renewed_by("an RFencedLock whose lockAndGetToken(lease) is renewed all the same", |client, turn| {
         match watch(client, turn, Task::Renew) {
             // Its caller counts on the lease that it asked for.
             Next::Renewed(_) => Next::Renewed(client.hold.and_then(|hold| hold.until)),
@@ -43,7 +43,7 @@ pub(crate) const FENCED_LEASE: Scheme =
 /// The same without a watchdog.
 pub(crate) const FIXED_LEASE: Scheme = Scheme {
     fixed: true,
-    ..Scheme::new("a lock with a fence, and a lease that nobody renews", take_with_token, |client, turn| {
+    ..Scheme::new("an RFencedLock with a lease that nobody renews", take_with_token, |client, turn| {
         frees_by(turn, Command::Count(LOCK, client.mine, -1, TTL))
     })
 };
