@@ -44,7 +44,14 @@ pub(crate) const FLUSHED: Fault = Fault::once("FLUSHALL", |redis| drop(redis.ser
 pub(crate) const DELETED: Fault = Fault::once("DEL", |redis| drop(redis.server.command(&["DEL", &redis.key(DOOR)])));
 
 pub(crate) const OVERWRITTEN: Fault = Fault::once("SET other PX 100", |redis| {
-    redis.server.command(&["SET", &redis.key(DOOR), "other", "PX", "100"]);
+    // Where the lock is a hash, as a client has it that shares those: another type of key is no lock there, and is refused.
+    const WRITES: &str = "if redis.call('TYPE', KEYS[1]).ok == 'hash' then
+        redis.call('DEL', KEYS[1])
+        redis.call('HSET', KEYS[1], 'other', '1')
+        return redis.call('PEXPIRE', KEYS[1], '100')
+    end
+    return redis.call('SET', KEYS[1], 'other', 'PX', '100')";
+    redis.server.command(&["EVAL", WRITES, "1", &redis.key(DOOR)]);
 });
 
 fn killed_and_empty(stage: &mut Stage<'_>, redis: &Redis) {
