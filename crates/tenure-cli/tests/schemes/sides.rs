@@ -128,7 +128,7 @@ fn is_enough(log: &str) -> bool {
         log.lines().filter_map(|line| line.strip_prefix("enter ")).map(|id| id.starts_with("tenure.")).collect();
     let changes = ours.windows(2).filter(|pair| pair[0] != pair[1]).count();
     let turns = ours.iter().filter(|ours| **ours).count();
-    turns >= 20 && ours.len() - turns >= 20 && changes >= 12
+    turns >= 25 && ours.len() - turns >= 25 && changes >= 12
 }
 
 pub(crate) fn take_turns(library: &Library, parameters: &str) {

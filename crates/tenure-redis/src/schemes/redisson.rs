@@ -181,9 +181,9 @@ impl RedissonStore {
         let keys: Vec<[String; 4]> = keys.collect();
         let build = |_: &Link, form| {
             let mut commands = Commands::new();
-            for keys in &keys {
-                let keys = keys.each_ref().map(|key| whole(key.as_bytes()));
-                scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &keys, &[]);
+            for [key, beside @ ..] in &keys {
+                let (key, beside) = (whole(key.as_bytes()), beside.each_ref().map(|key| key.as_bytes()));
+                scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &[key], &beside);
             }
             commands
         };

@@ -1,7 +1,9 @@
 -- Who holds a lock of Redisson, and who waits. After redisson.lua, redisson-queue.lua and
 -- redisson-permits.lua.
 --
--- KEYS[1] name   KEYS[2] ends of permits   KEYS[3] queue   KEYS[4] when its waiters are due
+-- KEYS[1] name
+-- ARGV[1] ends of permits   ARGV[2] queue   ARGV[3] when its waiters are due. One who may not read them
+-- sees the rest
 -- reply   {holders, waiters}: the waiters are their owners, and the holders
 --         {}                                free
 --         {'lock', owner, ttl in ms}        an RLock
@@ -12,7 +14,7 @@
 
 local function holders_of(name, ends)
   local kind = redis.call('TYPE', name).ok
-  if kind == 'none' and redis.call('EXISTS', ends) == 0 then
+  if kind == 'none' and redis.pcall('EXISTS', ends) ~= 1 then
     return {}
   elseif kind == 'string' or kind == 'none' then
     -- Who deletes a semaphore leaves its permits.
@@ -53,12 +55,12 @@ local function holders_of(name, ends)
   return { 'lock', holder[1], left }
 end
 
-local holders, waiters = holders_of(KEYS[1], KEYS[2]), {}
+local holders, waiters = holders_of(KEYS[1], ARGV[1]), {}
 if holders.err then
   return holders
 end
-for _, owner in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do
-  if not has_lapsed(KEYS[1], KEYS[4], owner) then
+for _, owner in ipairs(redis.pcall('LRANGE', ARGV[2], 0, -1)) do
+  if not has_lapsed(KEYS[1], ARGV[3], owner) then
     waiters[#waiters + 1] = owner
   end
 end

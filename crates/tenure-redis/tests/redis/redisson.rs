@@ -539,6 +539,7 @@ async fn who_may_use_no_channel_releases_all_the_same() {
     let store = Options::parse(&format!("{url}?scheme=redisson")).unwrap().open().await.unwrap();
     for request in [mutex, reader, permits] {
         fence_of(&*store, &request).await;
+        assert_eq!(store.inspect(Some(&request.name)).await.unwrap()[0].holders[0].owner, request.owner);
         release(&*store, &request).await;
     }
 }

@@ -154,6 +154,15 @@ async fn is_held() -> Done {
 }
 
 #[tokio::test]
+async fn is_held_by_thread() -> Done {
+    const THEIRS: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
+    let here = Here::new("?scheme=redisson");
+    here.server.command(&["HSET", "invoice", THEIRS, "1"]);
+    assert!(here.sh("tenure show -o json invoice").out.contains(THEIRS));
+    Ok(())
+}
+
+#[tokio::test]
 async fn force_unlock() -> Done {
     let (here, name) = (Here::new(JAVA), "invoice");
     let guard = here.locks().await.mutex(name).ttl(secs(1)).acquire().await?;
