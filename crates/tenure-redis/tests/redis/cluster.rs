@@ -182,6 +182,7 @@ async fn every_call_works_at_every_step_of_a_move() {
         tokio::task::block_in_place(|| {
             mover.move_slot(slot, from, 1 - from, || handle.block_on(timeout(PATIENCE, half_way())).expect("it hangs"));
         });
+        wait_until(PATIENCE, "both servers to agree", || cluster.serves(1 - from, slot) && !cluster.serves(from, slot));
         // As others have it that are in the same slot, all or none.
         let all = [asks(&format!("{{{name}}} one"), Share::MUTEX, LONG), asks(&format!("{{{name}}} two"), Share::MUTEX, LONG)];
         assert_eq!(ours.acquire_all(&all).await.unwrap().map(|grants| grants.len()), Some(2), "{name}");
