@@ -182,7 +182,7 @@ impl RedissonStore {
         let build = |_: &Link, form| {
             let mut commands = Commands::new();
             for [key, beside @ ..] in &keys {
-                let (key, beside) = (whole(key.as_bytes()), beside.each_ref().map(|key| key.as_bytes()));
+                let (key, beside) = (whole(key.as_bytes()), beside.each_ref().map(String::as_bytes));
                 scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &[key], &beside);
             }
             commands
