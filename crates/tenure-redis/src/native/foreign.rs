@@ -1,4 +1,5 @@
-//! Names of what stands at a key and is no lock of ours, so that people need not guess.
+//! Keys and fields of Redisson, and the name of a lock of it where ours is asked for, so that people
+//! need not guess.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -37,10 +38,12 @@ pub(crate) fn behind_of_redisson(key: &str, what: &str) -> String {
     if key.contains('{') { format!("{key}:{what}") } else { format!("{{{key}}}:{what}") }
 }
 
-/// The key that a share has beside `key`: of the one hold of a reader, or of the ends of permits.
+/// The key that a share has beside `key`: of the one hold of a reader, or of the ends of permits. Empty
+/// for a mutex, which has none.
 pub(crate) fn beside_share(key: &str, owner: &[u8], share: Share) -> Vec<u8> {
     match share.kind() {
-        Kind::Mutex | Kind::ReadWrite => [behind_of_redisson(key, "").as_bytes(), owner, b":rwlock_timeout:1"].concat(),
+        Kind::Mutex => Vec::new(),
+        Kind::ReadWrite => [behind_of_redisson(key, "").as_bytes(), owner, b":rwlock_timeout:1"].concat(),
         Kind::Semaphore(_) => behind_of_redisson(key, "timeout").into_bytes(),
     }
 }
@@ -72,11 +75,8 @@ impl RedisStore {
         if !has(is_owner_of_redisson) {
             return error;
         }
-        let (what, fix) = if has(|field| field == MODE) {
-            ("an RReadWriteLock", "add scheme=redisson to the store URL to share it, or use another name")
-        } else {
-            ("an RLock", "add scheme=redisson to the store URL to share it, or use another name")
-        };
+        let what = if has(|field| field == MODE) { "an RReadWriteLock" } else { "an RLock" };
+        let fix = "add scheme=redisson to the store URL to share it, or use another name";
         error.context(format_args!("{name:?} is {what} of Redisson")).with_hint(fix)
     }
 }

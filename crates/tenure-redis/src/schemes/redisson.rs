@@ -134,7 +134,8 @@ impl RedissonStore {
             Enqueue::Join { entry_ttl, handoff_ttl } => (&b"join"[..], [entry_ttl, handoff_ttl]),
             Enqueue::Heartbeat => (&b"keep"[..], [Duration::ZERO; 2]),
         };
-        let (queue, ttls) = (self.queue(name), ttls.map(|ttl| Digits::of(millis(ttl))));
+        let queue = if self.fair { self.queue(name) } else { Default::default() };
+        let ttls = ttls.map(|ttl| Digits::of(millis(ttl)));
         let (script, keys): (&Script, Vec<Key<'_>>) = match share.kind() {
             Kind::Mutex if self.fair => {
                 args.extend([enqueue, ttls[0].as_bytes(), ttls[1].as_bytes()]);
@@ -329,7 +330,7 @@ impl Store for RedissonStore {
         let (end, linger) = (self.redis.end(lease.ttl), Digits::of(millis(linger)));
         let (owner, lingering) = (theirs(&lease.owner), theirs(&lease.owner.lingering()));
         let (key, channels, what) = (self.key(&lease.name), self.channels(&lease.name, lease.share.kind()), what_of(lease.share));
-        let queue = self.queue(&lease.name);
+        let queue = if self.fair { self.queue(&lease.name) } else { Default::default() };
         let weight = Digits::of(u64::from(lease.share.weight()));
         let mut args = vec![owner.as_bytes(), lingering.as_bytes(), linger.as_bytes()];
         // No keys, so that one who may not use them releases all the same.

@@ -1,6 +1,6 @@
 -- Acquires an RLock of Redisson: a hash of one field, which is the owner; its value is the hold count.
--- The fence is the token of an RFencedLock, raised to the clock: else it would begin anew at a server
--- that has lost its data. Prefix of other scripts, after fence.lua and redisson.lua.
+-- The fence is the token of an RFencedLock. Prefix of other scripts, after redisson-token.lua and
+-- redisson.lua.
 --
 -- `generated`: finding the owner in place is success. `from`: the owner to take over from, '' for
 -- none. It returns the reply of redisson-acquire.lua.
@@ -29,16 +29,14 @@ local function acquire_lock(name, token, owner, ttl, generated, from)
     return holder and { 0, holder, redis.call('PTTL', name), '' } or { 0 }
   end
   -- It is counted first: where that fails, nothing was taken.
-  local number, unfit = raised(token, 0, redis.call('TIME'))
+  local number, unfit = next_token(token)
   if not number then
     return unfit
   end
-  number = number + 1
-  write_counter(token, number)
   if ours then
     -- A repetition that runs late must not shorten a renewed lease.
     lengthen(name, ttl)
-    return { 1, digits(number) }
+    return { 1, number }
   end
   -- A user who may not do all of it is refused before anything is taken: a hash without a ttl would stay.
   redis.call('PEXPIRE', name, theirs and math.max(1, redis.call('PTTL', name)) or ttl)
@@ -48,5 +46,5 @@ local function acquire_lock(name, token, owner, ttl, generated, from)
     redis.call('HDEL', name, holder)
   end
   redis.call('PEXPIRE', name, ttl)
-  return { 1, digits(number) }
+  return { 1, number }
 end

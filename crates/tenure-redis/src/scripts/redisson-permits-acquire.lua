@@ -1,6 +1,6 @@
 -- Acquires permits of a semaphore of Redisson. It makes the semaphore if there is none, with as many
 -- permits as are asked to be there. The fence is the token of an RFencedLock of that name. After
--- fence.lua and redisson-permits.lua.
+-- redisson-token.lua and redisson-permits.lua.
 --
 -- KEYS[1] name   KEYS[2] ends   KEYS[3] token
 -- ARGV[1] owner   ARGV[2] ttl, ms
@@ -50,12 +50,10 @@ elseif held == 0 and theirs == 0 and (from ~= '' or ARGV[8] == '1' or free < wei
   return busy()
 end
 -- It is counted first: where that fails, nothing was taken.
-local number, unfit = raised(token, 0, redis.call('TIME'))
+local number, unfit = next_token(token)
 if not number then
   return unfit
 end
-number = number + 1
-write_counter(token, number)
 if held == 0 then
   weight = theirs > 0 and theirs or weight
 end
@@ -80,4 +78,4 @@ elseif theirs > 0 then
   drop_permits(ends, from, 1, theirs)
 end
 keep_ends(ends, ttl)
-return { 1, digits(number) }
+return { 1, number }

@@ -1,5 +1,5 @@
 -- The queue of an RFairLock of Redisson: a list of owners, and a sorted set of the times, in Unix ms,
--- at which Redisson drops each of them once it is first. Prefix of other scripts, after now.lua.
+-- at which Redisson drops each of them once it is first. Prefix of other scripts, after redisson.lua and now.lua.
 --
 -- Redisson counts on a turn of WAIT at most for each waiter. Each time that one leaves, those behind
 -- it are due that much earlier. A waiter of tenure has a key beside that ends without a heartbeat, so
@@ -10,7 +10,7 @@
 local WAIT = 300000
 
 local function heartbeat_key(name, owner)
-  return (name:find('{', 1, true) and name or '{' .. name .. '}') .. ':' .. owner .. ':tenure_wait'
+  return key_beside(name, owner, 'tenure_wait')
 end
 
 -- Whether it has the form of an owner of tenure.

@@ -1,5 +1,5 @@
 -- Acquires a share of an RReadWriteLock of Redisson. A writer's field is its owner and ':write'. The
--- fence is the token of an RFencedLock of that name. After fence.lua and redisson.lua.
+-- fence is the token of an RFencedLock of that name. After redisson-token.lua and redisson.lua.
 --
 -- KEYS[1] name   KEYS[2] token   KEYS[3] key of the owner's hold, of a reader
 -- ARGV[1] owner   ARGV[2] ttl, ms
@@ -33,18 +33,6 @@ local function is_writer(of)
   return mode == 'write' and redis.call('HEXISTS', name, of .. ':write') == 1
 end
 
--- It is counted first: where that fails, nothing was taken.
-local number
-local function count()
-  local unfit
-  number, unfit = raised(token, 0, redis.call('TIME'))
-  if number then
-    number = number + 1
-    write_counter(token, number)
-  end
-  return unfit
-end
-
 -- A user who may not do all of it is refused before anything is taken: a hash without a ttl would stay.
 -- Its hash lasts at least as long as each of its holds.
 local function take()
@@ -60,17 +48,13 @@ local function take()
   redis.call('PEXPIRE', name, want == 'read' and math.max(left, ttl) or ttl)
 end
 
-local function granted()
-  return { 1, digits(number) }
-end
-
 local holds_read, holds_write = is_reader(owner), is_writer(owner)
 if generated and (holds_read or holds_write) then
   if want == 'write' and holds_read then
     return redis.error_reply('TENUREMORE the owner holds another share')
   end
-  local unfit = count()
-  if unfit then
+  local number, unfit = next_token(token)
+  if not number then
     return unfit
   elseif want == 'read' and holds_write then
     local left = redis.call('PTTL', name)
@@ -84,7 +68,7 @@ if generated and (holds_read or holds_write) then
   end
   -- A repetition that runs late must not shorten a renewed lease.
   lengthen(name, ttl)
-  return granted()
+  return { 1, number }
 end
 
 local keeps_out = holds_read or holds_write or is_reader(lingering) or mode and redis.call('PTTL', name) == -1
@@ -98,8 +82,9 @@ if not (takes_over or joins) then
     return busy or { 0 }
   end
 end
-local unfit = count()
-if unfit then
+-- It is counted first: where that fails, nothing was taken.
+local number, unfit = next_token(token)
+if not number then
   return unfit
 end
 -- A writer that is taken over as a reader was to become one.
@@ -110,4 +95,4 @@ if was_reader then
 elseif takes_over then
   redis.call('HDEL', name, from .. ':write')
 end
-return granted()
+return { 1, number }

@@ -7,10 +7,9 @@
 -- More holds of one owner are not looked for: anybody may have written the number.
 local MOST_HOLDS = 1000
 
-local function hold_key(name, owner, number)
-  local before = name:find('{', 1, true) and name or '{' .. name .. '}'
-  -- Not by a format: that ends at a byte 0.
-  return before .. ':' .. owner .. ':rwlock_timeout:' .. number
+-- A key of an owner beside `name`. Not by a format: that ends at a byte 0.
+local function key_beside(name, owner, what)
+  return (name:find('{', 1, true) and name or '{' .. name .. '}') .. ':' .. owner .. ':' .. what
 end
 
 -- The keys of the holds of an owner.
@@ -18,7 +17,7 @@ local function hold_keys(name, owner)
   local count, keys = redis.call('HGET', name, owner) or '', {}
   count = #count < 10 and count:match('^%d+$') and tonumber(count) or 0
   for number = count, math.max(1, count - MOST_HOLDS), -1 do
-    keys[#keys + 1] = hold_key(name, owner, number)
+    keys[#keys + 1] = key_beside(name, owner, 'rwlock_timeout:' .. number)
   end
   return keys
 end

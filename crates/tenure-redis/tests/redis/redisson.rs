@@ -273,7 +273,7 @@ async fn a_map_is_no_lock_to_release() {
     assert_eq!(server.command(&["HLEN", "door"]), 2);
 }
 
-/// The first try had no answer. What is said of the key does not make it certain that nothing was done.
+/// The first try had no answer, so it may have been applied. The error still says so when it also names the lock.
 #[tokio::test]
 async fn a_lock_that_is_named_leaves_open_what_was_open() {
     let (server, proxy, store) = behind_proxy().await;
@@ -468,8 +468,7 @@ async fn a_waiter_of_ours_that_a_fast_clock_drops_is_served_later() {
     served(dropped).await.release().await.unwrap();
 }
 
-/// A semaphore that ends, as one of `trySetPermits` with a ttl does, takes no permit of ours along. What is left of one that was
-/// deleted is given back.
+/// Our permits outlive a semaphore with a ttl. Permits that have ended keep nobody out when the semaphore was deleted.
 #[tokio::test]
 async fn permits_outlive_their_semaphore() {
     let server = RedisServer::start();
