@@ -36,7 +36,7 @@ import org.springframework.integration.redis.util.RedisLockRegistry;
  * redisson-write and redisson-read, of an RReadWriteLock; redisson-permits and redisson-semaphore, both
  * permits of an RPermitExpirableSemaphore or an RSemaphore; spring, a RedisLockRegistry that polls;
  * spring-pub-sub, one that is woken; or shedlock. A turn is what tenure_testkit::Counter calls a visit.
- * If the lock was lost, this program says so and exits 79.
+ * URL is redis://HOST:PORT, and for Redisson also redis+cluster://HOST:PORT,HOST:PORT,.... If the lock was lost, this program says so and exits 79.
  *
  * -Dtimes=N acquires it so often; -Dwatchdog=MS is the lockWatchdogTimeout, and -Dfairwait=MS the
  * fairLockWaitTimeout. A line of input while it holds has it release once.
@@ -44,6 +44,7 @@ import org.springframework.integration.redis.util.RedisLockRegistry;
 public final class Side {
     private static final int REFUSED = 75;
     private static final int LOST = 79;
+    private static final String CLUSTER = "redis+cluster://";
     private static final Duration LEASE = Duration.ofSeconds(30);
 
     /** A lock of a library, at one name. */
@@ -225,7 +226,14 @@ public final class Side {
         // What a holder that dies costs the others.
         config.setLockWatchdogTimeout(Long.getLong("watchdog", LEASE.toMillis()));
         config.setFairLockWaitTimeout(Long.getLong("fairwait", 300_000));
-        config.useSingleServer().setAddress(url).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
+        if (url.startsWith(CLUSTER)) {
+            var nodes = config.useClusterServers().setMasterConnectionPoolSize(4).setMasterConnectionMinimumIdleSize(1);
+            for (String node : url.substring(CLUSTER.length()).split(",")) {
+                nodes.addNodeAddress("redis://" + node);
+            }
+        } else {
+            config.useSingleServer().setAddress(url).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
+        }
         return Redisson.create(config);
     }
 

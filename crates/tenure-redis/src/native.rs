@@ -2,6 +2,7 @@
 //! and the scripts.
 
 mod acquire;
+pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod durable;
 pub(crate) mod foreign;

@@ -15,12 +15,13 @@ use url::Url;
 use self::sentinel::Group;
 use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
+use crate::native::cluster::Cluster;
 use crate::native::durable::Durability;
 use crate::native::node::{RedisNode, Runs, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::majority::MajorityStore;
 use crate::schemes::optimistic::OptimisticStore;
-use crate::schemes::redisson::RedissonStore;
+use crate::schemes::redisson::{RedissonStore, Servers};
 use crate::schemes::scheme::{Prefixes, Profile, Scheme};
 use crate::schemes::set_nx::SetNxStore;
 use crate::schemes::timestamp::{TimestampStore, Unit};
@@ -47,7 +48,7 @@ use crate::transport::nodes::{Address, Nodes};
 /// | `db=2` | number of the database, for a unix socket too | 0 |
 /// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
 /// | `sentinel_username=`, `sentinel_password=` | login at the Sentinels, which are not sent that of the servers | none |
-/// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`, `redisson` | `native` |
+/// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`, `redisson`, `redisson-fair`; of a cluster `native` and Redisson's | `native` |
 /// | `profile=` | library whose keys `scheme=set-nx` uses, see [`Options::profile`] | none |
 /// | `unit=` | unit of the values of `scheme=getset`: `ms` or `s` | `ms` |
 /// | `win=` | how clients of `scheme=getset` compare: `equal` or `past`; tenure acquires the same either way | none |
@@ -182,9 +183,12 @@ impl Options {
     }
 
     fn check_scheme(&self) -> Result<(), Error> {
-        if self.topology != Topology::One && self.scheme != Scheme::Native {
-            let what = format!("scheme={} is for one server, and the store URL names a {}", self.scheme.name(), self.topology);
-            return Err(Error::invalid(what).with_hint("leave it out, or name one server"));
+        let of_redisson = matches!(self.scheme, Scheme::Redisson | Scheme::RedissonFair);
+        let serves = self.topology == Topology::One || self.topology == Topology::Cluster && of_redisson;
+        if !serves && self.scheme != Scheme::Native {
+            let (scheme, places) = (self.scheme.name(), if of_redisson { "one server or a cluster" } else { "one server" });
+            let what = format!("scheme={scheme} is for {places}, and the store URL names a {}", self.topology);
+            return Err(Error::invalid(what).with_hint(format!("leave it out, or name {places}")));
         }
         if self.durability != Durability::None && (self.topology != Topology::One || self.scheme != Scheme::Native) {
             let what = format!("durability={} is for the native scheme on one server or a Sentinel group", self.durability);
@@ -320,7 +324,15 @@ impl Options {
         match self.topology {
             Topology::One => {}
             Topology::Quorum => return Ok(Arc::new(self.quorum().await?)),
-            Topology::Cluster => return Ok(Arc::new(self.cluster().await?)),
+            Topology::Cluster => {
+                let cluster = self.nodes().await?;
+                return Ok(match self.scheme {
+                    Scheme::Redisson | Scheme::RedissonFair => {
+                        Arc::new(RedissonStore::new(Servers::Cluster(cluster), self.scheme == Scheme::RedissonFair))
+                    }
+                    _ => Arc::new(ClusterStore::new(cluster)),
+                });
+            }
         }
         let settings = self.settings(&self.servers[0], prefixes.name.clone())?;
         let redis = RedisStore::connect(&settings).await?;
@@ -331,8 +343,8 @@ impl Options {
             Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(SetNxStore::new(redis, true)),
             Scheme::Php => Arc::new(TimestampStore::new(redis, Unit::Php)),
             Scheme::Getset => Arc::new(TimestampStore::new(redis, self.unit)),
-            Scheme::Redisson => Arc::new(RedissonStore::new(redis, false)),
-            Scheme::RedissonFair => Arc::new(RedissonStore::new(redis, true)),
+            Scheme::Redisson => Arc::new(RedissonStore::new(Servers::One(redis), false)),
+            Scheme::RedissonFair => Arc::new(RedissonStore::new(Servers::One(redis), true)),
             Scheme::Watch => Arc::new(OptimisticStore::connect(redis, &settings).await?),
         })
     }
@@ -358,6 +370,14 @@ impl Options {
     /// As [`connect`](Options::connect), and [`Invalid`](tenure::ErrorKind::Invalid) for another
     /// URL.
     pub async fn cluster(&self) -> Result<ClusterStore, Error> {
+        if self.scheme != Scheme::Native {
+            return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).with_hint("use Options::open"));
+        }
+        Ok(ClusterStore::new(self.nodes().await?))
+    }
+
+    /// The nodes of a cluster.
+    async fn nodes(&self) -> Result<Cluster, Error> {
         let no_cluster = || Error::invalid(format!("{self} is no cluster")).with_hint("write redis+cluster://host,host");
         if self.topology != Topology::Cluster {
             return Err(no_cluster());
@@ -366,7 +386,7 @@ impl Options {
         let like = self.servers[0].clone();
         let dial = Box::new(move |address: &Address| like.beside(address).client());
         let nodes = Nodes::open(dial, seeds, &self.prefix).await.map_err(|error| error.context(self))?;
-        ClusterStore::new(nodes, &self.prefix, &self.to_string(), self.timeout, self.poll_interval)
+        Cluster::new(nodes, &self.prefix, &self.to_string(), self.timeout, self.poll_interval)
     }
 
     fn settings(&self, server: &Server, prefix: String) -> Result<Settings, Error> {

@@ -66,7 +66,7 @@ pub(crate) static REDISSON_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[text!("fence.lua", "redisson-token.lua", "redisson.lua", "redisson-lock.lua", "redisson-acquire.lua")])
 });
 pub(crate) static REDISSON_RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(&[text!("redisson-unlock.lua", "redisson-release.lua")]));
+    LazyLock::new(|| Script::new(&[text!("redisson-publish.lua", "redisson-unlock.lua", "redisson-release.lua")]));
 pub(crate) static REDISSON_RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("redisson-renew.lua")]));
 pub(crate) static REDISSON_FAIR_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     let parts = text!(
@@ -75,27 +75,52 @@ pub(crate) static REDISSON_FAIR_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
         "redisson.lua",
         "redisson-lock.lua",
         "now.lua",
+        "redisson-publish.lua",
         "redisson-queue.lua",
         "redisson-fair-acquire.lua"
     );
     Script::new(&[parts])
 });
 pub(crate) static REDISSON_FAIR_RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(&[text!("redisson-unlock.lua", "redisson.lua", "now.lua", "redisson-queue.lua", "redisson-fair-release.lua")])
+    Script::new(&[text!(
+        "redisson-unlock.lua",
+        "redisson.lua",
+        "now.lua",
+        "redisson-publish.lua",
+        "redisson-queue.lua",
+        "redisson-fair-release.lua"
+    )])
 });
-pub(crate) static REDISSON_RW_ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(&[text!("fence.lua", "redisson-token.lua", "redisson.lua", "redisson-rw-acquire.lua")]));
+pub(crate) static REDISSON_RW_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&[text!("fence.lua", "redisson-token.lua", "redisson.lua", "redisson-publish.lua", "redisson-rw-acquire.lua")])
+});
 pub(crate) static REDISSON_RW_RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(&[text!("redisson.lua", "redisson-rw-release.lua")]));
+    LazyLock::new(|| Script::new(&[text!("redisson.lua", "redisson-publish.lua", "redisson-rw-release.lua")]));
 pub(crate) static REDISSON_PERMITS_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(&[text!("fence.lua", "redisson-token.lua", "now.lua", "redisson-permits.lua", "redisson-permits-acquire.lua")])
+    Script::new(&[text!(
+        "fence.lua",
+        "redisson-token.lua",
+        "now.lua",
+        "redisson-publish.lua",
+        "redisson-permits.lua",
+        "redisson-permits-acquire.lua"
+    )])
 });
-pub(crate) static REDISSON_PERMITS_RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(&[text!("now.lua", "redisson-permits.lua", "redisson-permits-release.lua")]));
-pub(crate) static REDISSON_RENEW_SHARES: LazyLock<Script> =
-    LazyLock::new(|| Script::new(&[text!("redisson.lua", "now.lua", "redisson-permits.lua", "redisson-renew-shares.lua")]));
+pub(crate) static REDISSON_PERMITS_RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&[text!("now.lua", "redisson-publish.lua", "redisson-permits.lua", "redisson-permits-release.lua")])
+});
+pub(crate) static REDISSON_RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(&[text!("redisson.lua", "now.lua", "redisson-publish.lua", "redisson-permits.lua", "redisson-renew-shares.lua")])
+});
 pub(crate) static REDISSON_INSPECT: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(&[text!("redisson.lua", "now.lua", "redisson-queue.lua", "redisson-permits.lua", "redisson-inspect.lua")])
+    Script::new(&[text!(
+        "redisson.lua",
+        "now.lua",
+        "redisson-publish.lua",
+        "redisson-queue.lua",
+        "redisson-permits.lua",
+        "redisson-inspect.lua"
+    )])
 });
 pub(crate) static TIMESTAMP_INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[text!("timestamp.lua", "timestamp-inspect.lua")]));

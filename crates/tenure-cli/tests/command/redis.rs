@@ -53,6 +53,8 @@ fn five_hundred_turns_on_locks_of_redisson() {
         let server = RedisServer::start();
         count_to_500(Some(&format!("{}?scheme={scheme}", server.url())), || ());
     }
+    let cluster = RedisCluster::start(3, 0);
+    count_to_500(Some(&format!("{}?scheme=redisson", cluster.url())), || ());
 }
 
 /// One of five servers is killed in the midst, and comes back without its data.

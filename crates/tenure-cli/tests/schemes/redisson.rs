@@ -4,10 +4,10 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tenure_testkit::{RedisServer, Reply};
+use tenure_testkit::{RedisCluster, RedisServer, Reply};
 
 use crate::common::{Place, Running, wait_for};
-use crate::sides::{Library, each_wakes_the_other, java, library, one_at_a_time, take_turns};
+use crate::sides::{Library, contend, each_wakes_the_other, each_wakes_the_other_at, java, library, one_at_a_time, take_turns};
 
 const LOCK: Library = library("redisson", "scheme=redisson", java);
 const FENCED: Library = Library { name: "redisson-fenced", ..LOCK };
@@ -101,7 +101,7 @@ fn locks_of_redisson_and_tenure_refuse_each_other() {
 fn readers_of_redisson_and_tenure_hold_together() {
     let (place, server) = (Place::new(), RedisServer::start());
     let url = format!("{}?scheme=redisson", server.url());
-    let theirs = READ.holds(&place, &server);
+    let theirs = READ.holds(&place, &server.url());
     let ours = ours_holds(&READ, &place, &server);
     place.line("ours");
     let writers = || {
@@ -182,6 +182,34 @@ fn a_release_of_either_side_wakes_the_other() {
     for library in [LOCK, WRITE, PERMITS, SEMAPHORE] {
         let listens = |server: &RedisServer| listeners(&library, server) == 1;
         let after = each_wakes_the_other(&library, [&listens, &listens]);
+        println!("{}: ours and theirs after {after:?}", library.name);
+    }
+}
+
+/// In a cluster each name is at one node, with its channel.
+#[test]
+fn locks_of_redisson_and_tenure_take_turns_in_a_cluster() {
+    let cluster = RedisCluster::start(3, 0);
+    for library in [FENCED, FAIR, WRITE, PERMITS] {
+        let judged = contend(&library, &cluster.url(), &format!("{}?{}", cluster.url(), library.parameters));
+        assert!(judged.is_ok(), "who begins with tenure is ours, the others are of {}:\n{}", library.name, judged.unwrap_err());
+    }
+}
+
+/// Of the slot, as Redisson has it since 3.22.
+#[test]
+fn a_release_of_either_side_wakes_the_other_in_a_cluster() {
+    let cluster = RedisCluster::start(3, 0);
+    for library in [LOCK, WRITE, SEMAPHORE] {
+        let listens = || {
+            let listening =
+                cluster.servers().iter().map(|server| match server.command(&["PUBSUB", "SHARDNUMSUB", channel(&library)]) {
+                    Reply::Array(parts) => parts[1].int(),
+                    other => panic!("{other:?}"),
+                });
+            listening.sum::<i64>() == 1
+        };
+        let after = each_wakes_the_other_at(&cluster.url(), &library, [&listens, &listens]);
         println!("{}: ours and theirs after {after:?}", library.name);
     }
 }

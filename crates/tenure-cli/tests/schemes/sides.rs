@@ -80,8 +80,8 @@ impl Library {
     }
 
     /// One that holds, until its input ends.
-    pub(crate) fn holds(&self, place: &Place, server: &RedisServer) -> Running {
-        let mut side = self.start(place, &server.url(), "hold");
+    pub(crate) fn holds(&self, place: &Place, url: &str) -> Running {
+        let mut side = self.start(place, url, "hold");
         wait_for("the other side to hold", || place.path("held").exists() || side.0.try_wait().unwrap().is_some());
         assert!(place.path("held").exists(), "{:?}; {HELP}", side.end());
         side
@@ -193,7 +193,7 @@ pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
     let (place, server) = (Place::new(), RedisServer::start());
     let (url, name) = (format!("{}?{parameters}", server.url()), library.name);
 
-    let mut theirs = library.holds(&place, &server);
+    let mut theirs = library.holds(&place, &server.url());
     let value = library.holder(&server);
     let refused = place.output(&library.ours(&url, &["-n"], &["touch", "ran"]));
     // Of a generated token people are shown the label.
@@ -224,24 +224,30 @@ pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
 /// Neither side polls here: ours every 30 s, the others not before 30 s. `waits` finds out whether a waiter of ours, or of the
 /// library, has begun to wait. Returns how long after a release ours was served, and theirs.
 pub(crate) fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServer) -> bool; 2]) -> [Duration; 2] {
+    let server = RedisServer::start();
+    let [ours_waits, theirs_waits] = waits;
+    each_wakes_the_other_at(&server.url(), library, [&|| ours_waits(&server), &|| theirs_waits(&server)])
+}
+
+pub(crate) fn each_wakes_the_other_at(their_url: &str, library: &Library, waits: [&dyn Fn() -> bool; 2]) -> [Duration; 2] {
     const BOUND: Duration = Duration::from_secs(5);
     let [ours_waits, theirs_waits] = waits;
-    let (place, server) = (Place::new(), RedisServer::start());
-    let url = format!("{}?{}&poll_interval=30s", server.url(), library.parameters);
-    let mut theirs = library.holds(&place, &server);
+    let place = Place::new();
+    let url = format!("{their_url}?{}&poll_interval=30s", library.parameters);
+    let mut theirs = library.holds(&place, their_url);
     let args = library.ours(&url, &[], &["sh", "-c", "echo in > ours; cat"]);
     let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
-    wait_for("ours to wait", || ours_waits(&server));
+    wait_for("ours to wait", ours_waits);
     drop(theirs.0.stdin.take());
     let released = Instant::now();
     place.line("ours");
     let ours_after = released.elapsed();
     assert_eq!(theirs.end().code, 0);
     // Who is served listens no more.
-    wait_for("ours to wait no more", || !ours_waits(&server));
+    wait_for("ours to wait no more", || !ours_waits());
     std::fs::remove_file(place.path("held")).unwrap();
-    let mut theirs = library.start(&place, &server.url(), "hold");
-    wait_for("the other side to wait", || theirs_waits(&server));
+    let mut theirs = library.start(&place, their_url, "hold");
+    wait_for("the other side to wait", theirs_waits);
     drop(ours.0.stdin.take());
     let released = Instant::now();
     place.line("held");

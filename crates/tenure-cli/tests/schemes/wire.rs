@@ -83,7 +83,7 @@ fn waiters_of_both_sides_are_served_in_the_order_in_which_they_queued() {
         [(true, [true, false, false, true, true, false]), (false, [false, true, false, true, true, false])]
     {
         let (place, server) = (Place::new(), RedisServer::start());
-        let holder = if theirs_first { WIRE.holds(&place, &server) } else { ours_holds(&place, &[], &server) };
+        let holder = if theirs_first { WIRE.holds(&place, &server.url()) } else { ours_holds(&place, &[], &server) };
         let mut waiting = Vec::new();
         for (turn, theirs) in their_turns.into_iter().enumerate() {
             let turn = turn.to_string();
@@ -118,7 +118,7 @@ fn waiters_of_both_sides_are_served_in_the_order_in_which_they_queued() {
 #[test]
 fn a_release_of_either_side_wakes_the_first_waiter_of_the_other() {
     let (place, server) = (Place::new(), RedisServer::start());
-    let mut holder = WIRE.holds(&place, &server);
+    let mut holder = WIRE.holds(&place, &server.url());
     let (mut of_ours, mut of_theirs) = (Vec::new(), Vec::new());
     for round in 0..10 {
         let theirs = round % 2 == 1;

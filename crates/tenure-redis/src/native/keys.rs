@@ -142,6 +142,11 @@ impl Keys<'_> {
     }
 }
 
+/// The slot of a whole key in a Cluster.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    slot(b"", key.as_bytes())
+}
+
 /// The slot of a key in a Cluster: of the part between its first braces, or of all of it without
 /// such a part.
 fn slot(prefix: &[u8], name: &[u8]) -> u16 {

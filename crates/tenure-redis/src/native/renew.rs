@@ -177,7 +177,11 @@ impl RedisStore {
     fn add_renewal_of_redisson(&self, commands: &mut Commands, leases: &[&Lease], form: Form) {
         let of_each = |lease: &&Lease| {
             let key = self.layout.key(&lease.name);
-            let beside = beside_share(&key, lease.owner.as_bytes(), lease.share);
+            let beside = match lease.share {
+                // It has none, and a key that is not there would keep it from renewals while its slot moves.
+                Share::WRITE => key.clone().into_bytes(),
+                share => beside_share(&key, lease.owner.as_bytes(), share),
+            };
             (
                 [key.into_bytes(), beside],
                 [Digits::of(millis(lease.ttl)).as_bytes().to_vec(), what_of(lease.share).as_bytes().to_vec()],

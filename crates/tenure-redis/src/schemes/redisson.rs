@@ -9,14 +9,17 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::{join, join_all};
 use futures_util::stream::{BoxStream, SelectAll, StreamExt};
 use redis::{RedisResult, Value};
 use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Holder, Kind, Lease, Name, Owner, Queued, Share};
 
+use crate::native::cluster::{Cluster, gathered};
 use crate::native::foreign::{
     DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, is_owner_of_redisson, what_of,
 };
+use crate::native::keys::slot_of;
 use crate::native::renew::At;
 use crate::native::reply::{check_repeated, counter, holder, refusal, released, releases};
 use crate::native::store::{HEARTBEAT, RedisStore};
@@ -36,12 +39,48 @@ const SEMAPHORE: &str = "redisson_sc";
 /// Locks and semaphores that Redisson's clients share. See [`Scheme::Redisson`](crate::Scheme::Redisson).
 ///
 /// # Round trips
-/// Acquire 1, renew 1 for each 1,000 leases, release 1, watch 1, inspect 1. Without a name, inspect
-/// takes as many as a `SCAN` of the whole database and 1 for each page of it.
+/// Acquire 1, renew 1 for each 1,000 leases, release 1, watch 1 or in a cluster none, inspect 1. Without a
+/// name, inspect takes as many as a `SCAN` of the whole database and 1 for each page of it. In a cluster each
+/// 1 more if the slot of a name has moved, and one every 20 ms while it moves.
 pub(crate) struct RedissonStore {
-    redis: RedisStore,
+    servers: Servers,
     /// Mutexes are `RFairLock`s, with its queue. There are no other kinds.
     fair: bool,
+}
+
+/// The server that has all names, or the nodes that share them.
+pub(crate) enum Servers {
+    One(RedisStore),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    /// The store, or that at one of the nodes.
+    fn any(&self) -> &RedisStore {
+        match self {
+            Self::One(redis) => redis,
+            Self::Cluster(cluster) => &cluster.redis,
+        }
+    }
+
+    /// Makes a call where all keys of `name` are.
+    async fn at<T, F>(&self, name: &Name, ttl: Duration, call: impl Fn(RedisStore) -> F + Sync) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        match self {
+            Self::One(redis) => call(redis.clone()).await,
+            Self::Cluster(cluster) => cluster.at_one_node(name, cluster.redis.end(ttl), call).await,
+        }
+    }
+
+    /// The command that publishes on a channel of a name.
+    const fn publish(&self) -> &'static [u8] {
+        match self {
+            Self::One(_) => b"PUBLISH",
+            Self::Cluster(_) => b"SPUBLISH",
+        }
+    }
 }
 
 /// The owner as Redisson has it: `<uuid>:<thread>`, where the thread of a generated token is its label
@@ -73,8 +112,8 @@ fn ours(field: &[u8]) -> Owner {
 }
 
 impl RedissonStore {
-    pub(crate) const fn new(redis: RedisStore, fair: bool) -> Self {
-        Self { redis, fair }
+    pub(crate) const fn new(servers: Servers, fair: bool) -> Self {
+        Self { servers, fair }
     }
 
     /// The keys of the queue of `name`: of its waiters, and of when they are due.
@@ -84,7 +123,7 @@ impl RedissonStore {
 
     /// The key of `name`, as Redisson's objects are called after its `NameMapper`.
     fn key(&self, name: &Name) -> String {
-        self.redis.layout.key(name)
+        self.servers.any().layout.key(name)
     }
 
     /// The key of the token of `name`.
@@ -92,8 +131,15 @@ impl RedissonStore {
         before_of_redisson("redisson_lock_token", &self.key(name))
     }
 
-    /// The channels on which the end of a lease of this kind is published, that of its own kind first.
-    /// A mutex and a read/write lock keep each other out.
+    /// In a cluster, a key beside `key` that is never there. A node that hands the slot over refuses a script
+    /// about it. Else such a script finds a key of which it makes the name itself, as that of a reader's
+    /// hold, elsewhere already, and takes the hold for ended.
+    fn never(&self, key: &str) -> Option<String> {
+        matches!(self.servers, Servers::Cluster(_)).then(|| behind_of_redisson(key, "tenure_never"))
+    }
+
+    /// The channels on which the end of a lease of this kind is published, that of its own kind first. A
+    /// mutex and a read/write lock keep each other out.
     fn channels(&self, name: &Name, kind: Kind) -> Vec<String> {
         let channel = |what| before_of_redisson(what, &self.key(name));
         match kind {
@@ -103,9 +149,26 @@ impl RedissonStore {
         }
     }
 
-    /// Refuses a name whose keys beside it are those of another name.
+    /// The channels that a waiter listens to.
+    fn heard_by(&self, request: &Request) -> Vec<String> {
+        let mut channels = self.channels(&request.name, request.share.kind());
+        if self.fair {
+            // Each waiter has one of its own.
+            let owner = theirs(&request.owner);
+            for channel in &mut channels {
+                *channel = format!("{channel}:{}", String::from_utf8_lossy(owner.as_bytes()));
+            }
+        }
+        channels
+    }
+
+    /// Refuses a name whose keys beside it are those of another name, or in another slot of a cluster.
     fn check_beside(&self, request: &Request) -> Result<(), Error> {
         let key = self.key(&request.name);
+        if matches!(self.servers, Servers::Cluster(_)) && slot_of(&self.token(&request.name)) != slot_of(&key) {
+            let what = format!("Redisson keeps the keys beside {key:?} in another slot of the cluster");
+            return Err(Error::invalid(what).with_hint("use a name without braces, or with one pair around a part of it"));
+        }
         let inner = key.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).filter(|inner| !inner.contains('{'));
         match inner {
             Some(inner) if self.fair || request.share != Share::MUTEX => {
@@ -117,9 +180,10 @@ impl RedissonStore {
     }
 
     /// Runs the script of an acquisition. Returns its answer, and whether it may have run twice.
-    async fn ask(&self, request: &Request, owner: &Owner) -> Result<(Value, bool), Error> {
+    async fn ask(&self, redis: &RedisStore, request: &Request, owner: &Owner) -> Result<(Value, bool), Error> {
         let Request { name, ttl, share, .. } = request;
         let (key, token) = (self.key(name), self.token(name));
+        let never = self.never(&key);
         let (ms, from, lingering) =
             (Digits::of(millis(*ttl)), request.from.as_ref().map(theirs), theirs(&request.owner.lingering()));
         let flag = |set| if set { &b"1"[..] } else { b"0" };
@@ -136,7 +200,7 @@ impl RedissonStore {
         };
         let queue = if self.fair { self.queue(name) } else { Default::default() };
         let ttls = ttls.map(|ttl| Digits::of(millis(ttl)));
-        let (script, keys): (&Script, Vec<Key<'_>>) = match share.kind() {
+        let (script, mut keys): (&Script, Vec<Key<'_>>) = match share.kind() {
             Kind::Mutex if self.fair => {
                 args.extend([enqueue, ttls[0].as_bytes(), ttls[1].as_bytes()]);
                 (&scripts::REDISSON_FAIR_ACQUIRE, vec![key, token, whole(queue[0].as_bytes()), whole(queue[1].as_bytes())])
@@ -151,12 +215,15 @@ impl RedissonStore {
                 (&scripts::REDISSON_PERMITS_ACQUIRE, vec![key, whole(&beside), token])
             }
         };
+        if !matches!(share.kind(), Kind::Semaphore(_)) {
+            keys.extend(never.iter().map(|key| whole(key.as_bytes())));
+        }
         // No key, so that one who may not use it is served all the same.
         if *share != Share::MUTEX || self.fair {
-            args.push(channels[0].as_bytes());
+            args.extend([channels[0].as_bytes(), self.servers.publish()]);
         }
         let call = |_: &Link, form| scripts::call(script, form, &keys, &args);
-        let Exchange { answers, repeated, .. } = self.redis.connection.call(self.redis.end(*ttl), Repeat::Settled, &call).await?;
+        let Exchange { answers, repeated, .. } = redis.connection.call(redis.end(*ttl), Repeat::Settled, &call).await?;
         let answer = only(answers)?.map_err(|error| refusal(&error, name, *share));
         Ok((answer.map_err(|error| if repeated { error.maybe_applied() } else { error })?, repeated))
     }
@@ -164,34 +231,35 @@ impl RedissonStore {
     /// The name that has this key, or permits whose ends are at this key.
     fn name_of(&self, key: &[u8], kind: &str) -> Option<Name> {
         if kind == "hash" {
-            return self.redis.name_of(key);
+            return self.servers.any().name_of(key);
         }
         let key = key.strip_suffix(b":timeout")?;
         let inner = key.strip_prefix(b"{").and_then(|key| key.strip_suffix(b"}")).filter(|key| !key.contains(&b'{'));
-        self.redis.name_of(inner.unwrap_or(key))
+        self.servers.any().name_of(inner.unwrap_or(key))
     }
 
     /// The entries of names, whatever of Redisson's has them. A free name has none.
-    async fn look(&self, names: &[Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+    async fn look(&self, redis: &RedisStore, names: &[Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
         let keys = names.iter().map(|name| {
             let key = self.key(name);
             let ends = behind_of_redisson(&key, "timeout");
             let [queue, dues] = self.queue(name);
-            [key, ends, queue, dues]
+            ([key, ends, queue, dues], self.never(&self.key(name)))
         });
-        let keys: Vec<[String; 4]> = keys.collect();
+        let keys: Vec<([String; 4], Option<String>)> = keys.collect();
         let build = |_: &Link, form| {
             let mut commands = Commands::new();
-            for [key, beside @ ..] in &keys {
-                let (key, beside) = (whole(key.as_bytes()), beside.each_ref().map(String::as_bytes));
-                scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &[key], &beside);
+            for ([key, beside @ ..], never) in &keys {
+                let keys: Vec<Key<'_>> = std::iter::once(key).chain(never).map(|key| whole(key.as_bytes())).collect();
+                let beside = beside.each_ref().map(String::as_bytes);
+                scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &keys, &beside);
             }
             commands
         };
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = self.redis.connection.call(self.redis.end(Duration::MAX), Repeat::Freely, build).await?.answers;
+        let answers = redis.connection.call(redis.end(Duration::MAX), Repeat::Freely, build).await?.answers;
         let entry = |(name, answer): (&Name, RedisResult<Value>)| {
             let (found, waiters): (Vec<Value>, Vec<Vec<u8>>) = read(answer).map_err(|error: Error| match error.kind() {
                 ErrorKind::Mismatch => no_lock(),
@@ -202,6 +270,74 @@ impl RedissonStore {
             Ok(Some(Entry::new(name.clone(), holders, waiters)).filter(Entry::is_in_use))
         };
         Ok(names.iter().zip(answers).map(entry).collect())
+    }
+
+    /// All that is held at one server.
+    async fn list(&self, redis: &RedisStore) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        // The prefix of ends stands behind a brace.
+        for (kind, mut scan) in [("hash", redis.scan("", "hash")), ("zset", redis.scan_behind("", "*:timeout", "zset"))] {
+            while let Some(keys) = scan.next().await? {
+                let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key, kind)).collect();
+                let found = self.look(redis, &names).await?.into_iter().filter_map(Result::ok).flatten();
+                // Any hash of one number looks like an RLock.
+                let is_theirs = |holder: &Holder| kind == "zset" || is_owner_of_redisson(theirs(&holder.owner).as_bytes());
+                entries.extend(found.filter(|entry| entry.holders.iter().any(is_theirs)));
+            }
+        }
+        Ok(entries)
+    }
+
+    async fn acquire_at(&self, redis: RedisStore, request: &Request) -> Result<AcquireReply, Error> {
+        let owner = theirs(&request.owner);
+        // In a cluster, on the way before the question, so that no message is missed.
+        let (heard, asked) = match self.servers {
+            Servers::One(_) => (true, self.ask(&redis, request, &owner).await),
+            Servers::Cluster(_) => join(self.hear(&redis, request), self.ask(&redis, request, &owner)).await,
+        };
+        let (answer, repeated) = asked?;
+        let Value::Array(parts) = &answer else { return Err(odd(&answer)) };
+        // In a fair lock the last part of a busy answer is the position.
+        let (parts, position) = match &parts[..] {
+            [busy @ .., Value::Int(position)] if self.fair => (busy, u32::try_from(*position).ok()),
+            parts => (parts, None),
+        };
+        let holder = match parts {
+            [Value::Int(1), token] => {
+                let (token, name) = (counter(token).map_err(Error::maybe_applied)?, &request.name);
+                let unfit = || Error::refused(format!("the token of {name:?} stands at {token}, beyond what a fence can be"));
+                let fence = Fence::from_token(token).ok_or_else(|| unfit().maybe_applied())?;
+                return Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl)));
+            }
+            [Value::Int(0), Value::BulkString(field), Value::Int(left), Value::BulkString(mode)] => {
+                Some(held_by(field, *left, share_of(mode).ok_or_else(|| odd(&answer))?))
+            }
+            [Value::Int(0), Value::BulkString(owner), Value::Int(left), Value::Int(weight), Value::Int(permits)] => {
+                let share = u32::try_from(*weight).ok().and_then(|weight| permits_of(weight, *permits));
+                Some(held_by(owner, *left, share.ok_or_else(|| odd(&answer))?))
+            }
+            [Value::Int(0)] => None,
+            _ => return Err(odd(&answer)),
+        };
+        let polls = redis.poll_interval(false, None, None);
+        // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
+        // In a fair lock one who has no queue entry is never notified.
+        let notified = heard && redis.connection.hears() && (position.is_some() || !self.fair);
+        let busy = Busy::new(if notified { HEARTBEAT.max(polls) } else { polls });
+        let answer = AcquireReply::Busy(busy.with_holder(holder).with_position(position));
+        if !repeated {
+            return Ok(answer);
+        }
+        // A supplied token may be the field of one of ours. Then the holder is shown as that.
+        check_repeated(&request.clone().with_owner(ours(owner.as_bytes())), answer)
+    }
+
+    /// Asks the node for the channels of a waiter. Returns whether it will be notified.
+    async fn hear(&self, redis: &RedisStore, request: &Request) -> bool {
+        let (mut channels, end) = (self.heard_by(request), redis.end(request.ttl));
+        channels.retain(|channel| redis.connection.has_listener_on(channel));
+        let heard = join_all(channels.iter().map(|channel| redis.connection.hear(channel, end))).await;
+        !heard.is_empty() && heard.into_iter().all(|heard| heard)
     }
 }
 
@@ -265,53 +401,22 @@ fn held_by(field: &[u8], ttl: i64, share: Share) -> Holder {
 #[async_trait]
 impl Store for RedissonStore {
     fn features(&self) -> Features {
-        self.redis.features().with_queue(self.fair).with_push(!self.fair).with_shares(!self.fair).with_cohort(false)
+        let features = match &self.servers {
+            Servers::One(redis) => redis.features(),
+            Servers::Cluster(cluster) => cluster.features(),
+        };
+        features.with_cohort(false).with_queue(self.fair).with_push(!self.fair).with_shares(!self.fair)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.redis.layout.check_request(request)?;
+        self.servers.any().layout.check_request(request)?;
         check_token(&request.owner)?;
         check_weight(request.share)?;
         self.check_beside(request)?;
         if self.fair {
             check_mutex(request, self)?;
         }
-        let owner = theirs(&request.owner);
-        let (answer, repeated) = self.ask(request, &owner).await?;
-        let Value::Array(parts) = &answer else { return Err(odd(&answer)) };
-        // In a fair lock the last part of a busy answer is the position.
-        let (parts, position) = match &parts[..] {
-            [busy @ .., Value::Int(position)] if self.fair => (busy, u32::try_from(*position).ok()),
-            parts => (parts, None),
-        };
-        let holder = match parts {
-            [Value::Int(1), token] => {
-                let (token, name) = (counter(token).map_err(Error::maybe_applied)?, &request.name);
-                let unfit = || Error::refused(format!("the token of {name:?} stands at {token}, beyond what a fence can be"));
-                let fence = Fence::from_token(token).ok_or_else(|| unfit().maybe_applied())?;
-                return Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl)));
-            }
-            [Value::Int(0), Value::BulkString(field), Value::Int(left), Value::BulkString(mode)] => {
-                Some(held_by(field, *left, share_of(mode).ok_or_else(|| odd(&answer))?))
-            }
-            [Value::Int(0), Value::BulkString(owner), Value::Int(left), Value::Int(weight), Value::Int(permits)] => {
-                let share = u32::try_from(*weight).ok().and_then(|weight| permits_of(weight, *permits));
-                Some(held_by(owner, *left, share.ok_or_else(|| odd(&answer))?))
-            }
-            [Value::Int(0)] => None,
-            _ => return Err(odd(&answer)),
-        };
-        let polls = self.redis.poll_interval(false, None, None);
-        // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
-        // In a fair lock one who has no queue entry is never notified.
-        let notified = self.redis.connection.hears() && (position.is_some() || !self.fair);
-        let busy = Busy::new(if notified { HEARTBEAT.max(polls) } else { polls });
-        let answer = AcquireReply::Busy(busy.with_holder(holder).with_position(position));
-        if !repeated {
-            return Ok(answer);
-        }
-        // A supplied token may be the field of one of ours. Then the holder is shown as that.
-        check_repeated(&request.clone().with_owner(ours(owner.as_bytes())), answer)
+        self.servers.at(&request.name, request.ttl, |redis| self.acquire_at(redis, request)).await
     }
 
     async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
@@ -320,14 +425,16 @@ impl Store for RedissonStore {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        let end = self.redis.renewals_end(leases);
         let leases: Vec<Lease> = leases.iter().map(|lease| lease.clone().with_owner(theirs(&lease.owner))).collect();
-        self.redis.renew_all(&leases, At::Field, end).await
+        match &self.servers {
+            Servers::One(redis) => redis.renew_all(&leases, At::Field, redis.renewals_end(&leases)).await,
+            Servers::Cluster(cluster) => cluster.renew_all(&leases, At::Field).await,
+        }
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        self.redis.layout.check(&lease.name)?;
-        let (end, linger) = (self.redis.end(lease.ttl), Digits::of(millis(linger)));
+        self.servers.any().layout.check(&lease.name)?;
+        let linger = Digits::of(millis(linger));
         let (owner, lingering) = (theirs(&lease.owner), theirs(&lease.owner.lingering()));
         let (key, channels, what) = (self.key(&lease.name), self.channels(&lease.name, lease.share.kind()), what_of(lease.share));
         let queue = if self.fair { self.queue(&lease.name) } else { Default::default() };
@@ -335,16 +442,16 @@ impl Store for RedissonStore {
         let mut args = vec![owner.as_bytes(), lingering.as_bytes(), linger.as_bytes()];
         // No keys, so that one who may not use them releases all the same.
         args.extend(channels.iter().map(String::as_bytes));
-        let beside = beside_share(&key, lingering.as_bytes(), lease.share);
+        let (beside, never) = (beside_share(&key, lingering.as_bytes(), lease.share), self.never(&key));
         let mut keys = vec![whole(key.as_bytes())];
         let script = match lease.share.kind() {
             Kind::Mutex if self.fair => {
-                keys.extend(queue.iter().map(|key| whole(key.as_bytes())));
+                keys.extend(queue.iter().chain(&never).map(|key| whole(key.as_bytes())));
                 &scripts::REDISSON_FAIR_RELEASE
             }
             Kind::Mutex => &scripts::REDISSON_RELEASE,
             Kind::ReadWrite => {
-                keys.push(whole(&beside));
+                keys.extend(std::iter::once(&beside[..]).chain(never.iter().map(String::as_bytes)).map(whole));
                 args.push(what.as_bytes());
                 &scripts::REDISSON_RW_RELEASE
             }
@@ -354,40 +461,39 @@ impl Store for RedissonStore {
                 &scripts::REDISSON_PERMITS_RELEASE
             }
         };
-        released(self.redis.run(script, &keys, &args, releases(lease), end).await?)
+        args.push(self.servers.publish());
+        let (keys, args) = (&keys, &args);
+        let release =
+            |redis: RedisStore| async move { redis.run(script, keys, args, releases(lease), redis.end(lease.ttl)).await };
+        released(self.servers.at(&lease.name, lease.ttl, release).await?)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        let (mut all, end) = (SelectAll::new(), self.redis.end(request.ttl));
-        for mut channel in self.channels(&request.name, request.share.kind()) {
-            if self.fair {
-                // Each waiter has one of its own.
-                channel = format!("{channel}:{}", String::from_utf8_lossy(theirs(&request.owner).as_bytes()));
-            }
-            all.push(self.redis.connection.listen_on(&channel, end).await?);
+        let mut all = SelectAll::new();
+        for channel in self.heard_by(request) {
+            all.push(match &self.servers {
+                Servers::One(redis) => redis.connection.listen_on(&channel, redis.end(request.ttl)).await?,
+                // Its node is asked for it with each acquisition.
+                Servers::Cluster(cluster) => cluster.serving(&request.name)?.connection.register_on(&channel),
+            });
         }
         Ok(all.map(|_| Notice::Changed).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        if let Some(name) = name {
-            self.redis.layout.check(name)?;
-            let found = self.look(std::slice::from_ref(name)).await?;
-            return found.into_iter().filter_map(Result::transpose).collect();
-        }
-        let mut entries = Vec::new();
-        // The prefix of ends stands behind a brace.
-        for (kind, mut scan) in [("hash", self.redis.scan("", "hash")), ("zset", self.redis.scan_behind("", "*:timeout", "zset"))]
-        {
-            while let Some(keys) = scan.next().await? {
-                let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key, kind)).collect();
-                let found = self.look(&names).await?.into_iter().filter_map(Result::ok).flatten();
-                // Any hash of one number looks like an RLock.
-                let is_theirs = |holder: &Holder| kind == "zset" || is_owner_of_redisson(theirs(&holder.owner).as_bytes());
-                entries.extend(found.filter(|entry| entry.holders.iter().any(is_theirs)));
-            }
-        }
-        Ok(entries)
+        let Some(name) = name else {
+            return match &self.servers {
+                Servers::One(redis) => self.list(redis).await,
+                Servers::Cluster(cluster) => {
+                    let list = |redis| async move { self.list(&redis).await };
+                    gathered(join_all(cluster.at_each().map(list)).await)
+                }
+            };
+        };
+        self.servers.any().layout.check(name)?;
+        let look = |redis| async move { self.look(&redis, std::slice::from_ref(name)).await };
+        let found = self.servers.at(name, Duration::MAX, look).await?;
+        found.into_iter().filter_map(Result::transpose).collect()
     }
 }
 
@@ -417,13 +523,13 @@ fn odd(answer: &Value) -> Error {
 
 impl fmt::Display for RedissonStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.redis.fmt(f)
+        self.servers.any().fmt(f)
     }
 }
 
 impl fmt::Debug for RedissonStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RedissonStore({:?})", self.redis)
+        write!(f, "RedissonStore({:?})", self.servers.any())
     }
 }
 

@@ -1,6 +1,7 @@
 -- Acquires an RLock of Redisson. After redisson-lock.lua.
 --
 -- KEYS[1] name   KEYS[2] token   string: the token of the last acquisition
+-- KEYS[3] in a cluster, never there: a node that hands the slot over refuses the script
 -- ARGV[1] owner   ARGV[2] ttl, ms
 -- ARGV[3] '1' if finding the owner in place is success: it was generated for this attempt
 -- ARGV[4] the owner to take over from, '' for none

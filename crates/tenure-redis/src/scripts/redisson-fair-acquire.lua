@@ -2,11 +2,12 @@
 -- redisson-queue.lua.
 --
 -- KEYS[1] name   KEYS[2] token   KEYS[3] queue   KEYS[4] when waiters are due
+-- KEYS[5] as KEYS[3] of redisson-acquire.lua
 -- ARGV[1] owner   ARGV[2] ttl, ms
 -- ARGV[3] '1' if finding the owner in place is success: it was generated for this attempt
 -- ARGV[4] the owner to take over from, '' for none
 -- ARGV[5] about the queue: 'none', 'join' or 'keep', a heartbeat
--- ARGV[6] entry_ttl, ms   ARGV[7] handoff_ttl, ms   ARGV[8] channel
+-- ARGV[6] entry_ttl, ms   ARGV[7] handoff_ttl, ms   ARGV[8] channel   ARGV[9] publish with
 -- reply   {1, token}                             granted, for the full ttl at least; token is a string
 --         {0, position}                          free, but others come first, or `from` does not hold it
 --         {0, owner, ttl in ms, mode, position}  busy; ttl -1: no end; mode of an RReadWriteLock, else ''

@@ -2,8 +2,9 @@
 -- the waiters. After redisson-unlock.lua and redisson-queue.lua.
 --
 -- KEYS[1] name   KEYS[2] queue   KEYS[3] when waiters are due
+-- KEYS[4] as KEYS[3] of redisson-acquire.lua
 -- ARGV[1] owner   ARGV[2] 'linger:' and the owner   ARGV[3] linger, ms, 0 for none
--- ARGV[4] channel
+-- ARGV[4] channel   ARGV[5] publish with
 -- reply   1 released, now or before   0 not this owner's
 
 local name, queue, dues, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[4]

@@ -1,7 +1,7 @@
 -- Who holds a lock of Redisson, and who waits. After redisson.lua, redisson-queue.lua and
 -- redisson-permits.lua.
 --
--- KEYS[1] name
+-- KEYS[1] name   KEYS[2] as KEYS[3] of redisson-acquire.lua
 -- ARGV[1] ends of permits   ARGV[2] queue   ARGV[3] when its waiters are due. One who may not read them
 -- sees the rest
 -- reply   {holders, waiters}: the waiters are their owners, and the holders

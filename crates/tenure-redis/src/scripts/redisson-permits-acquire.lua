@@ -7,7 +7,7 @@
 -- ARGV[3] '1' if finding the owner in place is success: it was generated for this attempt
 -- ARGV[4] the owner to take over from, '' for none
 -- ARGV[5] weight   ARGV[6] capacity   ARGV[7] 'linger:' and the owner
--- ARGV[8] '1': only what it holds already   ARGV[9] channel
+-- ARGV[8] '1': only what it holds already   ARGV[9] channel   ARGV[10] publish with
 -- reply   {1, token}                             granted, for the full ttl at least; token is a string
 --         {0, owner, ttl in ms, weight, permits} busy; ttl -1: no end; permits: all that are known of
 --         {0}                                    too few are free, and nobody is known to hold any

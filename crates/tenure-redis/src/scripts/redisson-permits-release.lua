@@ -4,6 +4,7 @@
 -- KEYS[1] name   KEYS[2] ends
 -- ARGV[1] owner, or the id of a permit of Redisson   ARGV[2] 'linger:' and the owner
 -- ARGV[3] linger, ms, 0 for none   ARGV[4] channel   ARGV[5] number of its permits
+-- ARGV[6] publish with
 -- reply   1 released, now or before   0 not this owner's
 
 local name, ends, owner, lingering, linger, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]

@@ -1,6 +1,6 @@
 -- Permits of an RPermitExpirableSemaphore of Redisson: a string with the number that is free, and a
 -- sorted set of those that are taken, by the end of their leases in Unix ms. An RSemaphore is the
--- string alone. Prefix of other scripts, after now.lua.
+-- string alone. Prefix of other scripts, after now.lua and redisson-publish.lua.
 --
 -- A share of k permits has the members `<owner>#1` to `<owner>#k`.
 
@@ -38,7 +38,7 @@ end
 -- Gives so many permits back. The string may have been deleted: it is not made anew.
 local function give_back(name, channel, count)
   if count > 0 and redis.call('EXISTS', name) == 1 then
-    redis.pcall('PUBLISH', channel, redis.call('INCRBY', name, count))
+    publish(channel, redis.call('INCRBY', name, count))
   end
 end
 

@@ -1,5 +1,6 @@
 -- The queue of an RFairLock of Redisson: a list of owners, and a sorted set of the times, in Unix ms,
--- at which Redisson drops each of them once it is first. Prefix of other scripts, after redisson.lua and now.lua.
+-- at which Redisson drops each of them once it is first. Prefix of other scripts, after redisson.lua, now.lua and
+-- redisson-publish.lua.
 --
 -- Redisson counts on a turn of WAIT at most for each waiter. Each time that one leaves, those behind
 -- it are due that much earlier. A waiter of tenure has a key beside that ends without a heartbeat, so
@@ -74,5 +75,5 @@ local function serve(name, queue, dues, channel)
     redis.call('HSET', name, head, 1)
     redis.call('PEXPIRE', name, handoff_ttl)
   end
-  redis.pcall('PUBLISH', channel .. ':' .. head, '0')
+  publish(channel .. ':' .. head, '0')
 end

@@ -1,12 +1,12 @@
 -- Acquires a share of an RReadWriteLock of Redisson. A writer's field is its owner and ':write'. The
 -- fence is the token of an RFencedLock of that name. After redisson-token.lua and redisson.lua.
 --
--- KEYS[1] name   KEYS[2] token   KEYS[3] key of the owner's hold, of a reader
+-- KEYS[1] name   KEYS[2] token   KEYS[3] key of the owner's hold, of a reader   KEYS[4] as KEYS[3] of redisson-acquire.lua
 -- ARGV[1] owner   ARGV[2] ttl, ms
 -- ARGV[3] '1' if finding the owner in place is success: it was generated for this attempt
 -- ARGV[4] the owner to take over from, '' for none
 -- ARGV[5] 'read' or 'write'   ARGV[6] 'linger:' and the owner
--- ARGV[7] '1': only what it holds already   ARGV[8] channel of the read/write lock
+-- ARGV[7] '1': only what it holds already   ARGV[8] channel of the read/write lock   ARGV[9] publish with
 -- reply   as redisson-acquire.lua
 
 local name, token, hold = KEYS[1], KEYS[2], KEYS[3]
@@ -62,7 +62,7 @@ if generated and (holds_read or holds_write) then
     redis.call('HSET', name, 'mode', 'read', owner, 1)
     redis.call('HDEL', name, writer)
     -- Redisson says nothing here, and its readers sleep on.
-    redis.pcall('PUBLISH', ARGV[8], '1')
+    publish(ARGV[8], '1')
   elseif want == 'read' then
     lengthen(hold, ttl)
   end

@@ -1,9 +1,10 @@
 -- Releases a share of an RReadWriteLock of Redisson, if it is still this owner's, and notifies the
 -- waiters. A share that lingers is nobody's, so no late renewal revives it. After redisson.lua.
 --
--- KEYS[1] name   KEYS[2] key of a hold of ARGV[2], of a reader
+-- KEYS[1] name   KEYS[2] key of a hold of ARGV[2], of a reader   KEYS[3] as of redisson-acquire.lua
 -- ARGV[1] owner   ARGV[2] 'linger:' and the owner   ARGV[3] linger, ms, 0 for none
 -- ARGV[4] channel of the read/write lock   ARGV[5] channel of the RLock   ARGV[6] 'read' or 'write'
+-- ARGV[7] publish with
 -- reply   1 released, now or before   0 not this owner's
 
 local name, owner, lingering, linger, what = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[6]
@@ -14,11 +15,10 @@ if not mode then
   return 0
 end
 
--- Those who wait look at it now. One who may not publish releases all the same. Redisson wakes one
--- waiter of each client with '0', and all with '1'.
+-- Those who wait look at it now. Redisson wakes one waiter of each client with '0', and all with '1'.
 local function notify(message)
-  redis.pcall('PUBLISH', ARGV[4], message)
-  redis.pcall('PUBLISH', ARGV[5], '0')
+  publish(ARGV[4], message)
+  publish(ARGV[5], '0')
 end
 
 -- It may have become a reader, or may not yet: the owner decides.

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -46,7 +46,14 @@ pub(crate) struct Connection {
     cluster: Option<(Weak<Nodes>, Address)>,
     /// A connection was abandoned whose commands may still run.
     loose: AtomicBool,
+    /// Channels of slots that nobody listens to any more, and that the node still has.
+    left: AtomicUsize,
 }
+
+/// Number from which on the node is asked to drop all channels of slots, though somebody listens to one. It
+/// is never asked to drop one alone: that may have moved, and nobody could tell its answer from one that
+/// comes unasked.
+const LEFT: usize = 256;
 
 /// Whether a pipeline that had no answer may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +235,7 @@ impl Connection {
             subscribing: tokio::sync::Mutex::default(),
             cluster: None,
             loose: AtomicBool::new(loose),
+            left: AtomicUsize::new(0),
         }
     }
 
@@ -292,12 +300,23 @@ impl Connection {
     /// 1.
     pub(crate) async fn listen_on(self: &Arc<Self>, channel: &str, end: Instant) -> Result<ChannelListener, Error> {
         // Before the subscription: a later link subscribes by itself.
-        let listener = self.pushes.register_on(channel);
-        let listener = ChannelListener { listener: Some(listener), connection: Arc::clone(self), channel: channel.to_owned() };
+        let listener = self.register_on(channel);
         let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
         let Exchange { link, answers, .. } = self.subscribe(&[b"SUBSCRIBE", channel.as_bytes()], end).await?;
         link.set_hears(answers.iter().all(Result::is_ok));
         Ok(listener)
+    }
+
+    /// Registers a listener for all messages on another channel. In a cluster the caller asks for them with
+    /// [`hear`](Connection::hear), at each poll.
+    pub(crate) fn register_on(self: &Arc<Self>, channel: &str) -> ChannelListener {
+        let listener = Some(self.pushes.register_on(channel));
+        ChannelListener { listener, connection: Arc::clone(self), channel: channel.to_owned() }
+    }
+
+    /// Whether anybody of this process listens to another channel.
+    pub(crate) fn has_listener_on(&self, channel: &str) -> bool {
+        self.pushes.has_listener_on(channel)
     }
 
     /// Whether pushes come through the connection.
@@ -307,6 +326,24 @@ impl Connection {
 
     /// Ends the subscription to another channel, unless somebody listens to it again.
     async fn leave(&self, channel: &str, end: Instant) {
+        if self.cluster.is_some() {
+            if !self.pushes.forget(channel) {
+                return;
+            }
+            let left = self.left.fetch_add(1, Ordering::Relaxed) + 1;
+            if left >= LEFT || !self.pushes.has_others() {
+                self.left.store(0, Ordering::Relaxed);
+                // Its answers are pushes alone. Those who still listen ask anew.
+                let leave_all = |_: &Link| {
+                    let mut commands = Commands::new();
+                    commands.ready(0, Commands::of(&[b"SUNSUBSCRIBE"]).as_bytes());
+                    commands.add(&[b"PING"]);
+                    commands
+                };
+                let _ = self.exchange_here(end, Repeat::Freely, leave_all).await;
+            }
+            return;
+        }
         let one_at_a_time = timeout_at(end, self.subscribing.lock()).await;
         // Without the lock the server goes on with it, and nobody listens.
         if self.pushes.forget(channel) && one_at_a_time.is_ok() {
@@ -356,15 +393,21 @@ impl Connection {
     }
 
     /// Has the node that serves the slot of this channel push to it, each time that a waiter asks for
-    /// its turn: the channel ends with the link, and with the slot at that node.
-    pub(crate) async fn hear(&self, channel: &str, end: Instant) {
-        let command: &[u8] = if channel == self.pushes.channel() { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
-        let Ok(Exchange { link, answers, .. }) = self.subscribe(&[command, channel.as_bytes()], end).await else { return };
+    /// its turn: the channel ends with the link, and with the slot at that node. Returns whether it does.
+    pub(crate) async fn hear(&self, channel: &str, end: Instant) -> bool {
+        let is_common = channel == self.pushes.channel();
+        if !is_common && !self.pushes.have_slots() {
+            return false;
+        }
+        let command: &[u8] = if is_common { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
+        let Ok(Exchange { link, answers, .. }) = self.subscribe(&[command, channel.as_bytes()], end).await else { return false };
         match only(answers) {
             Ok(Err(error)) if is_no_command(&error) => self.pushes.has_no_slots(),
             Ok(Err(error)) if !translate(&error).is_transient() => link.set_hears(false),
+            Ok(Ok(_)) => return link.hears() != Some(false),
             _ => {}
         }
+        false
     }
 
     /// Index of the entry of [`DELETES`](crate::transport::link::DELETES) to try.

@@ -62,7 +62,7 @@ struct Known {
 impl Nodes {
     /// Connects to the first of `seeds` that answers, and asks it for the map.
     pub(crate) async fn open(dial: Dial, seeds: Vec<Address>, prefix: &str) -> Result<Arc<Self>, Error> {
-        let pushes = Pushes::new(prefix)?;
+        let pushes = Pushes::in_cluster(prefix)?;
         let nodes = Arc::new_cyclic(|me| {
             let known = Known { nodes: HashMap::new(), slots: vec![None; SLOTS] };
             Self {

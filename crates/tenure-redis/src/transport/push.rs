@@ -44,6 +44,8 @@ pub(crate) struct Pushes {
     channel: String,
     /// A message is for every listener, and has no owner.
     for_all: bool,
+    /// The other channels are of slots, which move: a listener asks for its own with each poll.
+    in_cluster: bool,
     wanted: AtomicBool,
     /// Whether anybody has listened for changes of keys.
     tracks: AtomicBool,
@@ -77,28 +79,38 @@ struct Unread {
 
 impl Pushes {
     pub(crate) fn new(prefix: &str) -> Result<Arc<Self>, Error> {
+        Self::with_random_channel(prefix, false)
+    }
+
+    /// For the connections to all nodes of a cluster.
+    pub(crate) fn in_cluster(prefix: &str) -> Result<Arc<Self>, Error> {
+        Self::with_random_channel(prefix, true)
+    }
+
+    fn with_random_channel(prefix: &str, in_cluster: bool) -> Result<Arc<Self>, Error> {
         let mut random = [0; 8];
         getrandom::fill(&mut random)
             .map_err(|e| Error::unavailable("the system gave no random bytes for a channel").with_source(e))?;
         let id = format!("{:016x}", u64::from_ne_bytes(random));
         let channel = format!("{prefix}tenure:wake:{id}");
-        Ok(Self::on(prefix, id, channel, false))
+        Ok(Arc::new(Self { in_cluster, ..Self::on(prefix, id, channel, false) }))
     }
 
     /// For a connection without pushes.
     pub(crate) fn deaf() -> Arc<Self> {
-        Self::on("", String::new(), String::new(), false)
+        Arc::new(Self::on("", String::new(), String::new(), false))
     }
 
     /// For all messages on a channel, each of them whole and for every listener.
     pub(crate) fn of_channel(channel: &str) -> Arc<Self> {
-        Self::on("", channel.to_owned(), channel.to_owned(), true)
+        Arc::new(Self::on("", channel.to_owned(), channel.to_owned(), true))
     }
 
-    fn on(prefix: &str, id: String, channel: String, for_all: bool) -> Arc<Self> {
+    fn on(prefix: &str, id: String, channel: String, for_all: bool) -> Self {
         let (wanted, tracks, slots) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(true));
         let (listeners, others) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { prefix: prefix.to_owned(), id, channel, for_all, wanted, tracks, slots, listeners, others })
+        let prefix = prefix.to_owned();
+        Self { prefix, id, channel, for_all, in_cluster: false, wanted, tracks, slots, listeners, others }
     }
 
     /// Registers a listener for another channel, to which the caller subscribes.
@@ -106,6 +118,16 @@ impl Pushes {
         let mut others = self.others();
         let other = others.entry(channel.to_owned()).or_insert_with(|| Self::of_channel(channel));
         other.register(Owner::from_bytes(Vec::new()))
+    }
+
+    /// Whether anybody listens to another channel.
+    pub(crate) fn has_listener_on(&self, channel: &str) -> bool {
+        self.others().get(channel).is_some_and(|other| !other.listeners().is_empty())
+    }
+
+    /// Whether anybody listens to any other channel.
+    pub(crate) fn has_others(&self) -> bool {
+        !self.others().is_empty()
     }
 
     /// Forgets another channel that nobody listens to. Returns whether there was one.
@@ -121,10 +143,15 @@ impl Pushes {
 
     /// The channel of the slot that the tag leads to: the common one if slots have none.
     pub(crate) fn channel_of_slot(&self, tag: [u8; 4]) -> String {
-        if !self.slots.load(Ordering::Relaxed) {
+        if !self.have_slots() {
             return self.channel.clone();
         }
         format!("{}{{{}}}:w:{}", self.prefix, String::from_utf8_lossy(&tag), self.id)
+    }
+
+    /// Whether slots have channels, as far as is known.
+    pub(crate) fn have_slots(&self) -> bool {
+        self.slots.load(Ordering::Relaxed)
     }
 
     /// Servers before Redis 7 have no channels of slots.
@@ -147,7 +174,8 @@ impl Pushes {
             })
         });
         let others = self.others();
-        own.into_iter().chain(changes).chain(others.keys().map(|channel| subscribe(channel))).collect()
+        let others = others.keys().filter(|_| !self.in_cluster).map(|channel| subscribe(channel));
+        own.into_iter().chain(changes).chain(others).collect()
     }
 
     /// Whether anybody has listened: then new links subscribe at once.
@@ -185,8 +213,7 @@ impl Pushes {
                 let (Some(Value::BulkString(channel)), Some(Value::BulkString(message))) = (data.next(), data.next()) else {
                     return;
                 };
-                let other = std::str::from_utf8(&channel).ok().and_then(|channel| self.others().get(channel).cloned());
-                if let Some(other) = other {
+                if let Some(other) = self.other(&channel) {
                     other.deliver(&message);
                 } else if channel.ends_with(self.id.as_bytes()) {
                     self.deliver(&message);
@@ -201,8 +228,16 @@ impl Pushes {
                 // All keys are gone.
                 _ => self.missed(),
             },
-            // The slot of a channel has left the node.
-            PushKind::Disconnection | PushKind::SUnsubscribe => self.missed(),
+            // The slot of a channel has left the node, or so many were left that all were.
+            PushKind::SUnsubscribe => {
+                let Some(Value::BulkString(channel)) = push.data.first() else { return };
+                match self.other(channel) {
+                    Some(other) => other.missed(),
+                    None if channel.ends_with(self.id.as_bytes()) => self.missed(),
+                    None => {}
+                }
+            }
+            PushKind::Disconnection => self.missed(),
             _ => {}
         }
     }
@@ -228,6 +263,10 @@ impl Pushes {
         for other in self.others().values() {
             other.missed();
         }
+    }
+
+    fn other(&self, channel: &[u8]) -> Option<Arc<Self>> {
+        self.others().get(std::str::from_utf8(channel).ok()?).cloned()
     }
 
     fn others(&self) -> MutexGuard<'_, HashMap<String, Arc<Self>>> {

@@ -29,22 +29,27 @@ struct Servers {
 static AT_REST: Mutex<Vec<Servers>> = Mutex::new(Vec::new());
 
 /// A cluster for one case.
-struct Cluster(Option<Servers>);
+struct Cluster {
+    servers: Option<Servers>,
+    /// Of the URL.
+    parameters: &'static str,
+    exceptions: Vec<&'static str>,
+}
 
 impl Cluster {
-    fn take() -> Self {
+    fn take(parameters: &'static str, exceptions: &[&[&'static str]]) -> Self {
         let at_rest = AT_REST.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Self(Some(at_rest.unwrap_or_else(Servers::start)))
+        Self { servers: Some(at_rest.unwrap_or_else(Servers::start)), parameters, exceptions: exceptions.concat() }
     }
 
     fn servers(&self) -> &Servers {
-        self.0.as_ref().expect("until it is dropped")
+        self.servers.as_ref().expect("until it is dropped")
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let Some(servers) = self.0.take() else { return };
+        let Some(servers) = self.servers.take() else { return };
         servers.proxies.iter().for_each(Proxy::heal);
         for server in servers.cluster.servers() {
             server.cli("FLUSHALL");
@@ -77,17 +82,17 @@ impl Servers {
 #[async_trait]
 impl Subject for Cluster {
     async fn store(&self) -> Arc<dyn Store> {
-        Options::parse(&self.servers().url()).unwrap().open().await.unwrap()
+        Options::parse(&format!("{}{}", self.servers().url(), self.parameters)).unwrap().open().await.unwrap()
     }
 
     fn process(&self) -> Result<Box<dyn Process>, NotApplicable> {
-        Ok(Box::new(Worker::start(Program::this_test().on(&self.servers().cluster.url()))))
+        Ok(Box::new(Worker::start(Program::this_test().on(&format!("{}{}", self.servers().cluster.url(), self.parameters)))))
     }
 
     fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
         let name = name.as_str().as_bytes();
         let cluster = &self.servers().cluster;
-        plant(&cluster.servers()[cluster.serving(slot_of(cluster, name)).unwrap()], name, what);
+        plant(&cluster.servers()[cluster.serving(slot_of(cluster, name)).unwrap()], name, what, self.parameters);
         Ok(())
     }
 
@@ -99,21 +104,50 @@ impl Subject for Cluster {
     }
 
     fn exceptions(&self) -> Vec<&'static str> {
-        [NO_PUSH, ONE_BY_ONE].concat()
+        self.exceptions.clone()
+    }
+
+    fn semaphores_stay(&self) -> bool {
+        self.parameters.contains("redisson")
     }
 }
 
 mod cases {
-    use super::Cluster;
+    use super::*;
 
     fn cluster() -> Cluster {
-        Cluster::take()
+        Cluster::take("", &[NO_PUSH, ONE_BY_ONE])
     }
 
     tenure_conformance::conformance!(cluster);
 }
 
-fn slot_of(cluster: &RedisCluster, name: &[u8]) -> u16 {
+/// Redisson keeps what is beside some of these names in another slot.
+const IN_TWO_SLOTS: &[&str] = &["odd_names_are_kept_apart"];
+
+mod redisson {
+    use tenure_conformance::exceptions::NO_QUEUE;
+
+    use super::*;
+
+    fn cluster() -> Cluster {
+        Cluster::take("?scheme=redisson", &[NO_QUEUE, ONE_BY_ONE, IN_TWO_SLOTS])
+    }
+
+    tenure_conformance::conformance!(cluster);
+}
+
+mod redisson_fair {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        Cluster::take("?scheme=redisson-fair", &[&crate::schemes::redisson_fair::exceptions(), IN_TWO_SLOTS])
+    }
+
+    tenure_conformance::conformance!(cluster);
+}
+
+pub(crate) fn slot_of(cluster: &RedisCluster, name: &[u8]) -> u16 {
     let slot = cluster.servers()[0].command(&[&b"CLUSTER"[..], b"KEYSLOT", name]).int();
     u16::try_from(slot).expect("a slot")
 }

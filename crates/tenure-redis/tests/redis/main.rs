@@ -19,6 +19,7 @@ mod push;
 mod queue;
 mod quorum;
 mod redisson;
+mod redisson_cluster;
 mod rules;
 mod schemes;
 mod sentinel;

@@ -58,7 +58,7 @@ impl Subject for Servers {
 
     fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
         for (server, _) in &self.servers {
-            plant(server, name.as_str().as_bytes(), what);
+            plant(server, name.as_str().as_bytes(), what, "");
         }
         Ok(())
     }

@@ -69,22 +69,10 @@ impl Subject for Redis {
             return Err(NotApplicable("a value that is no point in time is no lock here"));
         }
         let key = format!("{}{name}", self.before);
-        match what {
-            Plant::Value(owner, ttl) if self.parameters.contains("redisson") => {
-                // As Redisson would: an owner, and how often it holds.
-                assert_eq!(self.server.command(&[&b"HSET"[..], key.as_bytes(), owner, b"1"]), 1);
-                if let Some(ttl) = ttl {
-                    assert_eq!(self.server.command(&["PEXPIRE", &key, &ttl.as_millis().to_string()]), 1);
-                }
-            }
-            Plant::OtherType if self.parameters.contains("redisson") => {
-                assert_eq!(self.server.command(&["RPUSH", &key, "1"]), 1);
-            }
-            _ => plant(&self.server, key.as_bytes(), what),
-        }
+        plant(&self.server, key.as_bytes(), what, self.parameters);
         if let Some(behind) = key.strip_prefix("rueidislock:0:") {
             // A majority of three.
-            plant(&self.server, format!("rueidislock:1:{behind}").as_bytes(), what);
+            plant(&self.server, format!("rueidislock:1:{behind}").as_bytes(), what, self.parameters);
         }
         Ok(())
     }
@@ -104,9 +92,19 @@ impl Subject for Redis {
     }
 }
 
-/// Does to a key what a client of another library would.
-pub(crate) fn plant(server: &RedisServer, key: &[u8], what: &Plant) {
+/// Does to a key what a client of another library would, whose scheme is in the parameters of a URL.
+pub(crate) fn plant(server: &RedisServer, key: &[u8], what: &Plant, parameters: &str) {
+    let of_redisson = parameters.contains("redisson");
     let reply = match what {
+        Plant::Value(owner, ttl) if of_redisson => {
+            // An owner, and how often it holds.
+            let reply = server.command(&[&b"HSET"[..], key, owner, b"1"]);
+            if let Some(ttl) = ttl {
+                assert_eq!(server.command(&[&b"PEXPIRE"[..], key, ttl.as_millis().to_string().as_bytes()]), 1);
+            }
+            reply
+        }
+        Plant::OtherType if of_redisson => server.command(&[&b"RPUSH"[..], key, b"1"]),
         Plant::Value(value, None) => server.command(&[&b"SET"[..], key, value]),
         Plant::Value(value, Some(ttl)) => {
             server.command(&[&b"SET"[..], key, value, b"PX", ttl.as_millis().to_string().as_bytes()])

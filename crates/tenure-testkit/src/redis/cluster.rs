@@ -113,23 +113,36 @@ pub struct Mover {
 impl Mover {
     /// Moves a slot with all its keys. `between` is called while it is on the way: half of the keys are there.
     pub fn move_slot(&mut self, slot: u16, from: usize, to: usize, between: impl FnOnce()) {
+        self.move_slot_by(slot, from, to, |keys| keys.truncate(keys.len().div_ceil(2)), between);
+    }
+
+    /// As [`move_slot`](Self::move_slot). Of the keys of the slot, those that `first` leaves in the list are there when `between` is called.
+    pub fn move_slot_by(
+        &mut self,
+        slot: u16,
+        from: usize,
+        to: usize,
+        first: impl FnOnce(&mut Vec<&[u8]>),
+        between: impl FnOnce(),
+    ) {
         let (slot, [source, target]) = (slot.to_string(), [from, to].map(|at| self.ids[at].clone()));
         self.order(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
         self.order(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
-        self.move_keys(&slot, from, to, 2);
+        self.move_keys(&slot, from, to, first);
         between();
-        self.move_keys(&slot, from, to, 1);
+        self.move_keys(&slot, from, to, |_| ());
         // The target first, so that the slot is never without a server. The others hear of it by themselves.
         for at in [to, from] {
             self.order(at, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
         }
     }
 
-    /// Moves one of so many keys of a slot.
-    fn move_keys(&mut self, slot: &str, from: usize, to: usize, fraction: usize) {
+    /// Moves those keys of a slot that `some` leaves in the list.
+    fn move_keys(&mut self, slot: &str, from: usize, to: usize, some: impl FnOnce(&mut Vec<&[u8]>)) {
         let keys = self.ask(from, &["CLUSTER", "GETKEYSINSLOT", slot, "100000"]);
-        let (all, port) = (keys.values(), self.ports[to].to_string());
-        for key in &all[..all.len().div_ceil(fraction)] {
+        let (mut keys, port) = (keys.values(), self.ports[to].to_string());
+        some(&mut keys);
+        for key in keys {
             let moved = self.ask(from, &[&b"MIGRATE"[..], b"127.0.0.1", port.as_bytes(), key, b"0", b"5000"]);
             assert!(moved == "OK" || moved == "NOKEY", "{moved:?}");
         }
