@@ -94,6 +94,11 @@ pub trait Subject: Send + Sync {
         false
     }
 
+    /// Whether the store refuses this name as invalid, because of the layout that it shares with other clients.
+    fn refuses(&self, _name: &str) -> bool {
+        false
+    }
+
     /// The cases that cannot be run on this store.
     fn exceptions(&self) -> Vec<&'static str> {
         Vec::new()

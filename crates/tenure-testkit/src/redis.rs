@@ -36,6 +36,8 @@ pub struct Builder {
     files: Vec<(String, String)>,
     password: Option<String>,
     tls: bool,
+    /// A node of a cluster, which has a port for the others.
+    node: bool,
     binary: Option<String>,
     replica: bool,
     sentinel: bool,
@@ -102,11 +104,12 @@ impl Builder {
         for (name, content) in &self.files {
             fs::write(dir.path().join(name), content).expect("the server's directory can be written");
         }
-        let mut server = RedisServer { how: self, dir, port: 0, tls_port: None, process: Mutex::new(None) };
+        let mut server = RedisServer { how: self, dir, port: 0, tls_port: None, bus_port: None, process: Mutex::new(None) };
         // Between the choice of a port and the server's bind somebody else may take it.
         for _ in 0..20 {
             server.port = free_port();
             server.tls_port = server.how.tls.then(free_port);
+            server.bus_port = server.how.node.then(free_port);
             if server.launch() {
                 server.wait_for_link();
                 return server;
@@ -126,6 +129,7 @@ pub struct RedisServer {
     dir: TempDir,
     port: u16,
     tls_port: Option<u16>,
+    bus_port: Option<u16>,
     process: Mutex<Option<Spawned>>,
 }
 
@@ -308,6 +312,10 @@ impl RedisServer {
         }
         if let Some(port) = self.tls_port {
             command.args(["--tls-port", &port.to_string()]);
+        }
+        // Else it would be the first plus 10,000, which may be none.
+        if let Some(port) = self.bus_port {
+            command.args(["--cluster-enabled", "yes", "--cluster-port", &port.to_string()]);
         }
         command.args(&self.how.arguments);
         Spawned::spawn(&mut command).unwrap_or_else(|error| match error.kind() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tenure::ErrorKind;
 use tenure::store::ReleaseReply;
 
 use super::{LONG, Outcome, Subject, granted, is_busy, lease, name, request};
@@ -67,7 +68,12 @@ pub async fn odd_names_are_kept_apart(subject: &dyn Subject) -> Outcome {
         &*long,
         &long[1..],
     ];
-    let held: Vec<_> = names.iter().map(|text| request(text, LONG)).collect();
+    let (refused, kept): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|name| subject.refuses(name));
+    for text in refused {
+        let error = store.acquire(&request(text, LONG)).await.expect_err(text);
+        assert!(error.kind() == ErrorKind::Invalid && !error.may_have_been_applied(), "{text:?}: {error:?}");
+    }
+    let held: Vec<_> = kept.iter().map(|text| request(text, LONG)).collect();
     for request in &held {
         granted(&store, request).await;
     }

@@ -2,7 +2,7 @@
 
 use super::{Builder, RedisServer, START};
 use crate::client::{Client, Reply};
-use crate::process::{free_port, wait_until};
+use crate::process::wait_until;
 
 /// Number of slots of every cluster.
 const SLOTS: usize = 16_384;
@@ -23,9 +23,7 @@ impl RedisCluster {
     /// As [`start`](Self::start), with more arguments for each server.
     pub fn with(masters: usize, replicas_of_each: usize, more: impl Fn(Builder) -> Builder) -> Self {
         let node = |_| {
-            // Else the port for the others would be the first plus 10,000, which may be none.
-            let bus = free_port().to_string();
-            let node = RedisServer::builder().arg("cluster-enabled", "yes").arg("cluster-port", &bus);
+            let node = Builder { node: true, ..Builder::default() };
             // A master without slots stays one.
             let node = node.arg("cluster-allow-replica-migration", "no");
             more(node.arg("cluster-node-timeout", "1000").arg("cluster-replica-validity-factor", "0")).start()
@@ -38,7 +36,7 @@ impl RedisCluster {
                 let (first, last) = (at * SLOTS / masters, (at + 1) * SLOTS / masters - 1);
                 server.cli(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
             }
-            let bus = server.cli("CONFIG GET cluster-port").split_whitespace().last().expect("a value").to_owned();
+            let bus = server.bus_port.expect("it is a node");
             cluster.servers[0].cli(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", server.port()));
         }
         let all = cluster.servers.len();
