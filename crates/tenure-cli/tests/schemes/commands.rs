@@ -2,10 +2,10 @@
 
 use crate::common::{Ended, Place, assert_one_line};
 use serde_json::Value;
-use tenure_testkit::RedisServer;
+use tenure_testkit::{RedisCluster, RedisServer};
 
 /// The parameters of the URL, where the lock of x is, and whether there are fences, shares and queues.
-const SCHEMES: [(&str, &str, bool); 11] = [
+const SCHEMES: [(&str, &str, bool); 13] = [
     ("scheme=set-nx", "x", false),
     ("scheme=set-nx&profile=pottery&prefix=app:", "app:redlock:x", false),
     ("scheme=setnx-expire", "x", false),
@@ -17,20 +17,46 @@ const SCHEMES: [(&str, &str, bool); 11] = [
     ("scheme=redisson&prefix=app:", "app:x", true),
     ("scheme=redisson-fair&prefix=app:", "app:x", true),
     ("scheme=native&prefix=app:", "app:x", true),
+    ("in a cluster: scheme=redisson&prefix=app:", "app:x", true),
+    ("in a cluster: scheme=redisson-fair", "x", true),
 ];
 
 /// A server of its own, and the URL that the command is given.
 struct Store {
     place: Place,
-    server: RedisServer,
+    servers: Servers,
     url: String,
+}
+
+enum Servers {
+    One(RedisServer),
+    /// Of one node.
+    Cluster(RedisCluster),
 }
 
 impl Store {
     fn start(parameters: &str) -> Self {
-        let server = RedisServer::start();
-        let url = format!("{}?{parameters}&poll_interval=20ms", server.url());
-        Self { place: Place::new(), server, url }
+        let (servers, url, parameters) = match parameters.strip_prefix("in a cluster: ") {
+            None => {
+                let server = RedisServer::start();
+                let url = server.url();
+                (Servers::One(server), url, parameters)
+            }
+            Some(parameters) => {
+                let cluster = RedisCluster::start(1, 0);
+                let url = cluster.url();
+                (Servers::Cluster(cluster), url, parameters)
+            }
+        };
+        Self { place: Place::new(), servers, url: format!("{url}?{parameters}&poll_interval=20ms") }
+    }
+
+    /// The server that has every key.
+    fn server(&self) -> &RedisServer {
+        match &self.servers {
+            Servers::One(server) => server,
+            Servers::Cluster(cluster) => &cluster.servers()[0],
+        }
     }
 
     fn tenure(&self, args: &[&str]) -> Ended {
@@ -60,7 +86,7 @@ fn a_lease_goes_through_every_command() {
         let (token, fence) =
             (value(&grant.out, "TENURE_TOKEN").unwrap(), value(&grant.out, "TENURE_FENCE").filter(|fence| !fence.is_empty()));
         assert_eq!(fence.is_some(), fences, "{parameters}: {grant:?}");
-        assert_eq!(store.server.command(&["EXISTS", key]), 1, "{parameters}");
+        assert_eq!(store.server().command(&["EXISTS", key]), 1, "{parameters}");
 
         for entries in [store.shown(&["x"]), store.shown(&[])] {
             let [entry] = &entries[..] else { panic!("{parameters}: {entries:?}") };
@@ -90,7 +116,7 @@ fn a_lease_goes_through_every_command() {
         for verb in [&["renew", "x", "--token", &token][..], &["release", "x", "--token", &token]] {
             assert_eq!(store.tenure(verb).code, 79, "{parameters}: {verb:?} of what was released");
         }
-        assert_eq!(store.server.command(&["EXISTS", key]), 0, "{parameters}");
+        assert_eq!(store.server().command(&["EXISTS", key]), 0, "{parameters}");
     }
 }
 
@@ -106,13 +132,13 @@ fn what_is_held_can_be_broken() {
         let broken = store.tenure(&["break", "x"]);
         assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
         assert_one_line(&broken);
-        assert_eq!(store.server.command(&["EXISTS", key]), 0, "{parameters}");
+        assert_eq!(store.server().command(&["EXISTS", key]), 0, "{parameters}");
         let next = store.tenure(&["run", "-n", "x", "--", "true"]);
         assert_eq!(next.code, 0, "{parameters}: {next:?}");
         let ended = ours.end();
         assert_eq!(ended.code, 79, "{parameters}: {ended:?}");
-        let left = store.server.command(&["KEYS", "*"]);
-        assert_eq!(store.server.command(&["DBSIZE"]), i64::from(fences), "{parameters}: {left:?}");
+        let left = store.server().command(&["KEYS", "*"]);
+        assert_eq!(store.server().command(&["DBSIZE"]), i64::from(fences), "{parameters}: {left:?}");
     }
 }
 
@@ -127,10 +153,10 @@ fn what_others_hold_is_shown_and_broken_by_name() {
             _ => in_seconds.to_string(),
         };
         if parameters.contains("redisson") {
-            store.server.command(&["HSET", key, &value, "1"]);
-            store.server.command(&["EXPIRE", key, "40"]);
+            store.server().command(&["HSET", key, &value, "1"]);
+            store.server().command(&["EXPIRE", key, "40"]);
         } else {
-            store.server.command(&["SET", key, &value, "EX", "40"]);
+            store.server().command(&["SET", key, &value, "EX", "40"]);
         }
         let entries = store.shown(&["x"]);
         let holder = &entries[0]["holders"][0];
@@ -150,10 +176,10 @@ fn what_is_said_of_others_locks_fits_them() {
     let store = Store::start("scheme=set-nx");
     let nothing = store.tenure(&["show"]);
     assert!(nothing.code == 0 && nothing.err.contains("no lock of tenure is held"), "{nothing:?}");
-    store.server.command(&["SET", "x", "theirs", "PX", "60000"]);
+    store.server().command(&["SET", "x", "theirs", "PX", "60000"]);
     let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
     assert!(refused.err.contains("try again later") && !refused.err.contains(", for "), "{refused:?}");
-    store.server.command(&["PERSIST", "x"]);
+    store.server().command(&["PERSIST", "x"]);
     let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
     assert_one_line(&refused);
     assert!(refused.err.contains("`tenure break x`") && !refused.err.contains("later"), "{refused:?}");
@@ -173,13 +199,13 @@ fn what_is_no_lock_of_ours_is_named() {
     for scheme in ["native", "set-nx"] {
         let store = Store::start(&format!("scheme={scheme}"));
         let refused = |words: &[&str], code, says: &[&str]| {
-            store.server.command(words);
+            store.server().command(words);
             let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
             assert_one_line(&refused);
             assert_eq!(refused.code, code, "{scheme}: {refused:?}");
             assert!(says.iter().all(|word| refused.err.contains(word)), "{scheme}: {refused:?}");
             assert!(!refused.err.contains("tenure break"), "{scheme}: {refused:?}");
-            store.server.command(&["DEL", "x"]);
+            store.server().command(&["DEL", "x"]);
         };
         refused(&["HSET", "x", OWNER, "1"], 77, &["an RLock of Redisson", "scheme=redisson"]);
         refused(&["HSET", "x", "mode", "read", OWNER, "1"], 77, &["an RReadWriteLock of Redisson", "scheme=redisson"]);
@@ -195,7 +221,7 @@ fn locks_of_redisson_are_listed() {
     for prefix in ["", "app:"] {
         let store = Store::start(&format!("scheme=redisson&prefix={prefix}"));
         let key = |name: &str| format!("{prefix}{name}");
-        let writes = |words: &[&str]| assert!(store.server.command(words) != 0, "{words:?}");
+        let writes = |words: &[&str]| assert!(store.server().command(words) != 0, "{words:?}");
         writes(&["HSET", &key("lock"), OWNER, "2"]);
         writes(&["HSET", &key("map"), "color", "red"]);
         writes(&["HSET", &key("read"), "mode", "read", OWNER, "1"]);
@@ -221,7 +247,7 @@ fn locks_of_redisson_are_listed() {
             assert_eq!(store.tenure(&["break", name]).code, 0, "{name}");
         }
         assert!(store.shown(&[]).is_empty(), "{:?}", store.shown(&[]));
-        assert_eq!(store.server.command(&["GET", &key("permits")]).text(), "4");
+        assert_eq!(store.server().command(&["GET", &key("permits")]).text(), "4");
     }
 }
 

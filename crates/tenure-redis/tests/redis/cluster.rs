@@ -529,8 +529,16 @@ async fn a_silent_node_holds_up_no_renewal_at_another() {
     assert!(leases[0].0 == 0 && leases[8].0 > 0, "{leases:?}");
     cluster.servers()[0].stop();
     let asked: Vec<Lease> = leases.iter().map(|(_, lease)| lease.clone()).collect();
-    for ((node, lease), answer) in leases.iter().zip(store.renew(&asked).await) {
+    let (began, answers) = (Instant::now(), store.renew(&asked).await);
+    let took = began.elapsed();
+    for ((node, lease), answer) in leases.iter().zip(answers) {
         assert_eq!(answer.is_ok(), *node > 0, "{} at node {node}: {answer:?}", lease.name);
+        if *node > 0 {
+            // From when it was asked, and not from when the silent one was given up.
+            let left = cluster.servers()[*node].command(&["PTTL", lease.name.as_str()]).int();
+            let left = Duration::from_millis(left.try_into().unwrap());
+            assert!(left < ttl - took / 2, "{} at node {node} has {left:?} left after {took:?}", lease.name);
+        }
     }
     cluster.servers()[0].cont();
 }
