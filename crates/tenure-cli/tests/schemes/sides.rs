@@ -11,6 +11,9 @@ use tenure_testkit::{Counter, RedisServer, Reply};
 /// Processes of each side.
 pub(crate) const PROCESSES: usize = 3;
 
+/// For the turns of all of them, on a machine that has much else to do.
+const TURNS: Duration = Duration::from_secs(180);
+
 pub(crate) const HELP: &str = "./scripts/test gets what the sides of others need";
 
 /// A turn of ours: a visit of the [`Counter`], whose file is never cut short.
@@ -159,10 +162,14 @@ pub(crate) fn contend(library: &Library, their_urls: &str, our_url: &str) -> Res
     let mut turns = std::thread::scope(|scope| {
         let ours: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(|| our_turns(library, &place, our_url))).collect();
         let enough = Enough(&place);
-        wait_for("both sides to have had their turns", || {
-            let one_ended = theirs.iter_mut().any(|side| side.0.try_wait().unwrap().is_some());
-            one_ended || is_enough(&place.read("log"), library.turns())
-        });
+        let started = Instant::now();
+        while !is_enough(&place.read("log"), library.turns())
+            && theirs.iter_mut().all(|side| side.0.try_wait().unwrap().is_none())
+        {
+            let log = || place.read("log");
+            assert!(started.elapsed() < TURNS, "waited {TURNS:?} for both sides to have had their turns:\n{}", log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
         drop(enough);
         ours.into_iter().map(|ours| ours.join().unwrap()).sum::<u64>()
     });
