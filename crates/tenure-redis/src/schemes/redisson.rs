@@ -15,7 +15,7 @@ use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, Releas
 use tenure::{Entry, Error, ErrorKind, Fence, Holder, Kind, Lease, Name, Owner, Queued, Share};
 
 use crate::native::foreign::{
-    DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, is_owner_of_redisson, what_of,
+    DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, inside_braces, is_owner_of_redisson, what_of,
 };
 use crate::native::renew::At;
 use crate::native::reply::{check_repeated, counter, holder, refusal, released, releases};
@@ -77,6 +77,10 @@ impl RedissonStore {
         Self { redis, fair }
     }
 
+    async fn named(&self, error: Error, name: &Name) -> Error {
+        self.redis.named(error, name, Some(if self.fair { "redisson-fair" } else { "redisson" })).await
+    }
+
     /// The keys of the queue of `name`: of its waiters, and of when they are due.
     fn queue(&self, name: &Name) -> [String; 2] {
         ["redisson_lock_queue", "redisson_lock_timeout"].map(|what| before_of_redisson(what, &self.key(name)))
@@ -106,8 +110,7 @@ impl RedissonStore {
     /// Refuses a name whose keys beside it are those of another name.
     fn check_beside(&self, request: &Request) -> Result<(), Error> {
         let key = self.key(&request.name);
-        let inner = key.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).filter(|inner| !inner.contains('{'));
-        match inner {
+        match inside_braces(&key) {
             Some(inner) if self.fair || request.share != Share::MUTEX => {
                 let what = format!("Redisson keeps the same keys beside {key:?} as beside {inner:?}");
                 Err(Error::invalid(what).with_hint("use a name without braces around it"))
@@ -166,9 +169,8 @@ impl RedissonStore {
         if kind == "hash" {
             return self.redis.name_of(key);
         }
-        let key = key.strip_suffix(b":timeout")?;
-        let inner = key.strip_prefix(b"{").and_then(|key| key.strip_suffix(b"}")).filter(|key| !key.contains(&b'{'));
-        self.redis.name_of(inner.unwrap_or(key))
+        let key = std::str::from_utf8(key.strip_suffix(b":timeout")?).ok()?;
+        self.redis.name_of(inside_braces(key).unwrap_or(key).as_bytes())
     }
 
     /// The entries of names, whatever of Redisson's has them. A free name has none.
@@ -277,7 +279,10 @@ impl Store for RedissonStore {
             check_mutex(request, self)?;
         }
         let owner = theirs(&request.owner);
-        let (answer, repeated) = self.ask(request, &owner).await?;
+        let (answer, repeated) = match self.ask(request, &owner).await {
+            Err(error) => return Err(Box::pin(self.named(error, &request.name)).await),
+            Ok(answered) => answered,
+        };
         let Value::Array(parts) = &answer else { return Err(odd(&answer)) };
         // In a fair lock the last part of a busy answer is the position.
         let (parts, position) = match &parts[..] {
@@ -373,7 +378,10 @@ impl Store for RedissonStore {
         if let Some(name) = name {
             self.redis.layout.check(name)?;
             let found = self.look(std::slice::from_ref(name)).await?;
-            return found.into_iter().filter_map(Result::transpose).collect();
+            return match found.into_iter().filter_map(Result::transpose).collect() {
+                Err(error) => Err(self.named(error, name).await),
+                entries => entries,
+            };
         }
         let mut entries = Vec::new();
         // The prefix of ends stands behind a brace.
