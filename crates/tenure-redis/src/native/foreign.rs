@@ -163,7 +163,8 @@ impl Looks {
         let is_of_limiter = member.split_first().is_some_and(|(length, rest)| rest.len() == usize::from(*length) + 4);
         // There is one for each client, or for all of them.
         let (before, client) = self.key.rsplit_once(":permits")?;
-        let is_client = client.is_empty() || is_owner_of_redisson(format!("{}:0", &client[1..]).as_bytes());
+        let is_id = |client: &str| is_owner_of_redisson(format!("{client}:0").as_bytes());
+        let is_client = client.is_empty() || client.strip_prefix(':').is_some_and(is_id);
         let of = in_key_beside(before).filter(|_| is_of_limiter && is_client)?;
         Some(Object::beside("an RRateLimiter", None, of))
     }
@@ -191,9 +192,9 @@ const MOST_DIGITS: usize = 20;
 
 /// Whether a field is one of a value's that an owner has in a group: `<value>:<uuid>:<thread>:lock_count`.
 fn is_of_group(field: &[u8]) -> bool {
-    let owned = field.strip_suffix(b":lock_count").or_else(|| field.strip_suffix(b":expire_time"));
-    let owner = owned.and_then(|owned| owned.splitn(2, |byte| *byte == b':').nth(1));
-    owner.is_some_and(is_owner_of_redisson)
+    let hold = field.strip_suffix(b":lock_count").or_else(|| field.strip_suffix(b":expire_time"));
+    let behind = |hold: &[u8]| hold.iter().position(|byte| *byte == b':').is_some_and(|at| is_owner_of_redisson(&hold[at + 1..]));
+    hold.is_some_and(behind)
 }
 
 impl RedisStore {
