@@ -57,7 +57,7 @@ impl ClusterStore {
         poll_interval: Duration,
     ) -> Result<Self, Error> {
         let any = nodes.masters().into_iter().next().ok_or_else(|| unexpected("a map without nodes"))?;
-        Ok(Self { redis: RedisStore::over(any, Layout::by_slot(prefix), shown, timeout, poll_interval), nodes })
+        Ok(Self { redis: RedisStore::over(any, Layout::by_slot(prefix)?, shown, timeout, poll_interval), nodes })
     }
 
     fn serving(&self, name: &Name) -> Result<Arc<Connection>, Error> {

@@ -16,6 +16,7 @@ use self::sentinel::Group;
 use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
 use crate::native::durable::Durability;
+use crate::native::keys::check_hash_tag;
 use crate::native::node::{RedisNode, Runs, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::majority::MajorityStore;
@@ -182,6 +183,9 @@ impl Options {
     }
 
     fn check_scheme(&self) -> Result<(), Error> {
+        if self.topology == Topology::Cluster {
+            check_hash_tag(&self.prefix)?;
+        }
         if self.topology != Topology::One && self.scheme != Scheme::Native {
             let what = format!("scheme={} is for one server, and the store URL names a {}", self.scheme.name(), self.topology);
             return Err(Error::invalid(what).with_hint("leave it out, or name one server"));
@@ -356,12 +360,13 @@ impl Options {
     ///
     /// # Errors
     /// As [`connect`](Options::connect), and [`Invalid`](tenure::ErrorKind::Invalid) for another
-    /// URL.
+    /// URL, or for a prefix by which keys of one name would be in different slots.
     pub async fn cluster(&self) -> Result<ClusterStore, Error> {
         let no_cluster = || Error::invalid(format!("{self} is no cluster")).with_hint("write redis+cluster://host,host");
         if self.topology != Topology::Cluster {
             return Err(no_cluster());
         }
+        check_hash_tag(&self.prefix)?;
         let seeds = self.servers.iter().map(|server| server.address().ok_or_else(no_cluster)).collect::<Result<Vec<_>, _>>()?;
         let like = self.servers[0].clone();
         let dial = Box::new(move |address: &Address| like.beside(address).client());
@@ -526,6 +531,7 @@ mod tests {
             ("redis+cluster://:hunter2@h:1,h:2?db=1", "can be no node of a cluster"),
             ("redis+cluster://:hunter2@h:1,h:1", "twice"),
             ("unix+cluster:///x", "can be no node of a cluster"),
+            ("redis+cluster://:hunter2@h?prefix=a{b:", "prefix=a{b:"),
             ("redis://:hunter2@h?scheme=set-nx&scheme=php", "scheme= is given twice"),
             ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),
