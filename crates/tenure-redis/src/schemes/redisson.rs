@@ -107,6 +107,17 @@ impl RedissonStore {
         }
     }
 
+    /// The channels that a waiter listens to.
+    fn heard_channels(&self, request: &Request) -> Vec<String> {
+        let mut channels = self.channels(&request.name, request.share.kind());
+        if self.fair {
+            // Each waiter has one of its own.
+            let of_owner = |channel| format!("{channel}:{}", String::from_utf8_lossy(theirs(&request.owner).as_bytes()));
+            channels = channels.into_iter().map(of_owner).collect();
+        }
+        channels
+    }
+
     /// Refuses a name whose keys beside it are those of another name.
     fn check_beside(&self, request: &Request) -> Result<(), Error> {
         let key = self.key(&request.name);
@@ -309,7 +320,8 @@ impl Store for RedissonStore {
         let polls = self.redis.poll_interval(false, None, None);
         // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
         // In a fair lock one who has no queue entry is never notified.
-        let notified = self.redis.connection.hears() && (position.is_some() || !self.fair);
+        let hears = || self.heard_channels(request).iter().all(|channel| self.redis.connection.hears_on(channel));
+        let notified = (position.is_some() || !self.fair) && hears();
         let busy = Busy::new(if notified { HEARTBEAT.max(polls) } else { polls });
         let answer = AcquireReply::Busy(busy.with_holder(holder).with_position(position));
         if !repeated {
@@ -364,11 +376,7 @@ impl Store for RedissonStore {
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let (mut all, end) = (SelectAll::new(), self.redis.end(request.ttl));
-        for mut channel in self.channels(&request.name, request.share.kind()) {
-            if self.fair {
-                // Each waiter has one of its own.
-                channel = format!("{channel}:{}", String::from_utf8_lossy(theirs(&request.owner).as_bytes()));
-            }
+        for channel in self.heard_channels(request) {
             all.push(self.redis.connection.listen_on(&channel, end).await?);
         }
         Ok(all.map(|_| Notice::Changed).boxed())

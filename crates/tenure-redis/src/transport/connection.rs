@@ -23,7 +23,7 @@ use tracing::debug;
 
 use crate::transport::commands::{Commands, Key};
 use crate::transport::contact::Moment;
-use crate::transport::failure::{is_crowded, is_no_command, is_no_master, is_out_of_memory, translate};
+use crate::transport::failure::{is_crowded, is_no_command, is_no_master, is_not_permitted, is_out_of_memory, translate};
 use crate::transport::form::Form;
 use crate::transport::handshake::{Established, establish, unanswered};
 use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
@@ -286,7 +286,7 @@ impl Connection {
     }
 
     /// Subscribes to all messages on another channel, until the listener is dropped. It gets nothing
-    /// unless the connection [hears](Connection::hears) pushes.
+    /// unless the connection [hears](Connection::hears_on) them.
     ///
     /// # Round trips
     /// 1.
@@ -296,13 +296,23 @@ impl Connection {
         let listener = ChannelListener { listener: Some(listener), connection: Arc::clone(self), channel: channel.to_owned() };
         let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
         let Exchange { link, answers, .. } = self.subscribe(&[b"SUBSCRIBE", channel.as_bytes()], end).await?;
-        link.set_hears(answers.iter().all(Result::is_ok));
+        let heard = answers.iter().all(Result::is_ok);
+        self.pushes.set_heard(channel, heard);
+        // A refusal is about this channel: others may be permitted.
+        if heard {
+            link.set_hears(true);
+        }
         Ok(listener)
     }
 
     /// Whether pushes come through the connection.
-    pub(crate) fn hears(&self) -> bool {
+    fn hears(&self) -> bool {
         self.link().and_then(|link| link.hears()).unwrap_or(false)
+    }
+
+    /// Whether messages on another channel come through the connection.
+    pub(crate) fn hears_on(&self, channel: &str) -> bool {
+        self.hears() && self.pushes.is_heard(channel)
     }
 
     /// Ends the subscription to another channel, unless somebody listens to it again.
@@ -327,7 +337,7 @@ impl Connection {
     /// The channel for messages to listeners. None while they would get nothing: nobody listens,
     /// there is no connection, or the server, a proxy or the external connection pushes nothing.
     pub(crate) fn channel(&self) -> Option<&str> {
-        self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
+        self.hears().then(|| self.pushes.channel())
     }
 
     /// Whether this link is still in use.
@@ -356,15 +366,20 @@ impl Connection {
     }
 
     /// Has the node that serves the slot of this channel push to it, each time that a waiter asks for
-    /// its turn: the channel ends with the link, and with the slot at that node.
-    pub(crate) async fn hear(&self, channel: &str, end: Instant) {
-        let command: &[u8] = if channel == self.pushes.channel() { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
-        let Ok(Exchange { link, answers, .. }) = self.subscribe(&[command, channel.as_bytes()], end).await else { return };
+    /// its turn: the channel ends with the link, and with the slot at that node. Returns whether it
+    /// does.
+    pub(crate) async fn hear(&self, channel: &str, end: Instant) -> bool {
+        let is_common = channel == self.pushes.channel();
+        let command: &[u8] = if is_common { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
+        let Ok(Exchange { link, answers, .. }) = self.subscribe(&[command, channel.as_bytes()], end).await else { return false };
         match only(answers) {
-            Ok(Err(error)) if is_no_command(&error) => self.pushes.has_no_slots(),
+            Ok(Ok(_)) => return link.hears() != Some(false),
+            // The common one may be permitted.
+            Ok(Err(error)) if is_no_command(&error) || !is_common && is_not_permitted(&error) => self.pushes.has_no_slots(),
             Ok(Err(error)) if !translate(&error).is_transient() => link.set_hears(false),
             _ => {}
         }
+        false
     }
 
     /// Index of the entry of [`DELETES`](crate::transport::link::DELETES) to try.

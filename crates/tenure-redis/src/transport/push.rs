@@ -44,6 +44,8 @@ pub(crate) struct Pushes {
     channel: String,
     /// A message is for every listener, and has no owner.
     for_all: bool,
+    /// The server has subscribed the link in use to this channel, if it is one for all.
+    heard: AtomicBool,
     wanted: AtomicBool,
     /// Whether anybody has listened for changes of keys.
     tracks: AtomicBool,
@@ -97,8 +99,8 @@ impl Pushes {
 
     fn on(prefix: &str, id: String, channel: String, for_all: bool) -> Arc<Self> {
         let (wanted, tracks, slots) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(true));
-        let (listeners, others) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { prefix: prefix.to_owned(), id, channel, for_all, wanted, tracks, slots, listeners, others })
+        let (heard, listeners, others) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
+        Arc::new(Self { prefix: prefix.to_owned(), id, channel, for_all, heard, wanted, tracks, slots, listeners, others })
     }
 
     /// Registers a listener for another channel, to which the caller subscribes.
@@ -113,6 +115,18 @@ impl Pushes {
         let mut others = self.others();
         let is_idle = others.get(channel).is_some_and(|other| other.listeners().is_empty());
         is_idle && others.remove(channel).is_some()
+    }
+
+    /// Whether messages on another channel come through the link in use.
+    pub(crate) fn is_heard(&self, channel: &str) -> bool {
+        self.others().get(channel).is_some_and(|other| other.heard.load(Ordering::Relaxed))
+    }
+
+    /// Notes whether the server has subscribed the link in use to another channel.
+    pub(crate) fn set_heard(&self, channel: &str, heard: bool) {
+        if let Some(other) = self.others().get(channel) {
+            other.heard.store(heard, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -137,8 +151,9 @@ impl Pushes {
         subscribe(&self.channel)
     }
 
-    /// The commands that subscribe a new link to all that is listened to.
-    pub(crate) fn subscriptions(&self) -> Vec<Cmd> {
+    /// The commands that subscribe a new link to all that is listened to, each with the name of the
+    /// channel if it is another one.
+    pub(crate) fn subscriptions(&self) -> Vec<(Cmd, Option<String>)> {
         let own = self.are_wanted().then(|| self.subscribe());
         let changes = self.tracks.load(Ordering::Relaxed).then(|| {
             TRACKING.iter().fold(Cmd::new(), |mut cmd, word| {
@@ -147,7 +162,8 @@ impl Pushes {
             })
         });
         let others = self.others();
-        own.into_iter().chain(changes).chain(others.keys().map(|channel| subscribe(channel))).collect()
+        let others = others.keys().map(|channel| (subscribe(channel), Some(channel.clone())));
+        own.into_iter().chain(changes).map(|command| (command, None)).chain(others).collect()
     }
 
     /// Whether anybody has listened: then new links subscribe at once.
