@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tenure::{
-    AcquireAll, BootTime, Error, ErrorKind, Guards, Locker, LockerBuilder, Name, Owner, default_label, format_duration,
+    AcquireAll, BootTime, Error, ErrorKind, Guards, Holder, Locker, LockerBuilder, Name, Owner, default_label, format_duration,
 };
 use tokio::time::{sleep, timeout};
 
@@ -199,8 +199,9 @@ impl<'a> Plan<'a> {
         }
         let name = word(&self.names.0);
         let fix = match error.holder() {
-            Some(holder) if holder.ttl.is_none() && is_number(&holder.owner) => {
-                let what = "a number without an expiry may be a counter or a semaphore, or the lock of a client that died";
+            Some(holder) if is_endless_number(holder) => {
+                let what = "a number without an expiry may be a counter, an RSemaphore or an RCountDownLatch of Redisson, or the lock \
+                     of a client that died";
                 format!("{what}: see `tenure show {name}`, and find out who wrote it")
             }
             Some(holder) if holder.ttl.is_none() => {
@@ -212,13 +213,15 @@ impl<'a> Plan<'a> {
         Failure::told(self.taking.conflict_exit_code)
     }
 
-    /// Says as which kind of lock a name is in use, if the store tells.
+    /// Says as which kind of lock a name is in use, if the store tells. The store's error says more of
+    /// what may be no lock.
     async fn of_another_kind(&self, locker: &Locker) -> Option<Failure> {
         let ours = self.taking.kind.share();
         for name in self.names.iter() {
             let entry = locker.inspect(name).await.ok().flatten();
             let holder = entry.and_then(|entry| entry.holders.into_iter().next());
-            if let Some(holder) = holder.filter(|holder| holder.share.counted().capacity() != ours.counted().capacity()) {
+            let is_other = |holder: &Holder| holder.share.counted().capacity() != ours.counted().capacity();
+            if let Some(holder) = holder.filter(|holder| is_other(holder) && !is_endless_number(holder)) {
                 let theirs = format!("{} by {holder}", holder.share.kind());
                 return Some(Error::other_kind(name, theirs, ours.kind()).into());
             }
@@ -227,8 +230,11 @@ impl<'a> Plan<'a> {
     }
 }
 
-fn is_number(owner: &Owner) -> bool {
-    !owner.as_bytes().is_empty() && owner.as_bytes().iter().all(u8::is_ascii_digit)
+/// Whether somebody counts at the name, so far as one sees.
+fn is_endless_number(holder: &Holder) -> bool {
+    let owner = holder.owner.as_bytes();
+    let digits = owner.strip_prefix(b"-").unwrap_or(owner);
+    holder.ttl.is_none() && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
 /// A name as it can be typed.

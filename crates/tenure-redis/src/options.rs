@@ -17,6 +17,7 @@ use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
 use crate::native::cluster::Cluster;
 use crate::native::durable::Durability;
+use crate::native::keys::check_hash_tag;
 use crate::native::node::{RedisNode, Runs, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::majority::MajorityStore;
@@ -183,6 +184,9 @@ impl Options {
     }
 
     fn check_scheme(&self) -> Result<(), Error> {
+        if self.topology == Topology::Cluster {
+            check_hash_tag(&self.prefix)?;
+        }
         let of_redisson = matches!(self.scheme, Scheme::Redisson | Scheme::RedissonFair);
         let serves = self.topology == Topology::One || self.topology == Topology::Cluster && of_redisson;
         if !serves && self.scheme != Scheme::Native {
@@ -368,7 +372,7 @@ impl Options {
     ///
     /// # Errors
     /// As [`connect`](Options::connect), and [`Invalid`](tenure::ErrorKind::Invalid) for another
-    /// URL.
+    /// URL, or for a prefix by which keys of one name would be in different slots.
     pub async fn cluster(&self) -> Result<ClusterStore, Error> {
         if self.scheme != Scheme::Native {
             return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).with_hint("use Options::open"));
@@ -546,6 +550,7 @@ mod tests {
             ("redis+cluster://:hunter2@h:1,h:2?db=1", "can be no node of a cluster"),
             ("redis+cluster://:hunter2@h:1,h:1", "twice"),
             ("unix+cluster:///x", "can be no node of a cluster"),
+            ("redis+cluster://:hunter2@h?prefix=a{b:", "prefix=a{b:"),
             ("redis://:hunter2@h?scheme=set-nx&scheme=php", "scheme= is given twice"),
             ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),

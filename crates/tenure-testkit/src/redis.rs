@@ -36,12 +36,20 @@ pub struct Builder {
     files: Vec<(String, String)>,
     password: Option<String>,
     tls: bool,
-    /// A node of a cluster, which has a port for the others.
-    node: bool,
     binary: Option<String>,
-    replica: bool,
-    sentinel: bool,
+    role: Role,
     clock: Option<ShiftedClock>,
+}
+
+/// What a server is to others.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Role {
+    #[default]
+    Alone,
+    Replica,
+    Sentinel,
+    /// A node of a cluster, which has a port for the others.
+    Node,
 }
 
 impl Builder {
@@ -109,7 +117,7 @@ impl Builder {
         for _ in 0..20 {
             server.port = free_port();
             server.tls_port = server.how.tls.then(free_port);
-            server.bus_port = server.how.node.then(free_port);
+            server.bus_port = (server.how.role == Role::Node).then(free_port);
             if server.launch() {
                 server.wait_for_link();
                 return server;
@@ -295,7 +303,7 @@ impl RedisServer {
     fn spawn(&self) -> Spawned {
         let binary = self.how.binary();
         let mut command = Command::new(&binary);
-        if self.how.sentinel {
+        if self.how.role == Role::Sentinel {
             command.args([sentinel::CONFIG, "--sentinel"]);
         }
         // The log goes to standard output, so that a complaint about the arguments stands there too.

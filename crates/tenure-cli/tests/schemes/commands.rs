@@ -210,8 +210,21 @@ fn what_is_no_lock_of_ours_is_named() {
         refused(&["HSET", "x", OWNER, "1"], 77, &["an RLock of Redisson", "scheme=redisson"]);
         refused(&["HSET", "x", "mode", "read", OWNER, "1"], 77, &["an RReadWriteLock of Redisson", "scheme=redisson"]);
         refused(&["HSET", "x", "color", "red"], 77, &["another kind"]);
-        refused(&["SET", "x", "2"], 75, &["a counter or a semaphore", "`tenure show x`"]);
+        for number in ["2", "-3"] {
+            refused(&["SET", "x", number], 75, &["an RSemaphore or an RCountDownLatch of Redisson", "`tenure show x`"]);
+        }
     }
+}
+
+/// The same if permits of it are asked for, where a lock of ours would be another kind.
+#[test]
+fn permits_of_redisson_are_named() {
+    let store = Store::start("scheme=native");
+    store.server.command(&["SET", "x", "2"]);
+    let refused = store.tenure(&["run", "-n", "--permits", "1/5", "x", "--", "true"]);
+    assert_one_line(&refused);
+    assert!(refused.code == 77 && refused.err.contains("an RSemaphore"), "{refused:?}");
+    assert!(refused.err.contains("put scheme=redisson into"), "{refused:?}");
 }
 
 /// Locks that clients of Redisson hold are found without their names, each as what it is.

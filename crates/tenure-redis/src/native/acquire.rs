@@ -218,11 +218,12 @@ impl RedisStore {
             if noted { b"1" } else { b"0" },
         ];
         let asked = self.run_about(&scripts::ACQUIRE, &request.name, *share, &args, Repeat::Settled, end);
-        let (answer, _) = match &of_slot {
+        let (notified, answer) = match &of_slot {
             // On the way before the question, so that no message is missed.
-            Some(channel) => join(self.connection.hear(channel, end), asked).await.1?,
-            None => asked.await?,
+            Some(channel) => join(self.connection.hear(channel, end), asked).await,
+            None => (channel.is_some(), asked.await),
         };
+        let (answer, _) = answer?;
         if let Value::Array(parts) = &answer
             && let [Value::Int(1), number] = &parts[..]
         {
@@ -238,7 +239,7 @@ impl RedisStore {
         if let Some(grant_seq) = busy.grant_seq {
             self.counter.saw(grant_seq, now_ms());
         }
-        let poll_interval = self.poll_interval(channel.is_some(), busy.position, busy.holder.as_ref());
+        let poll_interval = self.poll_interval(notified, busy.position, busy.holder.as_ref());
         Ok(AcquireReply::Busy(busy.with_poll_interval(poll_interval)))
     }
 }

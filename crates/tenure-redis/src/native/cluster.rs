@@ -35,7 +35,7 @@ impl Cluster {
         poll_interval: Duration,
     ) -> Result<Self, Error> {
         let any = nodes.masters().into_iter().next().ok_or_else(|| unexpected("a map without nodes"))?;
-        Ok(Self { redis: RedisStore::over(any, Layout::by_slot(prefix), shown, timeout, poll_interval), nodes })
+        Ok(Self { redis: RedisStore::over(any, Layout::by_slot(prefix)?, shown, timeout, poll_interval), nodes })
     }
 
     pub(crate) fn features(&self) -> Features {

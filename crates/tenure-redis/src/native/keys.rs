@@ -42,9 +42,10 @@ impl Layout {
         Self { prefix: prefix.to_owned(), further, counter, by_slot: false, memory: format!("{prefix}tenure:node"), increment }
     }
 
-    /// The keys in a cluster.
-    pub(crate) fn by_slot(prefix: &str) -> Self {
-        Self { by_slot: true, ..Self::new(prefix) }
+    /// The keys in a cluster. Refuses a prefix by which they would be in different slots.
+    pub(crate) fn by_slot(prefix: &str) -> Result<Self, Error> {
+        check_hash_tag(prefix)?;
+        Ok(Self { by_slot: true, ..Self::new(prefix) })
     }
 
     /// The key of a name.
@@ -147,6 +148,19 @@ pub(crate) fn slot_of(key: &str) -> u16 {
     slot(b"", key.as_bytes())
 }
 
+/// Refuses a prefix in a cluster whose first brace begins no hash tag that the prefix ends. It would
+/// make one of what comes behind it, or have the whole key count. Then the tag of the keys beside a
+/// name has no effect.
+pub(crate) fn check_hash_tag(prefix: &str) -> Result<(), Error> {
+    match prefix.split_once('{').map(|(_, tag)| tag.find('}')) {
+        None | Some(Some(1..)) => Ok(()),
+        Some(None | Some(0)) => {
+            let what = format!("prefix={prefix} has a {{ without a hash tag: keys of one name would be in different slots");
+            Err(Error::invalid(what).with_hint("leave its braces out, or put them around some of it, as in {app}:"))
+        }
+    }
+}
+
 /// The slot of a key in a Cluster: of the part between its first braces, or of all of it without
 /// such a part.
 fn slot(prefix: &[u8], name: &[u8]) -> u16 {
@@ -235,6 +249,8 @@ const TABLE: [u16; 256] = {
 
 #[cfg(test)]
 mod tests {
+    use tenure::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -277,10 +293,36 @@ mod tests {
     fn all_keys_of_a_name_share_a_slot() {
         for prefix in ["", "app:", "{app}:"] {
             for name in ["door", "a}b", "{}x", "}", "x{}{y}", "{", "{a}b", "дверь"] {
-                let (layout, name) = (Layout::by_slot(prefix), Name::new(name).unwrap());
+                let (layout, name) = (Layout::by_slot(prefix).unwrap(), Name::new(name).unwrap());
                 let keys = layout.of(&name);
                 let all = [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner(), keys.grants(), keys.hints()];
                 assert!(all.iter().all(|key| slot(b"", &key.concat()) == layout.slot(&name)), "{keys:?}");
+            }
+        }
+    }
+
+    /// Every prefix of these characters, in a cluster with every name of them: one that is taken keeps
+    /// the keys of each name in one slot, and one that is refused does not.
+    #[test]
+    fn a_prefix_that_would_part_the_keys_of_a_name_is_refused() {
+        let texts = |most: u32| {
+            let numbers = (0..=most).flat_map(|length| (0..3_usize.pow(length)).map(move |number| (length, number)));
+            numbers
+                .map(|(length, number)| (0..length).map(|at| ["a", "{", "}"][number / 3_usize.pow(at) % 3]).collect::<String>())
+        };
+        let parts = |prefix: &str| {
+            let layout = Layout { by_slot: true, ..Layout::new(prefix) };
+            texts(3).filter_map(|name| Name::new(name).ok()).any(|name| {
+                let keys = layout.of(&name);
+                let all = [keys.name(), keys.queue(), keys.entries(), keys.shares(), keys.owner(), keys.grants(), keys.hints()];
+                all.iter().any(|key| slot(b"", &key.concat()) != layout.slot(&name))
+            })
+        };
+        for prefix in texts(5).chain(["a{b:", "{", "x{}y:", "{app}:", "{app}:{", "}{app}"].map(str::to_owned)) {
+            let refused = Layout::by_slot(&prefix).map(drop);
+            assert_eq!(refused.is_err(), parts(&prefix), "{prefix:?}");
+            if let Err(error) = refused {
+                assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(&format!("prefix={prefix}")), "{error}");
             }
         }
     }

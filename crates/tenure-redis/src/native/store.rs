@@ -181,19 +181,24 @@ impl Store for RedisStore {
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        match &self.confirmations {
-            None => match self.acquire_one(request).await {
-                Err(error) => Err(Box::pin(self.named(error, &request.name)).await),
-                answer => answer,
-            },
+        let answer = match &self.confirmations {
+            None => self.acquire_one(request).await,
             Some(confirmations) => Box::pin(self.acquire_durably(request, confirmations)).await,
+        };
+        match answer {
+            Err(error) => Err(Box::pin(self.named(error, &request.name, None)).await),
+            answer => answer,
         }
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        match &self.confirmations {
+        let answer = match &self.confirmations {
             None => self.acquire_every(requests).await,
             Some(confirmations) => Box::pin(self.acquire_every_durably(requests, confirmations)).await,
+        };
+        match answer {
+            Err(error) => Err(Box::pin(self.named_of(error, requests.iter().map(|request| &request.name), None)).await),
+            answer => answer,
         }
     }
 
@@ -245,7 +250,10 @@ impl Store for RedisStore {
         match name {
             Some(name) => {
                 self.layout.check(name)?;
-                self.inspect_names(std::slice::from_ref(name)).await
+                match self.inspect_names(std::slice::from_ref(name)).await {
+                    Err(error) => Err(self.named(error, name, None).await),
+                    found => found,
+                }
             }
             None => self.inspect_all().await,
         }

@@ -17,7 +17,7 @@ use tenure::{Entry, Error, ErrorKind, Fence, Holder, Kind, Lease, Name, Owner, Q
 
 use crate::native::cluster::{Cluster, gathered};
 use crate::native::foreign::{
-    DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, is_owner_of_redisson, what_of,
+    DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, inside_braces, is_owner_of_redisson, what_of,
 };
 use crate::native::keys::slot_of;
 use crate::native::renew::At;
@@ -116,6 +116,10 @@ impl RedissonStore {
         Self { servers, fair }
     }
 
+    async fn named(&self, redis: &RedisStore, error: Error, name: &Name) -> Error {
+        redis.named(error, name, Some(if self.fair { "redisson-fair" } else { "redisson" })).await
+    }
+
     /// The keys of the queue of `name`: of its waiters, and of when they are due.
     fn queue(&self, name: &Name) -> [String; 2] {
         ["redisson_lock_queue", "redisson_lock_timeout"].map(|what| before_of_redisson(what, &self.key(name)))
@@ -169,8 +173,7 @@ impl RedissonStore {
             let what = format!("Redisson keeps the keys beside {key:?} in another slot of the cluster");
             return Err(Error::invalid(what).with_hint("use a name without braces, or with one pair around a part of it"));
         }
-        let inner = key.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).filter(|inner| !inner.contains('{'));
-        match inner {
+        match inside_braces(&key) {
             Some(inner) if self.fair || request.share != Share::MUTEX => {
                 let what = format!("Redisson keeps the same keys beside {key:?} as beside {inner:?}");
                 Err(Error::invalid(what).with_hint("use a name without braces around it"))
@@ -233,9 +236,8 @@ impl RedissonStore {
         if kind == "hash" {
             return self.servers.any().name_of(key);
         }
-        let key = key.strip_suffix(b":timeout")?;
-        let inner = key.strip_prefix(b"{").and_then(|key| key.strip_suffix(b"}")).filter(|key| !key.contains(&b'{'));
-        self.servers.any().name_of(inner.unwrap_or(key))
+        let key = std::str::from_utf8(key.strip_suffix(b":timeout")?).ok()?;
+        self.servers.any().name_of(inside_braces(key).unwrap_or(key).as_bytes())
     }
 
     /// The entries of names, whatever of Redisson's has them. A free name has none.
@@ -290,12 +292,18 @@ impl RedissonStore {
 
     async fn acquire_at(&self, redis: RedisStore, request: &Request) -> Result<AcquireReply, Error> {
         let owner = theirs(&request.owner);
-        // In a cluster, on the way before the question, so that no message is missed.
-        let (heard, asked) = match self.servers {
-            Servers::One(_) => (true, self.ask(&redis, request, &owner).await),
+        let (hears, asked) = match self.servers {
+            Servers::One(_) => {
+                let asked = self.ask(&redis, request, &owner).await;
+                (self.heard_by(request).iter().all(|channel| redis.connection.hears_on(channel)), asked)
+            }
+            // On the way before the question, so that no message is missed.
             Servers::Cluster(_) => join(self.hear(&redis, request), self.ask(&redis, request, &owner)).await,
         };
-        let (answer, repeated) = asked?;
+        let (answer, repeated) = match asked {
+            Err(error) => return Err(Box::pin(self.named(&redis, error, &request.name)).await),
+            Ok(answered) => answered,
+        };
         let Value::Array(parts) = &answer else { return Err(odd(&answer)) };
         // In a fair lock the last part of a busy answer is the position.
         let (parts, position) = match &parts[..] {
@@ -322,7 +330,7 @@ impl RedissonStore {
         let polls = redis.poll_interval(false, None, None);
         // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
         // In a fair lock one who has no queue entry is never notified.
-        let notified = heard && redis.connection.hears() && (position.is_some() || !self.fair);
+        let notified = hears && (position.is_some() || !self.fair);
         let busy = Busy::new(if notified { HEARTBEAT.max(polls) } else { polls });
         let answer = AcquireReply::Busy(busy.with_holder(holder).with_position(position));
         if !repeated {
@@ -491,9 +499,14 @@ impl Store for RedissonStore {
             };
         };
         self.servers.any().layout.check(name)?;
-        let look = |redis| async move { self.look(&redis, std::slice::from_ref(name)).await };
-        let found = self.servers.at(name, Duration::MAX, look).await?;
-        found.into_iter().filter_map(Result::transpose).collect()
+        let look = |redis: RedisStore| async move {
+            let found = self.look(&redis, std::slice::from_ref(name)).await?;
+            match found.into_iter().filter_map(Result::transpose).collect() {
+                Err(error) => Err(self.named(&redis, error, name).await),
+                entries => entries,
+            }
+        };
+        self.servers.at(name, Duration::MAX, look).await
     }
 }
 

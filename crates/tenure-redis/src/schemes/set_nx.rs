@@ -216,7 +216,7 @@ pub(crate) async fn ask(
     let answer = match answer.map_err(|error| translate(&error)) {
         Err(error) => {
             let error = if again { error.maybe_applied() } else { error };
-            return Err(Box::pin(redis.named(error, &request.name)).await);
+            return Err(Box::pin(redis.named(error, &request.name, None)).await);
         }
         Ok(answer) => answer,
     };

@@ -112,6 +112,14 @@ local function acquire(keys, args)
     return held and of == capacity and grant_again(from, held) or busy(enqueue)
   end
 
+  if enqueue == 'join' then
+    -- A waiter that is refused leaves no entry: nobody would look after it.
+    local floor, unfit = raised(counter, seen, time)
+    if not floor then
+      dequeue(owner)
+      return unfit
+    end
+  end
   local queued = first or patience < DEAD_AT_ONCE
   local mine = queued and enqueue ~= 'none' and entry_of(owner)
   if mine and mine.till <= now then

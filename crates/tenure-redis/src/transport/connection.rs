@@ -23,7 +23,7 @@ use tracing::debug;
 
 use crate::transport::commands::{Commands, Key};
 use crate::transport::contact::Moment;
-use crate::transport::failure::{is_crowded, is_no_command, is_no_master, is_out_of_memory, translate};
+use crate::transport::failure::{is_crowded, is_no_command, is_no_master, is_not_permitted, is_out_of_memory, translate};
 use crate::transport::form::Form;
 use crate::transport::handshake::{Established, establish, unanswered};
 use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
@@ -294,7 +294,7 @@ impl Connection {
     }
 
     /// Subscribes to all messages on another channel, until the listener is dropped. It gets nothing
-    /// unless the connection [hears](Connection::hears) pushes.
+    /// unless the connection [hears](Connection::hears_on) them.
     ///
     /// # Round trips
     /// 1.
@@ -303,7 +303,12 @@ impl Connection {
         let listener = self.register_on(channel);
         let Ok(_one_at_a_time) = timeout_at(end, self.subscribing.lock()).await else { return Err(no_connection()) };
         let Exchange { link, answers, .. } = self.subscribe(&[b"SUBSCRIBE", channel.as_bytes()], end).await?;
-        link.set_hears(answers.iter().all(Result::is_ok));
+        let heard = answers.iter().all(Result::is_ok);
+        self.pushes.set_heard(channel, heard);
+        // A refusal is about this channel: others may be permitted.
+        if heard {
+            link.set_hears(true);
+        }
         Ok(listener)
     }
 
@@ -320,8 +325,13 @@ impl Connection {
     }
 
     /// Whether pushes come through the connection.
-    pub(crate) fn hears(&self) -> bool {
+    fn hears(&self) -> bool {
         self.link().and_then(|link| link.hears()).unwrap_or(false)
+    }
+
+    /// Whether messages on another channel come through the connection.
+    pub(crate) fn hears_on(&self, channel: &str) -> bool {
+        self.hears() && self.pushes.is_heard(channel)
     }
 
     /// Ends the subscription to another channel, unless somebody listens to it again.
@@ -364,7 +374,7 @@ impl Connection {
     /// The channel for messages to listeners. None while they would get nothing: nobody listens,
     /// there is no connection, or the server, a proxy or the external connection pushes nothing.
     pub(crate) fn channel(&self) -> Option<&str> {
-        self.link().and_then(|link| link.hears()).unwrap_or(false).then(|| self.pushes.channel())
+        self.hears().then(|| self.pushes.channel())
     }
 
     /// Whether this link is still in use.
@@ -402,9 +412,13 @@ impl Connection {
         let command: &[u8] = if is_common { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
         let Ok(Exchange { link, answers, .. }) = self.subscribe(&[command, channel.as_bytes()], end).await else { return false };
         match only(answers) {
-            Ok(Err(error)) if is_no_command(&error) => self.pushes.has_no_slots(),
-            Ok(Err(error)) if !translate(&error).is_transient() => link.set_hears(false),
             Ok(Ok(_)) => return link.hears() != Some(false),
+            Ok(Err(error)) if is_no_command(&error) => self.pushes.has_no_slots(),
+            // The common one may be permitted.
+            Ok(Err(error)) if !is_common && is_not_permitted(&error) && self.pushes.is_own(channel) => self.pushes.has_no_slots(),
+            // Another one may be.
+            Ok(Err(_)) if !self.pushes.is_own(channel) => {}
+            Ok(Err(error)) if !translate(&error).is_transient() => link.set_hears(false),
             _ => {}
         }
         false

@@ -151,6 +151,11 @@ pub(crate) fn is_no_command(error: &RedisError) -> bool {
     text.starts_with("ERR unknown command") || text.starts_with("NOPERM") && text.contains(" command")
 }
 
+/// Whether this user may not do it.
+pub(crate) fn is_not_permitted(error: &RedisError) -> bool {
+    text_of(error).starts_with("NOPERM")
+}
+
 pub(crate) fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM")
 }

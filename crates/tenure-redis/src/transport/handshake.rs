@@ -69,7 +69,7 @@ async fn greet(
         handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
     }
     handshake.cmd("CLIENT").arg("INFO");
-    for subscribe in &subscriptions {
+    for (subscribe, _) in &subscriptions {
         handshake.add_command(subscribe.clone());
     }
     if asks_role {
@@ -87,8 +87,19 @@ async fn greet(
     let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
     let server = client.get_connection_info().addr().to_string();
     let identity = answer().ok().and_then(|info| identity(&info, server));
-    let subscribed: Vec<bool> = subscriptions.iter().map(|_| answer().is_ok()).collect();
-    let hears = (!subscribed.is_empty()).then(|| subscribed.into_iter().all(|done| done));
+    let (mut own, mut any_other) = (None, false);
+    for (_, channel) in &subscriptions {
+        let subscribed = answer().is_ok();
+        match channel {
+            None => own = Some(subscribed && own != Some(false)),
+            // A user may listen to some of the others alone.
+            Some(channel) => {
+                pushes.set_heard(channel, subscribed);
+                any_other |= subscribed;
+            }
+        }
+    }
+    let hears = own.or(any_other.then_some(true));
     // One who may not ask finds out by its first write.
     let is_replica = asks_role && matches!(answer(), Ok(Value::Array(role)) if !is_master(&role));
     answer()?;

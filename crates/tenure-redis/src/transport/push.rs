@@ -46,6 +46,8 @@ pub(crate) struct Pushes {
     for_all: bool,
     /// The other channels are of slots, which move: a listener asks for its own with each poll.
     in_cluster: bool,
+    /// The server has subscribed the link in use to this channel, if it is one for all.
+    heard: AtomicBool,
     wanted: AtomicBool,
     /// Whether anybody has listened for changes of keys.
     tracks: AtomicBool,
@@ -108,9 +110,9 @@ impl Pushes {
 
     fn on(prefix: &str, id: String, channel: String, for_all: bool) -> Self {
         let (wanted, tracks, slots) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(true));
-        let (listeners, others) = (Mutex::default(), Mutex::default());
+        let (heard, listeners, others) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
         let prefix = prefix.to_owned();
-        Self { prefix, id, channel, for_all, in_cluster: false, wanted, tracks, slots, listeners, others }
+        Self { prefix, id, channel, for_all, in_cluster: false, heard, wanted, tracks, slots, listeners, others }
     }
 
     /// Registers a listener for another channel, to which the caller subscribes.
@@ -135,6 +137,18 @@ impl Pushes {
         let mut others = self.others();
         let is_idle = others.get(channel).is_some_and(|other| other.listeners().is_empty());
         is_idle && others.remove(channel).is_some()
+    }
+
+    /// Whether messages on another channel come through the link in use.
+    pub(crate) fn is_heard(&self, channel: &str) -> bool {
+        self.others().get(channel).is_some_and(|other| other.heard.load(Ordering::Relaxed))
+    }
+
+    /// Notes whether the server has subscribed the link in use to another channel.
+    pub(crate) fn set_heard(&self, channel: &str, heard: bool) {
+        if let Some(other) = self.others().get(channel) {
+            other.heard.store(heard, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -164,8 +178,9 @@ impl Pushes {
         subscribe(&self.channel)
     }
 
-    /// The commands that subscribe a new link to all that is listened to.
-    pub(crate) fn subscriptions(&self) -> Vec<Cmd> {
+    /// The commands that subscribe a new link to all that is listened to, each with the name of the
+    /// channel if it is another one.
+    pub(crate) fn subscriptions(&self) -> Vec<(Cmd, Option<String>)> {
         let own = self.are_wanted().then(|| self.subscribe());
         let changes = self.tracks.load(Ordering::Relaxed).then(|| {
             TRACKING.iter().fold(Cmd::new(), |mut cmd, word| {
@@ -174,8 +189,8 @@ impl Pushes {
             })
         });
         let others = self.others();
-        let others = others.keys().filter(|_| !self.in_cluster).map(|channel| subscribe(channel));
-        own.into_iter().chain(changes).chain(others).collect()
+        let others = others.keys().filter(|_| !self.in_cluster).map(|channel| (subscribe(channel), Some(channel.clone())));
+        own.into_iter().chain(changes).map(|command| (command, None)).chain(others).collect()
     }
 
     /// Whether anybody has listened: then new links subscribe at once.
@@ -215,7 +230,7 @@ impl Pushes {
                 };
                 if let Some(other) = self.other(&channel) {
                     other.deliver(&message);
-                } else if channel.ends_with(self.id.as_bytes()) {
+                } else if self.is_own(&channel) {
                     self.deliver(&message);
                 }
             }
@@ -233,7 +248,7 @@ impl Pushes {
                 let Some(Value::BulkString(channel)) = push.data.first() else { return };
                 match self.other(channel) {
                     Some(other) => other.missed(),
-                    None if channel.ends_with(self.id.as_bytes()) => self.missed(),
+                    None if self.is_own(channel) => self.missed(),
                     None => {}
                 }
             }
@@ -263,6 +278,11 @@ impl Pushes {
         for other in self.others().values() {
             other.missed();
         }
+    }
+
+    /// Whether it is the channel of this process, or that of it in a slot.
+    pub(crate) fn is_own(&self, channel: impl AsRef<[u8]>) -> bool {
+        channel.as_ref().ends_with(self.id.as_bytes())
     }
 
     fn other(&self, channel: &[u8]) -> Option<Arc<Self>> {

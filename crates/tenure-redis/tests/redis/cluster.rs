@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::store::{AcquireReply, Busy, Enqueue, ReleaseReply, RenewReply, Request, Store};
+use futures_util::StreamExt;
+use tenure::store::{AcquireReply, Busy, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{ErrorKind, Lease, Locker, Name, Owner, Share, State};
 use tenure_conformance::exceptions::{NO_PUSH, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
@@ -437,6 +438,37 @@ async fn a_push_reaches_the_waiter() {
             cluster.servers().iter().map(count).sum::<u64>()
         };
         assert_eq!(channels("pubsubshard_channels") > 0, sharded);
+    }
+}
+
+/// A user may listen to the common channel, and not to those of the slots: a waiter polls until it is notified by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_slot_may_not_push_polls() {
+    let cluster = RedisCluster::start(1, 0);
+    for (channels, first, then) in [
+        (&["allchannels"][..], true, true),
+        (&["resetchannels", "&tenure:wake:*"], false, true),
+        (&["resetchannels"], false, false),
+    ] {
+        cluster.servers()[0].command(&[&["ACL", "SETUSER", "default"][..], channels].concat());
+        let (other, store) = (store(&cluster.url()).await, store(&cluster.url()).await);
+        let (held, waits) = (asks("door", Share::MUTEX, LONG), asks("door", Share::MUTEX, LONG));
+        takes(&other, &held).await;
+        let mut notices = store.watch(&waits).await.unwrap();
+        let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
+        for notified in [first, then, then] {
+            let AcquireReply::Busy(busy) = store.acquire(&waits.clone().with_enqueue(join)).await.unwrap() else {
+                panic!("held")
+            };
+            assert_eq!(busy.poll_interval >= Duration::from_secs(1), notified, "{channels:?}: {busy:?}");
+        }
+        assert_eq!(other.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        if then {
+            assert_eq!(timeout(PATIENCE, notices.next()).await.unwrap(), Some(Notice::Changed), "{channels:?}");
+        }
+        // It was handed on, or is free.
+        takes(&store, &waits).await;
+        assert_eq!(store.release(&waits.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     }
 }
 

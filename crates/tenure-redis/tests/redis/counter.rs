@@ -337,3 +337,28 @@ async fn a_counter_that_fell_back_by_one_makes_no_fence_twice() {
     let after = fence("b").await;
     assert!(after > before, "{after:?} after {before:?}");
 }
+
+/// A waiter that is refused for a counter that cannot be used leaves no queue entry: neither a new one nor an earlier one.
+#[tokio::test]
+async fn a_refused_waiter_leaves_no_entry() {
+    let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: HANDOFF_TTL };
+    for spoil in
+        [&["SET", "tenure:fence", "many"][..], &["SET", "tenure:fence", "9007199254740991"], &["RPUSH", "tenure:fence", "x"]]
+    {
+        for share in [Share::MUTEX, Share::READ] {
+            let server = RedisServer::start();
+            let store = store(&server.url()).await;
+            let (held, early, late) = (request("door"), request("door").with_share(share), request("door").with_share(share));
+            assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
+            assert!(matches!(store.acquire(&early.clone().with_enqueue(join)).await.unwrap(), AcquireReply::Busy(_)));
+            server.command(&["DEL", "tenure:fence"]);
+            server.command(spoil);
+            for waiter in [&late, &early] {
+                let error = store.acquire(&waiter.clone().with_enqueue(join)).await.unwrap_err();
+                assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("grant counter"), "{spoil:?}: {error}");
+                assert!(!error.may_have_been_applied(), "{spoil:?}: {error}");
+            }
+            assert_eq!(server.cli("KEYS *:[qp]:door"), "", "{spoil:?}: an entry is left");
+        }
+    }
+}

@@ -7,6 +7,7 @@ mod conformance;
 mod counter;
 mod durable;
 mod faults;
+mod foreign;
 mod keys;
 mod link;
 mod mixed;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use tenure::store::{AcquireReply, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Lease, Name, Owner, Share};
+use tenure::{ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::{RedisServer, Reply};
 use tokio::time::timeout;
@@ -98,6 +98,35 @@ async fn a_lease_lasts_as_long_as_a_majority() {
         assert_eq!(server.command(&["EXISTS", other]), 0, "a lost lease takes nothing");
         assert_eq!(release(&*store, &lease).await, ReleaseReply::NotHeld);
         assert_eq!(server.command(&[&["DEL"], &KEYS[..]].concat()), 1, "the neighbour's stays");
+    }
+}
+
+/// The library goes on with the other two keys. With two of another type nobody can hold.
+#[tokio::test]
+async fn a_key_of_another_type_counts_as_taken_by_nobody() {
+    let server = RedisServer::start();
+    let store = open(&server, "rueidislock").await;
+    for odd in KEYS {
+        let others: Vec<&str> = KEYS.into_iter().filter(|key| *key != odd).collect();
+        server.command(&["HSET", odd, "color", "red"]);
+        let lease = take(&*store).await;
+        let owner = lease.owner.to_string();
+        assert!(others.iter().all(|key| server.command(&["GET", key]).text() == owner), "{odd}");
+        let held = store.inspect(Some(&lease.name)).await.unwrap();
+        assert_eq!(held[0].holders[0].owner, lease.owner, "{odd}");
+        assert!(matches!(store.renew(std::slice::from_ref(&lease)).await[..], [Ok(RenewReply::Renewed)]));
+        let AcquireReply::Busy(busy) = store.acquire(&asks()).await.unwrap() else { panic!("two keys are taken") };
+        assert_eq!(busy.holder.unwrap().owner, lease.owner, "{odd}");
+        assert_eq!(release(&*store, &lease).await, ReleaseReply::Released);
+        assert!(store.inspect(Some(&lease.name)).await.unwrap().is_empty(), "{odd}");
+        // The other client needs both of the others as well.
+        server.command(&["SET", others[0], "theirs", "PX", "60000"]);
+        assert!(matches!(store.acquire(&asks()).await.unwrap(), AcquireReply::Busy(_)), "{odd}");
+        server.command(&["DEL", others[0]]);
+        server.command(&["HSET", others[1], "color", "red"]);
+        assert_eq!(store.acquire(&asks()).await.unwrap_err().kind(), ErrorKind::Mismatch, "{odd}");
+        assert_eq!(store.inspect(Some(&lease.name)).await.unwrap_err().kind(), ErrorKind::Mismatch, "{odd}");
+        assert_eq!(server.command(&[&["DEL"], &KEYS[..]].concat()), 2, "{odd}: nothing was taken");
     }
 }
 

@@ -345,6 +345,35 @@ async fn waiters_hear_of_a_release() {
     timeout(PATIENCE, left).await.expect("the subscription stays");
 }
 
+/// A user may listen to one channel and not to another: a waiter that hears nothing polls, beside one that is notified.
+#[tokio::test]
+async fn a_waiter_whose_channel_is_forbidden_polls() {
+    let server = RedisServer::start();
+    let channels = ["resetchannels", "&redisson_lock__channel:{open}"];
+    assert_eq!(server.command(&[&["ACL", "SETUSER", "default"][..], &channels].concat()), "OK");
+    let store = opened(&server, "").await;
+    let polls = async |name: &str| {
+        assert!(server.command(&["HSET", name, THEIRS, "1"]) != 2);
+        let waiter = store.watch(&asks(name)).await.unwrap();
+        match store.acquire(&asks(name)).await.unwrap() {
+            AcquireReply::Busy(busy) => (busy.poll_interval, waiter),
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    let slow = Duration::from_secs(1);
+    let open = polls("open").await;
+    assert!(open.0 >= slow, "{:?}", open.0);
+    let shut = polls("shut").await;
+    assert!(shut.0 < slow, "it hears nothing: {:?}", shut.0);
+    let beside = polls("open").await;
+    assert!(beside.0 >= slow, "the other's channel is as it was: {:?}", beside.0);
+    // With a new connection all of it is asked for anew.
+    assert_eq!(server.command(&["ACL", "SETUSER", "default", "allchannels"]), "OK");
+    server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let allowed = async { while polls("shut").await.0 < slow {} };
+    timeout(PATIENCE, allowed).await.expect("the channel is allowed now");
+}
+
 /// A lease that a machine with much to do renews in time.
 const TTL: Duration = Duration::from_secs(4);
 

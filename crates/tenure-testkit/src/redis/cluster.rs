@@ -1,6 +1,6 @@
 //! A Redis Cluster of real servers.
 
-use super::{Builder, RedisServer, START};
+use super::{Builder, RedisServer, Role, START};
 use crate::client::{Client, Reply};
 use crate::process::wait_until;
 
@@ -23,7 +23,7 @@ impl RedisCluster {
     /// As [`start`](Self::start), with more arguments for each server.
     pub fn with(masters: usize, replicas_of_each: usize, more: impl Fn(Builder) -> Builder) -> Self {
         let node = |_| {
-            let node = Builder { node: true, ..Builder::default() };
+            let node = Builder { role: Role::Node, ..Builder::default() };
             // A master without slots stays one.
             let node = node.arg("cluster-allow-replica-migration", "no");
             more(node.arg("cluster-node-timeout", "1000").arg("cluster-replica-validity-factor", "0")).start()

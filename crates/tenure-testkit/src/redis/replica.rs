@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Builder, RedisServer, START};
+use super::{Builder, RedisServer, Role, START};
 use crate::process::wait_until;
 
 impl Builder {
@@ -18,7 +18,7 @@ impl Builder {
     /// Makes the server a replica of what answers at `address`, as a proxy in front of a primary.
     #[must_use]
     pub fn replica_at(mut self, address: SocketAddr) -> Self {
-        self.replica = true;
+        self.role = Role::Replica;
         let words = ["--replicaof".to_owned(), address.ip().to_string(), address.port().to_string()];
         self.arguments.extend(words);
         self
@@ -57,7 +57,7 @@ impl RedisServer {
 
     /// For a replica, waits until it follows its primary.
     pub(super) fn wait_for_link(&self) {
-        if self.how.replica {
+        if self.how.role == Role::Replica {
             wait_until(START, "the replica to follow its primary", || self.info("replication", "master_link_status") == "up");
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Builder, RedisServer};
+use super::{Builder, RedisServer, Role};
 use crate::client::Reply;
 use crate::process::wait_until;
 use crate::tls::Certificates;
@@ -32,7 +32,7 @@ impl Builder {
             let _ = writeln!(config, "sentinel auth-pass {SERVICE} {password}");
         }
         self.files.push((CONFIG.to_owned(), config));
-        self.sentinel = true;
+        self.role = Role::Sentinel;
         self
     }
 }
