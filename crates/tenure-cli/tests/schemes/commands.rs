@@ -220,7 +220,7 @@ fn what_is_no_lock_of_ours_is_named() {
 #[test]
 fn permits_of_redisson_are_named() {
     let store = Store::start("scheme=native");
-    store.server.command(&["SET", "x", "2"]);
+    store.server().command(&["SET", "x", "2"]);
     let refused = store.tenure(&["run", "-n", "--permits", "1/5", "x", "--", "true"]);
     assert_one_line(&refused);
     assert!(refused.code == 77 && refused.err.contains("an RSemaphore"), "{refused:?}");
