@@ -41,7 +41,7 @@ pub struct Builder {
     clock: Option<ShiftedClock>,
 }
 
-/// What a server is to others.
+/// Its part among others.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Role {
     #[default]
