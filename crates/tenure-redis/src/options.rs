@@ -17,7 +17,8 @@ use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
 use crate::native::cluster::Cluster;
 use crate::native::durable::Durability;
-use crate::native::keys::check_hash_tag;
+use crate::native::foreign::before_of_redisson;
+use crate::native::keys::{check_hash_tag, slot_of};
 use crate::native::node::{RedisNode, Runs, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::majority::MajorityStore;
@@ -184,10 +185,15 @@ impl Options {
     }
 
     fn check_scheme(&self) -> Result<(), Error> {
+        let of_redisson = matches!(self.scheme, Scheme::Redisson | Scheme::RedissonFair);
         if self.topology == Topology::Cluster {
             check_hash_tag(&self.prefix)?;
         }
-        let of_redisson = matches!(self.scheme, Scheme::Redisson | Scheme::RedissonFair);
+        let token = before_of_redisson("redisson_lock_token", &format!("{}x", self.prefix));
+        if self.topology == Topology::Cluster && of_redisson && slot_of(&token) != slot_of(&format!("{}x", self.prefix)) {
+            let what = format!("prefix={} has braces by which Redisson keeps the keys of one name in two slots", self.prefix);
+            return Err(Error::invalid(what).with_hint("leave them out, or put a pair around some of it, as in {app}:"));
+        }
         let serves = self.topology == Topology::One || self.topology == Topology::Cluster && of_redisson;
         if !serves && self.scheme != Scheme::Native {
             let (scheme, places) = (self.scheme.name(), if of_redisson { "one server or a cluster" } else { "one server" });
@@ -551,6 +557,7 @@ mod tests {
             ("redis+cluster://:hunter2@h:1,h:1", "twice"),
             ("unix+cluster:///x", "can be no node of a cluster"),
             ("redis+cluster://:hunter2@h?prefix=a{b:", "prefix=a{b:"),
+            ("redis+cluster://:hunter2@h?scheme=redisson&prefix=a}:", "prefix=a}:"),
             ("redis://:hunter2@h?scheme=set-nx&scheme=php", "scheme= is given twice"),
             ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),

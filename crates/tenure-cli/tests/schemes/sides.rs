@@ -238,12 +238,14 @@ pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
 pub(crate) fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServer) -> bool; 2]) -> [Duration; 2] {
     let server = RedisServer::start();
     let [ours_waits, theirs_waits] = waits;
-    each_wakes_the_other_at(&server.url(), library, [&|| ours_waits(&server), &|| theirs_waits(&server)])
+    let waits: [&dyn Fn() -> bool; 3] = [&|| ours_waits(&server), &|| !ours_waits(&server), &|| theirs_waits(&server)];
+    each_wakes_the_other_at(&server.url(), library, waits)
 }
 
-pub(crate) fn each_wakes_the_other_at(their_url: &str, library: &Library, waits: [&dyn Fn() -> bool; 2]) -> [Duration; 2] {
+/// As [`each_wakes_the_other`]. `waits` finds out whether ours waits, does no more, and theirs waits.
+pub(crate) fn each_wakes_the_other_at(their_url: &str, library: &Library, waits: [&dyn Fn() -> bool; 3]) -> [Duration; 2] {
     const BOUND: Duration = Duration::from_secs(5);
-    let [ours_waits, theirs_waits] = waits;
+    let [ours_waits, ours_is_served, theirs_waits] = waits;
     let place = Place::new();
     let url = format!("{their_url}?{}&poll_interval=30s", library.parameters);
     let mut theirs = library.holds(&place, their_url);
@@ -255,8 +257,7 @@ pub(crate) fn each_wakes_the_other_at(their_url: &str, library: &Library, waits:
     place.line("ours");
     let ours_after = released.elapsed();
     assert_eq!(theirs.end().code, 0);
-    // Who is served listens no more.
-    wait_for("ours to wait no more", || !ours_waits());
+    wait_for("ours to wait no more", ours_is_served);
     std::fs::remove_file(place.path("held")).unwrap();
     let mut theirs = library.start(&place, their_url, "hold");
     wait_for("the other side to wait", theirs_waits);

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use futures_util::stream::{self, StreamExt};
 use tenure::store::{RenewReply, Store};
-use tenure::{Error, Fence, Lease, Share};
+use tenure::{Error, Fence, Kind, Lease, Share};
 use tokio::time::Instant;
 
 use crate::native::foreign::{beside_share, what_of};
@@ -177,15 +177,14 @@ impl RedisStore {
     fn add_renewal_of_redisson(&self, commands: &mut Commands, leases: &[&Lease], form: Form) {
         let of_each = |lease: &&Lease| {
             let key = self.layout.key(&lease.name);
-            let beside = match lease.share {
-                // It has none, and a key that is not there would keep it from renewals while its slot moves.
-                Share::WRITE => key.clone().into_bytes(),
-                share => beside_share(&key, lease.owner.as_bytes(), share),
+            let beside = beside_share(&key, lease.owner.as_bytes(), lease.share);
+            // A script with one key alone runs while its slot moves, wherever that is.
+            let keys = match lease.share.kind() {
+                Kind::ReadWrite if lease.share == Share::WRITE => [key.clone().into_bytes(), key.into_bytes()],
+                Kind::Semaphore(_) => [beside.clone(), beside],
+                _ => [key.into_bytes(), beside],
             };
-            (
-                [key.into_bytes(), beside],
-                [Digits::of(millis(lease.ttl)).as_bytes().to_vec(), what_of(lease.share).as_bytes().to_vec()],
-            )
+            (keys, [Digits::of(millis(lease.ttl)).as_bytes().to_vec(), what_of(lease.share).as_bytes().to_vec()])
         };
         let (keys, args): (Vec<_>, Vec<_>) = leases.iter().map(of_each).unzip();
         let keys: Vec<Key<'_>> = keys.iter().flatten().map(|key| whole(key)).collect();

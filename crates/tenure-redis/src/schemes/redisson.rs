@@ -6,10 +6,11 @@
 //! The others count no token, so fences order those alone who count them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, SelectAll, StreamExt};
 use redis::{RedisResult, Value};
 use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
@@ -27,7 +28,7 @@ use crate::schemes::set_nx::check_mutex;
 use crate::scripts::{self, Script};
 use crate::transport::commands::{Commands, Digits, Key, millis, whole};
 use crate::transport::connection::{Exchange, Repeat};
-use crate::transport::failure::unexpected;
+use crate::transport::failure::{is_moving, unexpected};
 use crate::transport::link::Link;
 use crate::transport::reply::{only, read};
 
@@ -166,13 +167,20 @@ impl RedissonStore {
         channels
     }
 
-    /// Refuses a name whose keys beside it are those of another name, or in another slot of a cluster.
-    fn check_beside(&self, request: &Request) -> Result<(), Error> {
-        let key = self.key(&request.name);
-        if matches!(self.servers, Servers::Cluster(_)) && slot_of(&self.token(&request.name)) != slot_of(&key) {
+    /// Refuses a name that no call is about, or whose keys are in two slots of a cluster.
+    fn check(&self, name: &Name) -> Result<(), Error> {
+        self.servers.any().layout.check(name)?;
+        let key = self.key(name);
+        if matches!(self.servers, Servers::Cluster(_)) && slot_of(&self.token(name)) != slot_of(&key) {
             let what = format!("Redisson keeps the keys beside {key:?} in another slot of the cluster");
             return Err(Error::invalid(what).with_hint("use a name without braces, or with one pair around a part of it"));
         }
+        Ok(())
+    }
+
+    /// Refuses a name whose keys beside it are those of another name.
+    fn check_beside(&self, request: &Request) -> Result<(), Error> {
+        let key = self.key(&request.name);
         match inside_braces(&key) {
             Some(inner) if self.fair || request.share != Share::MUTEX => {
                 let what = format!("Redisson keeps the same keys beside {key:?} as beside {inner:?}");
@@ -241,20 +249,23 @@ impl RedissonStore {
     }
 
     /// The entries of names, whatever of Redisson's has them. A free name has none.
-    async fn look(&self, redis: &RedisStore, names: &[Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+    /// `alone`: of those that are one key alone, while others may be elsewhere. The rest is refused as one whose
+    /// slot moves.
+    async fn look(&self, redis: &RedisStore, names: &[Name], alone: bool) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
         let keys = names.iter().map(|name| {
             let key = self.key(name);
             let ends = behind_of_redisson(&key, "timeout");
             let [queue, dues] = self.queue(name);
-            ([key, ends, queue, dues], self.never(&self.key(name)))
+            ([key, ends, queue, dues], self.never(&self.key(name)).filter(|_| !alone))
         });
         let keys: Vec<([String; 4], Option<String>)> = keys.collect();
         let build = |_: &Link, form| {
             let mut commands = Commands::new();
             for ([key, beside @ ..], never) in &keys {
                 let keys: Vec<Key<'_>> = std::iter::once(key).chain(never).map(|key| whole(key.as_bytes())).collect();
-                let beside = beside.each_ref().map(String::as_bytes);
-                scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &keys, &beside);
+                let [ends, queue, dues] = beside.each_ref().map(String::as_bytes);
+                let args = [ends, queue, dues, if alone { b"1" } else { b"0" }];
+                scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &keys, &args);
             }
             commands
         };
@@ -274,6 +285,33 @@ impl RedissonStore {
         Ok(names.iter().zip(answers).map(entry).collect())
     }
 
+    /// The entry of one name. While its slot moves, that of one whose key says all of it.
+    async fn look_at(&self, name: &Name) -> Result<Option<Entry>, Error> {
+        self.check(name)?;
+        let look = |alone| {
+            move |redis: RedisStore| async move {
+                let mut found = self.look(&redis, std::slice::from_ref(name), alone).await?;
+                match found.pop() {
+                    Some(Err(error)) => Err(self.named(&redis, error, name).await),
+                    Some(entry) => entry,
+                    None => Err(unexpected("no reply")),
+                }
+            }
+        };
+        let cluster = match &self.servers {
+            Servers::One(redis) => return look(false)(redis.clone()).await,
+            Servers::Cluster(cluster) => cluster,
+        };
+        let end = cluster.redis.end(Duration::MAX);
+        for alone in [false, true] {
+            match cluster.at_node(name, end, look(alone)).await {
+                Err(error) if is_moving(&error) => {}
+                answer => return answer,
+            }
+        }
+        cluster.at_one_node(name, end, look(false)).await
+    }
+
     /// All that is held at one server.
     async fn list(&self, redis: &RedisStore) -> Result<Vec<Entry>, Error> {
         let mut entries = Vec::new();
@@ -281,10 +319,19 @@ impl RedissonStore {
         for (kind, mut scan) in [("hash", redis.scan("", "hash")), ("zset", redis.scan_behind("", "*:timeout", "zset"))] {
             while let Some(keys) = scan.next().await? {
                 let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key, kind)).collect();
-                let found = self.look(redis, &names).await?.into_iter().filter_map(Result::ok).flatten();
                 // Any hash of one number looks like an RLock.
                 let is_theirs = |holder: &Holder| kind == "zset" || is_owner_of_redisson(theirs(&holder.owner).as_bytes());
-                entries.extend(found.filter(|entry| entry.holders.iter().any(is_theirs)));
+                for (name, found) in names.iter().zip(self.look(redis, &names, false).await?) {
+                    let found = match found {
+                        Err(error) if is_moving(&error) => self.look_at(name).await,
+                        found => found,
+                    };
+                    match found {
+                        // It is anything else, or not to be read.
+                        Err(error) if !error.is_transient() => {}
+                        found => entries.extend(found?.filter(|entry| entry.holders.iter().any(is_theirs))),
+                    }
+                }
             }
         }
         Ok(entries)
@@ -292,13 +339,23 @@ impl RedissonStore {
 
     async fn acquire_at(&self, redis: RedisStore, request: &Request) -> Result<AcquireReply, Error> {
         let owner = theirs(&request.owner);
-        let (hears, asked) = match self.servers {
+        let (hears, asked) = match &self.servers {
             Servers::One(_) => {
                 let asked = self.ask(&redis, request, &owner).await;
                 (self.heard_by(request).iter().all(|channel| redis.connection.hears_on(channel)), asked)
             }
-            // On the way before the question, so that no message is missed.
-            Servers::Cluster(_) => join(self.hear(&redis, request), self.ask(&redis, request, &owner)).await,
+            // Before the question, so that no message is missed.
+            Servers::Cluster(cluster) => {
+                let (heard, asked) = (self.hear(&redis, request).await, self.ask(&redis, request, &owner).await);
+                let is_busy = matches!(&asked, Ok((Value::Array(parts), _)) if parts.first() == Some(&Value::Int(0)));
+                match cluster.serving(&request.name) {
+                    // The slot has moved. A message may have come there before anybody listened.
+                    Ok(there) if is_busy && heard == Some(false) && !Arc::ptr_eq(&there.connection, &redis.connection) => {
+                        (self.hear(&there, request).await == Some(true), self.ask(&there, request, &owner).await)
+                    }
+                    _ => (heard == Some(true), asked),
+                }
+            }
         };
         let (answer, repeated) = match asked {
             Err(error) => return Err(Box::pin(self.named(&redis, error, &request.name)).await),
@@ -340,12 +397,12 @@ impl RedissonStore {
         check_repeated(&request.clone().with_owner(ours(owner.as_bytes())), answer)
     }
 
-    /// Asks the node for the channels of a waiter. Returns whether it will be notified.
-    async fn hear(&self, redis: &RedisStore, request: &Request) -> bool {
+    /// Asks the node for the channels of a waiter. Returns whether it will be notified, if it waits.
+    async fn hear(&self, redis: &RedisStore, request: &Request) -> Option<bool> {
         let (mut channels, end) = (self.heard_by(request), redis.end(request.ttl));
         channels.retain(|channel| redis.connection.has_listener_on(channel));
-        let heard = join_all(channels.iter().map(|channel| redis.connection.hear(channel, end))).await;
-        !heard.is_empty() && heard.into_iter().all(|heard| heard)
+        let heard = join_all(channels.iter().map(|channel| redis.connection.hear_on(channel, end))).await;
+        (!heard.is_empty()).then(|| heard.into_iter().all(|heard| heard))
     }
 }
 
@@ -418,6 +475,7 @@ impl Store for RedissonStore {
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.servers.any().layout.check_request(request)?;
+        self.check(&request.name)?;
         check_token(&request.owner)?;
         check_weight(request.share)?;
         self.check_beside(request)?;
@@ -441,7 +499,7 @@ impl Store for RedissonStore {
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        self.servers.any().layout.check(&lease.name)?;
+        self.check(&lease.name)?;
         let linger = Digits::of(millis(linger));
         let (owner, lingering) = (theirs(&lease.owner), theirs(&lease.owner.lingering()));
         let (key, channels, what) = (self.key(&lease.name), self.channels(&lease.name, lease.share.kind()), what_of(lease.share));
@@ -454,12 +512,12 @@ impl Store for RedissonStore {
         let mut keys = vec![whole(key.as_bytes())];
         let script = match lease.share.kind() {
             Kind::Mutex if self.fair => {
-                keys.extend(queue.iter().chain(&never).map(|key| whole(key.as_bytes())));
+                keys.extend(queue.iter().map(|key| whole(key.as_bytes())));
                 &scripts::REDISSON_FAIR_RELEASE
             }
             Kind::Mutex => &scripts::REDISSON_RELEASE,
             Kind::ReadWrite => {
-                keys.extend(std::iter::once(&beside[..]).chain(never.iter().map(String::as_bytes)).map(whole));
+                keys.push(whole(&beside));
                 args.push(what.as_bytes());
                 &scripts::REDISSON_RW_RELEASE
             }
@@ -470,10 +528,28 @@ impl Store for RedissonStore {
             }
         };
         args.push(self.servers.publish());
-        let (keys, args) = (&keys, &args);
-        let release =
-            |redis: RedisStore| async move { redis.run(script, keys, args, releases(lease), redis.end(lease.ttl)).await };
-        released(self.servers.at(&lease.name, lease.ttl, release).await?)
+        let (end, alone) = (self.servers.any().end(lease.ttl), keys.clone());
+        if !matches!(lease.share.kind(), Kind::Semaphore(_)) {
+            keys.extend(never.iter().map(|key| whole(key.as_bytes())));
+        }
+        let (keys, alone, args) = (&keys, &alone, &args);
+        let run = |redis: RedisStore, keys| async move { redis.run(script, keys, args, releases(lease), end).await };
+        let cluster = match &self.servers {
+            Servers::Cluster(cluster) if lease.share == Share::MUTEX && !self.fair => cluster,
+            servers => return released(servers.at(&lease.name, lease.ttl, |redis| run(redis, keys)).await?),
+        };
+        match cluster.at_node(&lease.name, end, |redis| run(redis, keys)).await {
+            Err(moving) if is_moving(&moving) && !moving.may_have_been_applied() => {}
+            answer => return released(answer?),
+        }
+        // The slot moves, and the key is one alone. It may be where nobody listens, so the message is sent again.
+        let answer = released(cluster.at_node(&lease.name, end, |redis| run(redis, alone)).await?);
+        let publish = |_: &Link| Commands::of(&[self.servers.publish(), channels[0].as_bytes(), b"0"]);
+        if let Ok(redis) = cluster.serving(&lease.name) {
+            // Without it they look by themselves.
+            let _ = redis.connection.exchange_here(end, Repeat::Freely, publish).await;
+        }
+        answer
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
@@ -499,14 +575,7 @@ impl Store for RedissonStore {
             };
         };
         self.servers.any().layout.check(name)?;
-        let look = |redis: RedisStore| async move {
-            let found = self.look(&redis, std::slice::from_ref(name)).await?;
-            match found.into_iter().filter_map(Result::transpose).collect() {
-                Err(error) => Err(self.named(&redis, error, name).await),
-                entries => entries,
-            }
-        };
-        self.servers.at(name, Duration::MAX, look).await
+        Ok(self.look_at(name).await?.into_iter().collect())
     }
 }
 

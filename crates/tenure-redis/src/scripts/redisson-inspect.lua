@@ -4,6 +4,7 @@
 -- KEYS[1] name   KEYS[2] as KEYS[3] of redisson-acquire.lua
 -- ARGV[1] ends of permits   ARGV[2] queue   ARGV[3] when its waiters are due. One who may not read them
 -- sees the rest
+-- ARGV[4] '1': other keys may be elsewhere, so only what KEYS[1] says alone
 -- reply   {holders, waiters}: the waiters are their owners, and the holders
 --         {}                                free
 --         {'lock', owner, ttl in ms}        an RLock
@@ -55,9 +56,12 @@ local function holders_of(name, ends)
   return { 'lock', holder[1], left }
 end
 
+if ARGV[4] == '1' and (redis.call('TYPE', KEYS[1]).ok ~= 'hash' or mode_of(KEYS[1]) == 'read') then
+  return redis.error_reply('TRYAGAIN it has keys that may be elsewhere')
+end
 local holders, waiters = holders_of(KEYS[1], ARGV[1]), {}
-if holders.err then
-  return holders
+if holders.err or ARGV[4] == '1' then
+  return holders.err and holders or { holders, waiters }
 end
 for _, owner in ipairs(redis.pcall('LRANGE', ARGV[2], 0, -1)) do
   if not has_lapsed(KEYS[1], ARGV[3], owner) then

@@ -1,7 +1,8 @@
 -- Has each share that is still its owner's last at least its ttl from now. Never shortens one. After
 -- redisson.lua and redisson-permits.lua.
 --
--- KEYS    for each share its name, and the key of its hold or of the ends of permits; of a writer the name
+-- KEYS    for each share two: of a reader the name and the key of its hold, of a writer the name twice, of
+--         permits the key of their ends twice
 -- ARGV    for each share its owner, its ttl in ms, and 'read', 'write' or the number of its permits
 -- reply   1 or 0 for each
 

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -46,13 +46,13 @@ pub(crate) struct Connection {
     cluster: Option<(Weak<Nodes>, Address)>,
     /// A connection was abandoned whose commands may still run.
     loose: AtomicBool,
-    /// Channels of slots that nobody listens to any more, and that the node still has.
-    left: AtomicUsize,
+    /// To a node of a cluster: a second connection, for other channels alone. To leave one of them is to end
+    /// it: the answer to `SUNSUBSCRIBE` is a push, which comes unasked as well when a slot moves, or it is an
+    /// error. On the first connection nobody could tell whose answer comes next.
+    ears: Option<Box<Self>>,
 }
 
-/// Number from which on the node is asked to drop all channels of slots, though somebody listens to one. It
-/// is never asked to drop one alone: that may have moved, and nobody could tell its answer from one that
-/// comes unasked.
+/// Other channels that nobody listens to any more, from which on the connections that have them are ended.
 const LEFT: usize = 256;
 
 /// Whether a pipeline that had no answer may be sent again.
@@ -215,7 +215,8 @@ impl Connection {
 
     /// Connects to a node of a cluster with the first call.
     pub(crate) fn of_node(client: Client, pushes: Arc<Pushes>, nodes: Weak<Nodes>, address: Address) -> Self {
-        Self { cluster: Some((nodes, address)), ..Self::new(Source::Client(Box::new(client)), None, pushes) }
+        let new = |client| Self::new(Source::Client(Box::new(client)), None, Arc::clone(&pushes));
+        Self { cluster: Some((nodes, address)), ears: Some(Box::new(new(client.clone()))), ..new(client) }
     }
 
     /// Uses an external connection. What was sent on it when it broke may run later.
@@ -235,7 +236,7 @@ impl Connection {
             subscribing: tokio::sync::Mutex::default(),
             cluster: None,
             loose: AtomicBool::new(loose),
-            left: AtomicUsize::new(0),
+            ears: None,
         }
     }
 
@@ -313,7 +314,7 @@ impl Connection {
     }
 
     /// Registers a listener for all messages on another channel. In a cluster the caller asks for them with
-    /// [`hear`](Connection::hear), at each poll.
+    /// [`hear_on`](Connection::hear_on), at each poll.
     pub(crate) fn register_on(self: &Arc<Self>, channel: &str) -> ChannelListener {
         let listener = Some(self.pushes.register_on(channel));
         ChannelListener { listener, connection: Arc::clone(self), channel: channel.to_owned() }
@@ -336,24 +337,6 @@ impl Connection {
 
     /// Ends the subscription to another channel, unless somebody listens to it again.
     async fn leave(&self, channel: &str, end: Instant) {
-        if self.cluster.is_some() {
-            if !self.pushes.forget(channel) {
-                return;
-            }
-            let left = self.left.fetch_add(1, Ordering::Relaxed) + 1;
-            if left >= LEFT || !self.pushes.has_others() {
-                self.left.store(0, Ordering::Relaxed);
-                // Its answers are pushes alone. Those who still listen ask anew.
-                let leave_all = |_: &Link| {
-                    let mut commands = Commands::new();
-                    commands.ready(0, Commands::of(&[b"SUNSUBSCRIBE"]).as_bytes());
-                    commands.add(&[b"PING"]);
-                    commands
-                };
-                let _ = self.exchange_here(end, Repeat::Freely, leave_all).await;
-            }
-            return;
-        }
         let one_at_a_time = timeout_at(end, self.subscribing.lock()).await;
         // Without the lock the server goes on with it, and nobody listens.
         if self.pushes.forget(channel) && one_at_a_time.is_ok() {
@@ -406,22 +389,46 @@ impl Connection {
     /// its turn: the channel ends with the link, and with the slot at that node. Returns whether it does.
     pub(crate) async fn hear(&self, channel: &str, end: Instant) -> bool {
         let is_common = channel == self.pushes.channel();
-        if !is_common && !self.pushes.have_slots() {
-            return false;
-        }
         let command: &[u8] = if is_common { b"SUBSCRIBE" } else { b"SSUBSCRIBE" };
         let Ok(Exchange { link, answers, .. }) = self.subscribe(&[command, channel.as_bytes()], end).await else { return false };
         match only(answers) {
             Ok(Ok(_)) => return link.hears() != Some(false),
             Ok(Err(error)) if is_no_command(&error) => self.pushes.has_no_slots(),
             // The common one may be permitted.
-            Ok(Err(error)) if !is_common && is_not_permitted(&error) && self.pushes.is_own(channel) => self.pushes.has_no_slots(),
-            // Another one may be.
-            Ok(Err(_)) if !self.pushes.is_own(channel) => {}
+            Ok(Err(error)) if !is_common && is_not_permitted(&error) => self.pushes.has_no_slots(),
             Ok(Err(error)) if !translate(&error).is_transient() => link.set_hears(false),
             _ => {}
         }
         false
+    }
+
+    /// Has the node that serves the slot of another channel push to it, as [`hear`](Connection::hear) does.
+    /// Then no message is missed after this has returned. It takes half of the time at most.
+    pub(crate) async fn hear_on(&self, channel: &str, end: Instant) -> bool {
+        let Some(ears) = self.ears.as_ref().filter(|_| self.pushes.have_slots()) else { return false };
+        let ask = |link: &Link| match link.hears() {
+            Some(false) => Commands::of(&[b"PING"]),
+            _ => Commands::of(&[b"SSUBSCRIBE", channel.as_bytes()]),
+        };
+        let now = Instant::now();
+        let half = now + end.saturating_duration_since(now) / 2;
+        let Ok(Exchange { link, answers, .. }) = ears.exchange_here(half, Repeat::Freely, ask).await else { return false };
+        match only(answers) {
+            Ok(Ok(_)) => link.hears() != Some(false),
+            Ok(Err(error)) if is_no_command(&error) => {
+                self.pushes.has_no_slots();
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends the connection that has other channels. Those who still listen poll, and ask for theirs anew.
+    pub(crate) fn hear_nothing_else(&self) {
+        let ears = self.ears.as_ref();
+        if let Some((ears, link)) = ears.and_then(|ears| Some((ears, ears.link()?))) {
+            ears.drop_link(&link);
+        }
     }
 
     /// Index of the entry of [`DELETES`](crate::transport::link::DELETES) to try.
@@ -657,6 +664,15 @@ impl Stream for ChannelListener {
 impl Drop for ChannelListener {
     fn drop(&mut self) {
         self.listener = None;
+        if let Some((nodes, _)) = &self.connection.cluster {
+            if self.connection.pushes.forget(&self.channel)
+                && self.connection.pushes.left(LEFT)
+                && let Some(nodes) = nodes.upgrade()
+            {
+                nodes.hear_nothing_else();
+            }
+            return;
+        }
         // Without a runtime the subscription ends with the connection.
         if let Ok(runtime) = Handle::try_current() {
             let (connection, channel) = (Arc::clone(&self.connection), std::mem::take(&mut self.channel));

@@ -294,6 +294,11 @@ impl Nodes {
         Ok(exchange)
     }
 
+    /// Ends the connections to all nodes that have other channels.
+    pub(crate) fn hear_nothing_else(&self) {
+        self.known().nodes.values().for_each(|node| node.hear_nothing_else());
+    }
+
     pub(crate) fn pushes(&self) -> &Arc<Pushes> {
         &self.pushes
     }

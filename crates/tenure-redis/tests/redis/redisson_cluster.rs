@@ -1,6 +1,7 @@
 //! Locks of Redisson in a cluster: slots that move under them, and the channels of their slots.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
@@ -64,11 +65,21 @@ async fn holds_in_every_state_of_a_move(scheme: &str, share: Share, others: &[Sh
             }
             let renewed = ours.renew(&[held.lease()]).await;
             let [Ok(RenewReply::Renewed)] = renewed[..] else {
-                // Readers and permits have two keys.
+                // A reader has two keys.
                 assert!(matches!(&renewed[..], [Err(error)] if error.is_transient()), "{renewed:?}, {which:b}");
-                assert!(![Share::MUTEX, Share::WRITE].contains(&share), "{renewed:?}, {which:b}");
+                assert_eq!(share, Share::READ, "{renewed:?}, {which:b}");
                 return;
             };
+            // A lock that says all in one key is shown. Of the others it is said that they move.
+            for shown in [ours.inspect(Some(&held.name)).await, ours.inspect(None).await] {
+                match shown {
+                    Ok(entries) => assert!(!entries.is_empty() && !entries[0].holders.is_empty(), "{entries:?}, {which:b}"),
+                    Err(error) => {
+                        assert!(error.is_transient(), "{error}");
+                        assert!(![Share::MUTEX, Share::WRITE].contains(&share), "{error}, {which:b}");
+                    }
+                }
+            }
             // The holder itself is never refused for good.
             let again = ours.acquire(&held).await;
             assert!(matches!(again, Ok(AcquireReply::Granted(_))) || again.is_err_and(|error| error.is_transient()));
@@ -167,6 +178,99 @@ async fn a_waiter_listens_where_its_slot_has_gone() {
     }
 }
 
+/// Who listens at the node that serves the slot is notified of a release behind its back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_half_way_is_published() {
+    let (cluster, handle) = (RedisCluster::start(2, 0), tokio::runtime::Handle::current());
+    let store = store(&cluster, "scheme=redisson").await;
+    let held = asks("door", Share::MUTEX);
+    fence_of(&*store, &held).await;
+    let slot = slot_of(&cluster, b"door");
+    let from = cluster.serving(slot).unwrap();
+    let mut client = cluster.servers()[from].connect().unwrap();
+    client.command(&["SSUBSCRIBE", "redisson_lock__channel:{door}"]).unwrap();
+    tokio::task::block_in_place(|| {
+        let the_lock = |keys: &mut Vec<&[u8]>| keys.retain(|key| *key == b"door");
+        cluster.mover().move_slot_by(slot, from, 1 - from, the_lock, || {
+            let released = handle.block_on(store.release(&held.lease(), Duration::ZERO));
+            assert_eq!(released.unwrap(), ReleaseReply::Released);
+            let message = client.receive().expect("a message");
+            assert_eq!(message.values().last(), Some(&&b"0"[..]), "{message:?}");
+        });
+    });
+}
+
+/// One store, many tasks, and listeners that come and go. `door` is held by another throughout.
+async fn answers_stay_whose_they_are(cluster: &RedisCluster, meanwhile: impl FnOnce()) {
+    let theirs = store(cluster, "scheme=redisson").await;
+    fence_of(&*theirs, &asks("door", Share::MUTEX)).await;
+    let (ours, stop) = (store(cluster, "scheme=redisson").await, Arc::new(AtomicBool::new(false)));
+    meanwhile();
+    let tasks = (0..8).map(|at| {
+        let (ours, stop) = (Arc::clone(&ours), Arc::clone(&stop));
+        tokio::spawn(async move {
+            for turn in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let request = asks(&if at < 2 { "door".to_owned() } else { format!("door {at} {turn}") }, Share::MUTEX);
+                match ours.acquire(&request).await {
+                    Ok(AcquireReply::Granted(_)) => {
+                        assert!(at >= 2, "granted beside the holder");
+                        let _ = ours.release(&request.lease(), Duration::ZERO).await;
+                    }
+                    Ok(_) => assert!(at < 2, "{at} is busy"),
+                    Err(error) => assert!(error.is_transient() && error.to_string().contains("BUSY"), "{error}"),
+                }
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let until = Instant::now() + Duration::from_secs(2);
+    let mut at = 0;
+    while Instant::now() < until {
+        at += 1;
+        let request = asks(&format!("listens {at}"), Share::MUTEX);
+        let watch = ours.watch(&request).await.unwrap();
+        let _ = ours.acquire(&request).await;
+        drop(watch);
+        let _ = ours.release(&request.lease(), Duration::ZERO).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        timeout(PATIENCE, task).await.expect("it hangs").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_not_mixed_up_by_listeners() {
+    // More of them than are left at once.
+    answers_stay_whose_they_are(&RedisCluster::start(1, 0), || ()).await;
+}
+
+/// As Redis 6.2.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_not_mixed_up_where_slots_have_no_channels() {
+    let cluster = RedisCluster::start(1, 0);
+    cluster.servers()[0].cli("ACL SETUSER default -ssubscribe -sunsubscribe -spublish");
+    answers_stay_whose_they_are(&cluster, || ()).await;
+}
+
+/// A server that runs a script for longer answers all else by an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_not_mixed_up_by_a_busy_server() {
+    let cluster = RedisCluster::start(1, 0);
+    cluster.servers()[0].cli("CONFIG SET busy-reply-threshold 5");
+    let mut client = cluster.servers()[0].connect().unwrap();
+    let script = move || {
+        for _ in 0..10 {
+            let _ = client.command(&["EVAL", "for i = 1, 1000000 do end", "0"]);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    answers_stay_whose_they_are(&cluster, || drop(std::thread::spawn(script))).await;
+}
+
 /// A node is not left with a channel for each name that was ever waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn channels_that_nobody_listens_to_are_left() {
@@ -196,12 +300,40 @@ async fn a_name_with_keys_in_two_slots_is_refused() {
     let cluster = RedisCluster::start(1, 0);
     let store = store(&cluster, "scheme=redisson").await;
     for name in ["a{b", "a}b", "{}a"] {
-        let error = store.acquire(&asks(name, Share::MUTEX)).await.unwrap_err();
-        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("another slot"), "{name}: {error}");
+        let asked = asks(name, Share::MUTEX);
+        let errors = [
+            store.acquire(&asked).await.unwrap_err(),
+            store.release(&asked.lease(), Duration::ZERO).await.unwrap_err(),
+            store.inspect(Some(&asked.name)).await.unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("another slot"), "{name}: {error}");
+        }
     }
     for name in ["a", "{a}b", "a{b}c"] {
         fence_of(&*store, &asks(name, Share::MUTEX)).await;
     }
     let error = Options::parse(&format!("{}?scheme=redisson", cluster.url())).unwrap().cluster().await.unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("Options::open"), "{error}");
+}
+
+/// As the page about rights has it.
+#[tokio::test]
+async fn one_may_use_the_keys_of_one_lock() {
+    let cluster = RedisCluster::start(1, 0);
+    let rules = "ACL SETUSER app on >secret +@all ~door ~*{door}* &*{door}*";
+    assert_eq!(cluster.servers()[0].cli(rules), "OK");
+    let url = cluster.url().replace("://", "://app:secret@");
+    for (scheme, shares) in [("redisson", &[Share::MUTEX, Share::READ][..]), ("redisson-fair", &[Share::MUTEX])] {
+        let store = Options::parse(&format!("{url}?scheme={scheme}")).unwrap().open().await.unwrap();
+        for share in shares {
+            let request = asks("door", *share);
+            let _watch = store.watch(&request).await.unwrap();
+            fence_of(&*store, &request).await;
+            assert_eq!(store.inspect(Some(&request.name)).await.unwrap()[0].holders.len(), 1);
+            assert_eq!(store.release(&request.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+            let error = store.acquire(&asks("gate", *share)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        }
+    }
 }
