@@ -214,8 +214,8 @@ impl Connection {
     }
 
     /// Connects to a node of a cluster with the first call.
-    pub(crate) fn of_node(client: Client, pushes: Arc<Pushes>, nodes: Weak<Nodes>, address: Address) -> Self {
-        let new = |client| Self::new(Source::Client(Box::new(client)), None, Arc::clone(&pushes));
+    pub(crate) fn of_node(client: Client, pushes: &Arc<Pushes>, nodes: Weak<Nodes>, address: Address) -> Self {
+        let new = |client| Self::new(Source::Client(Box::new(client)), None, Arc::clone(pushes));
         Self { cluster: Some((nodes, address)), ears: Some(Box::new(new(client.clone()))), ..new(client) }
     }
 

@@ -92,7 +92,7 @@ impl Nodes {
             // for an answer.
             self.pushes.has_no_slots();
         }
-        let connection = Connection::of_node(client, Arc::clone(&self.pushes), Weak::clone(&self.me), address.clone());
+        let connection = Connection::of_node(client, &self.pushes, Weak::clone(&self.me), address.clone());
         Ok(Arc::clone(self.known().nodes.entry(address.clone()).or_insert_with(|| Arc::new(connection))))
     }
 
