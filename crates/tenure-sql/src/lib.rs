@@ -29,6 +29,11 @@
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
+mod handover;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod sqlite;
+#[cfg(feature = "postgres")]
+mod table;
 
 pub use crate::sqlite::{SqliteStore, connect};

@@ -10,6 +10,8 @@ mod kinds;
 mod lab;
 mod lease;
 mod pages;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod recipes;
 mod redis;
 mod resources;
