@@ -18,7 +18,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use self::connection::Connection;
 pub use self::options::Options;
-use crate::table::{Found, Push, SWEEP_SPAN, Table, Tried, Write};
+use crate::table::{Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// The statements of [`statements`], on the server.
 struct Postgres {
@@ -32,6 +32,10 @@ type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
 impl Table for Postgres {
     fn address(&self) -> Option<String> {
         self.connection.address()
+    }
+
+    fn pushes(&self) -> bool {
+        self.connection.may_listen()
     }
 
     fn has_late_commands(&self) -> bool {
@@ -55,9 +59,10 @@ impl Table for Postgres {
         ];
         let statement = &self.connection.statements().take;
         // A supplied token may be another client's, which a repetition would mistake for ours.
-        let rows = match request.generated {
-            true => self.connection.run_freely(statement, &arguments, end).await?,
-            false => self.connection.run(statement, &arguments, end).await?,
+        let rows = if request.generated {
+            self.connection.run_freely(statement, &arguments, end).await?
+        } else {
+            self.connection.run(statement, &arguments, end).await?
         };
         Ok(match read::tried(&rows)? {
             Tried::Done(counter) => Tried::Done(read::unsigned(counter)),
@@ -97,7 +102,7 @@ impl Table for Postgres {
         rows.iter().map(read::found).collect()
     }
 
-    async fn write(&self, rows: &[Write<'_>], pushes: &[Push], end: Instant) -> Result<bool, Error> {
+    async fn write(&self, rows: &[Write<'_>], pushes: &[Push], end: Instant) -> Result<Wrote, Error> {
         let column = |of: fn(&Write<'_>) -> u64| rows.iter().map(|row| signed(of(row))).collect::<Vec<i64>>();
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         let (was, version, fence) = (column(|row| row.was), column(|row| row.version), column(|row| row.fence));
@@ -122,14 +127,15 @@ impl Table for Postgres {
             (&messages, Type::TEXT_ARRAY),
             (&patience, Type::TEXT),
         ];
-        match self.connection.run(&self.connection.statements().write, &arguments, end).await {
-            Ok(answer) => match answer.first() {
-                Some(row) => Ok(usize::try_from(read::column::<i64>(row, 0)?) == Ok(rows.len())),
-                None => Err(failure::unexpected("it has no row")),
-            },
-            Err(error) if failure::was_undone(&error) => Ok(false),
-            Err(error) => Err(error),
+        let answer = match self.connection.run(&self.connection.statements().write, &arguments, end).await {
+            Err(error) if failure::was_undone(&error) => return Ok(Wrote::Nothing(None)),
+            answer => answer?,
+        };
+        let row = answer.first().ok_or_else(|| failure::unexpected("it has no row"))?;
+        if usize::try_from(read::column::<i64>(row, 0)?) == Ok(rows.len()) {
+            return Ok(Wrote::All);
         }
+        Ok(Wrote::Nothing(Some(read::found(row)?).filter(|found| found.row.is_some())))
     }
 
     async fn list(&self, end: Instant) -> Result<Vec<Found>, Error> {

@@ -50,6 +50,9 @@ pub(crate) trait Table: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Address of this process for those who serve its waiters. `None` while nobody could notify it.
     fn address(&self) -> Option<String>;
 
+    /// Waiters of this process can be notified.
+    fn pushes(&self) -> bool;
+
     /// A statement without an answer may still run.
     fn has_late_commands(&self) -> bool;
 
@@ -68,9 +71,8 @@ pub(crate) trait Table: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Reads names, in their order.
     async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error>;
 
-    /// Writes rows that nobody has changed since they were read, all or none, and notifies. Returns
-    /// false if somebody has.
-    async fn write(&self, rows: &[Write<'_>], pushes: &[Push], end: Instant) -> Result<bool, Error>;
+    /// Writes rows that nobody has changed since they were read, all or none, and notifies.
+    async fn write(&self, rows: &[Write<'_>], pushes: &[Push], end: Instant) -> Result<Wrote, Error>;
 
     /// Returns the names that are in use.
     async fn list(&self, end: Instant) -> Result<Vec<Found>, Error>;
@@ -87,6 +89,13 @@ pub(crate) enum Tried<T> {
     Done(T),
     /// It is another case. Nothing was done.
     Found(Found),
+}
+
+/// Outcome of a write.
+pub(crate) enum Wrote {
+    All,
+    /// Somebody was faster, so nothing was written. How the one row is now, if that is known.
+    Nothing(Option<Found>),
 }
 
 /// A notification for another process.
@@ -197,12 +206,13 @@ impl<T: Table> TableStore<T> {
             let outcome = work(&mut record, address.as_deref().unwrap_or_default(), seen.now, &mut next)?;
             check_counter(counter)?;
             let pushes = pushes(name, outcome.served(), address.as_deref());
-            let written = match seen.write(name, &record, counter) {
+            let wrote = match seen.write(name, &record, counter) {
                 Some(row) => self.table.write(&[row], &pushes, end).await?,
-                None => true,
+                None => Wrote::All,
             };
-            if written {
-                return Ok(Written { outcome, counter, listens: address.is_some() });
+            match wrote {
+                Wrote::All => return Ok(Written { outcome, counter, listens: address.is_some() }),
+                Wrote::Nothing(now) => found = now,
             }
         }
         Err(overtaken())
@@ -217,7 +227,7 @@ impl<T: Table> TableStore<T> {
 
     /// Returns how the name is now; `None` if the time is over.
     async fn seen(&self, name: &Name, found: &mut Option<Found>, tries: u32, end: Instant) -> Result<Option<Found>, Error> {
-        if let Some(found) = found.take() {
+        if let Some(found) = found.take().filter(|_| Instant::now() < end) {
             return Ok(Some(found));
         }
         if tries > 1 {
@@ -244,7 +254,7 @@ impl<T: Table> TableStore<T> {
 
     /// Sweeps now and then. A sweep that fails is made up for by the next.
     async fn sweep(&self, end: Instant) {
-        if self.releases.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY > 0 {
+        if !self.releases.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEP_EVERY) {
             return;
         }
         let after = self.hand.lock().map(|hand| hand.clone()).unwrap_or_default();
@@ -289,7 +299,7 @@ impl<T: Table> Store for TableStore<T> {
             .with_shares(true)
             .with_queue(true)
             .with_cohort(true)
-            .with_push(true)
+            .with_push(self.table.pushes())
             .with_server_clock(true)
             .with_late_commands(self.table.has_late_commands())
             .with_max_name(self.table.max_name())
@@ -343,7 +353,7 @@ impl<T: Table> Store for TableStore<T> {
             if changes.len() < requests.len() {
                 return Ok(None);
             }
-            if self.table.write(&rows, &all_pushes, end).await? {
+            if let Wrote::All = self.table.write(&rows, &all_pushes, end).await? {
                 for (request, change) in requests.iter().zip(&changes) {
                     self.publish(&request.name, change);
                 }

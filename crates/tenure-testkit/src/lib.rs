@@ -36,7 +36,7 @@ pub mod worker;
 pub use client::{Client, Reply};
 pub use clock::ShiftedClock;
 pub use history::{History, Recorder};
-pub use postgres::PostgresServer;
+pub use postgres::{PgBouncer, PostgresServer};
 pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
 pub use proxy::Proxy;
 pub use quorum::admit;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::clock::ShiftedClock;
 use crate::guardian;
 use crate::process::{Signal, Spawned, free_port};
 use crate::tls::Certificates;
@@ -25,6 +26,7 @@ pub struct Builder {
     settings: Vec<String>,
     password: Option<String>,
     certificates: Option<(PathBuf, PathBuf)>,
+    clock: Option<ShiftedClock>,
 }
 
 impl Builder {
@@ -49,6 +51,13 @@ impl Builder {
         self
     }
 
+    /// Gives it a clock that jumps.
+    #[must_use]
+    pub fn clock(mut self) -> Self {
+        self.clock = Some(ShiftedClock::new());
+        self
+    }
+
     /// Makes the database cluster, and starts the server.
     pub fn start(self) -> PostgresServer {
         guardian::watch_over_us().expect("a guardian can be started");
@@ -56,6 +65,9 @@ impl Builder {
         let user = User::for_server(&["postgres"]);
         if let Some(user) = user {
             user.give(dir.path());
+        }
+        if let Some(clock) = &self.clock {
+            clock.open_to_all();
         }
         let mut server = PostgresServer { dir, port: 0, user, how: self, process: Mutex::default() };
         server.initialize();
@@ -127,6 +139,8 @@ impl PostgresServer {
         let mut psql = Command::new(bin("psql"));
         psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
         psql.args(["-U", "tenure", "-d", "postgres", "-c", statements]);
+        // Also while the server is read-only for others.
+        psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
         if let Some(password) = &self.how.password {
             psql.env("PGPASSWORD", password);
         }
@@ -142,6 +156,11 @@ impl PostgresServer {
         psql.args(["-XAtq", "-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "tenure", "-d", "postgres"]);
         psql.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         PostgresSession::new(Spawned::spawn(&mut psql).expect("psql can be started"))
+    }
+
+    /// Sets its clock this far off the true time.
+    pub fn shift_clock(&self, milliseconds: i64) {
+        self.how.clock.as_ref().expect("it was started with a clock of its own").shift(milliseconds);
     }
 
     /// Kills it, with all sessions, as `SIGKILL` does.
@@ -209,6 +228,9 @@ impl PostgresServer {
         postgres.args(["-D", DATA, "-p", &self.port.to_string(), "-k", "", "-c", "listen_addresses=127.0.0.1"]);
         // Nothing here outlives the machine.
         postgres.args(["-c", "fsync=off", "-c", "log_min_messages=warning", "-c", "log_statement=none"]);
+        if let Some(clock) = &self.how.clock {
+            clock.apply(&mut postgres);
+        }
         if self.how.certificates.is_some() {
             postgres.args(["-c", "ssl=on"]);
         }
@@ -264,6 +286,60 @@ impl PostgresSession {
             }
             rows.push(line);
         }
+    }
+}
+
+/// A PgBouncer that lends sessions of a server for single transactions.
+#[derive(Debug)]
+pub struct PgBouncer {
+    _dir: TempDir,
+    port: u16,
+    _process: Spawned,
+}
+
+impl PgBouncer {
+    /// Starts one with a few sessions of `server`.
+    pub fn start(server: &PostgresServer) -> Self {
+        loop {
+            if let Some(started) = Self::launch(server, free_port()) {
+                return started;
+            }
+        }
+    }
+
+    fn launch(server: &PostgresServer, port: u16) -> Option<Self> {
+        let dir = TempDir::with_prefix("pgbouncer-").expect("a temporary directory can be made");
+        let target = server.addr().port();
+        let settings = format!(
+            "[databases]\npostgres = host=127.0.0.1 port={target} user=tenure\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 20\n\
+             max_client_conn = 200\nlogfile = log\npidfile = pid\n"
+        );
+        fs::write(dir.path().join("settings.ini"), settings).expect("a directory of ours can be written");
+        let mut command = Command::new("pgbouncer");
+        command.args(["-q", "settings.ini"]).current_dir(dir.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if let Some(user) = User::for_server(&["postgres"]) {
+            user.give(dir.path());
+            user.run(&mut command);
+        }
+        let mut process = Spawned::spawn(&mut command).expect("pgbouncer can be started: apt-get install pgbouncer");
+        let deadline = Instant::now() + START;
+        while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if process.child().try_wait().expect("a child of ours can be waited for").is_some() {
+                let log = fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+                assert!(log.contains("already in use"), "pgbouncer ended:\n{log}");
+                return None;
+            }
+            assert!(Instant::now() < deadline, "pgbouncer did not listen within {START:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(Self { _dir: dir, port, _process: process })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
     }
 }
 

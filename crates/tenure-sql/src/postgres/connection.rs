@@ -68,7 +68,7 @@ pub(super) struct How {
 }
 
 /// A session that was left while something of it may still run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Predecessor {
     pub(super) server: String,
     pub(super) process: i32,
@@ -76,7 +76,7 @@ pub(super) struct Predecessor {
     pub(super) began: String,
 }
 
-/// A connection that can be used.
+/// A connection that can be used. When it is dropped, its driver first sends what is under way.
 pub(super) struct Link {
     client: Client,
     driver: AbortHandle,
@@ -162,12 +162,6 @@ impl Link {
     }
 }
 
-impl Drop for Link {
-    /// The driver ends when it has sent what is under way, so that a release at the end of a
-    /// program is not lost.
-    fn drop(&mut self) {}
-}
-
 /// An attempt to connect. It goes on when those who wait for it are dropped.
 #[derive(Clone)]
 struct Attempt {
@@ -212,6 +206,12 @@ impl Connection {
     pub(super) fn has_late_commands(&self) -> bool {
         let state = lock(&self.0.state);
         state.late || !state.predecessors.is_empty()
+    }
+
+    /// Whether notifications could come: there is a session to listen in.
+    pub(super) fn may_listen(&self) -> bool {
+        let state = lock(&self.0.state);
+        self.0.how.channel.is_some() && state.link.as_ref().is_none_or(|link| link.own)
     }
 
     /// The channel at which this process listens now.
@@ -260,28 +260,23 @@ impl Connection {
     ) -> Result<T, Error> {
         let began = Instant::now();
         let mut under_way = link.calls.begin();
-        let answer = timeout_at(end, call).await;
-        match answer {
-            Ok(answer) => {
-                link.hears();
-                let from_server = answer.as_ref().err().is_none_or(|error| error.as_db_error().is_some());
-                under_way.answered = from_server;
-                drop(under_way);
-                answer.map_err(|error| {
-                    if ends_session(&error) {
-                        self.leave(link, from_server);
-                    }
-                    translate(&error, &self.0.how.table)
-                })
+        let Ok(answer) = timeout_at(end, call).await else {
+            drop(under_way);
+            if link.is_silent() {
+                self.leave(link, false);
             }
-            Err(_) => {
-                drop(under_way);
-                if link.is_silent() {
-                    self.leave(link, false);
-                }
-                Err(no_answer(end.saturating_duration_since(began)).maybe_applied())
+            return Err(no_answer(end.saturating_duration_since(began)).maybe_applied());
+        };
+        link.hears();
+        let from_server = answer.as_ref().err().is_none_or(|error| error.as_db_error().is_some());
+        under_way.answered = from_server;
+        drop(under_way);
+        answer.map_err(|error| {
+            if ends_session(&error) {
+                self.leave(link, from_server);
             }
-        }
+            translate(&error, &self.0.how.table)
+        })
     }
 
     /// Stops using a link. `over`: the server has ended it.
@@ -298,24 +293,42 @@ impl Connection {
     /// The link, or a new one if there is none.
     async fn link(&self, end: Instant) -> Result<Arc<Link>, Error> {
         let began = Instant::now();
-        let attempt = {
-            let mut state = lock(&self.0.state);
-            match state.link.take() {
-                Some(link) if !link.client.is_closed() && !link.driver.is_finished() => {
-                    state.link = Some(link.clone());
-                    return Ok(link);
-                }
-                Some(link) => state.bury(&link, false),
-                None => {}
+        loop {
+            let (attempt, joined) = match self.present_or_attempt(began, end) {
+                Ok(link) => return Ok(link),
+                Err(attempt) => attempt,
+            };
+            match timeout_at(end, attempt.outcome).await {
+                Err(_) => return Err(no_answer(end.saturating_duration_since(began))),
+                // It began before this call, so its failure may be old news.
+                Ok(Err(_)) if joined => {}
+                Ok(connected) => return connected,
             }
-            let limit = end.saturating_duration_since(began);
-            match state.attempt.take().filter(|attempt| attempt.began.elapsed() < limit && !attempt.task.is_finished()) {
-                Some(attempt) => state.attempt.insert(attempt).clone(),
-                None => state.attempt.insert(self.begin()).clone(),
+        }
+    }
+
+    /// The link, or an attempt to make one, and whether that had begun before.
+    fn present_or_attempt(&self, now: Instant, end: Instant) -> Result<Arc<Link>, (Attempt, bool)> {
+        let mut state = lock(&self.0.state);
+        match state.link.take() {
+            Some(link) if !link.client.is_closed() && !link.driver.is_finished() => {
+                return Ok(state.link.insert(link).clone());
             }
-        };
-        let connected = timeout_at(end, attempt.outcome).await;
-        connected.unwrap_or_else(|_| Err(no_answer(end.saturating_duration_since(began))))
+            Some(link) => state.bury(&link, false),
+            None => {}
+        }
+        let limit = end.saturating_duration_since(now);
+        match state.attempt.take() {
+            Some(attempt) if attempt.began.elapsed() < limit && !attempt.task.is_finished() => {
+                let joined = attempt.began < now;
+                Err((state.attempt.insert(attempt).clone(), joined))
+            }
+            // An older one has lost its packets. It has sent nothing that matters.
+            older => {
+                older.inspect(|older| older.task.abort());
+                Err((state.attempt.insert(self.begin()).clone(), false))
+            }
+        }
     }
 
     fn begin(&self) -> Attempt {
@@ -337,15 +350,15 @@ impl Inner {
         let this = inner.upgrade().ok_or_else(gone)?;
         let link = dial::open(&this.how, false).await?;
         let predecessors = lock(&this.state).predecessors.clone();
-        let left = dial::end_sessions(&this.how, &link, predecessors).await;
+        let ended = dial::end_sessions(&this.how, &link, predecessors).await;
         if let Some(channel) = this.how.channel.as_ref().filter(|_| this.listen.load(Ordering::Acquire)) {
             link.listen(channel).await.map_err(|error| translate(&error, &this.how.table))?;
         }
-        let link = Arc::new(link);
-        let mut state = lock(&this.state);
-        state.predecessors = left;
-        state.link = Some(link.clone());
-        drop(state);
+        let link = {
+            let mut state = lock(&this.state);
+            state.predecessors.retain(|predecessor| !ended.contains(predecessor));
+            state.link.get_or_insert_with(|| Arc::new(link)).clone()
+        };
         // What was notified meanwhile is lost.
         this.how.listeners.poll_all();
         Ok(link)

@@ -97,16 +97,16 @@ async fn hello(client: &Client, how: &How, create: bool) -> Result<Vec<tokio_pos
     }
 }
 
-/// Ends the sessions of predecessors, and returns those that may still be there.
+/// Ends the sessions of predecessors, and returns those that are over.
 pub(super) async fn end_sessions(how: &How, link: &Link, predecessors: Vec<Predecessor>) -> Vec<Predecessor> {
-    let mut left = Vec::new();
+    let mut ended = Vec::new();
     for predecessor in predecessors {
         let same_server = link.session().is_some_and(|session| session.server == predecessor.server);
-        if !same_server || !has_ended(how, link, &predecessor).await {
-            left.push(predecessor);
+        if same_server && has_ended(how, link, &predecessor).await {
+            ended.push(predecessor);
         }
     }
-    left
+    ended
 }
 
 async fn has_ended(how: &How, link: &Link, predecessor: &Predecessor) -> bool {
@@ -132,19 +132,13 @@ async fn connect(
     let offers = tls.is_some();
     let socket = Watched::new(socket, announced.clone(), offers);
     let listeners = how.listeners.clone();
-    Ok(match tls {
-        Some((tls, host)) => {
-            let connector = Connector { config: tls, host, announced: announced.clone() };
-            let (client, mut connection) = config.connect_raw(socket, connector).await.map_err(failed)?;
-            let drive = drive(move |cx| connection.poll_message(cx), listeners);
-            (client, tokio::spawn(drive).abort_handle())
-        }
-        None => {
-            let (client, mut connection) = config.connect_raw(socket, tokio_postgres::NoTls).await.map_err(failed)?;
-            let drive = drive(move |cx| connection.poll_message(cx), listeners);
-            (client, tokio::spawn(drive).abort_handle())
-        }
-    })
+    let Some((tls, host)) = tls else {
+        let (client, mut connection) = config.connect_raw(socket, tokio_postgres::NoTls).await.map_err(failed)?;
+        return Ok((client, tokio::spawn(drive(move |cx| connection.poll_message(cx), listeners)).abort_handle()));
+    };
+    let connector = Connector { config: tls, host, announced: announced.clone() };
+    let (client, mut connection) = config.connect_raw(socket, connector).await.map_err(failed)?;
+    Ok((client, tokio::spawn(drive(move |cx| connection.poll_message(cx), listeners)).abort_handle()))
 }
 
 /// Drives a connection, and hands its notifications to those who listen in this process.

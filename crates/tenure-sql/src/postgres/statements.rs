@@ -204,7 +204,8 @@ pub(super) const LIST: &str = concat!(
 ///
 /// Arguments: names; versions that were read, 0 for a missing row; new versions, fences, owners,
 /// since, until, records; a channel and a message for each notification; lock timeout. Reply: how
-/// many rows were written.
+/// many rows were written. If it was to be one row, and somebody has changed it, what was found: as
+/// it is after the change, because it was locked.
 pub(super) const WRITE: &str = concat!(
     "WITH ",
     patience!("$11"),
@@ -213,7 +214,7 @@ new AS (
   SELECT n.* FROM patience, unnest($1, $2, $3, $4, $5, $6, $7, $8)
     AS n (name, was, version, fence, owner, since, until, record)),
 kept AS MATERIALIZED (
-  SELECT l.name FROM tenure_lock l WHERE l.name IN (SELECT name FROM new) ORDER BY l.name FOR UPDATE),
+  SELECT l.* FROM tenure_lock l WHERE l.name IN (SELECT name FROM new) ORDER BY l.name FOR UPDATE),
 changed AS (
   UPDATE tenure_lock l SET version = n.version, fence = n.fence, owner = n.owner, since = n.since, until = n.until,
     record = n.record
@@ -226,8 +227,10 @@ written AS (SELECT (SELECT count(*) FROM changed) + (SELECT count(*) FROM added)
 told AS (
   SELECT count(pg_notify(n.channel, n.message)) FROM unnest($9, $10) AS n (channel, message), written
   WHERE written.rows = cardinality($1))
-SELECT CASE WHEN rows IN (0, cardinality($1)) THEN rows ELSE rows / (rows / cardinality($1)) END + 0 * count
-FROM written, told"
+SELECT CASE WHEN rows IN (0, cardinality($1)) THEN rows ELSE rows / (rows / cardinality($1)) END + 0 * count, ",
+    found!(),
+    "
+FROM written CROSS JOIN told LEFT JOIN kept l ON rows = 0 AND cardinality($1) = 1"
 );
 
 /// Removes names of the next few that have been free for an hour, and keeps the largest of their

@@ -14,6 +14,8 @@ mod identity;
 mod machines;
 mod processes;
 mod replaced;
+#[path = "../shared/requests.rs"]
+mod requests;
 mod semantics;
 mod strangers;
 mod upgrade;
