@@ -1,4 +1,5 @@
-//! The SQL stores of tenure. So far one: [`SqliteStore`], a file on this machine, with no server.
+//! The SQL stores of tenure: [`SqliteStore`], a file on this machine, with no server. With the feature
+//! `postgres`, `postgres::Options` opens a table in PostgreSQL, for any number of machines.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
@@ -7,6 +8,8 @@
 //! guard.release().await?;
 //! # Ok(()) }
 //! ```
+//!
+//! The rest of this page is about the file.
 //!
 //! # Guarantees
 //! - Every kind of lock. Waiters are served in order, and are notified by the process that serves them.

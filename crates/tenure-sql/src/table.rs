@@ -1,4 +1,4 @@
-//! Locks in a table of a database server: what is the same in every dialect of SQL.
+//! Locks in a table of a database server: what is the same for every database.
 //!
 //! A mutex without waiters is a few columns of one row, so it is taken, renewed and released by one
 //! statement each. All else is read, changed here as a
@@ -43,7 +43,7 @@ const TURNS: u64 = 64;
 const SWEEP_EVERY: u32 = 16;
 pub(crate) const SWEEP_SPAN: i64 = 64;
 
-/// The statements of one dialect, on one connection. Each is one transaction: it runs as a whole or
+/// The statements for one database, on one connection. Each is one transaction: it runs as a whole or
 /// not at all, also if its future is dropped.
 #[async_trait]
 pub(crate) trait Table: fmt::Debug + fmt::Display + Send + Sync + 'static {
@@ -105,7 +105,7 @@ pub(crate) struct Push {
     pub(crate) message: String,
 }
 
-/// Settings of a store that no dialect cares for.
+/// Settings that are the same for every database.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) timeout: Option<Duration>,

@@ -29,6 +29,10 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// Limit of an attempt to connect for which nobody waits any more.
 const CONTACT: Duration = Duration::from_secs(5);
 
+/// How long a statement may be on its way to a pool, when its connection was closed. The kernel gives
+/// up what it could not send in 10 s ([`dial`]), and a pool drops what a closed connection waits for.
+const ON_THE_WAY: Duration = Duration::from_secs(15);
+
 /// The statements, with the name of the table.
 pub(super) struct Statements {
     pub(super) create: String,
@@ -176,8 +180,9 @@ struct State {
     attempt: Option<Attempt>,
     /// Sessions that may still run something.
     predecessors: Vec<Predecessor>,
-    /// A connection that was no session was left with something under way. Nobody can end that.
-    late: bool,
+    /// A connection that was no session was left with something under way. Nobody can end that, and
+    /// it may run until then.
+    late_until: Option<Instant>,
 }
 
 struct Inner {
@@ -205,7 +210,7 @@ impl Connection {
 
     pub(super) fn has_late_commands(&self) -> bool {
         let state = lock(&self.0.state);
-        state.late || !state.predecessors.is_empty()
+        state.late_until.is_some_and(|until| Instant::now() < until) || !state.predecessors.is_empty()
     }
 
     /// Whether notifications could come: there is a session to listen in.
@@ -372,7 +377,7 @@ impl State {
         }
         match &link.session {
             Some(session) => self.predecessors.push(session.clone()),
-            None => self.late = true,
+            None => self.late_until = Some(Instant::now() + ON_THE_WAY),
         }
     }
 }

@@ -8,6 +8,9 @@ use tenure_conformance::{NotApplicable, Process, Subject, exceptions};
 use tenure_sql::postgres::Options;
 use tenure_testkit::{PostgresServer, Program, Proxy, Worker};
 
+/// On a machine with other work, a row that eight tasks and two stores write at once takes a while.
+pub(crate) const LONGER: &str = "&timeout=400ms";
+
 struct Postgres {
     proxy: Proxy,
     table: String,
@@ -25,12 +28,12 @@ impl Postgres {
 #[async_trait]
 impl Subject for Postgres {
     async fn store(&self) -> Arc<dyn Store> {
-        let url = PostgresServer::url_at(self.proxy.addr(), &self.table) + self.parameters;
+        let url = PostgresServer::url_at(self.proxy.addr(), &self.table) + self.parameters + LONGER;
         Options::parse(&url).unwrap().open().await.unwrap()
     }
 
     fn process(&self) -> Result<Box<dyn Process>, NotApplicable> {
-        let url = PostgresServer::shared().url(&self.table) + self.parameters;
+        let url = PostgresServer::shared().url(&self.table) + self.parameters + LONGER;
         Ok(Box::new(Worker::start(Program::this_test().on(&url))))
     }
 

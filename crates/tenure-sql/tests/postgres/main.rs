@@ -28,7 +28,7 @@ async fn open(url: &str) -> Arc<dyn Store> {
 /// A table of its own on the shared server behind a proxy, and stores that reach it through the proxy and without it.
 async fn behind_proxy() -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
     let (proxy, table) = (Proxy::start_opaque(PostgresServer::shared().addr()), PostgresServer::fresh_table());
-    let behind = open(&(PostgresServer::url_at(proxy.addr(), &table) + "&timeout=600ms")).await;
+    let behind = open(&(PostgresServer::url_at(proxy.addr(), &table) + "&timeout=2s")).await;
     (proxy, behind, open(&PostgresServer::shared().url(&table)).await)
 }
 

@@ -7,6 +7,7 @@ use tenure::store::Store;
 use tenure_conformance::{NotApplicable, Process, Subject, exceptions};
 use tenure_testkit::{PgBouncer, PostgresServer, Program, Proxy, Worker};
 
+use crate::conformance::LONGER;
 use crate::open;
 
 static POOL: LazyLock<PgBouncer> = LazyLock::new(|| PgBouncer::start(PostgresServer::shared()));
@@ -19,11 +20,11 @@ struct Pooled {
 #[async_trait]
 impl Subject for Pooled {
     async fn store(&self) -> Arc<dyn Store> {
-        open(&PostgresServer::url_at(self.proxy.addr(), &self.table)).await
+        open(&(PostgresServer::url_at(self.proxy.addr(), &self.table) + LONGER)).await
     }
 
     fn process(&self) -> Result<Box<dyn Process>, NotApplicable> {
-        let url = PostgresServer::url_at(POOL.addr(), &self.table);
+        let url = PostgresServer::url_at(POOL.addr(), &self.table) + LONGER;
         Ok(Box::new(Worker::start(Program::this_test().on(&url))))
     }
 
