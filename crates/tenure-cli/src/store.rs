@@ -15,8 +15,8 @@ use crate::config::{Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure};
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
-                      quorum+redis:// (or valkey for redis) and postgres://";
-const PLANNED: [&str; 4] = ["mysql", "mariadb", "memcached", "zookeeper"];
+                      quorum+redis:// (or valkey for redis), postgres:// and mysql://";
+const PLANNED: [&str; 2] = ["memcached", "zookeeper"];
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ enum Location {
     Redis(String),
     #[cfg(feature = "postgres")]
     Postgres(String),
+    #[cfg(feature = "mysql")]
+    MySql(String),
 }
 
 /// A lock file, and for whom it is made.
@@ -131,12 +133,26 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
         Location::Redis(url) => Ok(Locker::builder(redis(&url, settings)?.open().await?)),
         #[cfg(feature = "postgres")]
         Location::Postgres(url) => Ok(Locker::builder(postgres(&url, settings)?.open().await?)),
+        #[cfg(feature = "mysql")]
+        Location::MySql(url) => Ok(Locker::builder(mysql(&url, settings)?.open().await?)),
     }
 }
 
 #[cfg(feature = "postgres")]
 fn postgres(url: &str, settings: &Settings) -> Result<tenure_sql::postgres::Options, Failure> {
     let mut options = tenure_sql::postgres::Options::parse(url)?;
+    if let Some(username) = &settings.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &settings.password {
+        options = options.password(&password.0);
+    }
+    Ok(options)
+}
+
+#[cfg(feature = "mysql")]
+fn mysql(url: &str, settings: &Settings) -> Result<tenure_sql::mysql::Options, Failure> {
+    let mut options = tenure_sql::mysql::Options::parse(url)?;
     if let Some(username) = &settings.username {
         options = options.username(username);
     }
@@ -167,8 +183,8 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
         match location(&settings.store)? {
             Location::Redis(url) => Ok(redis(&url, &settings)?.quorum().await?.admit().await?),
             Location::Sqlite(_) => Err(Failure::usage("the store is a file, and no quorum has to be admitted")),
-            #[cfg(feature = "postgres")]
-            Location::Postgres(_) => Err(Failure::usage("the store is a table, and no quorum has to be admitted")),
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => Err(Failure::usage("the store is a table, and no quorum has to be admitted")),
         }
     };
     admitted.await.map_err(|failure: Failure| settings.bad_store(failure))?;
@@ -186,6 +202,10 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
         "postgres" | "postgresql" => text(url).map(Location::Postgres),
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => Err(without("PostgreSQL", "postgres")),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => text(url).map(Location::MySql),
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(without("MariaDB and MySQL", "mysql")),
         several if ["redis", "rediss", "valkey", "valkeys"].contains(&one_of(several)) => redis_url(url),
         "memory" => Err(Failure::usage(format!("memory: keeps locks inside one process, which excludes nobody; {SPOKEN}"))),
         planned if PLANNED.contains(&planned) => {
@@ -205,7 +225,7 @@ fn text(url: &OsStr) -> Result<String, Failure> {
 }
 
 /// For a store that this command was built without.
-#[cfg(not(feature = "postgres"))]
+#[cfg(not(all(feature = "mysql", feature = "postgres")))]
 fn without(store: &str, feature: &str) -> Failure {
     let how = format!("cargo install tenure-cli --features {feature}");
     Failure::usage(format!("this tenure was built without {store}; build it with: {how}"))
@@ -303,7 +323,7 @@ mod tests {
     #[test]
     fn others_are_refused_with_what_to_write() {
         let table = [
-            ("mysql://h", "cannot speak mysql: yet"),
+            ("memcached://h", "cannot speak memcached: yet"),
             ("quorum+redis+cluster://a,b,c", "quorum+redis+cluster: is no store"),
             ("memory:", "excludes nobody"),
             ("ftp://h", "ftp: is no store"),

@@ -1,5 +1,6 @@
 //! The SQL stores of tenure: [`SqliteStore`], a file on this machine, with no server. With the feature
-//! `postgres`, `postgres::Options` opens a table in PostgreSQL, for any number of machines.
+//! `postgres`, `postgres::Options` opens a table in PostgreSQL, for any number of machines. With the
+//! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
@@ -33,10 +34,12 @@
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
 mod handover;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod sqlite;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod table;
 
 pub use crate::sqlite::{SqliteStore, connect};

@@ -1,9 +1,10 @@
 //! A table in PostgreSQL that any number of machines share.
 
-mod connection;
+mod client;
 mod dial;
 mod failure;
 mod options;
+mod server;
 mod session;
 mod statements;
 mod tls;
@@ -16,17 +17,23 @@ use tenure::{Error, Lease, Name};
 use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
-use self::connection::Connection;
 pub use self::options::Options;
-use crate::table::{Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
+use self::server::{How, Statements};
+use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// The statements of [`statements`], on the server.
 struct Postgres {
-    connection: Connection,
+    connection: Connection<How>,
 }
 
 /// An argument of a statement.
 type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
+
+impl Postgres {
+    fn statements(&self) -> &Statements {
+        &self.connection.server().statements
+    }
+}
 
 #[async_trait]
 impl Table for Postgres {
@@ -57,13 +64,10 @@ impl Table for Postgres {
             (&patience, Type::TEXT),
             (&request.generated, Type::BOOL),
         ];
-        let statement = &self.connection.statements().take;
+        let call: (&str, &[Argument<'_>]) = (&self.statements().take, &arguments);
         // A supplied token may be another client's, which a repetition would mistake for ours.
-        let rows = if request.generated {
-            self.connection.run_freely(statement, &arguments, end).await?
-        } else {
-            self.connection.run(statement, &arguments, end).await?
-        };
+        let rows =
+            if request.generated { self.connection.run_freely(call, end).await? } else { self.connection.run(call, end).await? };
         Ok(match read::tried(&rows)? {
             Tried::Done(counter) => Tried::Done(read::unsigned(counter)),
             Tried::Found(found) => Tried::Found(found),
@@ -73,7 +77,7 @@ impl Table for Postgres {
     async fn free(&self, lease: &Lease, end: Instant) -> Result<Tried<()>, Error> {
         let (name, owner, patience) = (lease.name.as_str(), lease.owner.to_string(), patience(end));
         let arguments: [Argument<'_>; 3] = [(&name, Type::TEXT), (&owner, Type::TEXT), (&patience, Type::TEXT)];
-        let rows = self.connection.run(&self.connection.statements().free, &arguments, end).await?;
+        let rows = self.connection.run((&self.statements().free, &arguments), end).await?;
         Ok(match read::tried(&rows)? {
             Tried::Done(_) => Tried::Done(()),
             Tried::Found(found) => Tried::Found(found),
@@ -87,7 +91,7 @@ impl Table for Postgres {
         let patience = patience(end);
         let arguments: [Argument<'_>; 4] =
             [(&names, Type::TEXT_ARRAY), (&owners, Type::TEXT_ARRAY), (&ttls, Type::INT8_ARRAY), (&patience, Type::TEXT)];
-        let rows = self.connection.run_freely(&self.connection.statements().renew, &arguments, end).await?;
+        let rows = self.connection.run_freely((&self.statements().renew, &arguments), end).await?;
         let index = |row| Ok(usize::try_from(read::column::<i64>(row, 0)? - 1).unwrap_or(usize::MAX));
         let indexes: Vec<usize> = rows.iter().map(index).collect::<Result<_, Error>>()?;
         Ok(indexes.into_iter().filter(|at| *at < leases.len()).collect())
@@ -95,7 +99,7 @@ impl Table for Postgres {
 
     async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {
         let texts: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-        let rows = self.connection.run_freely(&self.connection.statements().read, &[(&texts, Type::TEXT_ARRAY)], end).await?;
+        let rows = self.connection.run_freely((&self.statements().read, &[(&texts, Type::TEXT_ARRAY)]), end).await?;
         if rows.len() != names.len() {
             return Err(failure::unexpected("it has another number of rows"));
         }
@@ -127,7 +131,7 @@ impl Table for Postgres {
             (&messages, Type::TEXT_ARRAY),
             (&patience, Type::TEXT),
         ];
-        let answer = match self.connection.run(&self.connection.statements().write, &arguments, end).await {
+        let answer = match self.connection.run((&self.statements().write, &arguments), end).await {
             Err(error) if failure::was_undone(&error) => return Ok(Wrote::Nothing(None)),
             answer => answer?,
         };
@@ -139,14 +143,14 @@ impl Table for Postgres {
     }
 
     async fn list(&self, end: Instant) -> Result<Vec<Found>, Error> {
-        let rows = self.connection.run_freely(&self.connection.statements().list, &[], end).await?;
+        let rows = self.connection.run_freely((&self.statements().list, &[]), end).await?;
         rows.iter().map(read::found).collect()
     }
 
     async fn sweep(&self, after: &str, end: Instant) -> Result<Option<String>, Error> {
         let patience = patience(end);
         let arguments: [Argument<'_>; 3] = [(&after, Type::TEXT), (&SWEEP_SPAN, Type::INT8), (&patience, Type::TEXT)];
-        let rows = self.connection.run(&self.connection.statements().sweep, &arguments, end).await?;
+        let rows = self.connection.run((&self.statements().sweep, &arguments), end).await?;
         rows.first().map_or(Ok(None), |row| read::column(row, 0))
     }
 

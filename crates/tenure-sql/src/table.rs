@@ -5,7 +5,9 @@
 //! [`Record`](tenure::store::record::Record), and written back if nobody has changed the row
 //! meanwhile.
 
+mod connection;
 mod row;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +25,9 @@ use tenure::{Entry, Error, Fence, Lease, Name, Share};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 
+pub(crate) use self::connection::{Connection, Failed, Link, Server, Session};
 pub(crate) use self::row::{Found, Row, Write};
+pub(crate) use self::settings::{Files, Security, Settings};
 use crate::handover;
 
 /// Poll interval of a waiter that is notified: the heartbeat of its queue entry.
@@ -129,7 +133,7 @@ pub(crate) struct TableStore<T> {
 /// Returns the counter of the next grant.
 type Next<'a> = &'a mut dyn FnMut() -> u64;
 
-/// What a call made of a record.
+/// Outcome of a call on a record.
 trait Outcome: Send {
     /// Waiters, other than the caller, that hold now.
     fn served(&self) -> &[Served];

@@ -156,7 +156,7 @@ impl Terms {
     }
 }
 
-/// Becomes a worker on the store at `url`, until standard input ends: `memory:`, `sqlite:PATH[?timeout=SPAN]`, `postgres:`, or one of Redis.
+/// Becomes a worker on the store at `url`, until standard input ends: `memory:`, `sqlite:PATH[?timeout=SPAN]`, `postgres:`, `mysql:`, or one of Redis.
 ///
 /// If the store cannot be opened, the worker reports that as the failure of acquisition 0.
 ///
@@ -179,6 +179,9 @@ async fn run(url: &str) {
 async fn open(url: &str) -> Result<(Probed, probe::Probes), Error> {
     if url.starts_with("postgres:") {
         return Ok(Probed::new(tenure_sql::postgres::Options::parse(url)?.open().await?));
+    }
+    if url.starts_with("mysql:") {
+        return Ok(Probed::new(tenure_sql::mysql::Options::parse(url)?.open().await?));
     }
     let Some(file) = url.strip_prefix("sqlite:") else { return Ok(Probed::new(Options::parse(url)?.open().await?)) };
     let (path, timeout) = file.split_once("?timeout=").map_or((file, None), |(path, timeout)| (path, Some(timeout)));

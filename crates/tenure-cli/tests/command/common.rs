@@ -186,7 +186,7 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 /// An unprotected read-modify-write, and the fences in order of entry.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
 
-/// So many processes, 25 times each. `amid` happens when half of it is done.
+/// `processes` run the command 25 times each. `amid` happens when half of it is done.
 pub(crate) fn count(processes: usize, store: Option<&str>, amid: impl FnOnce() + Send) {
     let (place, all) = (Place::new(), processes * 25);
     let store: Vec<&str> = store.map(|url| vec!["--store", url]).unwrap_or_default();

@@ -9,6 +9,8 @@ mod ends;
 mod kinds;
 mod lab;
 mod lease;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod pages;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -13,23 +13,20 @@ use tenure::{Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, Client, Config};
+use tokio_postgres::{AsyncMessage, Config};
 
-use super::connection::{How, Link, Predecessor};
+use super::client::Client;
 use super::failure::{is_missing, missing, other_version, read_only, translate, translate_contact, unexpected};
 use super::read::column;
+use super::server::How;
 use super::session::{Announced, Watched};
 use super::statements::VERSION;
 use super::tls::Connector;
 use crate::handover;
-
-/// How often it is looked whether a predecessor's session has ended, and the pause between.
-const LOOKS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(5);
+use crate::table::{Link, Session};
 
 /// Connects to the servers in their order, until one of them can be used.
-pub(super) async fn open(how: &How, create: bool) -> Result<Link, Error> {
+pub(super) async fn open(how: &How, create: bool) -> Result<Link<Client>, Error> {
     let mut failed: Option<Error> = None;
     for (at, host) in how.config.get_hosts().iter().enumerate() {
         let port = port_of(&how.config, at);
@@ -47,7 +44,7 @@ fn port_of(config: &Config, at: usize) -> u16 {
     ports.get(at).or(ports.first()).copied().unwrap_or(5432)
 }
 
-async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link, Error> {
+async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
     let shown = shown(host, port);
     let unreachable = |error: io::Error| Error::unreachable(format!("the server at {shown} cannot be reached: {error}"));
     let socket = Socket::connect(host, port).await.map_err(unreachable)?;
@@ -74,13 +71,13 @@ async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link
     }
     let process: i32 = column(row, 1)?;
     let began: Option<String> = column(row, 2)?;
-    let own = announced.is(process);
-    let session = began.filter(|_| own).map(|began| Predecessor { server: shown, process, began });
-    Ok(Link::new(client, driver, session, own))
+    let began = began.filter(|_| announced.is(process));
+    let session = began.map(|began| Session { server: shown, id: process.into(), began });
+    Ok(Link::new(Client::new(client, session.is_some()), driver, session))
 }
 
 /// Looks at a fresh connection. If the table is missing, makes it if that is wished.
-async fn hello(client: &Client, how: &How, create: bool) -> Result<Vec<tokio_postgres::Row>, Error> {
+async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<Vec<tokio_postgres::Row>, Error> {
     let ask = || client.query_typed(&how.statements.hello, &[]);
     match ask().await {
         Err(error) if is_missing(&error) && create => {
@@ -97,37 +94,13 @@ async fn hello(client: &Client, how: &How, create: bool) -> Result<Vec<tokio_pos
     }
 }
 
-/// Ends the sessions of predecessors, and returns those that are over.
-pub(super) async fn end_sessions(how: &How, link: &Link, predecessors: Vec<Predecessor>) -> Vec<Predecessor> {
-    let mut ended = Vec::new();
-    for predecessor in predecessors {
-        let same_server = link.session().is_some_and(|session| session.server == predecessor.server);
-        if same_server && has_ended(how, link, &predecessor).await {
-            ended.push(predecessor);
-        }
-    }
-    ended
-}
-
-async fn has_ended(how: &How, link: &Link, predecessor: &Predecessor) -> bool {
-    for _ in 0..LOOKS {
-        let arguments: [super::Argument<'_>; 2] = [(&predecessor.process, Type::INT4), (&predecessor.began, Type::TEXT)];
-        match link.client().query_typed(&how.statements.end_session, &arguments).await {
-            Ok(rows) if rows.is_empty() => return true,
-            Ok(_) => tokio::time::sleep(PAUSE).await,
-            Err(_) => return false,
-        }
-    }
-    false
-}
-
 async fn connect(
     config: Config,
     socket: Socket,
     tls: Option<(Arc<ClientConfig>, String)>,
     announced: &Announced,
     how: &How,
-) -> Result<(Client, tokio::task::AbortHandle), Error> {
+) -> Result<(tokio_postgres::Client, tokio::task::AbortHandle), Error> {
     let failed = |error: tokio_postgres::Error| translate_contact(&error, &how.table);
     let offers = tls.is_some();
     let socket = Watched::new(socket, announced.clone(), offers);

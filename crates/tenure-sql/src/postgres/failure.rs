@@ -166,10 +166,6 @@ pub(super) fn unexpected(what: impl std::fmt::Display) -> Error {
     Error::refused(format!("the server gave an answer that makes no sense here: {what}")).maybe_applied()
 }
 
-pub(super) fn no_answer(limit: std::time::Duration) -> Error {
-    Error::unreachable(format!("the server did not answer within {limit:?}"))
-}
-
 fn starts(code: &SqlState, beginnings: &[&str]) -> bool {
     beginnings.iter().any(|start| code.code().starts_with(start))
 }

@@ -68,7 +68,7 @@ macro_rules! patience {
     };
 }
 
-/// What a statement found, if it did nothing.
+/// Columns of the row that a statement found, if it did nothing.
 macro_rules! found {
     () => {
         concat!(clock!(), ", ", floor!(), ", l.name, l.version, l.fence, l.owner, l.since, l.until, l.record")

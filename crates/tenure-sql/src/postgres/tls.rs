@@ -1,7 +1,7 @@
 //! TLS by rustls, for [`tokio_postgres`].
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -17,59 +17,42 @@ use tokio_postgres::tls::TlsConnect;
 use tokio_rustls::client::TlsStream;
 
 use super::session::{Announced, Watched};
+use crate::table::Files;
 
-/// The files of a connection with TLS, and whether the server's certificate is checked.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Files {
-    pub(super) ca: Option<PathBuf>,
-    pub(super) cert: Option<PathBuf>,
-    pub(super) key: Option<PathBuf>,
-    /// The certificate is checked, also without a `ca`.
-    pub(super) verify: bool,
+/// Reads the files. `checks`: the server's certificate is checked, also without a `ca`.
+pub(super) fn config(files: &Files, checks: bool) -> Result<Arc<ClientConfig>, Error> {
+    // An application that has chosen a provider keeps it.
+    let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
+    let unusable = |error: rustls::Error| Error::invalid("the TLS settings cannot be used").with_source(error);
+    let builder =
+        ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(unusable)?;
+    let builder = if checks || files.ca.is_some() {
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(files)?), provider).build();
+        let no_roots =
+            |error| Error::invalid("no certificate of an authority is known").with_source(error).with_hint("name one: ca=");
+        builder.with_webpki_verifier(verifier.map_err(no_roots)?)
+    } else {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
+    };
+    let Some((cert, key)) = files.pair()? else { return Ok(Arc::new(builder.with_no_client_auth())) };
+    let chain = certificates(cert)?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+    builder.with_client_auth_cert(chain, private).map(Arc::new).map_err(unusable)
 }
 
-impl Files {
-    /// Reads the files.
-    pub(super) fn config(&self) -> Result<Arc<ClientConfig>, Error> {
-        // An application that has chosen a provider keeps it.
-        let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
-        let unusable = |error: rustls::Error| Error::invalid("the TLS settings cannot be used").with_source(error);
-        let builder =
-            ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(unusable)?;
-        let builder = if self.verify || self.ca.is_some() {
-            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(self.roots()?), provider).build();
-            let no_roots =
-                |error| Error::invalid("no certificate of an authority is known").with_source(error).with_hint("name one: ca=");
-            builder.with_webpki_verifier(verifier.map_err(no_roots)?)
-        } else {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
-        };
-        let (Some(cert), Some(key)) = (&self.cert, &self.key) else {
-            if self.cert.is_some() != self.key.is_some() {
-                let what = "the store URL has only one of cert= and key=";
-                return Err(Error::invalid(what).with_hint("a client certificate needs both"));
-            }
-            return Ok(Arc::new(builder.with_no_client_auth()));
-        };
-        let chain = certificates(cert)?;
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
-        builder.with_client_auth_cert(chain, private).map(Arc::new).map_err(unusable)
-    }
-
-    fn roots(&self) -> Result<RootCertStore, Error> {
-        let mut roots = RootCertStore::empty();
-        match &self.ca {
-            Some(ca) => {
-                for certificate in certificates(ca)? {
-                    roots.add(certificate).map_err(|error| unreadable(ca, &error))?;
-                }
-            }
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+fn roots(files: &Files) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    match &files.ca {
+        Some(ca) => {
+            for certificate in certificates(ca)? {
+                roots.add(certificate).map_err(|error| unreadable(ca, &error))?;
             }
         }
-        Ok(roots)
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
     }
+    Ok(roots)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {

@@ -16,7 +16,7 @@ pub(crate) struct Row {
     pub(crate) record: Option<String>,
 }
 
-/// What a statement found at a name.
+/// The state of a name, as a statement found it.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The database's clock, since 1970.

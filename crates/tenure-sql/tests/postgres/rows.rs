@@ -71,7 +71,7 @@ async fn a_clock_that_jumps_changes_no_order() {
 async fn an_uncontended_cycle_is_one_statement_each() {
     let server = PostgresServer::builder().set("log_statement", "all").start();
     let store = open(&server.url("locks")).await;
-    let count = || server.log().lines().filter(|line| line.contains("execute <unnamed>") || line.contains("statement:")).count();
+    let count = || server.log().lines().filter(|line| line.contains("execute ") || line.contains("statement:")).count();
     cycle(&store, "warm").await;
     for name in ["x", "y"] {
         let (before, held) = (count(), owner());
@@ -91,4 +91,11 @@ async fn an_uncontended_cycle_is_one_statement_each() {
         // One release in sixteen sweeps as well.
         assert!((1..=2).contains(&(count() - before)), "a release");
     }
+}
+
+#[tokio::test]
+async fn several_names_are_written_together_or_not_at_all() {
+    let (server, table) = (PostgresServer::shared(), PostgresServer::fresh_table());
+    let (ours, theirs) = (open(&server.url(&table)).await, open(&server.url(&table)).await);
+    crate::requests::all_or_none(&ours, &theirs).await;
 }

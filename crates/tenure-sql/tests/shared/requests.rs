@@ -1,4 +1,5 @@
 //! Requests of tests, and what they expect of the answers.
+#![allow(dead_code, reason = "every test program uses a part of it")]
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -90,4 +91,40 @@ impl Case<'_> {
             other => panic!("no call {other}"),
         }
     }
+}
+
+/// Several names are taken in one step, while another client takes and frees one of them all the time.
+pub(crate) async fn all_or_none(ours: &dyn Store, theirs: &dyn Store) {
+    let (mut taken, mut refused) = (0, 0);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let meddle = async {
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            let held = owner();
+            if let Ok(AcquireReply::Granted(_)) = theirs.acquire(&request("b", &held)).await {
+                theirs.release(&lease("b", &held), Duration::ZERO).await.unwrap();
+            }
+        }
+    };
+    let take = async {
+        for _ in 0..200 {
+            let held = owner();
+            let all = ["c", "b", "a"].map(|name| request(name, &held));
+            let grants = ours.acquire_all(&all).await.unwrap();
+            for name in ["a", "c"] {
+                let entry = ours.inspect(Some(&Name::new(name).unwrap())).await.unwrap();
+                assert_eq!(entry.len(), usize::from(grants.is_some()), "{name} is held with all others, or free as they are");
+            }
+            if grants.is_some() {
+                taken += 1;
+                for name in ["a", "b", "c"] {
+                    ours.release(&lease(name, &held), Duration::ZERO).await.unwrap();
+                }
+            } else {
+                refused += 1;
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    };
+    tokio::join!(meddle, take);
+    println!("taken {taken} times, refused {refused} times");
 }

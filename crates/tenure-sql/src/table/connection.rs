@@ -1,5 +1,5 @@
-//! The connection of a store. One at a time: statements run in the order in which they were sent, so
-//! a release comes behind the acquisition that it takes back.
+//! The connection of a store, whatever the database. One at a time: statements run in the order in
+//! which they were sent, so a release comes behind the acquisition that it takes back.
 //!
 //! A connection without an answer is dropped and replaced. It has nothing to clean up: each statement
 //! is a transaction of its own. Where it was a session of the server, its successor ends it first, so
@@ -10,18 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
-use rustls::ClientConfig;
-use tenure::Error;
-use tenure::store::record::Listeners;
+use tenure::{Error, ErrorKind};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::{Client, Config, Row};
-
-use super::dial;
-use super::failure::{ends_session, no_answer, translate};
-use super::statements::{CREATE, END_SESSION, FREE, HELLO, LIST, LISTEN, READ, RENEW, SWEEP, TABLE, TAKE, WRITE};
 
 /// A connection that has answered anything this short a time ago is only slow.
 const SILENCE: Duration = Duration::from_millis(100);
@@ -30,64 +24,72 @@ const SILENCE: Duration = Duration::from_millis(100);
 const CONTACT: Duration = Duration::from_secs(5);
 
 /// How long a statement may be on its way to a pool, when its connection was closed. The kernel gives
-/// up what it could not send in 10 s ([`dial`]), and a pool drops what a closed connection waits for.
+/// up what it could not send in 10 s, and a pool drops what a closed connection waits for.
 const ON_THE_WAY: Duration = Duration::from_secs(15);
 
-/// The statements, with the name of the table.
-pub(super) struct Statements {
-    pub(super) create: String,
-    pub(super) hello: String,
-    pub(super) end_session: String,
-    pub(super) take: String,
-    pub(super) free: String,
-    pub(super) renew: String,
-    pub(super) read: String,
-    pub(super) list: String,
-    pub(super) write: String,
-    pub(super) sweep: String,
+/// How often it is looked whether a predecessor's session has ended, and the pause between.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A database as this module sees it.
+#[async_trait]
+pub(crate) trait Server: Send + Sync + 'static {
+    /// One connection.
+    type Client: Send + Sync + 'static;
+    /// A statement with its arguments.
+    type Call<'a>: Copy + Send + Sync;
+    /// Its answer.
+    type Answer: Send;
+
+    /// Connects to the first server that can be used. With `create`, makes the table if it is missing.
+    async fn open(&self, create: bool) -> Result<Link<Self::Client>, Error>;
+
+    /// Runs a statement.
+    async fn run(&self, client: &Self::Client, call: Self::Call<'_>) -> Result<Self::Answer, Failed>;
+
+    /// Tells the server to end a session. Returns whether it is over.
+    async fn end_session(&self, client: &Self::Client, session: &Session) -> Result<bool, Failed>;
+
+    /// Has notifications come on a connection.
+    async fn listen(&self, client: &Self::Client) -> Result<(), Failed>;
+
+    /// Address of this store for those who notify, if it is to listen.
+    fn address(&self) -> Option<&str>;
+
+    fn is_closed(&self, client: &Self::Client) -> bool;
+
+    /// There is a new connection, so notifications may have been lost.
+    fn reconnected(&self);
+
+    /// The servers, without secrets.
+    fn shown(&self) -> &str;
 }
 
-impl Statements {
-    /// `table` is a name as SQL writes it.
-    pub(super) fn on(table: &str) -> Self {
-        let [create, hello, end_session, take, free, renew, read, list, write, sweep] =
-            [CREATE, HELLO, END_SESSION, TAKE, FREE, RENEW, READ, LIST, WRITE, SWEEP].map(|text| text.replace(TABLE, table));
-        Self { create, hello, end_session, take, free, renew, read, list, write, sweep }
-    }
+/// A failed statement.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+    /// The server answered so.
+    pub(crate) answered: bool,
+    /// The connection should not be used any more.
+    pub(crate) is_over: bool,
 }
 
-/// How a connection is made.
-pub(super) struct How {
-    pub(super) config: Config,
-    /// `None` if there is to be none.
-    pub(super) tls: Option<Arc<ClientConfig>>,
-    pub(super) statements: Statements,
-    /// The table as SQL writes it.
-    pub(super) table: String,
-    /// The channel of this store, if it is to listen.
-    pub(super) channel: Option<String>,
-    pub(super) listeners: Listeners,
-    /// Without secrets.
-    pub(super) shown: String,
-}
-
-/// A session that was left while something of it may still run.
+/// A session of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Predecessor {
-    pub(super) server: String,
-    pub(super) process: i32,
-    /// When the server began it.
-    pub(super) began: String,
+pub(crate) struct Session {
+    pub(crate) server: String,
+    pub(crate) id: i64,
+    /// When the server began it: its number may be another's by now.
+    pub(crate) began: String,
 }
 
 /// A connection that can be used. When it is dropped, its driver first sends what is under way.
-pub(super) struct Link {
-    client: Client,
+pub(crate) struct Link<C> {
+    client: C,
     driver: AbortHandle,
-    /// What its successor ends. `None` behind a pool.
-    session: Option<Predecessor>,
-    /// It is a session of the server, so it may listen.
-    own: bool,
+    /// Session that its successor ends. `None` behind a pool.
+    session: Option<Session>,
     listens: AtomicBool,
     heard: Mutex<Instant>,
     calls: Calls,
@@ -134,18 +136,10 @@ impl Drop for Call<'_> {
     }
 }
 
-impl Link {
-    pub(super) fn new(client: Client, driver: AbortHandle, session: Option<Predecessor>, own: bool) -> Self {
+impl<C> Link<C> {
+    pub(crate) fn new(client: C, driver: AbortHandle, session: Option<Session>) -> Self {
         let heard = Mutex::new(Instant::now());
-        Self { client, driver, session, own, listens: AtomicBool::new(false), heard, calls: Calls::default() }
-    }
-
-    pub(super) fn client(&self) -> &Client {
-        &self.client
-    }
-
-    pub(super) fn session(&self) -> Option<&Predecessor> {
-        self.session.as_ref()
+        Self { client, driver, session, listens: AtomicBool::new(false), heard, calls: Calls::default() }
     }
 
     fn hears(&self) {
@@ -155,113 +149,111 @@ impl Link {
     fn is_silent(&self) -> bool {
         lock(&self.heard).elapsed() > SILENCE
     }
-
-    /// Listens at the channel, if this is a session.
-    async fn listen(&self, channel: &str) -> Result<(), tokio_postgres::Error> {
-        if self.own && !self.listens.load(Ordering::Acquire) {
-            self.client.batch_execute(&format!("{LISTEN}{channel}")).await?;
-            self.listens.store(true, Ordering::Release);
-        }
-        Ok(())
-    }
 }
 
 /// An attempt to connect. It goes on when those who wait for it are dropped.
-#[derive(Clone)]
-struct Attempt {
+struct Attempt<C> {
     began: Instant,
     task: AbortHandle,
-    outcome: Shared<BoxFuture<'static, Result<Arc<Link>, Error>>>,
+    outcome: Shared<BoxFuture<'static, Result<Arc<Link<C>>, Error>>>,
 }
 
-#[derive(Default)]
-struct State {
-    link: Option<Arc<Link>>,
-    attempt: Option<Attempt>,
+impl<C> Clone for Attempt<C> {
+    fn clone(&self) -> Self {
+        Self { began: self.began, task: self.task.clone(), outcome: self.outcome.clone() }
+    }
+}
+
+struct State<C> {
+    link: Option<Arc<Link<C>>>,
+    attempt: Option<Attempt<C>>,
     /// Sessions that may still run something.
-    predecessors: Vec<Predecessor>,
+    predecessors: Vec<Session>,
     /// A connection that was no session was left with something under way. Nobody can end that, and
     /// it may run until then.
     late_until: Option<Instant>,
 }
 
-struct Inner {
-    how: How,
+struct Inner<S: Server> {
+    server: S,
     /// Somebody waits, so each new connection listens.
     listen: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<State<S::Client>>,
 }
 
 /// The connection of a store.
-pub(super) struct Connection(Arc<Inner>);
+pub(crate) struct Connection<S: Server>(Arc<Inner<S>>);
 
-impl Connection {
+impl<S: Server> Connection<S> {
     /// Makes the first contact. With `create` it makes the table if that is missing.
-    pub(super) async fn open(how: How, create: bool) -> Result<Self, Error> {
-        let connected = tokio::time::timeout(CONTACT, dial::open(&how, create)).await;
-        let link = connected.unwrap_or_else(|_| Err(no_answer(CONTACT))).map_err(|error| error.context(&how.shown))?;
-        let state = Mutex::new(State { link: Some(Arc::new(link)), ..State::default() });
-        Ok(Self(Arc::new(Inner { how, listen: AtomicBool::new(false), state })))
+    pub(crate) async fn open(server: S, create: bool) -> Result<Self, Error> {
+        let connected = tokio::time::timeout(CONTACT, server.open(create)).await;
+        let link = connected.unwrap_or_else(|_| Err(no_answer(CONTACT))).map_err(|error| error.context(server.shown()))?;
+        let state = State { link: Some(Arc::new(link)), attempt: None, predecessors: Vec::new(), late_until: None };
+        Ok(Self(Arc::new(Inner { server, listen: AtomicBool::new(false), state: Mutex::new(state) })))
     }
 
-    pub(super) fn statements(&self) -> &Statements {
-        &self.0.how.statements
+    pub(crate) fn server(&self) -> &S {
+        &self.0.server
     }
 
-    pub(super) fn has_late_commands(&self) -> bool {
+    pub(crate) fn has_late_commands(&self) -> bool {
         let state = lock(&self.0.state);
         state.late_until.is_some_and(|until| Instant::now() < until) || !state.predecessors.is_empty()
     }
 
     /// Whether notifications could come: there is a session to listen in.
-    pub(super) fn may_listen(&self) -> bool {
+    pub(crate) fn may_listen(&self) -> bool {
         let state = lock(&self.0.state);
-        self.0.how.channel.is_some() && state.link.as_ref().is_none_or(|link| link.own)
+        self.0.server.address().is_some() && state.link.as_ref().is_none_or(|link| link.session.is_some())
     }
 
-    /// The channel at which this process listens now.
-    pub(super) fn address(&self) -> Option<String> {
+    /// The address at which this process listens now.
+    pub(crate) fn address(&self) -> Option<String> {
         let state = lock(&self.0.state);
-        let listens = state.link.as_ref().is_some_and(|link| link.listens.load(Ordering::Acquire) && !link.client.is_closed());
-        self.0.how.channel.clone().filter(|_| listens)
+        let listens = |link: &Arc<Link<_>>| link.listens.load(Ordering::Acquire) && !self.0.server.is_closed(&link.client);
+        let listens = state.link.as_ref().is_some_and(listens);
+        self.0.server.address().filter(|_| listens).map(str::to_owned)
     }
 
     /// Runs a statement once.
-    pub(super) async fn run(&self, sql: &str, arguments: &[super::Argument<'_>], end: Instant) -> Result<Vec<Row>, Error> {
+    pub(crate) async fn run(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
         let link = self.link(end).await?;
-        self.on(&link, end, link.client.query_typed(sql, arguments)).await
+        self.on(&link, end, self.0.server.run(&link.client, call)).await
     }
 
     /// Runs a statement that may run twice. If a silent connection has not answered it in half of
     /// the time, it is sent again on another.
-    pub(super) async fn run_freely(&self, sql: &str, arguments: &[super::Argument<'_>], end: Instant) -> Result<Vec<Row>, Error> {
+    pub(crate) async fn run_freely(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
         let began = Instant::now();
         let half = began + end.saturating_duration_since(began) / 2;
         let link = self.link(end).await?;
-        let mut answer = std::pin::pin!(self.on(&link, end, link.client.query_typed(sql, arguments)));
+        let mut answer = std::pin::pin!(self.on(&link, end, self.0.server.run(&link.client, call)));
         match timeout_at(half, &mut answer).await {
-            Ok(Err(error)) if error.kind() == tenure::ErrorKind::Unreachable && Instant::now() < half => {}
+            Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => {}
             Ok(answer) => return answer,
             Err(_) if link.is_silent() => self.leave(&link, false),
             Err(_) => return answer.await,
         }
-        self.run(sql, arguments, end).await.map_err(Error::maybe_applied)
+        self.run(call, end).await.map_err(Error::maybe_applied)
     }
 
     /// Has notifications come, if this is a session of the server.
-    pub(super) async fn listen(&self, end: Instant) -> Result<(), Error> {
-        let Some(channel) = &self.0.how.channel else { return Ok(()) };
+    pub(crate) async fn listen(&self, end: Instant) -> Result<(), Error> {
+        if self.0.server.address().is_none() {
+            return Ok(());
+        }
         self.0.listen.store(true, Ordering::Release);
         let link = self.link(end).await?;
-        self.on(&link, end, link.listen(channel)).await
+        self.on(&link, end, self.0.listen_on(&link)).await
     }
 
     /// Waits for the answer to a call on a link, and leaves the link if it is not to be used again.
     async fn on<T>(
         &self,
-        link: &Arc<Link>,
+        link: &Arc<Link<S::Client>>,
         end: Instant,
-        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        call: impl Future<Output = Result<T, Failed>>,
     ) -> Result<T, Error> {
         let began = Instant::now();
         let mut under_way = link.calls.begin();
@@ -273,19 +265,19 @@ impl Connection {
             return Err(no_answer(end.saturating_duration_since(began)).maybe_applied());
         };
         link.hears();
-        let from_server = answer.as_ref().err().is_none_or(|error| error.as_db_error().is_some());
-        under_way.answered = from_server;
+        let answered = answer.as_ref().err().is_none_or(|failed| failed.answered);
+        under_way.answered = answered;
         drop(under_way);
-        answer.map_err(|error| {
-            if ends_session(&error) {
-                self.leave(link, from_server);
+        answer.map_err(|failed| {
+            if failed.is_over {
+                self.leave(link, answered);
             }
-            translate(&error, &self.0.how.table)
+            failed.error
         })
     }
 
     /// Stops using a link. `over`: the server has ended it.
-    fn leave(&self, link: &Arc<Link>, over: bool) {
+    fn leave(&self, link: &Arc<Link<S::Client>>, over: bool) {
         let mut state = lock(&self.0.state);
         if state.link.as_ref().is_some_and(|present| Arc::ptr_eq(present, link)) {
             state.link = None;
@@ -296,7 +288,7 @@ impl Connection {
     }
 
     /// The link, or a new one if there is none.
-    async fn link(&self, end: Instant) -> Result<Arc<Link>, Error> {
+    async fn link(&self, end: Instant) -> Result<Arc<Link<S::Client>>, Error> {
         let began = Instant::now();
         loop {
             let (attempt, joined) = match self.present_or_attempt(began, end) {
@@ -313,10 +305,10 @@ impl Connection {
     }
 
     /// The link, or an attempt to make one, and whether that had begun before.
-    fn present_or_attempt(&self, now: Instant, end: Instant) -> Result<Arc<Link>, (Attempt, bool)> {
+    fn present_or_attempt(&self, now: Instant, end: Instant) -> Result<Arc<Link<S::Client>>, (Attempt<S::Client>, bool)> {
         let mut state = lock(&self.0.state);
         match state.link.take() {
-            Some(link) if !link.client.is_closed() && !link.driver.is_finished() => {
+            Some(link) if !self.0.server.is_closed(&link.client) && !link.driver.is_finished() => {
                 return Ok(state.link.insert(link).clone());
             }
             Some(link) => state.bury(&link, false),
@@ -336,7 +328,7 @@ impl Connection {
         }
     }
 
-    fn begin(&self) -> Attempt {
+    fn begin(&self) -> Attempt<S::Client> {
         let inner = Arc::downgrade(&self.0);
         let task = tokio::spawn(async move {
             let connected = tokio::time::timeout(CONTACT, Inner::connect(&inner)).await;
@@ -349,29 +341,59 @@ impl Connection {
     }
 }
 
-impl Inner {
-    async fn connect(inner: &Weak<Self>) -> Result<Arc<Link>, Error> {
+impl<S: Server> Inner<S> {
+    async fn connect(inner: &Weak<Self>) -> Result<Arc<Link<S::Client>>, Error> {
         let gone = || Error::unreachable("the store was dropped");
         let this = inner.upgrade().ok_or_else(gone)?;
-        let link = dial::open(&this.how, false).await?;
-        let predecessors = lock(&this.state).predecessors.clone();
-        let ended = dial::end_sessions(&this.how, &link, predecessors).await;
-        if let Some(channel) = this.how.channel.as_ref().filter(|_| this.listen.load(Ordering::Acquire)) {
-            link.listen(channel).await.map_err(|error| translate(&error, &this.how.table))?;
+        let link = this.server.open(false).await?;
+        let ended = this.end_predecessors(&link).await;
+        if this.listen.load(Ordering::Acquire) {
+            this.listen_on(&link).await.map_err(|failed| failed.error)?;
         }
         let link = {
             let mut state = lock(&this.state);
             state.predecessors.retain(|predecessor| !ended.contains(predecessor));
             state.link.get_or_insert_with(|| Arc::new(link)).clone()
         };
-        // What was notified meanwhile is lost.
-        this.how.listeners.poll_all();
+        this.server.reconnected();
         Ok(link)
+    }
+
+    async fn listen_on(&self, link: &Link<S::Client>) -> Result<(), Failed> {
+        if link.session.is_some() && self.server.address().is_some() && !link.listens.load(Ordering::Acquire) {
+            self.server.listen(&link.client).await?;
+            link.listens.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Ends the sessions of predecessors, and returns those that are over.
+    async fn end_predecessors(&self, link: &Link<S::Client>) -> Vec<Session> {
+        let predecessors = lock(&self.state).predecessors.clone();
+        let mut ended = Vec::new();
+        for predecessor in predecessors {
+            let same_server = link.session.as_ref().is_some_and(|session| session.server == predecessor.server);
+            if same_server && self.ends(link, &predecessor).await {
+                ended.push(predecessor);
+            }
+        }
+        ended
+    }
+
+    async fn ends(&self, link: &Link<S::Client>, session: &Session) -> bool {
+        for _ in 0..LOOKS {
+            match self.server.end_session(&link.client, session).await {
+                Ok(true) => return true,
+                Ok(false) => tokio::time::sleep(PAUSE).await,
+                Err(_) => return false,
+            }
+        }
+        false
     }
 }
 
-impl State {
-    fn bury(&mut self, link: &Link, over: bool) {
+impl<C> State<C> {
+    fn bury(&mut self, link: &Link<C>, over: bool) {
         if over || link.calls.all_answered() {
             return;
         }
@@ -382,12 +404,16 @@ impl State {
     }
 }
 
+fn no_answer(limit: Duration) -> Error {
+    Error::unreachable(format!("the server did not answer within {limit:?}"))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Display for Connection {
+impl<S: Server> fmt::Display for Connection<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.how.shown)
+        f.write_str(self.0.server.shown())
     }
 }
