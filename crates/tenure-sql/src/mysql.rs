@@ -97,13 +97,13 @@ impl Table for MySql {
             i64::from(request.generated).into(),
         ];
         // A supplied token may be another client's, which a repetition would mistake for ours.
-        let taken = if request.generated {
+        let answer = if request.generated {
             self.run_freely(&self.statements().take, arguments, end).await?
         } else {
             self.run(&self.statements().take, arguments, end).await?
         };
-        if taken.affected == 1 {
-            return Ok(Tried::Done(taken.insert_id));
+        if answer.affected == 1 {
+            return Ok(Tried::Done(answer.insert_id));
         }
         let found = self.read_one(&request.name, end).await?;
         if found.row.is_some() {

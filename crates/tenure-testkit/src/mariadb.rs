@@ -124,10 +124,10 @@ impl MariaDbServer {
     }
 
     fn initialize(&self) {
-        let mut install = self.command("mariadb-install-db");
-        install.args(["--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
         // Two at once come into each other's way.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let mut install = self.command("mariadb-install-db");
+        install.args(["--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         install.arg(format!("--datadir={}", self.data().display()));
         let output = Spawned::output(&mut install).expect("mariadb-install-db can be started: apt-get install mariadb-server");

@@ -158,6 +158,9 @@ struct Attempt<C> {
     outcome: Shared<BoxFuture<'static, Result<Arc<Link<C>>, Error>>>,
 }
 
+/// An attempt to wait for, and whether it had begun before the call.
+type Wait<C> = (Attempt<C>, bool);
+
 impl<C> Clone for Attempt<C> {
     fn clone(&self) -> Self {
         Self { began: self.began, task: self.task.clone(), outcome: self.outcome.clone() }
@@ -305,7 +308,7 @@ impl<S: Server> Connection<S> {
     }
 
     /// The link, or an attempt to make one, and whether that had begun before.
-    fn present_or_attempt(&self, now: Instant, end: Instant) -> Result<Arc<Link<S::Client>>, (Attempt<S::Client>, bool)> {
+    fn present_or_attempt(&self, now: Instant, end: Instant) -> Result<Arc<Link<S::Client>>, Wait<S::Client>> {
         let mut state = lock(&self.0.state);
         match state.link.take() {
             Some(link) if !self.0.server.is_closed(&link.client) && !link.driver.is_finished() => {
