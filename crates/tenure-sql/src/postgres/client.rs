@@ -8,8 +8,8 @@ use tokio_postgres::{Error, Row, Statement};
 
 use super::Argument;
 
-/// A statement is prepared when it is run for the how manieth time. A short command does not pay for
-/// it, and others save the server more than half of its work.
+/// Use at which a statement is prepared. A short command does not pay for it, and others save the
+/// server more than half of its work.
 const PREPARED_FROM: u32 = 4;
 
 /// A connection.
