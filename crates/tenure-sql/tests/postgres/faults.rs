@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure::store::{ReleaseReply, RenewReply};
 use tenure::{ErrorKind, Locker};
-use tenure_testkit::PostgresServer;
+use tenure_testkit::{PostgresServer, Proxy, wait_until};
 
 use crate::requests::{busy, granted, joining, lease, owner, request};
 use crate::{PATIENCE, behind_proxy, open};
@@ -44,9 +44,12 @@ async fn a_renewal_gets_through_on_another_connection() {
 /// The statement is on its way when its connection is given up. The next connection ends that session, so it never runs.
 #[tokio::test]
 async fn what_is_left_on_the_way_never_runs() {
-    let (proxy, store, other) = behind_proxy().await;
-    // Whatever is waited for, answers come: a connection that has just answered is not given up.
+    let (server, table) = (PostgresServer::shared(), PostgresServer::fresh_table());
+    let proxy = Proxy::start_opaque(server.addr());
+    let url = PostgresServer::url_at(proxy.addr(), &table) + "&timeout=2s&application_name=" + &table;
+    let (store, other) = (open(&url).await, open(&server.url(&table)).await);
     granted(&store, &request("y", &owner())).await;
+    // A connection that has just answered is not left.
     tokio::time::sleep(Duration::from_millis(150)).await;
     proxy.hold_present_requests();
     let given = request("x", &owner()).with_generated(false);
@@ -56,6 +59,9 @@ async fn what_is_left_on_the_way_never_runs() {
     assert!(store.inspect(None).await.unwrap().iter().all(|entry| entry.name.as_str() != "x"));
     assert!(!store.features().late_commands, "its session has ended");
     proxy.release_requests();
+    // A session that is still there runs what it is sent now, and then finds that its client has gone.
+    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{table}'");
+    wait_until(PATIENCE, "the first session to end", || server.sql(&sessions) == ["1"]);
     granted(&other, &request("x", &owner())).await;
 }
 
