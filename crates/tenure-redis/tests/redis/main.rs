@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test stops where its set-up does")]
 
+mod all;
 mod cluster;
 mod conformance;
 mod counter;
