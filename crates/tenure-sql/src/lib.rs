@@ -33,6 +33,7 @@
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
+pub mod fenced;
 mod handover;
 #[cfg(feature = "mysql")]
 pub mod mysql;

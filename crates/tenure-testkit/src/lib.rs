@@ -23,6 +23,7 @@ pub mod guardian;
 pub mod history;
 pub mod lines;
 pub mod mariadb;
+pub mod page;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

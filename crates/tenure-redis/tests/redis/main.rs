@@ -8,6 +8,7 @@ mod conformance;
 mod counter;
 mod durable;
 mod faults;
+mod fenced;
 mod keys;
 mod link;
 mod mixed;

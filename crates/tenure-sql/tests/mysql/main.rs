@@ -5,15 +5,20 @@
 mod conformance;
 mod dropped;
 mod faults;
+mod fenced;
 #[path = "../shared/requests.rs"]
 mod requests;
 mod rows;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure::store::Store;
 use tenure_sql::mysql::Options;
 use tenure_testkit::{MariaDbServer, Proxy};
+
+/// For what happens at once, on a machine that has other work.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn open(url: &str) -> Arc<dyn Store> {
     Options::parse(url).unwrap().open().await.unwrap()

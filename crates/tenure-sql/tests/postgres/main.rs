@@ -5,6 +5,7 @@
 mod conformance;
 mod dropped;
 mod faults;
+mod fenced;
 mod pool;
 #[path = "../shared/requests.rs"]
 mod requests;

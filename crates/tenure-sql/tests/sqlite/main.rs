@@ -11,6 +11,7 @@ mod crowds;
 mod damage;
 mod dropped;
 mod faults;
+mod fenced;
 mod identity;
 mod machines;
 mod processes;
