@@ -121,9 +121,9 @@ async fn of_several_rows_all_are_written_or_none() {
         }
         assert_eq!(all, written);
         if all {
-            transaction.commit().await.unwrap()
+            transaction.commit().await.unwrap();
         } else {
-            transaction.rollback().await.unwrap()
+            transaction.rollback().await.unwrap();
         }
         assert_eq!(row(&client).await, if written { (1, 5) } else { (10, 0) });
     }

@@ -10,7 +10,7 @@ use tenure::{ErrorKind, Lease, Locker, MemoryStore, Name, Owner, Share};
 use tenure_conformance::{Fate, Faulty, Operation};
 use tokio::time::{Instant, timeout};
 
-use crate::{LONG, SOON, ms, secs};
+use crate::{LONG, SOON, door, ms, released, secs, world_with};
 
 struct Two {
     first: Faulty<MemoryStore>,
@@ -298,6 +298,19 @@ async fn a_call_dropped_at_any_await_leaves_what_a_release_clears() {
             }
         }
     }
+}
+
+/// What such a store took before another refused, it has released by then: the token is used up.
+#[tokio::test(start_paused = true)]
+async fn a_refused_try_is_not_repeated_with_its_token() {
+    let (_, store, locks) = world_with(|features| {
+        (features.token_per_try, features.queue) = (true, false);
+    });
+    store.answers([AcquireReply::Refused { until: secs(1), why: "it may have forgotten leases".to_owned() }]);
+    let guard = door(&locks).acquire().await.unwrap();
+    let [(_, first), (_, second)] = &store.acquires()[..] else { panic!("two tries") };
+    assert_ne!(first, second);
+    released(guard).await;
 }
 
 /// Polls a call so many times and drops it. Returns whether it was dropped before its end.
