@@ -14,7 +14,7 @@ use tenure::{Error, ErrorKind};
 pub(crate) const USAGE: u8 = 64;
 /// The store gave no answer.
 pub(crate) const UNREACHABLE: u8 = 69;
-/// The embedded file is corrupt, full or read-only.
+/// The embedded file is corrupt, full or read-only, or the table of a database is missing.
 pub(crate) const DAMAGED: u8 = 74;
 /// Another held the name for as long as we were willing to wait.
 pub(crate) const NOT_ACQUIRED: u8 = 75;

@@ -14,15 +14,19 @@ use crate::args::Admit;
 use crate::config::{Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure};
 
-const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and \
-                      quorum+redis:// (or valkey for redis)";
-const PLANNED: [&str; 6] = ["postgres", "postgresql", "mysql", "mariadb", "memcached", "zookeeper"];
+const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
+                      quorum+redis:// (or valkey for redis), postgres:// and mysql://";
+const PLANNED: [&str; 2] = ["memcached", "zookeeper"];
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
 enum Location {
     Sqlite(LockFile),
     Redis(String),
+    #[cfg(feature = "postgres")]
+    Postgres(String),
+    #[cfg(feature = "mysql")]
+    MySql(String),
 }
 
 /// A lock file, and for whom it is made.
@@ -70,7 +74,7 @@ fn is_missing(settings: &Settings) -> Result<bool, Failure> {
     let location = location(&settings.store).and_then(|place| checked(place, settings.store_from));
     match location.map_err(|failure| settings.bad_store(failure))? {
         Location::Sqlite(file) => Ok(file.path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
-        Location::Redis(_) => Ok(false),
+        _ => Ok(false),
     }
 }
 
@@ -127,7 +131,35 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
     match checked(location(&settings.store)?, settings.store_from)? {
         Location::Sqlite(file) => Ok(Locker::builder(file.open()?)),
         Location::Redis(url) => Ok(Locker::builder(redis(&url, settings)?.open().await?)),
+        #[cfg(feature = "postgres")]
+        Location::Postgres(url) => Ok(Locker::builder(postgres(&url, settings)?.open().await?)),
+        #[cfg(feature = "mysql")]
+        Location::MySql(url) => Ok(Locker::builder(mysql(&url, settings)?.open().await?)),
     }
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(url: &str, settings: &Settings) -> Result<tenure_sql::postgres::Options, Failure> {
+    let mut options = tenure_sql::postgres::Options::parse(url)?;
+    if let Some(username) = &settings.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &settings.password {
+        options = options.password(&password.0);
+    }
+    Ok(options)
+}
+
+#[cfg(feature = "mysql")]
+fn mysql(url: &str, settings: &Settings) -> Result<tenure_sql::mysql::Options, Failure> {
+    let mut options = tenure_sql::mysql::Options::parse(url)?;
+    if let Some(username) = &settings.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &settings.password {
+        options = options.password(&password.0);
+    }
+    Ok(options)
 }
 
 fn redis(url: &str, settings: &Settings) -> Result<tenure_redis::Options, Failure> {
@@ -151,6 +183,8 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
         match location(&settings.store)? {
             Location::Redis(url) => Ok(redis(&url, &settings)?.quorum().await?.admit().await?),
             Location::Sqlite(_) => Err(Failure::usage("the store is a file, and no quorum has to be admitted")),
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => Err(Failure::usage("the store is a table, and no quorum has to be admitted")),
         }
     };
     admitted.await.map_err(|failure: Failure| settings.bad_store(failure))?;
@@ -164,6 +198,14 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
     match &*scheme {
         "sqlite" => lock_file(rest),
         "redis+unix" | "valkey+unix" | "unix" => redis_url(url),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => text(url).map(Location::Postgres),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(without("PostgreSQL", "postgres")),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => text(url).map(Location::MySql),
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(without("MariaDB and MySQL", "mysql")),
         several if ["redis", "rediss", "valkey", "valkeys"].contains(&one_of(several)) => redis_url(url),
         "memory" => Err(Failure::usage(format!("memory: keeps locks inside one process, which excludes nobody; {SPOKEN}"))),
         planned if PLANNED.contains(&planned) => {
@@ -174,8 +216,19 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
 }
 
 fn redis_url(url: &OsStr) -> Result<Location, Failure> {
+    text(url).map(Location::Redis)
+}
+
+fn text(url: &OsStr) -> Result<String, Failure> {
     let text = url.to_str().ok_or_else(|| Failure::usage("the store URL is not UTF-8; escape other bytes as %XX"))?;
-    Ok(Location::Redis(text.to_owned()))
+    Ok(text.to_owned())
+}
+
+/// For a store that this command was built without.
+#[cfg(not(all(feature = "mysql", feature = "postgres")))]
+fn without(store: &str, feature: &str) -> Failure {
+    let how = format!("cargo install tenure-cli --features {feature}");
+    Failure::usage(format!("this tenure was built without {store}; build it with: {how}"))
 }
 
 /// The scheme of one server, where a scheme may be that of several.
@@ -270,7 +323,7 @@ mod tests {
     #[test]
     fn others_are_refused_with_what_to_write() {
         let table = [
-            ("postgres://h", "cannot speak postgres: yet"),
+            ("memcached://h", "cannot speak memcached: yet"),
             ("quorum+redis+cluster://a,b,c", "quorum+redis+cluster: is no store"),
             ("memory:", "excludes nobody"),
             ("ftp://h", "ftp: is no store"),

@@ -35,6 +35,7 @@
 mod cluster;
 #[cfg(feature = "redis-1")]
 mod external;
+pub mod fenced;
 mod native;
 mod options;
 mod schemes;

@@ -1,4 +1,6 @@
-//! The SQL stores of tenure. So far one: [`SqliteStore`], a file on this machine, with no server.
+//! The SQL stores of tenure: [`SqliteStore`], a file on this machine, with no server. With the feature
+//! `postgres`, `postgres::Options` opens a table in PostgreSQL, for any number of machines. With the
+//! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
@@ -7,6 +9,8 @@
 //! guard.release().await?;
 //! # Ok(()) }
 //! ```
+//!
+//! The rest of this page is about the file.
 //!
 //! # Guarantees
 //! - Every kind of lock. Waiters are served in order, and are notified by the process that serves them.
@@ -29,6 +33,14 @@
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
+pub mod fenced;
+mod handover;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod table;
 
 pub use crate::sqlite::{SqliteStore, connect};

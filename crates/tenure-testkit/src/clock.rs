@@ -37,6 +37,15 @@ impl ShiftedClock {
         command.env("LD_PRELOAD", library(&self.dir)).env("TENURE_CLOCK_OFFSET", self.dir.path().join("offset"));
     }
 
+    /// Lets processes of other users have it.
+    pub(crate) fn open_to_all(&self) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let open = |path: PathBuf| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
+        for path in [self.dir.path().to_owned(), library(&self.dir), self.dir.path().join("offset")] {
+            open(path).expect("a directory of ours can be opened");
+        }
+    }
+
     /// Sets the clock this far off the true time, in force when this returns; 0 sets it right.
     pub fn shift(&self, milliseconds: i64) {
         self.offset.write_all_at(&milliseconds.to_ne_bytes(), 0).expect("a file of ours can be written");

@@ -15,9 +15,12 @@ mod program;
 mod work;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tenure::store::Store;
+use tenure::store::all::AllOf;
 use tenure::{Error, Lease, Locker, MemoryStore, Share, parse_duration};
 use tenure_redis::Options;
 
@@ -156,7 +159,9 @@ impl Terms {
     }
 }
 
-/// Becomes a worker on the store at `url`, until standard input ends: `memory:`, `sqlite:PATH[?timeout=SPAN]`, or one of Redis.
+/// Becomes a worker on the store at `url`, until standard input ends: `memory:`, `sqlite:PATH[?timeout=SPAN]`, `postgres:`,
+/// `mysql:`, one of Redis,
+/// or `all:URL URL` for all of several.
 ///
 /// If the store cannot be opened, the worker reports that as the failure of acquisition 0.
 ///
@@ -177,10 +182,25 @@ async fn run(url: &str) {
 }
 
 async fn open(url: &str) -> Result<(Probed, probe::Probes), Error> {
-    let Some(file) = url.strip_prefix("sqlite:") else { return Ok(Probed::new(Options::parse(url)?.open().await?)) };
+    let Some(urls) = url.strip_prefix("all:") else { return Ok(Probed::new(open_one(url).await?)) };
+    let mut stores = Vec::new();
+    for url in urls.split(' ') {
+        stores.push(open_one(url).await?);
+    }
+    Ok(Probed::new(AllOf::new(stores)?))
+}
+
+async fn open_one(url: &str) -> Result<Arc<dyn Store>, Error> {
+    if url.starts_with("postgres:") {
+        return tenure_sql::postgres::Options::parse(url)?.open().await;
+    }
+    if url.starts_with("mysql:") {
+        return tenure_sql::mysql::Options::parse(url)?.open().await;
+    }
+    let Some(file) = url.strip_prefix("sqlite:") else { return Options::parse(url)?.open().await };
     let (path, timeout) = file.split_once("?timeout=").map_or((file, None), |(path, timeout)| (path, Some(timeout)));
     let store = tenure_sql::sqlite::open(path)?;
-    Ok(Probed::new(match timeout {
+    Ok(Arc::new(match timeout {
         Some(timeout) => store.with_operation_timeout(parse_duration(timeout)?),
         None => store,
     }))

@@ -26,7 +26,8 @@ pub enum ErrorKind {
     Refused,
     /// The name has something of another kind: another kind of lock, or a key that is no lock.
     Mismatch,
-    /// The embedded file cannot be used: corrupt, full, read-only, not a file.
+    /// The embedded file cannot be used: corrupt, full, read-only, not a file. Or the table of a
+    /// database: missing, or of another version.
     Damaged,
 }
 

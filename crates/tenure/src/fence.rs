@@ -87,6 +87,13 @@ impl TryFrom<String> for Fence {
     }
 }
 
+/// The number for a `BIGINT` column.
+impl From<Fence> for i64 {
+    fn from(fence: Fence) -> Self {
+        fence.0.cast_signed()
+    }
+}
+
 impl From<Fence> for String {
     fn from(fence: Fence) -> Self {
         fence.to_string()
@@ -100,7 +107,7 @@ mod tests {
     #[test]
     fn counters_order_fences_and_fit_a_bigint() {
         let last = Fence::from_counter(Fence::MAX_COUNTER).unwrap();
-        assert!(i64::try_from(last.get()).is_ok());
+        assert_eq!(i64::try_from(last.get()), Ok(i64::from(last)));
         assert!(Fence::from_counter(Fence::MAX_COUNTER - 1).unwrap() < last);
         assert_eq!(last.counter(), Fence::MAX_COUNTER);
         assert_eq!(Fence::MAX_COUNTER, 9_007_199_254_740_991, "what a double counts to");

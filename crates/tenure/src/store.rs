@@ -2,6 +2,7 @@
 //!
 //! A store makes one attempt. Waiting, renewing and retrying stand above it, once for all stores.
 
+pub mod all;
 pub(crate) mod call;
 mod features;
 pub(crate) mod lease;

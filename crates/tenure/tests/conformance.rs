@@ -112,6 +112,71 @@ mod quorum {
     }
 }
 
+/// All of two stores in memory.
+mod all {
+    use tenure::store::all::AllOf;
+
+    use super::*;
+
+    struct OfMemory([MemoryStore; 2]);
+
+    #[async_trait]
+    impl Subject for OfMemory {
+        async fn store(&self) -> Arc<dyn Store> {
+            let [first, second] = self.0.clone();
+            Arc::new(AllOf::new(vec![Arc::new(first), Arc::new(second)]).unwrap())
+        }
+
+        fn exceptions(&self) -> Vec<&'static str> {
+            [ONE_PROCESS, NO_FOREIGN_LOCKS, NEVER_SILENT, NO_QUEUE, ONE_BY_ONE].concat()
+        }
+    }
+
+    fn subject() -> OfMemory {
+        OfMemory([MemoryStore::new(), MemoryStore::new()])
+    }
+
+    tenure_conformance::conformance!(subject);
+}
+
+/// The same, and they fall silent. Faults of one of them are tested with the core.
+mod silent_all {
+    use tenure::store::all::AllOf;
+
+    use super::*;
+
+    struct Silent([Faulty<MemoryStore>; 2]);
+
+    #[async_trait]
+    impl Subject for Silent {
+        async fn store(&self) -> Arc<dyn Store> {
+            let [first, second] = self.0.clone();
+            Arc::new(AllOf::new(vec![Arc::new(first), Arc::new(second)]).unwrap())
+        }
+
+        fn silence(&self, silent: bool) -> Result<(), NotApplicable> {
+            for store in &self.0 {
+                if silent {
+                    store.plan(|_, _| Fate::HangsBefore);
+                } else {
+                    store.heal();
+                }
+            }
+            Ok(())
+        }
+
+        fn exceptions(&self) -> Vec<&'static str> {
+            [ONE_PROCESS, NO_FOREIGN_LOCKS, NO_QUEUE, ONE_BY_ONE].concat()
+        }
+    }
+
+    fn subject() -> Silent {
+        Silent([Faulty::new(MemoryStore::new()), Faulty::new(MemoryStore::new())])
+    }
+
+    tenure_conformance::conformance!(subject);
+}
+
 /// The files of the crate, wherever they are.
 fn sources(dir: &Path) -> Vec<PathBuf> {
     let inside = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());

@@ -183,6 +183,33 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// An unprotected read-modify-write, and the fences in order of entry.
+const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
+
+/// `processes` run the command 25 times each. `amid` happens when half of it is done.
+pub(crate) fn count(processes: usize, store: Option<&str>, amid: impl FnOnce() + Send) {
+    let (place, all) = (Place::new(), processes * 25);
+    let store: Vec<&str> = store.map(|url| vec!["--store", url]).unwrap_or_default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_for("half of the turns", || place.read("n").trim().parse().is_ok_and(|turns: usize| turns >= all / 2));
+            amid();
+        });
+        for _ in 0..processes {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    let args = [&["run"][..], &store, &["x", "--", "sh", "-c", COUNT]].concat();
+                    let ended = place.output(&args);
+                    assert_eq!(ended.code, 0, "{ended:?}");
+                }
+            });
+        }
+    });
+    assert_eq!(place.read("n").trim(), all.to_string());
+    let fences: Vec<u64> = place.read("fences").lines().map(|fence| fence.parse().unwrap()).collect();
+    assert!(fences.len() == all && fences.is_sorted_by(|a, b| a < b), "the fences do not rise: {fences:?}");
+}
+
 /// The state letter of a process as the kernel shows it; `None` once it is gone.
 pub(crate) fn state(pid: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

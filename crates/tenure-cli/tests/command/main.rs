@@ -9,7 +9,11 @@ mod ends;
 mod kinds;
 mod lab;
 mod lease;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod pages;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod recipes;
 mod redis;
 mod resources;

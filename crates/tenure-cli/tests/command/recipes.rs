@@ -10,14 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::{self, Ended, Place, Running, script, wait_for};
 use nix::sys::signal::Signal;
-use tenure_testkit::{RedisServer, Spawned};
+use tenure_testkit::{RedisServer, Spawned, page};
 
 /// The block under a heading of the page.
 fn recipe(heading: &str, language: &str) -> String {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/recipes.md")).unwrap();
-    let section = page.split("\n## ").find(|section| section.starts_with(heading)).unwrap_or_else(|| panic!("no {heading:?}"));
-    let block = section.split(&format!("```{language}\n")).nth(1).unwrap_or_else(|| panic!("no {language} under {heading:?}"));
-    block.split("```").next().unwrap().to_owned()
+    page::blocks("recipes.md", heading, language).swap_remove(0)
 }
 
 /// A server, and the programs that the page names.

@@ -5,53 +5,26 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Ended, Place, Running, assert_one_line, is_dead, keepers, wait_for};
+use crate::common::{Ended, Place, Running, assert_one_line, count, is_dead, keepers, wait_for};
 use nix::sys::signal::Signal;
 use tenure_testkit::{Proxy, RedisCluster, RedisServer, Reply, SentinelGroup, Spawned};
 
-/// An unprotected read-modify-write, and the fences in order of entry.
-const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
-
-/// 20 processes, 25 times each. `amid` happens when half of it is done.
-fn count_to_500(store: Option<&str>, amid: impl FnOnce() + Send) {
-    let place = Place::new();
-    let store: Vec<&str> = store.map(|url| vec!["--store", url]).unwrap_or_default();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            wait_for("half of the turns", || place.read("n").trim().parse().is_ok_and(|turns: u32| turns >= 250));
-            amid();
-        });
-        for _ in 0..20 {
-            scope.spawn(|| {
-                for _ in 0..25 {
-                    let args = [&["run"][..], &store, &["x", "--", "sh", "-c", COUNT]].concat();
-                    let ended = place.output(&args);
-                    assert_eq!(ended.code, 0, "{ended:?}");
-                }
-            });
-        }
-    });
-    assert_eq!(place.read("n").trim(), "500");
-    let fences: Vec<u64> = place.read("fences").lines().map(|fence| fence.parse().unwrap()).collect();
-    assert!(fences.len() == 500 && fences.is_sorted_by(|a, b| a < b), "the fences do not rise: {fences:?}");
-}
-
 #[test]
 fn five_hundred_turns_on_the_embedded_file() {
-    count_to_500(None, || ());
+    count(20, None, || ());
 }
 
 #[test]
 fn five_hundred_turns_on_redis() {
     let server = RedisServer::start();
-    count_to_500(Some(&server.url()), || ());
+    count(20, Some(&server.url()), || ());
 }
 
 #[test]
 fn five_hundred_turns_on_locks_of_redisson() {
     for scheme in ["redisson", "redisson-fair"] {
         let server = RedisServer::start();
-        count_to_500(Some(&format!("{}?scheme={scheme}", server.url())), || ());
+        count(20, Some(&format!("{}?scheme={scheme}", server.url())), || ());
     }
     let cluster = RedisCluster::start(3, 0);
     count_to_500(Some(&format!("{}?scheme=redisson", cluster.url())), || ());
@@ -61,7 +34,7 @@ fn five_hundred_turns_on_locks_of_redisson() {
 #[test]
 fn five_hundred_turns_on_a_quorum() {
     let (servers, url) = quorum_of_five();
-    count_to_500(Some(&url), || {
+    count(20, Some(&url), || {
         servers[2].kill();
         servers[2].restart_empty();
     });
@@ -365,7 +338,7 @@ fn a_sentinel_group_is_a_store() {
 #[test]
 fn five_hundred_turns_on_a_cluster() {
     let cluster = RedisCluster::start(3, 1);
-    count_to_500(Some(&cluster.url()), || {
+    count(20, Some(&cluster.url()), || {
         let slot = cluster.servers()[0].cli("CLUSTER KEYSLOT x").parse().unwrap();
         let victim = &cluster.servers()[cluster.serving(slot).unwrap()];
         victim.kill();
@@ -378,7 +351,7 @@ fn five_hundred_turns_on_a_cluster() {
 #[test]
 fn five_hundred_turns_on_a_sentinel_group() {
     let group = SentinelGroup::start();
-    count_to_500(Some(&format!("{}?durability=majority", group.url())), || {
+    count(20, Some(&format!("{}?durability=majority", group.url())), || {
         group.servers[0].kill();
         group.wait_for_another(0);
         group.restart_as_replica(0);

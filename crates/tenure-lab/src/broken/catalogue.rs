@@ -161,6 +161,7 @@ fn kinds() -> Vec<Case> {
         new("waiting/newcomer", "released, and a third comes before the message", waiting::SUBSCRIBED, Overtaken).within(0),
         new("waiting/herd", herd, waiting::SUBSCRIBED, Overtaken).also(two_were_woken).within(0),
         new("row/application-clock", "one host's clock is ahead", row::ROW, Overlap).clients(2).skews([0, 3, 0]),
+        new("row/frozen-now", "a transaction waits between its first command and its write", row::FROZEN_NOW, Overlap).clients(2),
         new("row/no-look", "a second holder comes", row::NO_LOOK, Overlap).clients(2),
         new("row/rows-uncounted", "two read the same version", row::ROWS_UNCOUNTED, Overlap).clients(2),
     ]

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test stops where its set-up does")]
 
+mod all;
 mod cluster;
 mod conformance;
 mod counter;
 mod durable;
 mod faults;
+mod fenced;
 mod foreign;
 mod keys;
 mod link;

@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
+use tenure::Name;
 use tenure::store::Notice;
 use tenure::store::record::{Change, Listeners};
-use tenure::{Fence, Name, Owner};
+
+use crate::handover;
 
 /// The largest name and owner token in a datagram. With larger ones, the waiter has its heartbeat.
 const LARGEST: usize = 16 * 1024;
@@ -74,7 +75,7 @@ impl Wake {
 
     fn send(&mut self, address: &str, name: &Name, notice: &Notice) {
         let (true, Notice::Granted { owner, fence, handoff_ttl }) = (is_address(address), notice) else { return };
-        let text = format!("{}\n{}\n{owner}\n{name}", fence.counter(), handoff_ttl.as_nanos());
+        let text = handover::write(name, owner, *fence, *handoff_ttl);
         self.reach(address, |sender, to| sender.send_to(text.as_bytes(), to).map(drop));
     }
 
@@ -191,20 +192,11 @@ fn receive(socket: &UnixDatagram, ended: &AtomicBool, listeners: &Listeners) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => return,
         };
-        let notice = datagram.get(..length).and_then(|datagram| std::str::from_utf8(datagram).ok()).and_then(read);
+        let notice = datagram.get(..length).and_then(|datagram| std::str::from_utf8(datagram).ok()).and_then(handover::read);
         if let Some((name, owner, notice)) = notice {
             listeners.notify(&name, Some(&owner), &notice);
         }
     }
-}
-
-fn read(datagram: &str) -> Option<(Name, Owner, Notice)> {
-    let mut lines = datagram.splitn(4, '\n');
-    let fence = Fence::from_counter(lines.next()?.parse().ok()?)?;
-    let handoff_ttl = Duration::from_nanos(lines.next()?.parse().ok()?);
-    let owner: Owner = lines.next()?.parse().ok()?;
-    let name = Name::new(lines.next()?).ok()?;
-    Some((name, owner.clone(), Notice::Granted { owner, fence, handoff_ttl }))
 }
 
 impl Drop for WakeSocket {

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure::store::{AcquireReply, Busy, Enqueue, Grant, Request, Store};
-use tenure::{Error, Lease, Name, Owner, Share};
-use tenure_sql::SqliteStore;
+use tenure::Error;
 use tenure_testkit::guardian;
 
-pub(crate) const TTL: Duration = Duration::from_secs(30);
+pub(crate) use crate::requests::{TTL, busy, granted, joining, lease, owner, request};
 
 /// A directory that goes with the test, and a file in it that does not exist yet.
 pub(crate) fn fresh() -> (TempDir, PathBuf) {
@@ -19,40 +17,6 @@ pub(crate) fn fresh() -> (TempDir, PathBuf) {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("locks.db");
     (dir, path)
-}
-
-pub(crate) fn owner() -> Owner {
-    Owner::generate("test").unwrap()
-}
-
-pub(crate) fn request(name: &str, owner: &Owner) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), owner.clone());
-    Request::new(name, owner, Share::MUTEX, TTL)
-}
-
-/// A request with a place, looked after as a locker does.
-pub(crate) fn joining(name: &str) -> Request {
-    let place = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
-    request(name, &owner()).with_enqueue(place)
-}
-
-pub(crate) fn lease(name: &str, owner: &Owner) -> Lease {
-    let (name, owner) = (Name::new(name).unwrap(), owner.clone());
-    Lease::new(name, owner, Share::MUTEX, TTL)
-}
-
-pub(crate) async fn granted(store: &SqliteStore, request: &Request) -> Grant {
-    match store.acquire(request).await.unwrap() {
-        AcquireReply::Granted(grant) => grant,
-        other => panic!("not granted: {other:?}"),
-    }
-}
-
-pub(crate) async fn busy(store: &SqliteStore, request: &Request) -> Busy {
-    match store.acquire(request).await.unwrap() {
-        AcquireReply::Busy(busy) => busy,
-        other => panic!("not busy: {other:?}"),
-    }
 }
 
 /// The file as SQLite alone sees it.

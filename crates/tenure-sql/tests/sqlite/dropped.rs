@@ -1,37 +1,17 @@
 //! Each call dropped at each of its polls: before it was sent, while it waits behind another, while it runs, and when its answer is
 //! there. What the thread does for it comes before what is sent after it.
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
-use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Store as _};
-use tenure::{Lease, Owner};
+use tenure::Lease;
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 
-use crate::common::{fresh, granted, joining, lease, owner, raw, request};
+use crate::common::{fresh, granted, lease, owner, raw, request};
+use crate::requests::{CALLS, Case, drop_after};
 
 const POLLS: usize = 3;
-const CALLS: [&str; 8] = ["acquire", "wait", "keep", "acquire all", "renew", "release", "watch", "inspect"];
-
-/// Polls so often, each time when it is woken, and drops.
-async fn drop_after<T>(polls: usize, call: impl Future<Output = T>) {
-    let (mut call, mut left) = (pin!(call), polls);
-    poll_fn(|cx| {
-        if left == 0 {
-            return Poll::Ready(());
-        }
-        left -= 1;
-        match call.as_mut().poll(cx) {
-            Poll::Pending if left > 0 => Poll::Pending,
-            _ => Poll::Ready(()),
-        }
-    })
-    .await;
-}
-
 /// In which state the thread is when the call comes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Thread {
@@ -40,34 +20,6 @@ enum Thread {
     Waits,
     /// A call before it waits for another process.
     IsBusy,
-}
-
-struct Case<'a> {
-    store: &'a SqliteStore,
-    owner: Owner,
-    held: Owner,
-}
-
-impl Case<'_> {
-    async fn call(&self, what: &str, polls: usize) {
-        let store = self.store;
-        let joining = joining("taken").with_owner(self.owner.clone());
-        let renewed = [lease("mine", &self.held)];
-        match what {
-            "acquire" => drop_after(polls, store.acquire(&request("x", &self.owner))).await,
-            "wait" => drop_after(polls, store.acquire(&joining)).await,
-            "keep" => drop_after(polls, store.acquire(&joining.with_enqueue(Enqueue::Heartbeat))).await,
-            "acquire all" => {
-                let all = [request("x", &self.owner), request("y", &self.owner)];
-                drop_after(polls, store.acquire_all(&all)).await;
-            }
-            "renew" => drop_after(polls, store.renew(&renewed)).await,
-            "release" => drop_after(polls, store.release(&renewed[0], Duration::ZERO)).await,
-            "watch" => drop_after(polls, store.watch(&joining)).await,
-            "inspect" => drop_after(polls, store.inspect(None)).await,
-            other => panic!("no call {other}"),
-        }
-    }
 }
 
 #[expect(clippy::future_not_send, reason = "SQLite's connection stays on its thread")]

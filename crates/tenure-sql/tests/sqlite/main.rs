@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
+mod all;
 mod child;
 mod common;
 mod conformance;
@@ -10,10 +11,13 @@ mod crowds;
 mod damage;
 mod dropped;
 mod faults;
+mod fenced;
 mod identity;
 mod machines;
 mod processes;
 mod replaced;
+#[path = "../shared/requests.rs"]
+mod requests;
 mod semantics;
 mod strangers;
 mod upgrade;

@@ -64,6 +64,9 @@ impl Wait<'_> {
             Ok(AcquireReply::Refused { until, why }) => {
                 let error = Error::unavailable(why);
                 self.note_outage(&error);
+                if self.has_token_per_try() {
+                    self.replace_token()?;
+                }
                 self.poll_after(until, |_| error)
             }
             Err(error) if error.is_transient() => self.outage(error),

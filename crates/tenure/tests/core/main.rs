@@ -12,6 +12,7 @@
 )]
 
 mod adopting;
+mod all;
 mod blocking;
 mod cancelling;
 mod cohort;

@@ -13,6 +13,10 @@ pub(crate) const NO_LOOK: Scheme = Scheme::new("a row with a version; nobody loo
 pub(crate) const ROWS_UNCOUNTED: Scheme =
     Scheme::new("a row with a version; nobody counts the rows that were updated", take_uncounted, give_up);
 
+/// The same in a transaction: `now()` is when that began, also after it has waited.
+pub(crate) const FROZEN_NOW: Scheme =
+    Scheme::new("a row with a version; its end by the now() of a transaction", take_frozen, give_up);
+
 fn take(client: &mut Client, turn: Turn) -> Next {
     match (turn.line, turn.reply) {
         (0, _) => call(1, Command::Select(LOCK)),
@@ -36,6 +40,17 @@ fn take_any(client: &mut Client, turn: Turn) -> Next {
 fn take_uncounted(client: &mut Client, turn: Turn) -> Next {
     match turn.line {
         2 => won_until(turn.sent + TTL),
+        _ => take(client, turn),
+    }
+}
+
+/// The transaction begins with its first command.
+fn take_frozen(client: &mut Client, turn: Turn) -> Next {
+    match (turn.line, turn.reply) {
+        (1, row @ Value::Row { version, .. }) if row.is_past(turn.wall) => {
+            client.mine = Value::Int(version + 1);
+            call(2, Command::Update { key: LOCK, version, ends: turn.sent + TTL })
+        }
         _ => take(client, turn),
     }
 }

@@ -89,6 +89,15 @@ impl Listeners {
         heard
     }
 
+    /// Has everybody poll, because notices from elsewhere may have been lost.
+    pub fn poll_all(&self) {
+        let state = self.state();
+        for sender in state.names.values().flat_map(BTreeMap::values) {
+            // A full buffer has a notice already.
+            let _ = sender.try_send(Notice::Changed);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

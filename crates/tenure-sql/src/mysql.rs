@@ -1,0 +1,259 @@
+//! A table in MariaDB or MySQL that any number of machines share.
+
+mod failure;
+mod options;
+mod server;
+mod statements;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mysql_async::Value;
+use tenure::store::Request;
+use tenure::{Error, Lease, Name};
+use tokio::time::Instant;
+
+pub use self::options::Options;
+use self::server::{Done, How, Statement, Statements, Work};
+use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
+
+/// Leases in one statement.
+const BATCH: usize = 100;
+
+/// The statements of [`statements`], on the server.
+struct MySql {
+    connection: Connection<How>,
+}
+
+impl MySql {
+    fn statements(&self) -> &Statements {
+        &self.connection.server().statements
+    }
+
+    async fn run(&self, sql: &str, arguments: Vec<Value>, end: Instant) -> Result<Done, Error> {
+        self.connection.run(Work::One(&Statement { sql: sql.to_owned(), arguments }), end).await
+    }
+
+    async fn run_freely(&self, sql: &str, arguments: Vec<Value>, end: Instant) -> Result<Done, Error> {
+        self.connection.run_freely(Work::One(&Statement { sql: sql.to_owned(), arguments }), end).await
+    }
+
+    async fn read_one(&self, name: &Name, end: Instant) -> Result<Found, Error> {
+        self.read(&[name], end).await?.pop().ok_or_else(|| failure::unexpected("it has no row"))
+    }
+
+    /// Renews at most [`BATCH`] leases.
+    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
+        let (sent_at, mut arguments) = (Instant::now(), Vec::with_capacity(leases.len() * 3));
+        for lease in leases {
+            arguments.extend([text(lease.name.as_str()), owner(&lease.owner), micros(lease.ttl).into()]);
+        }
+        let done = self.run_freely(&self.statements().renew(leases.len()), arguments, end).await?;
+        if usize::try_from(done.affected) == Ok(leases.len()) {
+            return Ok((0..leases.len()).collect());
+        }
+        // It does not say which. Those that last their ttl from when this was sent are among them.
+        let names: Vec<&Name> = leases.iter().map(|lease| &lease.name).collect();
+        let found = self.read(&names, end).await?;
+        let age = sent_at.elapsed();
+        let lasts = |(lease, found): (&Lease, &Found)| {
+            let ours = found.row.as_ref().filter(|row| row.owner.as_ref() == Some(&lease.owner.to_string()));
+            ours.is_some_and(|row| Duration::from_micros(row.until) + age >= found.now + lease.ttl)
+        };
+        let renewed = leases.iter().zip(&found).map(lasts);
+        Ok(renewed.enumerate().filter(|(_, renewed)| *renewed).map(|(at, _)| at).collect())
+    }
+}
+
+#[async_trait]
+impl Table for MySql {
+    fn address(&self) -> Option<String> {
+        None
+    }
+
+    fn pushes(&self) -> bool {
+        false
+    }
+
+    fn has_late_commands(&self) -> bool {
+        self.connection.has_late_commands()
+    }
+
+    fn max_name(&self) -> usize {
+        Name::MAX_BYTES
+    }
+
+    async fn take(&self, request: &Request, end: Instant) -> Result<Tried<u64>, Error> {
+        let (name, token, ttl) = (text(request.name.as_str()), owner(&request.owner), Value::from(micros(request.ttl)));
+        let arguments = vec![
+            token.clone(),
+            token.clone(),
+            ttl.clone(),
+            ttl.clone(),
+            token.clone(),
+            name.clone(),
+            token.clone(),
+            i64::from(request.generated).into(),
+        ];
+        // A supplied token may be another client's, which a repetition would mistake for ours.
+        let answer = if request.generated {
+            self.run_freely(&self.statements().take, arguments, end).await?
+        } else {
+            self.run(&self.statements().take, arguments, end).await?
+        };
+        if answer.affected == 1 {
+            return Ok(Tried::Done(answer.insert_id));
+        }
+        let found = self.read_one(&request.name, end).await?;
+        if found.row.is_some() {
+            return Ok(Tried::Found(found));
+        }
+        let added = self.run(&self.statements().add, vec![name, token, ttl], end).await?;
+        if added.affected == 1 {
+            return Ok(Tried::Done(added.insert_id));
+        }
+        Ok(Tried::Found(self.read_one(&request.name, end).await?))
+    }
+
+    async fn free(&self, lease: &Lease, end: Instant) -> Result<Tried<()>, Error> {
+        let arguments = vec![text(lease.name.as_str()), owner(&lease.owner)];
+        if self.run(&self.statements().free, arguments, end).await?.affected == 1 {
+            return Ok(Tried::Done(()));
+        }
+        Ok(Tried::Found(self.read_one(&lease.name, end).await?))
+    }
+
+    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
+        let mut renewed = Vec::with_capacity(leases.len());
+        for (part, batch) in leases.chunks(BATCH).enumerate() {
+            let indexes = self.renew_batch(batch, end).await?;
+            renewed.extend(indexes.into_iter().map(|at| part * BATCH + at));
+        }
+        Ok(renewed)
+    }
+
+    async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {
+        let arguments = names.iter().zip(0_u64..).flat_map(|(name, at)| [at.into(), text(name.as_str())]).collect();
+        let done = self.run_freely(&self.statements().read(names.len()), arguments, end).await?;
+        if done.rows.len() != names.len() {
+            return Err(failure::unexpected("it has another number of rows"));
+        }
+        done.rows.iter().map(read::found).collect()
+    }
+
+    async fn write(&self, rows: &[Write<'_>], _: &[Push], end: Instant) -> Result<Wrote, Error> {
+        let mut rows: Vec<&Write<'_>> = rows.iter().collect();
+        // So that two who write several do not wait for each other.
+        rows.sort_by_key(|row| row.name);
+        let statement = |row: &&Write<'_>| {
+            let state = &row.state;
+            let optional = |text: &Option<String>| text.as_deref().map_or(Value::NULL, self::text);
+            let mut arguments = vec![
+                row.version.into(),
+                row.fence.into(),
+                optional(&state.owner),
+                state.since.into(),
+                state.until.into(),
+                optional(&state.record),
+                text(row.name.as_str()),
+            ];
+            let is_new = row.was == 0;
+            arguments.extend((!is_new).then(|| Value::from(row.was)));
+            let sql = if is_new { &self.statements().insert } else { &self.statements().change };
+            Statement { sql: sql.clone(), arguments }
+        };
+        let statements: Vec<Statement> = rows.iter().map(statement).collect();
+        let work = if let [one] = &statements[..] { Work::One(one) } else { Work::All(&statements) };
+        let done = self.connection.run(work, end).await?;
+        Ok(if done.affected == 1 { Wrote::All } else { Wrote::Nothing(None) })
+    }
+
+    async fn list(&self, end: Instant) -> Result<Vec<Found>, Error> {
+        let done = self.run_freely(&self.statements().list, Vec::new(), end).await?;
+        done.rows.iter().map(read::found).collect()
+    }
+
+    async fn sweep(&self, after: &str, end: Instant) -> Result<Option<String>, Error> {
+        let looked = self.run_freely(&self.statements().look, vec![text(after), SWEEP_SPAN.into()], end).await?;
+        let mut last = None;
+        for row in &looked.rows {
+            let name: Vec<u8> = read::column(row, 0)?;
+            if read::column::<i64>(row, 3)? != 0 {
+                let (version, fence): (u64, u64) = (read::column(row, 1)?, read::column(row, 2)?);
+                self.run(&self.statements().keep, vec![fence.into()], end).await?;
+                self.run(&self.statements().remove, vec![name.clone().into(), version.into()], end).await?;
+            }
+            last = String::from_utf8(name).ok();
+        }
+        Ok(last)
+    }
+
+    async fn listen(&self, _: Instant) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+fn text(text: &str) -> Value {
+    Value::Bytes(text.as_bytes().to_vec())
+}
+
+fn owner(owner: &tenure::Owner) -> Value {
+    text(&owner.to_string())
+}
+
+/// A span as the server adds it to its clock. Ten thousand years are long enough.
+fn micros(span: Duration) -> u64 {
+    const LONGEST: u64 = 10_000 * 366 * 24 * 3_600 * 1_000_000;
+    u64::try_from(span.as_micros()).unwrap_or(LONGEST).min(LONGEST)
+}
+
+/// Columns of an answer.
+mod read {
+    use std::time::Duration;
+
+    use mysql_async::Row;
+    use mysql_async::prelude::FromValue;
+    use tenure::Error;
+
+    use super::failure::unexpected;
+    use crate::table::{self, Found};
+
+    pub(super) fn column<T: FromValue>(row: &Row, at: usize) -> Result<T, Error> {
+        let read = row.get_opt(at).ok_or_else(|| unexpected("it has too few columns"))?;
+        read.map_err(unexpected)
+    }
+
+    fn text(row: &Row, at: usize) -> Result<Option<String>, Error> {
+        let bytes: Option<Vec<u8>> = column(row, at)?;
+        bytes.map(|bytes| String::from_utf8(bytes).map_err(unexpected)).transpose()
+    }
+
+    pub(super) fn found(row: &Row) -> Result<Found, Error> {
+        let name = text(row, 2)?;
+        let found = match &name {
+            None => None,
+            Some(_) => Some(table::Row {
+                version: column(row, 3)?,
+                fence: column(row, 4)?,
+                owner: text(row, 5)?,
+                since: column(row, 6)?,
+                until: column(row, 7)?,
+                record: text(row, 8)?,
+            }),
+        };
+        Ok(Found { now: Duration::from_micros(column(row, 0)?), floor: column(row, 1)?, name, row: found })
+    }
+}
+
+impl fmt::Display for MySql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.connection.fmt(f)
+    }
+}
+
+impl fmt::Debug for MySql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MySql({self})")
+    }
+}

@@ -1,0 +1,151 @@
+//! Errors of MariaDB and MySQL, in the classes of [`tenure::ErrorKind`].
+
+use mysql_async::{DriverError, Error as Answer, IoError, ServerError};
+use tenure::{Error, ErrorKind};
+
+use super::statements::{CREATE, TABLE, VERSION};
+use crate::table::Failed;
+
+/// The meaning of a server's error.
+struct Meaning {
+    codes: &'static [u16],
+    kind: ErrorKind,
+    what: &'static str,
+    fix: &'static str,
+}
+
+pub(super) const DEADLOCK: u16 = 1_213;
+const NO_TABLE: u16 = 1_146;
+/// The session was killed, or the server shuts down.
+const SESSION_OVER: &[u16] = &[1_053, 1_077, 1_080, 1_152, 1_158, 1_159, 1_160, 1_161, 1_927, 3_169, 4_031];
+/// Another server may be in charge.
+const READ_ONLY: &[u16] = &[1_290, 1_792, 1_836, 3_032];
+
+const MEANINGS: &[Meaning] = &[
+    Meaning {
+        codes: &[1_044, 1_045, 1_049, 1_129, 1_130, 1_251, 1_698, 3_118, 3_159, 4_151],
+        kind: ErrorKind::Refused,
+        what: "the server does not let this user in",
+        fix: "correct the user, the password (TENURE_PASSWORD) and the database of the store URL, or the user's rights",
+    },
+    Meaning {
+        codes: &[1_142, 1_143, 1_227],
+        kind: ErrorKind::Refused,
+        what: "this user may not do that",
+        fix: "grant it SELECT, INSERT, UPDATE and DELETE on the table",
+    },
+    Meaning {
+        codes: READ_ONLY,
+        kind: ErrorKind::Unavailable,
+        what: "the server is read-only: it is a replica, or has become one",
+        fix: "point the store URL at the primary",
+    },
+    Meaning {
+        codes: &[1_205],
+        kind: ErrorKind::Unavailable,
+        what: "another session keeps the row of the name locked",
+        fix: "end the transaction that has it: see information_schema.innodb_trx",
+    },
+    Meaning {
+        codes: &[1_021, 1_037, 1_038, 1_040, 1_041, 1_114, 1_203, 1_226, DEADLOCK, 1_317, 3_024],
+        kind: ErrorKind::Unavailable,
+        what: "the server cannot serve now",
+        fix: "look at its log, its disk and its max_connections",
+    },
+    Meaning {
+        codes: SESSION_OVER,
+        kind: ErrorKind::Unreachable,
+        what: "the server has ended the connection",
+        fix: "see whether the server runs",
+    },
+    Meaning {
+        codes: &[1_054, 1_091, 1_364],
+        kind: ErrorKind::Damaged,
+        what: "the table is not as tenure made it",
+        fix: "make another with tenure's migration, and name it in the store URL: table=NAME",
+    },
+    Meaning {
+        codes: &[1_264, 1_366, 1_406, 1_153],
+        kind: ErrorKind::Invalid,
+        what: "the table cannot keep this",
+        fix: "use a shorter name or token, or fewer holders of one name",
+    },
+];
+
+/// Translates an error of a statement. An error of the server means that it was not applied, unless
+/// its session is over. Any other leaves that open.
+pub(super) fn failed(answer: &Answer, table: &str) -> Failed {
+    let Answer::Server(server) = answer else {
+        let error = Error::unreachable(format!("the connection failed: {}", one_line(&answer.to_string()))).maybe_applied();
+        return Failed { error, answered: false, is_over: true };
+    };
+    let over = SESSION_OVER.contains(&server.code);
+    let error = translate(server, table);
+    let error = if over { error.maybe_applied() } else { error };
+    Failed { error, answered: true, is_over: over || READ_ONLY.contains(&server.code) }
+}
+
+/// Translates an error of the first steps of a connection, in which no statement was sent.
+pub(super) fn contact(answer: &Answer, table: &str) -> Error {
+    match answer {
+        Answer::Server(server) => translate(server, table),
+        Answer::Io(IoError::Tls(_)) | Answer::Driver(DriverError::NoClientSslFlagFromServer) => {
+            Error::unreachable(format!("no TLS with the server: {}", one_line(&answer.to_string())))
+                .with_hint("see sslmode= and ca= of the store URL, and the server's certificate")
+        }
+        other => Error::unreachable(format!("the server cannot be reached: {}", one_line(&other.to_string()))),
+    }
+}
+
+pub(super) fn is_missing(answer: &Answer) -> bool {
+    matches!(answer, Answer::Server(server) if server.code == NO_TABLE)
+}
+
+fn translate(server: &ServerError, table: &str) -> Error {
+    if server.code == NO_TABLE {
+        return missing(table);
+    }
+    let said = one_line(&server.message);
+    let meaning = MEANINGS.iter().find(|meaning| meaning.codes.contains(&server.code));
+    meaning.map_or_else(
+        || Error::refused(format!("the server answered: {said} ({})", server.code)),
+        |meaning| Error::new(meaning.kind, format!("{}: {said}", meaning.what)).with_hint(meaning.fix),
+    )
+}
+
+/// The table is not there.
+fn missing(table: &str) -> Error {
+    Error::new(ErrorKind::Damaged, format!("there is no table {table} in the database")).with_hint(format!(
+        "let tenure make it, with create=yes in the store URL, or run: {}",
+        one_line(&CREATE.join("; ").replace(TABLE, table))
+    ))
+}
+
+/// The table is of another version, or its own row is gone.
+pub(super) fn other_version(table: &str, version: Option<u64>) -> Error {
+    let (what, fix) = match version {
+        Some(newer) => (
+            format!("the table {table} is of version {newer}, and this tenure knows version {VERSION}"),
+            "update tenure, or name another table in the store URL: table=NAME".to_owned(),
+        ),
+        None => (
+            format!("the table {table} has lost its own row, the one with the empty name"),
+            format!("run: {}", CREATE[1].replace(TABLE, table)),
+        ),
+    };
+    Error::new(ErrorKind::Damaged, what).with_hint(fix)
+}
+
+pub(super) fn read_only() -> Error {
+    let Meaning { kind, what, fix, .. } = &MEANINGS[2];
+    Error::new(*kind, *what).with_hint(*fix)
+}
+
+/// An answer that no server of this protocol gives.
+pub(super) fn unexpected(what: impl std::fmt::Display) -> Error {
+    Error::refused(format!("the server gave an answer that makes no sense here: {what}")).maybe_applied()
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,158 @@
+//! The URL of a table in MariaDB or MySQL.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
+use tenure::store::Store;
+use tenure::store::record::Listeners;
+use tenure::{Error, Locker};
+
+use super::MySql;
+use super::server::How;
+use super::statements::{CREATE, SETTINGS, TABLE};
+use crate::table::{Connection, Security, Settings, TableStore};
+
+const FORMS: &str = "mysql://user@host/database";
+const KNOWN: [&str; 9] = ["table", "create", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
+
+/// Settings of a table in MariaDB or MySQL, read from a URL.
+///
+/// `mysql://[user[:password]@]host[:port]/database[?parameters]`, or `mariadb://`.
+///
+/// | parameter | meaning | default |
+/// |---|---|---|
+/// | `table=locks` | the table, with its database if need be | `tenure_lock` |
+/// | `create=yes` | makes the table if it is missing | an error prints how to make it |
+/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
+/// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
+/// | `sslmode=` | `disable`; `require`: the certificate is checked if there is a `ca=`; `verify-full` | `disable`, with a `ca=` `require` |
+/// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | well-known authorities |
+/// | `scheme=` | `native` | `native` |
+#[derive(Clone)]
+pub struct Options {
+    opts: OptsBuilder,
+    settings: Settings,
+    shown: String,
+}
+
+impl Options {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
+        let (settings, _) = Settings::read(parameters, &KNOWN, &[])?;
+        let address = address.split_once("://").map_or(address.to_owned(), |(_, rest)| format!("mysql://{rest}"));
+        // Its own text may have the password in it.
+        let unread = |_| Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}"));
+        let read = Opts::from_url(&address).map_err(unread)?;
+        let Some(database) = read.db_name().filter(|name| !name.is_empty()) else {
+            return Err(Error::invalid("the store URL names no database").with_hint(format!("write e.g. {FORMS}")));
+        };
+        let shown = format!("mysql://{}:{}/{database}", read.ip_or_hostname(), read.tcp_port());
+        let opts = OptsBuilder::from_opts(read)
+            .prefer_socket(false)
+            .tcp_keepalive(Some(Duration::from_secs(5)))
+            .setup(vec![SETTINGS])
+            // Else the server is asked for them, which costs a round trip.
+            .max_allowed_packet(Some(16 << 20))
+            .wait_timeout(Some(28_800));
+        Ok(Self { opts, settings, shown })
+    }
+
+    /// Sets the user to log in as, instead of the URL's.
+    #[must_use]
+    pub fn username(mut self, username: &str) -> Self {
+        self.opts = self.opts.user(Some(username));
+        self
+    }
+
+    /// Sets the password to log in with, instead of the URL's.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.opts = self.opts.pass(Some(password));
+        self
+    }
+
+    /// Makes the table if it is missing, as `create=yes` of the URL does.
+    #[must_use]
+    pub fn create(mut self, create: bool) -> Self {
+        self.settings.create = create;
+        self
+    }
+
+    /// Returns the statements that make the table. They may be run again.
+    pub fn migration(&self) -> String {
+        CREATE.map(|step| step.replace(TABLE, &self.settings.quoted('`')) + ";\n").concat()
+    }
+
+    /// Connects, and makes sure that the table can be used.
+    ///
+    /// # Errors
+    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if the server does not answer within 5 s,
+    /// [`Unavailable`](tenure::ErrorKind::Unavailable) if it is read-only,
+    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused,
+    /// [`Damaged`](tenure::ErrorKind::Damaged) if the table is missing or of another version,
+    /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used.
+    pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
+        let tls = self.tls()?;
+        let Self { opts, settings, shown } = self;
+        let how = How::new(opts.ssl_opts(tls).into(), settings.quoted('`'), shown);
+        let connection = Connection::open(how, settings.create).await?;
+        Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
+    }
+
+    /// Returns a [`Locker`] on the table.
+    ///
+    /// # Errors
+    /// As [`open`](Options::open).
+    pub async fn connect(self) -> Result<Locker, Error> {
+        self.open().await.map(Locker::new)
+    }
+
+    fn tls(&self) -> Result<Option<SslOpts>, Error> {
+        let Settings { files, security, .. } = &self.settings;
+        let security = security.unwrap_or(if files.ca.is_some() { Security::Require } else { Security::Disable });
+        match security {
+            Security::Disable => return Ok(None),
+            Security::Prefer => {
+                let what = "sslmode=prefer is not for this store: its driver has TLS or has none";
+                return Err(Error::invalid(what).with_hint("write sslmode=require or sslmode=disable"));
+            }
+            Security::Require | Security::VerifyFull => {}
+        }
+        for file in [&files.ca, &files.cert, &files.key].into_iter().flatten() {
+            std::fs::metadata(file).map_err(|error| {
+                Error::invalid(format!("the TLS file {} cannot be read", file.display()))
+                    .with_source(error)
+                    .with_hint("name a readable PEM file in the store URL")
+            })?;
+        }
+        let mut tls = SslOpts::default();
+        if let Some((cert, key)) = files.pair()? {
+            tls = tls.with_client_identity(Some(ClientIdentity::new(cert.clone().into(), key.clone().into())));
+        }
+        if let Some(ca) = &files.ca {
+            tls = tls.with_root_certs(vec![ca.clone().into()]).with_disable_built_in_roots(true);
+        } else if security == Security::Require {
+            tls = tls.with_danger_accept_invalid_certs(true).with_danger_skip_domain_validation(true);
+        }
+        Ok(Some(tls))
+    }
+}
+
+/// Without secrets.
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options({self})")
+    }
+}

@@ -1,0 +1,188 @@
+//! All statements of this store.
+//!
+//! The table is that of PostgreSQL: `tenure_lock` has one row for each name, a mutex without waiters
+//! in its columns, all else in `record`, and the table's own row with the empty name.
+//!
+//! Texts are bytes here, so no collation takes two names for one. Points in time are microseconds
+//! since 1970 on the database's clock. `UTC_TIMESTAMP` is that of the statement, and each statement
+//! is a transaction. One that waited for a row takes an earlier time for now, which ends no lease too
+//! early and makes none too long.
+//!
+//! Columns are set from left to right, and each sees those before it as they are then.
+//!
+//! The name `tenure_lock` is replaced by that of the table in use.
+
+/// The name that the statements below have for the table.
+pub(super) const TABLE: &str = "tenure_lock";
+
+/// The version of the table below.
+pub(super) const VERSION: u64 = 1;
+
+/// Makes the table. May be run again, one after the other.
+pub(super) const CREATE: [&str; 2] = [
+    "CREATE TABLE IF NOT EXISTS tenure_lock (
+  name    varbinary(1024) NOT NULL PRIMARY KEY,
+  version bigint unsigned NOT NULL,
+  fence   bigint unsigned NOT NULL,
+  owner   blob,
+  since   bigint unsigned NOT NULL DEFAULT 0,
+  until   bigint unsigned NOT NULL DEFAULT 0,
+  record  longblob
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC",
+    "INSERT IGNORE INTO tenure_lock (name, version, fence) VALUES ('', 1, 0)",
+];
+
+/// Run on every connection. A text that is too long is refused and not cut. Each statement is a
+/// transaction. A row that somebody keeps locked is waited for no longer than a call may take.
+pub(super) const SETTINGS: &str =
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 1";
+
+/// The database's clock, in microseconds since 1970.
+macro_rules! clock {
+    () => {
+        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    };
+}
+
+/// The smallest fence by the clock: microseconds since 2026, unless that is beyond the year 2168.
+macro_rules! since_2026 {
+    () => {
+        concat!("GREATEST(CAST(", clock!(), " - 1767225600000000 AS SIGNED), 0) % 4503599627370496")
+    };
+}
+
+/// The smallest fence that a new row may begin with.
+macro_rules! floor {
+    () => {
+        concat!("GREATEST(COALESCE((SELECT m.fence FROM tenure_lock m WHERE m.name = ''), 0) + 1, ", since_2026!(), ")")
+    };
+}
+
+macro_rules! found {
+    () => {
+        concat!(clock!(), ", ", floor!(), ", l.name, l.version, l.fence, l.owner, l.since, l.until, l.record")
+    };
+}
+
+/// Looks at a fresh connection.
+///
+/// Reply: whether nothing may be written here, the number of the session at the server, its client's
+/// address, and the version of the table; NULL if its own row is missing.
+pub(super) const HELLO: &str = "SELECT @@read_only <> 0, CONNECTION_ID(),
+  (SELECT host FROM information_schema.processlist WHERE id = CONNECTION_ID()),
+  (SELECT version FROM tenure_lock WHERE name = '')";
+
+/// Looks for the session of a predecessor. Numbers of sessions begin anew with the server, so the
+/// client's address is compared as well.
+///
+/// Arguments: its number, its client's address. Reply: how many there are.
+pub(super) const FIND_SESSION: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND host = ?";
+
+/// Ends a session. Its number is put behind it.
+pub(super) const END_SESSION: &str = "KILL CONNECTION ";
+
+/// Takes a free mutex, or one that its owner has, if there is a row.
+///
+/// Arguments: owner, owner, ttl in microseconds, ttl, owner, name, owner, whether the owner may have it
+/// already. Reply: one row affected, and its fence as the last insert id.
+pub(super) const TAKE: &str = concat!(
+    "UPDATE tenure_lock SET version = version + 1, fence = LAST_INSERT_ID(GREATEST(fence + 1, ",
+    since_2026!(),
+    ")), since = IF(owner <=> ? AND until > ",
+    clock!(),
+    ", since, ",
+    clock!(),
+    "), until = IF(owner <=> ?, GREATEST(until, ",
+    clock!(),
+    " + ?), ",
+    clock!(),
+    " + ?), owner = ? WHERE name = ? AND record IS NULL AND (owner IS NULL OR until <= ",
+    clock!(),
+    " OR owner = ? AND ?)"
+);
+
+/// Takes a mutex that has no row.
+///
+/// Arguments: name, owner, ttl in microseconds. Reply: one row affected, and its fence as the last
+/// insert id.
+pub(super) const ADD: &str = concat!(
+    "INSERT IGNORE INTO tenure_lock (name, version, fence, owner, since, until) SELECT ?, ",
+    clock!(),
+    ", LAST_INSERT_ID(",
+    floor!(),
+    "), ?, ",
+    clock!(),
+    ", ",
+    clock!(),
+    " + ?"
+);
+
+/// Frees a mutex that nobody waits for.
+///
+/// Arguments: name, owner. Reply: one row affected.
+pub(super) const FREE: &str = concat!(
+    "UPDATE tenure_lock SET version = version + 1, until = ",
+    clock!(),
+    ", owner = NULL WHERE name = ? AND owner = ? AND record IS NULL AND until > ",
+    clock!()
+);
+
+/// Renews mutexes that nobody waits for. Stands between [`RENEWED`] for each of them.
+///
+/// Arguments: name, owner and ttl in microseconds of each. Reply: as many rows affected.
+pub(super) const RENEW: [&str; 2] = [
+    "UPDATE tenure_lock l JOIN (",
+    concat!(
+        ") n ON l.name = n.name AND l.owner = n.owner SET l.version = l.version + 1, l.until = GREATEST(l.until, ",
+        clock!(),
+        " + n.ttl) WHERE l.record IS NULL AND l.until > ",
+        clock!()
+    ),
+];
+pub(super) const RENEWED: &str = "SELECT ? AS name, ? AS owner, ? AS ttl";
+
+/// Reads names. Stands between [`ASKED`] for each of them.
+///
+/// Arguments: the position and the name of each. Reply: in their order, what was found.
+pub(super) const READ: [&str; 2] =
+    [concat!("SELECT ", found!(), " FROM ("), ") asked LEFT JOIN tenure_lock l ON l.name = asked.name ORDER BY asked.at"];
+pub(super) const ASKED: &str = "SELECT ? AS at, ? AS name";
+
+/// Lists the names that are in use.
+///
+/// Reply: what was found.
+pub(super) const LIST: &str =
+    concat!("SELECT ", found!(), " FROM tenure_lock l WHERE l.name <> '' AND l.until > ", clock!(), " ORDER BY l.name");
+
+/// Writes a name that nobody has changed since it was read.
+///
+/// Arguments: version, fence, owner, since, until, record, name, the version that was read. Reply: one
+/// row affected.
+pub(super) const CHANGE: &str = "UPDATE tenure_lock SET version = ?, fence = ?, owner = ?, since = ?, until = ?, record = ?
+  WHERE name = ? AND version = ?";
+
+/// Writes a name that had no row.
+///
+/// Arguments: version, fence, owner, since, until, record, name. Reply: one row affected.
+pub(super) const INSERT: &str =
+    "INSERT IGNORE INTO tenure_lock (version, fence, owner, since, until, record, name) VALUES (?, ?, ?, ?, ?, ?, ?)";
+
+/// Looks at the next few names.
+///
+/// Arguments: the name behind which it begins, how many. Reply: name, version, fence, and whether it has
+/// been free for an hour.
+pub(super) const LOOK: &str = concat!(
+    "SELECT name, version, fence, until + 3600000000 < ",
+    clock!(),
+    " FROM tenure_lock WHERE name > ? ORDER BY name LIMIT ?"
+);
+
+/// Keeps a fence in the table's own row. Before the row that had it goes.
+///
+/// Arguments: the fence.
+pub(super) const KEEP: &str = "UPDATE tenure_lock SET fence = GREATEST(fence, ?) WHERE name = ''";
+
+/// Removes a name that nobody has changed.
+///
+/// Arguments: name, version.
+pub(super) const REMOVE: &str = "DELETE FROM tenure_lock WHERE name = ? AND version = ?";

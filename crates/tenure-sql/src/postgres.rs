@@ -1,0 +1,235 @@
+//! A table in PostgreSQL that any number of machines share.
+
+mod client;
+mod dial;
+mod failure;
+mod options;
+mod server;
+mod session;
+mod statements;
+mod tls;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use tenure::store::Request;
+use tenure::{Error, Lease, Name};
+use tokio::time::Instant;
+use tokio_postgres::types::{ToSql, Type};
+
+pub use self::options::Options;
+use self::server::{How, Statements};
+use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
+
+/// The statements of [`statements`], on the server.
+struct Postgres {
+    connection: Connection<How>,
+}
+
+/// An argument of a statement.
+type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
+
+impl Postgres {
+    fn statements(&self) -> &Statements {
+        &self.connection.server().statements
+    }
+}
+
+#[async_trait]
+impl Table for Postgres {
+    fn address(&self) -> Option<String> {
+        self.connection.address()
+    }
+
+    fn pushes(&self) -> bool {
+        self.connection.may_listen()
+    }
+
+    fn has_late_commands(&self) -> bool {
+        self.connection.has_late_commands()
+    }
+
+    /// Every name fits into an entry of the index.
+    fn max_name(&self) -> usize {
+        Name::MAX_BYTES
+    }
+
+    async fn take(&self, request: &Request, end: Instant) -> Result<Tried<u64>, Error> {
+        let (name, owner) = (request.name.as_str(), request.owner.to_string());
+        let (ttl, patience) = (micros(request.ttl), patience(end));
+        let arguments: [Argument<'_>; 5] = [
+            (&name, Type::TEXT),
+            (&owner, Type::TEXT),
+            (&ttl, Type::INT8),
+            (&patience, Type::TEXT),
+            (&request.generated, Type::BOOL),
+        ];
+        let call: (&str, &[Argument<'_>]) = (&self.statements().take, &arguments);
+        // A supplied token may be another client's, which a repetition would mistake for ours.
+        let rows =
+            if request.generated { self.connection.run_freely(call, end).await? } else { self.connection.run(call, end).await? };
+        Ok(match read::tried(&rows)? {
+            Tried::Done(counter) => Tried::Done(read::unsigned(counter)),
+            Tried::Found(found) => Tried::Found(found),
+        })
+    }
+
+    async fn free(&self, lease: &Lease, end: Instant) -> Result<Tried<()>, Error> {
+        let (name, owner, patience) = (lease.name.as_str(), lease.owner.to_string(), patience(end));
+        let arguments: [Argument<'_>; 3] = [(&name, Type::TEXT), (&owner, Type::TEXT), (&patience, Type::TEXT)];
+        let rows = self.connection.run((&self.statements().free, &arguments), end).await?;
+        Ok(match read::tried(&rows)? {
+            Tried::Done(_) => Tried::Done(()),
+            Tried::Found(found) => Tried::Found(found),
+        })
+    }
+
+    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
+        let names: Vec<&str> = leases.iter().map(|lease| lease.name.as_str()).collect();
+        let owners: Vec<String> = leases.iter().map(|lease| lease.owner.to_string()).collect();
+        let ttls: Vec<i64> = leases.iter().map(|lease| micros(lease.ttl)).collect();
+        let patience = patience(end);
+        let arguments: [Argument<'_>; 4] =
+            [(&names, Type::TEXT_ARRAY), (&owners, Type::TEXT_ARRAY), (&ttls, Type::INT8_ARRAY), (&patience, Type::TEXT)];
+        let rows = self.connection.run_freely((&self.statements().renew, &arguments), end).await?;
+        let index = |row| Ok(usize::try_from(read::column::<i64>(row, 0)? - 1).unwrap_or(usize::MAX));
+        let indexes: Vec<usize> = rows.iter().map(index).collect::<Result<_, Error>>()?;
+        Ok(indexes.into_iter().filter(|at| *at < leases.len()).collect())
+    }
+
+    async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {
+        let texts: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        let rows = self.connection.run_freely((&self.statements().read, &[(&texts, Type::TEXT_ARRAY)]), end).await?;
+        if rows.len() != names.len() {
+            return Err(failure::unexpected("it has another number of rows"));
+        }
+        rows.iter().map(read::found).collect()
+    }
+
+    async fn write(&self, rows: &[Write<'_>], pushes: &[Push], end: Instant) -> Result<Wrote, Error> {
+        let column = |of: fn(&Write<'_>) -> u64| rows.iter().map(|row| signed(of(row))).collect::<Vec<i64>>();
+        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        let (was, version, fence) = (column(|row| row.was), column(|row| row.version), column(|row| row.fence));
+        let (since, until) = (column(|row| row.state.since), column(|row| row.state.until));
+        let owners: Vec<Option<&str>> = rows.iter().map(|row| row.state.owner.as_deref()).collect();
+        let records: Vec<Option<&str>> = rows.iter().map(|row| row.state.record.as_deref()).collect();
+        // A longer one would be refused, with the write. Its waiter has its heartbeat.
+        let pushes = || pushes.iter().filter(|push| push.message.len() < 8_000 && session::is_channel(&push.address));
+        let channels: Vec<&str> = pushes().map(|push| &*push.address).collect();
+        let messages: Vec<&str> = pushes().map(|push| &*push.message).collect();
+        let patience = patience(end);
+        let arguments: [Argument<'_>; 11] = [
+            (&names, Type::TEXT_ARRAY),
+            (&was, Type::INT8_ARRAY),
+            (&version, Type::INT8_ARRAY),
+            (&fence, Type::INT8_ARRAY),
+            (&owners, Type::TEXT_ARRAY),
+            (&since, Type::INT8_ARRAY),
+            (&until, Type::INT8_ARRAY),
+            (&records, Type::TEXT_ARRAY),
+            (&channels, Type::TEXT_ARRAY),
+            (&messages, Type::TEXT_ARRAY),
+            (&patience, Type::TEXT),
+        ];
+        let answer = match self.connection.run((&self.statements().write, &arguments), end).await {
+            Err(error) if failure::was_undone(&error) => return Ok(Wrote::Nothing(None)),
+            answer => answer?,
+        };
+        let row = answer.first().ok_or_else(|| failure::unexpected("it has no row"))?;
+        if usize::try_from(read::column::<i64>(row, 0)?) == Ok(rows.len()) {
+            return Ok(Wrote::All);
+        }
+        Ok(Wrote::Nothing(Some(read::found(row)?).filter(|found| found.row.is_some())))
+    }
+
+    async fn list(&self, end: Instant) -> Result<Vec<Found>, Error> {
+        let rows = self.connection.run_freely((&self.statements().list, &[]), end).await?;
+        rows.iter().map(read::found).collect()
+    }
+
+    async fn sweep(&self, after: &str, end: Instant) -> Result<Option<String>, Error> {
+        let patience = patience(end);
+        let arguments: [Argument<'_>; 3] = [(&after, Type::TEXT), (&SWEEP_SPAN, Type::INT8), (&patience, Type::TEXT)];
+        let rows = self.connection.run((&self.statements().sweep, &arguments), end).await?;
+        rows.first().map_or(Ok(None), |row| read::column(row, 0))
+    }
+
+    async fn listen(&self, end: Instant) -> Result<(), Error> {
+        self.connection.listen(end).await
+    }
+}
+
+/// How long a statement waits for a row that somebody else has locked, in milliseconds: so that its
+/// answer is there in time, also if it is sent twice.
+fn patience(end: Instant) -> String {
+    let left = end.saturating_duration_since(Instant::now());
+    (left.as_millis() / 4).max(1).to_string()
+}
+
+/// A span as the server adds it to its clock. Ten thousand years are long enough.
+fn micros(span: std::time::Duration) -> i64 {
+    const LONGEST: i64 = 10_000 * 366 * 24 * 3_600 * 1_000_000;
+    i64::try_from(span.as_micros()).unwrap_or(LONGEST).min(LONGEST)
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Columns of an answer.
+mod read {
+    use std::time::Duration;
+
+    use tenure::Error;
+    use tokio_postgres::Row;
+    use tokio_postgres::types::FromSql;
+
+    use super::failure::unexpected;
+    use crate::table::{self, Found, Tried};
+
+    pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Error> {
+        row.try_get(at).map_err(unexpected)
+    }
+
+    pub(super) fn unsigned(number: i64) -> u64 {
+        u64::try_from(number).unwrap_or(0)
+    }
+
+    /// Reads the row of a statement that answers with a number, or with what it found.
+    pub(super) fn tried(rows: &[Row]) -> Result<Tried<i64>, Error> {
+        let row = rows.first().ok_or_else(|| unexpected("it has no row"))?;
+        Ok(match column(row, 0)? {
+            Some(done) => Tried::Done(done),
+            None => Tried::Found(found(row)?),
+        })
+    }
+
+    pub(super) fn found(row: &Row) -> Result<Found, Error> {
+        let number = |at| column(row, at).map(unsigned);
+        let name: Option<String> = column(row, 3)?;
+        let found = match &name {
+            None => None,
+            Some(_) => Some(table::Row {
+                version: number(4)?,
+                fence: number(5)?,
+                owner: column(row, 6)?,
+                since: number(7)?,
+                until: number(8)?,
+                record: column(row, 9)?,
+            }),
+        };
+        Ok(Found { now: Duration::from_micros(number(1)?), floor: number(2)?, name, row: found })
+    }
+}
+
+impl fmt::Display for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.connection.fmt(f)
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Postgres({self})")
+    }
+}

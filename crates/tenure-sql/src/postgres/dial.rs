@@ -1,0 +1,212 @@
+//! A new connection: to the first server of the URL that may be written to.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use rustls::ClientConfig;
+use tenure::store::record::Listeners;
+use tenure::{Error, ErrorKind};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{AsyncMessage, Config};
+
+use super::client::Client;
+use super::failure::{is_missing, missing, other_version, read_only, translate, translate_contact, unexpected};
+use super::read::column;
+use super::server::How;
+use super::session::{Announced, Watched};
+use super::statements::VERSION;
+use super::tls::Connector;
+use crate::handover;
+use crate::table::{Link, Session};
+
+/// Connects to the servers in their order, until one of them can be used.
+pub(super) async fn open(how: &How, create: bool) -> Result<Link<Client>, Error> {
+    let mut failed: Option<Error> = None;
+    for (at, host) in how.config.get_hosts().iter().enumerate() {
+        let port = port_of(&how.config, at);
+        match contact(how, host, port, create).await {
+            Ok(link) => return Ok(link),
+            // A server that answers says more than one that does not.
+            Err(error) => failed = Some(failed.filter(|known| known.kind() != ErrorKind::Unreachable).unwrap_or(error)),
+        }
+    }
+    Err(failed.unwrap_or_else(|| Error::invalid("the store URL has no host")))
+}
+
+fn port_of(config: &Config, at: usize) -> u16 {
+    let ports = config.get_ports();
+    ports.get(at).or(ports.first()).copied().unwrap_or(5432)
+}
+
+async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
+    let shown = shown(host, port);
+    let unreachable = |error: io::Error| Error::unreachable(format!("the server at {shown} cannot be reached: {error}"));
+    let socket = Socket::connect(host, port).await.map_err(unreachable)?;
+    let announced = Announced::new();
+    let (config, tls) = match (&how.tls, host) {
+        (Some(tls), Host::Tcp(name)) => (how.config.clone(), Some((tls.clone(), name.clone()))),
+        // A unix socket has no TLS.
+        _ => (how.config.clone().ssl_mode(SslMode::Disable).clone(), None),
+    };
+    let (client, driver) = connect(config, socket, tls, &announced, how).await?;
+    let rows = hello(&client, how, create).await?;
+    let row = rows.first().ok_or_else(|| unexpected("it has no row"))?;
+    if column(row, 0)? {
+        return Err(read_only());
+    }
+    let encoding: &str = column(row, 3)?;
+    if encoding != "UTF8" {
+        return Err(Error::refused(format!("the database has the encoding {encoding}, which cannot keep every name"))
+            .with_hint("use a database with the encoding UTF8"));
+    }
+    let version: Option<i64> = column(row, 4)?;
+    if version != Some(VERSION) {
+        return Err(other_version(&how.table, version));
+    }
+    let process: i32 = column(row, 1)?;
+    let began: Option<String> = column(row, 2)?;
+    let began = began.filter(|_| announced.is(process));
+    let session = began.map(|began| Session { server: shown, id: process.into(), began });
+    Ok(Link::new(Client::new(client, session.is_some()), driver, session))
+}
+
+/// Looks at a fresh connection. If the table is missing, makes it if that is wished.
+async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<Vec<tokio_postgres::Row>, Error> {
+    let ask = || client.query_typed(&how.statements.hello, &[]);
+    match ask().await {
+        Err(error) if is_missing(&error) && create => {
+            // Another process may make it at the same moment, and then this one fails.
+            let made = client.batch_execute(&how.statements.create).await;
+            let asked = ask().await;
+            match (asked, made) {
+                (Err(error), Err(refused)) if is_missing(&error) => Err(translate(&refused, &how.table)),
+                (asked, _) => asked.map_err(|error| translate_contact(&error, &how.table)),
+            }
+        }
+        Err(error) if is_missing(&error) => Err(missing(&how.table)),
+        asked => asked.map_err(|error| translate_contact(&error, &how.table)),
+    }
+}
+
+async fn connect(
+    config: Config,
+    socket: Socket,
+    tls: Option<(Arc<ClientConfig>, String)>,
+    announced: &Announced,
+    how: &How,
+) -> Result<(tokio_postgres::Client, tokio::task::AbortHandle), Error> {
+    let failed = |error: tokio_postgres::Error| translate_contact(&error, &how.table);
+    let offers = tls.is_some();
+    let socket = Watched::new(socket, announced.clone(), offers);
+    let listeners = how.listeners.clone();
+    let Some((tls, host)) = tls else {
+        let (client, mut connection) = config.connect_raw(socket, tokio_postgres::NoTls).await.map_err(failed)?;
+        return Ok((client, tokio::spawn(drive(move |cx| connection.poll_message(cx), listeners)).abort_handle()));
+    };
+    let connector = Connector { config: tls, host, announced: announced.clone() };
+    let (client, mut connection) = config.connect_raw(socket, connector).await.map_err(failed)?;
+    Ok((client, tokio::spawn(drive(move |cx| connection.poll_message(cx), listeners)).abort_handle()))
+}
+
+/// Drives a connection, and hands its notifications to those who listen in this process.
+async fn drive(
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>>,
+    listeners: Listeners,
+) {
+    while let Some(message) = std::future::poll_fn(&mut poll).await {
+        match message {
+            Ok(AsyncMessage::Notification(notification)) => {
+                if let Some((name, owner, notice)) = handover::read(notification.payload()) {
+                    listeners.notify(&name, Some(&owner), &notice);
+                }
+            }
+            Ok(AsyncMessage::Notice(notice)) => tracing::debug!("{}: {}", notice.severity(), notice.message()),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a connection to PostgreSQL has ended");
+                break;
+            }
+        }
+    }
+    // What was notified from now on is lost.
+    listeners.poll_all();
+}
+
+/// A socket of either kind.
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    async fn connect(host: &Host, port: u16) -> io::Result<Self> {
+        match host {
+            Host::Tcp(host) => {
+                let stream = TcpStream::connect((host.as_str(), port)).await?;
+                stream.set_nodelay(true)?;
+                // The kernel notices a dead peer, if our own timeouts have not noticed before.
+                sockopt::set_socket_keepalive(&stream, true)?;
+                sockopt::set_tcp_keepidle(&stream, Duration::from_secs(5))?;
+                sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(2))?;
+                sockopt::set_tcp_keepcnt(&stream, 3)?;
+                #[cfg(target_os = "linux")]
+                sockopt::set_tcp_user_timeout(&stream, 10_000)?;
+                Ok(Self::Tcp(stream))
+            }
+            Host::Unix(directory) => UnixStream::connect(directory.join(format!(".s.PGSQL.{port}"))).await.map(Self::Unix),
+        }
+    }
+}
+
+/// A server as messages name it.
+pub(super) fn shown(host: &Host, port: u16) -> String {
+    match host {
+        Host::Tcp(host) if host.contains(':') => format!("[{host}]:{port}"),
+        Host::Tcp(host) => format!("{host}:{port}"),
+        Host::Unix(directory) => format!("{}:{port}", directory.display()),
+    }
+}
+
+/// All servers of a configuration, as messages name them.
+pub(super) fn shown_all(config: &Config) -> String {
+    let hosts = config.get_hosts().iter().enumerate();
+    hosts.map(|(at, host)| shown(host, port_of(config, at))).collect::<Vec<_>>().join(",")
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Errors of PostgreSQL, in the classes of [`tenure::ErrorKind`].
+
+use std::error::Error as _;
+
+use tenure::{Error, ErrorKind};
+use tokio_postgres::error::SqlState;
+
+use super::statements::{CREATE, TABLE, VERSION};
+
+/// The meaning of a server's error.
+struct Meaning {
+    /// Beginnings of the error's code.
+    codes: &'static [&'static str],
+    kind: ErrorKind,
+    what: &'static str,
+    fix: &'static str,
+}
+
+/// Codes of errors after which the session is over, or should be: another server may be in charge.
+const SESSION_OVER: &[&str] = &["57P", "08", "25006", "XX"];
+
+/// Codes of errors that do not say whether the statement was applied.
+const OPEN: &[&str] = &["57P01", "57P02", "57P05", "08", "40003", "XX"];
+
+const MEANINGS: &[Meaning] = &[
+    Meaning {
+        codes: &["28", "3D000"],
+        kind: ErrorKind::Refused,
+        what: "the server does not let this user in",
+        fix: "correct the user, the password (TENURE_PASSWORD) and the database of the store URL, or the server's pg_hba.conf",
+    },
+    Meaning {
+        codes: &["42501"],
+        kind: ErrorKind::Refused,
+        what: "this user may not do that",
+        fix: "grant it SELECT, INSERT, UPDATE and DELETE on the table",
+    },
+    Meaning {
+        codes: &["25006"],
+        kind: ErrorKind::Unavailable,
+        what: "the server is read-only: it is a replica, or has become one",
+        fix: "point the store URL at the primary, or name all servers in it: postgres://one,two/db",
+    },
+    Meaning {
+        codes: &["53", "57P03"],
+        kind: ErrorKind::Unavailable,
+        what: "the server cannot serve now",
+        fix: "look at its log, its disk and its max_connections",
+    },
+    Meaning {
+        codes: &["55P03"],
+        kind: ErrorKind::Unavailable,
+        what: "another session keeps the row of the name locked",
+        fix: "end the transaction that has it: see pg_stat_activity and pg_blocking_pids",
+    },
+    Meaning {
+        codes: &["57014", "40", "57P"],
+        kind: ErrorKind::Unavailable,
+        what: "the server gave the statement up",
+        fix: "try again",
+    },
+    Meaning { codes: &["08"], kind: ErrorKind::Unreachable, what: "the connection is over", fix: "see whether the server runs" },
+    Meaning {
+        codes: &["42"],
+        kind: ErrorKind::Damaged,
+        what: "the table is not as tenure made it",
+        fix: "make another with tenure's migration, and name it in the store URL: table=NAME",
+    },
+    Meaning {
+        codes: &["22P05", "22021"],
+        kind: ErrorKind::Invalid,
+        what: "the database cannot keep this text",
+        fix: "use a database with the encoding UTF8",
+    },
+];
+
+/// A division by zero in a statement that was to be undone as a whole.
+const UNDONE: &str = "it was undone as a whole";
+
+/// Translates an error of a statement. An error of the server means that it was not applied, unless
+/// its session is over. Any other leaves that open.
+pub(super) fn translate(error: &tokio_postgres::Error, table: &str) -> Error {
+    let Some(server) = error.as_db_error() else {
+        return Error::unreachable(format!("the connection failed: {}", chain(error))).maybe_applied();
+    };
+    let code = server.code();
+    if *code == SqlState::UNDEFINED_TABLE {
+        return missing(table);
+    }
+    if *code == SqlState::DIVISION_BY_ZERO {
+        return Error::unavailable(UNDONE);
+    }
+    let meaning = MEANINGS.iter().find(|meaning| starts(code, meaning.codes));
+    let said = one_line(server.message());
+    let error = meaning.map_or_else(
+        || Error::refused(format!("the server answered: {said} ({})", code.code())),
+        |meaning| Error::new(meaning.kind, format!("{}: {said}", meaning.what)).with_hint(meaning.fix),
+    );
+    if starts(code, OPEN) { error.maybe_applied() } else { error }
+}
+
+/// Translates an error of the first steps of a connection, in which no statement was sent.
+pub(super) fn translate_contact(error: &tokio_postgres::Error, table: &str) -> Error {
+    if error.as_db_error().is_some() {
+        let translated = translate(error, table);
+        let hint = Error::new(translated.kind(), translated.to_string());
+        return hint;
+    }
+    let said = chain(error);
+    // The client library has no other sign for it.
+    if said.contains("password missing") || said.contains("authentication") {
+        return Error::refused(format!("the login failed: {said}"))
+            .with_hint("set TENURE_PASSWORD, or put the password into the store URL");
+    }
+    if said.contains("TLS") {
+        return Error::unreachable(format!("no TLS with the server: {said}"))
+            .with_hint("see sslmode= and ca= of the store URL, and the server's certificate");
+    }
+    Error::unreachable(format!("the server cannot be reached: {said}"))
+}
+
+/// Whether the session should not be used any more.
+pub(super) fn ends_session(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_none_or(|server| starts(server.code(), SESSION_OVER))
+}
+
+/// Whether a write found some rows changed, and was undone.
+pub(super) fn was_undone(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.to_string() == UNDONE
+}
+
+pub(super) fn is_missing(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::UNDEFINED_TABLE)
+}
+
+/// The table is not there.
+pub(super) fn missing(table: &str) -> Error {
+    Error::new(ErrorKind::Damaged, format!("there is no table {table} in the database")).with_hint(format!(
+        "let tenure make it, with create=yes in the store URL, or run: {}",
+        one_line(&CREATE.replace(TABLE, table))
+    ))
+}
+
+/// The table is of another version, or its own row is gone.
+pub(super) fn other_version(table: &str, version: Option<i64>) -> Error {
+    let (what, fix) = match version {
+        Some(newer) => (
+            format!("the table {table} is of version {newer}, and this tenure knows version {VERSION}"),
+            "update tenure, or name another table in the store URL: table=NAME".to_owned(),
+        ),
+        None => (
+            format!("the table {table} has lost its own row, the one with the empty name"),
+            format!("run: {}", one_line(&CREATE.replace(TABLE, table))),
+        ),
+    };
+    Error::new(ErrorKind::Damaged, what).with_hint(fix)
+}
+
+pub(super) fn read_only() -> Error {
+    let Meaning { kind, what, fix, .. } = &MEANINGS[2];
+    Error::new(*kind, *what).with_hint(*fix)
+}
+
+/// An answer that no server of this protocol gives.
+pub(super) fn unexpected(what: impl std::fmt::Display) -> Error {
+    Error::refused(format!("the server gave an answer that makes no sense here: {what}")).maybe_applied()
+}
+
+fn starts(code: &SqlState, beginnings: &[&str]) -> bool {
+    beginnings.iter().any(|start| code.code().starts_with(start))
+}
+
+/// The error with all below it, which its own text leaves out.
+fn chain(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(source) = below {
+        let said = source.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        below = source.source();
+    }
+    one_line(&text)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

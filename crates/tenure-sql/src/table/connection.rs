@@ -1,0 +1,422 @@
+//! The connection of a store, whatever the database. One at a time: statements run in the order in
+//! which they were sent, so a release comes behind the acquisition that it takes back.
+//!
+//! A connection without an answer is dropped and replaced. It has nothing to clean up: each statement
+//! is a transaction of its own. Where it was a session of the server, its successor ends it first, so
+//! that nothing of it runs late.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use tenure::{Error, ErrorKind};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+
+/// A connection that has answered anything this short a time ago is only slow.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// Limit of an attempt to connect for which nobody waits any more.
+const CONTACT: Duration = Duration::from_secs(5);
+
+/// How long a statement may be on its way to a pool, when its connection was closed. The kernel gives
+/// up what it could not send in 10 s, and a pool drops what a closed connection waits for.
+const ON_THE_WAY: Duration = Duration::from_secs(15);
+
+/// How often it is looked whether a predecessor's session has ended, and the pause between.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A database as this module sees it.
+#[async_trait]
+pub(crate) trait Server: Send + Sync + 'static {
+    /// One connection.
+    type Client: Send + Sync + 'static;
+    /// A statement with its arguments.
+    type Call<'a>: Copy + Send + Sync;
+    /// Its answer.
+    type Answer: Send;
+
+    /// Connects to the first server that can be used. With `create`, makes the table if it is missing.
+    async fn open(&self, create: bool) -> Result<Link<Self::Client>, Error>;
+
+    /// Runs a statement.
+    async fn run(&self, client: &Self::Client, call: Self::Call<'_>) -> Result<Self::Answer, Failed>;
+
+    /// Tells the server to end a session. Returns whether it is over.
+    async fn end_session(&self, client: &Self::Client, session: &Session) -> Result<bool, Failed>;
+
+    /// Has notifications come on a connection.
+    async fn listen(&self, client: &Self::Client) -> Result<(), Failed>;
+
+    /// Address of this store for those who notify, if it is to listen.
+    fn address(&self) -> Option<&str>;
+
+    fn is_closed(&self, client: &Self::Client) -> bool;
+
+    /// There is a new connection, so notifications may have been lost.
+    fn reconnected(&self);
+
+    /// The servers, without secrets.
+    fn shown(&self) -> &str;
+}
+
+/// A failed statement.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+    /// The server answered so.
+    pub(crate) answered: bool,
+    /// The connection should not be used any more.
+    pub(crate) is_over: bool,
+}
+
+/// A session of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Session {
+    pub(crate) server: String,
+    pub(crate) id: i64,
+    /// When the server began it: its number may be another's by now.
+    pub(crate) began: String,
+}
+
+/// A connection that can be used. When it is dropped, its driver first sends what is under way.
+pub(crate) struct Link<C> {
+    client: C,
+    driver: AbortHandle,
+    /// Session that its successor ends. `None` behind a pool.
+    session: Option<Session>,
+    listens: AtomicBool,
+    heard: Mutex<Instant>,
+    calls: Calls,
+}
+
+/// The calls of a link: whether all were answered. Answers come in the order of the calls.
+#[derive(Default)]
+struct Calls {
+    last: AtomicU64,
+    active: AtomicUsize,
+    /// The largest number at the time when a call was dropped without its answer.
+    dropped: AtomicU64,
+    /// The largest number that was answered.
+    answered: AtomicU64,
+}
+
+/// A call under way. If it is dropped, it counts as unanswered until a later one is answered.
+struct Call<'a> {
+    calls: &'a Calls,
+    number: u64,
+    answered: bool,
+}
+
+impl Calls {
+    fn begin(&self) -> Call<'_> {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        Call { calls: self, number: self.last.fetch_add(1, Ordering::SeqCst) + 1, answered: false }
+    }
+
+    fn all_answered(&self) -> bool {
+        let settled = self.dropped.load(Ordering::SeqCst) < self.answered.load(Ordering::SeqCst);
+        self.active.load(Ordering::SeqCst) == 0 && (settled || self.dropped.load(Ordering::SeqCst) == 0)
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            self.calls.answered.fetch_max(self.number, Ordering::SeqCst);
+        } else {
+            self.calls.dropped.fetch_max(self.calls.last.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+        self.calls.active.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<C> Link<C> {
+    pub(crate) fn new(client: C, driver: AbortHandle, session: Option<Session>) -> Self {
+        let heard = Mutex::new(Instant::now());
+        Self { client, driver, session, listens: AtomicBool::new(false), heard, calls: Calls::default() }
+    }
+
+    fn hears(&self) {
+        *lock(&self.heard) = Instant::now();
+    }
+
+    fn is_silent(&self) -> bool {
+        lock(&self.heard).elapsed() > SILENCE
+    }
+}
+
+/// An attempt to connect. It goes on when those who wait for it are dropped.
+struct Attempt<C> {
+    began: Instant,
+    task: AbortHandle,
+    outcome: Shared<BoxFuture<'static, Result<Arc<Link<C>>, Error>>>,
+}
+
+/// An attempt to wait for, and whether it had begun before the call.
+type Wait<C> = (Attempt<C>, bool);
+
+impl<C> Clone for Attempt<C> {
+    fn clone(&self) -> Self {
+        Self { began: self.began, task: self.task.clone(), outcome: self.outcome.clone() }
+    }
+}
+
+struct State<C> {
+    link: Option<Arc<Link<C>>>,
+    attempt: Option<Attempt<C>>,
+    /// Sessions that may still run something.
+    predecessors: Vec<Session>,
+    /// A connection that was no session was left with something under way. Nobody can end that, and
+    /// it may run until then.
+    late_until: Option<Instant>,
+}
+
+struct Inner<S: Server> {
+    server: S,
+    /// Somebody waits, so each new connection listens.
+    listen: AtomicBool,
+    state: Mutex<State<S::Client>>,
+}
+
+/// The connection of a store.
+pub(crate) struct Connection<S: Server>(Arc<Inner<S>>);
+
+impl<S: Server> Connection<S> {
+    /// Makes the first contact. With `create` it makes the table if that is missing.
+    pub(crate) async fn open(server: S, create: bool) -> Result<Self, Error> {
+        let connected = tokio::time::timeout(CONTACT, server.open(create)).await;
+        let link = connected.unwrap_or_else(|_| Err(no_answer(CONTACT))).map_err(|error| error.context(server.shown()))?;
+        let state = State { link: Some(Arc::new(link)), attempt: None, predecessors: Vec::new(), late_until: None };
+        Ok(Self(Arc::new(Inner { server, listen: AtomicBool::new(false), state: Mutex::new(state) })))
+    }
+
+    pub(crate) fn server(&self) -> &S {
+        &self.0.server
+    }
+
+    pub(crate) fn has_late_commands(&self) -> bool {
+        let state = lock(&self.0.state);
+        state.late_until.is_some_and(|until| Instant::now() < until) || !state.predecessors.is_empty()
+    }
+
+    /// Whether notifications could come: there is a session to listen in.
+    pub(crate) fn may_listen(&self) -> bool {
+        let state = lock(&self.0.state);
+        self.0.server.address().is_some() && state.link.as_ref().is_none_or(|link| link.session.is_some())
+    }
+
+    /// The address at which this process listens now.
+    pub(crate) fn address(&self) -> Option<String> {
+        let state = lock(&self.0.state);
+        let listens = |link: &Arc<Link<_>>| link.listens.load(Ordering::Acquire) && !self.0.server.is_closed(&link.client);
+        let listens = state.link.as_ref().is_some_and(listens);
+        self.0.server.address().filter(|_| listens).map(str::to_owned)
+    }
+
+    /// Runs a statement once.
+    pub(crate) async fn run(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
+        let link = self.link(end).await?;
+        self.on(&link, end, self.0.server.run(&link.client, call)).await
+    }
+
+    /// Runs a statement that may run twice. If a silent connection has not answered it in half of
+    /// the time, it is sent again on another.
+    pub(crate) async fn run_freely(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
+        let began = Instant::now();
+        let half = began + end.saturating_duration_since(began) / 2;
+        let link = self.link(end).await?;
+        let mut answer = std::pin::pin!(self.on(&link, end, self.0.server.run(&link.client, call)));
+        match timeout_at(half, &mut answer).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => {}
+            Ok(answer) => return answer,
+            Err(_) if link.is_silent() => self.leave(&link, false),
+            Err(_) => return answer.await,
+        }
+        self.run(call, end).await.map_err(Error::maybe_applied)
+    }
+
+    /// Has notifications come, if this is a session of the server.
+    pub(crate) async fn listen(&self, end: Instant) -> Result<(), Error> {
+        if self.0.server.address().is_none() {
+            return Ok(());
+        }
+        self.0.listen.store(true, Ordering::Release);
+        let link = self.link(end).await?;
+        self.on(&link, end, self.0.listen_on(&link)).await
+    }
+
+    /// Waits for the answer to a call on a link, and leaves the link if it is not to be used again.
+    async fn on<T>(
+        &self,
+        link: &Arc<Link<S::Client>>,
+        end: Instant,
+        call: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Error> {
+        let began = Instant::now();
+        let mut under_way = link.calls.begin();
+        let Ok(answer) = timeout_at(end, call).await else {
+            drop(under_way);
+            if link.is_silent() {
+                self.leave(link, false);
+            }
+            return Err(no_answer(end.saturating_duration_since(began)).maybe_applied());
+        };
+        link.hears();
+        let answered = answer.as_ref().err().is_none_or(|failed| failed.answered);
+        under_way.answered = answered;
+        drop(under_way);
+        answer.map_err(|failed| {
+            if failed.is_over {
+                self.leave(link, answered);
+            }
+            failed.error
+        })
+    }
+
+    /// Stops using a link. `over`: the server has ended it.
+    fn leave(&self, link: &Arc<Link<S::Client>>, over: bool) {
+        let mut state = lock(&self.0.state);
+        if state.link.as_ref().is_some_and(|present| Arc::ptr_eq(present, link)) {
+            state.link = None;
+            state.bury(link, over);
+        }
+        drop(state);
+        link.driver.abort();
+    }
+
+    /// The link, or a new one if there is none.
+    async fn link(&self, end: Instant) -> Result<Arc<Link<S::Client>>, Error> {
+        let began = Instant::now();
+        loop {
+            let (attempt, joined) = match self.present_or_attempt(began, end) {
+                Ok(link) => return Ok(link),
+                Err(attempt) => attempt,
+            };
+            match timeout_at(end, attempt.outcome).await {
+                Err(_) => return Err(no_answer(end.saturating_duration_since(began))),
+                // It began before this call, so its failure may be old news.
+                Ok(Err(_)) if joined => {}
+                Ok(connected) => return connected,
+            }
+        }
+    }
+
+    /// The link, or an attempt to make one, and whether that had begun before.
+    fn present_or_attempt(&self, now: Instant, end: Instant) -> Result<Arc<Link<S::Client>>, Wait<S::Client>> {
+        let mut state = lock(&self.0.state);
+        match state.link.take() {
+            Some(link) if !self.0.server.is_closed(&link.client) && !link.driver.is_finished() => {
+                return Ok(state.link.insert(link).clone());
+            }
+            Some(link) => state.bury(&link, false),
+            None => {}
+        }
+        let limit = end.saturating_duration_since(now);
+        match state.attempt.take() {
+            Some(attempt) if attempt.began.elapsed() < limit && !attempt.task.is_finished() => {
+                let joined = attempt.began < now;
+                Err((state.attempt.insert(attempt).clone(), joined))
+            }
+            // An older one has lost its packets. It has sent nothing that matters.
+            older => {
+                older.inspect(|older| older.task.abort());
+                Err((state.attempt.insert(self.begin()).clone(), false))
+            }
+        }
+    }
+
+    fn begin(&self) -> Attempt<S::Client> {
+        let inner = Arc::downgrade(&self.0);
+        let task = tokio::spawn(async move {
+            let connected = tokio::time::timeout(CONTACT, Inner::connect(&inner)).await;
+            connected.unwrap_or_else(|_| Err(no_answer(CONTACT)))
+        });
+        let handle = task.abort_handle();
+        let ended = |_| Err(Error::unreachable("the runtime in which a connection was being made has ended"));
+        let outcome = task.map(move |joined| joined.unwrap_or_else(ended)).boxed().shared();
+        Attempt { began: Instant::now(), task: handle, outcome }
+    }
+}
+
+impl<S: Server> Inner<S> {
+    async fn connect(inner: &Weak<Self>) -> Result<Arc<Link<S::Client>>, Error> {
+        let gone = || Error::unreachable("the store was dropped");
+        let this = inner.upgrade().ok_or_else(gone)?;
+        let link = this.server.open(false).await?;
+        let ended = this.end_predecessors(&link).await;
+        if this.listen.load(Ordering::Acquire) {
+            this.listen_on(&link).await.map_err(|failed| failed.error)?;
+        }
+        let link = {
+            let mut state = lock(&this.state);
+            state.predecessors.retain(|predecessor| !ended.contains(predecessor));
+            state.link.get_or_insert_with(|| Arc::new(link)).clone()
+        };
+        this.server.reconnected();
+        Ok(link)
+    }
+
+    async fn listen_on(&self, link: &Link<S::Client>) -> Result<(), Failed> {
+        if link.session.is_some() && self.server.address().is_some() && !link.listens.load(Ordering::Acquire) {
+            self.server.listen(&link.client).await?;
+            link.listens.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Ends the sessions of predecessors, and returns those that are over.
+    async fn end_predecessors(&self, link: &Link<S::Client>) -> Vec<Session> {
+        let predecessors = lock(&self.state).predecessors.clone();
+        let mut ended = Vec::new();
+        for predecessor in predecessors {
+            let same_server = link.session.as_ref().is_some_and(|session| session.server == predecessor.server);
+            if same_server && self.ends(link, &predecessor).await {
+                ended.push(predecessor);
+            }
+        }
+        ended
+    }
+
+    async fn ends(&self, link: &Link<S::Client>, session: &Session) -> bool {
+        for _ in 0..LOOKS {
+            match self.server.end_session(&link.client, session).await {
+                Ok(true) => return true,
+                Ok(false) => tokio::time::sleep(PAUSE).await,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+}
+
+impl<C> State<C> {
+    fn bury(&mut self, link: &Link<C>, over: bool) {
+        if over || link.calls.all_answered() {
+            return;
+        }
+        match &link.session {
+            Some(session) => self.predecessors.push(session.clone()),
+            None => self.late_until = Some(Instant::now() + ON_THE_WAY),
+        }
+    }
+}
+
+fn no_answer(limit: Duration) -> Error {
+    Error::unreachable(format!("the server did not answer within {limit:?}"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: Server> fmt::Display for Connection<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.server.shown())
+    }
+}

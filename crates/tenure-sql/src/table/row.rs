@@ -1,0 +1,134 @@
+//! The row of a name: as it was read, and as it is to be written.
+
+use std::time::Duration;
+
+use tenure::store::record::{Held, Record};
+use tenure::{Entry, Error, ErrorKind, Name, Owner, Share};
+
+/// A row as the table has it. Points in time are microseconds since 1970.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) version: u64,
+    pub(crate) fence: u64,
+    pub(crate) owner: Option<String>,
+    pub(crate) since: u64,
+    pub(crate) until: u64,
+    pub(crate) record: Option<String>,
+}
+
+/// The state of a name, as a statement found it.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The database's clock, since 1970.
+    pub(crate) now: Duration,
+    /// The smallest counter that the next grant may have.
+    pub(crate) floor: u64,
+    /// The name, if there is a row.
+    pub(crate) name: Option<String>,
+    pub(crate) row: Option<Row>,
+}
+
+/// A row to write.
+#[derive(Debug)]
+pub(crate) struct Write<'a> {
+    pub(crate) name: &'a Name,
+    /// The version that was read; 0 for no row.
+    pub(crate) was: u64,
+    pub(crate) version: u64,
+    pub(crate) fence: u64,
+    pub(crate) state: State,
+}
+
+/// The columns that say who holds and who waits.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) owner: Option<String>,
+    pub(crate) since: u64,
+    pub(crate) until: u64,
+    pub(crate) record: Option<String>,
+}
+
+impl State {
+    /// `fence` is the largest counter of the name, which the holder has if it is in columns.
+    fn of(record: &Record, fence: u64, now: Duration) -> Self {
+        let mut holders = record.holders();
+        let (first, second, waiter) = (holders.next(), holders.next(), record.waiters().next());
+        if let (None, None) = (first, waiter) {
+            return Self { owner: None, since: 0, until: micros(now), record: None };
+        }
+        if let (Some(held), None, None) = (first, second, waiter)
+            && held.share == Share::MUTEX
+            && !held.lingers
+            && held.counter == fence
+        {
+            let (since, until) = (micros(held.since), micros(held.until));
+            return Self { owner: Some(held.owner.to_string()), since, until, record: None };
+        }
+        let ends = record.holders().map(|held| held.until).chain(record.waiters().map(|waiter| waiter.until));
+        Self { owner: None, since: 0, until: micros(ends.max().unwrap_or(now)), record: Some(record.to_string()) }
+    }
+}
+
+impl Found {
+    /// The largest counter that the name has had.
+    pub(crate) fn counter(&self) -> u64 {
+        self.row.as_ref().map_or(0, |row| row.fence)
+    }
+
+    /// The counter of the grant after `last`.
+    ///
+    /// It is above the database's clock as well, so that fences rise after the table was lost.
+    pub(crate) fn next_counter(&self, last: u64) -> u64 {
+        last.saturating_add(1).max(self.floor)
+    }
+
+    pub(crate) fn record(&self) -> Result<Record, Error> {
+        let Some(row) = &self.row else { return Ok(Record::default()) };
+        if let Some(record) = &row.record {
+            return Record::read(record.as_bytes())?.ok_or_else(|| odd("its record is none"));
+        }
+        let Some(owner) = &row.owner else { return Ok(Record::default()) };
+        let owner: Owner = owner.parse().map_err(|_| odd("its owner is none"))?;
+        Ok(Record::new([Held::new(owner, Share::MUTEX, row.fence, span(row.since), span(row.until))], []))
+    }
+
+    /// The row that says what `record` does; `None` if the present one does.
+    pub(crate) fn write<'a>(&self, name: &'a Name, record: &Record, counter: u64) -> Option<Write<'a>> {
+        let state = State::of(record, counter, self.now);
+        if self.is_as(&state, counter) {
+            return None;
+        }
+        let was = self.row.as_ref().map_or(0, |row| row.version);
+        // A row that was swept and made again has a version that no row of its name had.
+        let version = if was == 0 { micros(self.now) } else { was + 1 };
+        Some(Write { name, was, version, fence: counter, state })
+    }
+
+    fn is_as(&self, state: &State, counter: u64) -> bool {
+        let is_free = state.owner.is_none() && state.record.is_none();
+        let Some(row) = &self.row else { return is_free };
+        row.fence == counter
+            && row.owner == state.owner
+            && row.record == state.record
+            && (is_free || row.since == state.since && row.until == state.until)
+    }
+
+    pub(crate) fn entry(&self) -> Result<Option<Entry>, Error> {
+        let Some(name) = &self.name else { return Ok(None) };
+        Ok(self.record()?.inspect(&Name::new(name)?, self.now))
+    }
+}
+
+fn odd(why: &str) -> Error {
+    Error::new(ErrorKind::Mismatch, format!("the row of the name was not written by tenure: {why}"))
+        .with_hint("give tenure a table of its own")
+}
+
+pub(crate) fn micros(span: Duration) -> u64 {
+    // What a bigint can hold: a lease without an end.
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(i64::MAX.unsigned_abs())
+}
+
+fn span(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}

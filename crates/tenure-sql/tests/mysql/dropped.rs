@@ -1,0 +1,56 @@
+//! Each call dropped at each of its polls: before it was sent, while it runs, and when its answer is there. What is sent after it
+//! is run after it, on the same connection, and no transaction is left open.
+
+use std::time::Duration;
+
+use tenure::Lease;
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
+use tenure_testkit::MariaDbServer;
+
+use crate::behind_proxy;
+use crate::requests::{CALLS, Case, granted, lease, owner, request};
+
+const POLLS: usize = 6;
+
+async fn is_consistent(delay: Duration, what: &str, polls: usize) {
+    let (proxy, store, other) = behind_proxy().await;
+    let case = Case { store: &store, owner: owner(), held: owner() };
+    granted(&store, &request("taken", &case.held)).await;
+    granted(&store, &request("mine", &case.held)).await;
+    proxy.delay(delay);
+    case.call(what, polls).await;
+    proxy.delay(Duration::ZERO);
+    // Sent behind it, and so run after it.
+    for name in ["x", "y", "taken"] {
+        clear(&store, &lease(name, &case.owner)).await;
+    }
+    let text = format!("{what} dropped after {polls} polls, with a delay of {delay:?}");
+    for entry in other.inspect(None).await.unwrap() {
+        let ours = entry.holders.iter().any(|holder| holder.owner == case.owner);
+        assert!(!ours && entry.waiters.is_empty(), "{text}: {entry:?} is left");
+    }
+    let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
+    let given_up = what == "release" && polls > 0;
+    assert_eq!(kept == RenewReply::Gone, given_up, "{text}: a release that was sent is done, and nothing else gives up");
+    assert!(matches!(other.acquire(&request("x", &owner())).await.unwrap(), AcquireReply::Granted(_)), "{text}");
+    assert!(!store.features().late_commands, "{text}: nothing is under way");
+    assert_eq!(proxy.accepted(), 1, "{text}: the connection is as good as before");
+}
+
+async fn clear(store: &dyn Store, lease: &Lease) {
+    assert!(matches!(store.release(lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released | ReleaseReply::NotHeld));
+}
+
+#[tokio::test]
+async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
+    for delay in [Duration::ZERO, Duration::from_millis(2)] {
+        for what in CALLS {
+            for polls in 0..=POLLS {
+                is_consistent(delay, what, polls).await;
+            }
+        }
+    }
+    let open = "SELECT COUNT(*) FROM information_schema.innodb_trx";
+    assert_eq!(MariaDbServer::shared().sql(open), ["0"], "a transaction is left open");
+    println!("{} calls, dropped after 0 to {POLLS} polls, on a fast and on a slow connection", CALLS.len());
+}

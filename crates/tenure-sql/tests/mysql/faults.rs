@@ -1,0 +1,127 @@
+//! Answers that are lost, sessions that end, servers that stop.
+
+use std::time::Duration;
+
+use tenure::ErrorKind;
+use tenure::store::{ReleaseReply, RenewReply};
+use tenure_sql::mysql::Options;
+use tenure_testkit::MariaDbServer;
+
+use crate::requests::{busy, granted, joining, lease, owner, request};
+use crate::{behind_proxy, open};
+
+#[tokio::test]
+async fn a_call_whose_answer_is_lost_may_be_made_again() {
+    let (proxy, store, other) = behind_proxy().await;
+    let held = owner();
+    proxy.hold_replies();
+    let error = store.acquire(&request("x", &held)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error:?}");
+    proxy.cut();
+    proxy.heal();
+    granted(&store, &request("x", &held)).await;
+    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, held);
+    proxy.hold_replies();
+    let error = store.release(&lease("x", &held), Duration::ZERO).await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error:?}");
+    proxy.cut();
+    proxy.heal();
+    // It may have run, so what the second finds says nothing.
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    granted(&other, &request("x", &owner())).await;
+}
+
+#[tokio::test]
+async fn a_renewal_gets_through_on_another_connection() {
+    let (proxy, store, _) = behind_proxy().await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    proxy.hold_present_requests();
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(proxy.accepted(), 2);
+}
+
+#[tokio::test]
+async fn what_is_left_on_the_way_never_runs() {
+    let (proxy, store, other) = behind_proxy().await;
+    // Whatever is waited for, answers come: a connection that has just answered is not given up.
+    granted(&store, &request("y", &owner())).await;
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    proxy.hold_present_requests();
+    let given = request("x", &owner()).with_generated(false);
+    let error = store.acquire(&given).await.unwrap_err();
+    assert!(error.may_have_been_applied() && store.features().late_commands, "{error:?}");
+    // On a connection of its own.
+    assert!(store.inspect(None).await.unwrap().iter().all(|entry| entry.name.as_str() != "x"));
+    assert!(!store.features().late_commands, "its session has ended");
+    proxy.release_requests();
+    granted(&other, &request("x", &owner())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_survive_a_crash_of_the_server() {
+    let server = MariaDbServer::start();
+    let store = open(&(server.url("locks") + "&timeout=2s")).await;
+    let (held, waits) = (owner(), joining("x"));
+    let before = granted(&store, &request("x", &held)).await.fence.unwrap();
+    assert_eq!(busy(&store, &waits).await.position, Some(0));
+    server.kill();
+    let error = store.inspect(None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
+    server.restart();
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert!(granted(&store, &waits).await.fence.unwrap() > before);
+}
+
+/// As after a failover to a replica: it grants nothing, and says so.
+#[tokio::test]
+async fn a_server_that_became_read_only_is_told() {
+    let server = MariaDbServer::start();
+    // Root may write all the same.
+    server.sql("CREATE USER app; GRANT ALL ON locks.* TO app");
+    let url = server.url("locks").replace("root@", "app@");
+    let store = open(&url).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    server.sql("SET GLOBAL read_only = 1");
+    let error = store.acquire(&request("y", &owner())).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("replica"), "{error:?}");
+    assert!(!error.may_have_been_applied() && error.is_transient(), "{error:?}");
+    server.sql("SET GLOBAL read_only = 0");
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+}
+
+/// Each says what to do, in one line and without the password.
+#[tokio::test]
+async fn bad_input_is_told() {
+    let server = MariaDbServer::start();
+    let addr = server.addr();
+    server.sql("CREATE USER app IDENTIFIED BY 's3cret'; GRANT ALL ON locks.* TO app");
+    server.sql("CREATE USER reader IDENTIFIED BY 's3cret'; GRANT SELECT ON locks.* TO reader");
+    server.sql("CREATE TABLE locks.later (name varbinary(9), version bigint); INSERT INTO locks.later VALUES ('', 2)");
+    server.sql("CREATE TABLE locks.empty (name varbinary(9), version bigint)");
+    let login = format!("mysql://app:s3cret@{addr}");
+    let table = [
+        (format!("mysql://app:wrong@{addr}/locks"), ErrorKind::Refused, "password"),
+        (format!("mysql://app@{addr}/locks"), ErrorKind::Refused, "TENURE_PASSWORD"),
+        (format!("{login}/nowhere"), ErrorKind::Refused, "nowhere"),
+        (format!("{login}/locks?table=missing"), ErrorKind::Damaged, "CREATE TABLE IF NOT EXISTS `missing`"),
+        (format!("{login}/locks?table=later"), ErrorKind::Damaged, "is of version 2"),
+        (format!("{login}/locks?table=empty"), ErrorKind::Damaged, "lost its own row"),
+        (format!("mysql://reader:s3cret@{addr}/locks?create=yes&table=new"), ErrorKind::Refused, "grant"),
+        (format!("{login}/locks?sslmode=require"), ErrorKind::Unreachable, "TLS"),
+        ("mysql://127.0.0.1:1/x".to_owned(), ErrorKind::Unreachable, "refused"),
+    ];
+    for (url, kind, why) in table {
+        let error = Options::parse(&url).unwrap().open().await.unwrap_err();
+        let text = error.to_string();
+        assert!(error.kind() == kind && text.contains(why), "{url}: {error:?}");
+        assert!(!text.contains("s3cret") && !text.contains('\n') && !error.may_have_been_applied(), "{text}");
+    }
+    for (parameters, why) in [("?colour=red", "colour="), ("?table=a.b.c", "name of a table"), ("?sslmode=now", "sslmode")] {
+        let error = Options::parse(&format!("{login}/locks{parameters}")).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error:?}");
+    }
+    assert!(Options::parse(&login).unwrap_err().to_string().contains("no database"));
+}

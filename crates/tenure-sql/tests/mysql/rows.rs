@@ -1,0 +1,56 @@
+//! The rows of the table: fences that rise whatever happens to it, names that are swept.
+
+use std::time::Duration;
+
+use tenure::Fence;
+use tenure::store::{ReleaseReply, RenewReply, Store};
+use tenure_testkit::MariaDbServer;
+
+use crate::open;
+use crate::requests::{granted, lease, owner, request};
+
+async fn cycle(store: &dyn Store, name: &str) -> Fence {
+    let held = owner();
+    let fence = granted(store, &request(name, &held)).await.fence.unwrap();
+    assert_eq!(store.release(&lease(name, &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    fence
+}
+
+#[tokio::test]
+async fn fences_rise_after_the_table_was_lost() {
+    let (server, table) = (MariaDbServer::shared(), MariaDbServer::fresh_table());
+    let store = open(&server.url(&table)).await;
+    let before = cycle(&store, "x").await;
+    server.sql(&format!("DROP TABLE locks.{table}"));
+    let error = store.acquire(&request("x", &owner())).await.unwrap_err();
+    assert!(error.to_string().contains("CREATE TABLE"), "{error}");
+    let again = open(&server.url(&table)).await;
+    assert!(cycle(&again, "x").await > before);
+}
+
+#[tokio::test]
+async fn names_are_swept_and_their_fences_kept() {
+    let (server, table) = (MariaDbServer::shared(), MariaDbServer::fresh_table());
+    let store = open(&server.url(&table)).await;
+    let before = cycle(&store, "old").await;
+    cycle(&store, "young").await;
+    let held = owner();
+    granted(&store, &request("held", &held)).await;
+    // As if it had been released two hours ago, by a clock that was far ahead.
+    server.sql(&format!("UPDATE locks.{table} SET until = until - 7200000000, fence = fence + 99000000 WHERE name = 'old'"));
+    for _ in 0..32 {
+        cycle(&store, "young").await;
+    }
+    let names = server.sql(&format!("SELECT name FROM locks.{table} ORDER BY name"));
+    assert_eq!(names, ["", "held", "young"], "the row of the table itself, and names that are in use");
+    let after = cycle(&store, "old").await;
+    assert!(after.counter() > before.counter() + 99_000_000, "{after} after {before}");
+    assert_eq!(store.renew(&[lease("held", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+}
+
+#[tokio::test]
+async fn several_names_are_written_together_or_not_at_all() {
+    let (server, table) = (MariaDbServer::shared(), MariaDbServer::fresh_table());
+    let (ours, theirs) = (open(&server.url(&table)).await, open(&server.url(&table)).await);
+    crate::requests::all_or_none(&ours, &theirs).await;
+}

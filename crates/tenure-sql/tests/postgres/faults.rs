@@ -1,0 +1,167 @@
+//! Answers that are lost, sessions that end, servers that stop, rows that somebody keeps locked.
+
+use std::time::{Duration, Instant};
+
+use tenure::store::{ReleaseReply, RenewReply};
+use tenure::{ErrorKind, Locker};
+use tenure_testkit::{PostgresServer, Proxy, wait_until};
+
+use crate::requests::{busy, granted, joining, lease, owner, request};
+use crate::{PATIENCE, behind_proxy, open};
+
+#[tokio::test]
+async fn a_call_whose_answer_is_lost_may_be_made_again() {
+    let (proxy, store, other) = behind_proxy().await;
+    let held = owner();
+    proxy.hold_replies();
+    let error = store.acquire(&request("x", &held)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error:?}");
+    proxy.cut();
+    proxy.heal();
+    granted(&store, &request("x", &held)).await;
+    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, held);
+    proxy.hold_replies();
+    let error = store.release(&lease("x", &held), Duration::ZERO).await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error:?}");
+    proxy.cut();
+    proxy.heal();
+    // It may have run, so what the second finds says nothing.
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    granted(&other, &request("x", &owner())).await;
+}
+
+/// In the first half of the time the connection turns out to be dead, and in the second half another one answers.
+#[tokio::test]
+async fn a_renewal_gets_through_on_another_connection() {
+    let (proxy, store, _) = behind_proxy().await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    proxy.hold_present_requests();
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(proxy.accepted(), 2);
+}
+
+/// The statement is on its way when its connection is given up. The next connection ends that session, so it never runs.
+#[tokio::test]
+async fn what_is_left_on_the_way_never_runs() {
+    let (server, table) = (PostgresServer::shared(), PostgresServer::fresh_table());
+    let proxy = Proxy::start_opaque(server.addr());
+    let url = PostgresServer::url_at(proxy.addr(), &table) + "&timeout=2s&application_name=" + &table;
+    let (store, other) = (open(&url).await, open(&server.url(&table)).await);
+    granted(&store, &request("y", &owner())).await;
+    // A connection that has just answered is not left.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    proxy.hold_present_requests();
+    let given = request("x", &owner()).with_generated(false);
+    let error = store.acquire(&given).await.unwrap_err();
+    assert!(error.may_have_been_applied() && store.features().late_commands, "{error:?}");
+    // On a connection of its own.
+    assert!(store.inspect(None).await.unwrap().iter().all(|entry| entry.name.as_str() != "x"));
+    assert!(!store.features().late_commands, "its session has ended");
+    proxy.release_requests();
+    // A session that is still there runs what it is sent now, and then finds that its client has gone.
+    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{table}'");
+    wait_until(PATIENCE, "the first session to end", || server.sql(&sessions) == ["1"]);
+    granted(&other, &request("x", &owner())).await;
+}
+
+#[tokio::test]
+async fn a_killed_session_is_replaced() {
+    let table = PostgresServer::fresh_table();
+    let store = open(&(PostgresServer::shared().url(&table) + "&application_name=victim")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim'";
+    assert_eq!(PostgresServer::shared().sql(kill), ["t"]);
+    let deadline = Instant::now() + PATIENCE;
+    // The first call may meet the end of the old session.
+    while store.renew(&[lease("x", &held)]).await.remove(0).ok() != Some(RenewReply::Renewed) {
+        assert!(Instant::now() < deadline, "no new session");
+    }
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_survive_a_crash_of_the_server() {
+    let server = PostgresServer::start();
+    let store = open(&(server.url("locks") + "&timeout=2s")).await;
+    let (held, waits) = (owner(), joining("x"));
+    let before = granted(&store, &request("x", &held)).await.fence.unwrap();
+    assert_eq!(busy(&store, &waits).await.position, Some(0));
+    server.kill();
+    let error = store.inspect(None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
+    server.restart();
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert!(granted(&store, &waits).await.fence.unwrap() > before);
+}
+
+/// A transaction of somebody else has the row. Calls for that name end in time and are not applied, and others go on.
+#[tokio::test]
+async fn a_locked_row_holds_up_its_own_name_only() {
+    let table = PostgresServer::fresh_table();
+    let store = open(&(PostgresServer::shared().url(&table) + "&timeout=1s")).await;
+    let held = owner();
+    for name in ["x", "y"] {
+        granted(&store, &request(name, &held)).await;
+    }
+    let mut session = PostgresServer::shared().session();
+    session.run(&format!("BEGIN; SELECT name FROM {table} WHERE name = 'x' FOR UPDATE;"));
+    // To say who holds takes no lock.
+    assert_eq!(busy(&store, &request("x", &owner())).await.holder.unwrap().owner, held);
+    let error = store.release(&lease("x", &held), Duration::ZERO).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && !error.may_have_been_applied(), "{error:?}");
+    assert!(error.to_string().contains("locked"), "{error}");
+    assert_eq!(store.renew(&[lease("y", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    session.run("ROLLBACK;");
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
+
+/// As after a failover to a replica: it grants nothing, says so, and the store finds the way back by itself.
+#[tokio::test]
+async fn a_server_that_became_read_only_is_told() {
+    let server = PostgresServer::start();
+    let store = open(&server.url("locks")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let set = |on: &str| {
+        server.sql(&format!("ALTER SYSTEM SET default_transaction_read_only = {on}"));
+        server.sql("SELECT pg_reload_conf()");
+    };
+    set("on");
+    let deadline = Instant::now() + PATIENCE;
+    let error = loop {
+        match store.acquire(&request("y", &owner())).await {
+            Err(error) => break error,
+            Ok(_) => assert!(Instant::now() < deadline, "it still grants"),
+        }
+    };
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("replica"), "{error:?}");
+    assert!(!error.may_have_been_applied() && error.is_transient(), "{error:?}");
+    set("off");
+    let renewed = || async { store.renew(&[lease("x", &held)]).await.remove(0).ok() == Some(RenewReply::Renewed) };
+    while !renewed().await {
+        assert!(Instant::now() < deadline, "it does not find the way back");
+    }
+}
+
+/// Notifications that nobody has heard: the waiter polls when its new connection is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_connection_is_replaced_is_served() {
+    let (proxy, store, other) = behind_proxy().await;
+    let held = owner();
+    granted(&other, &request("x", &held)).await;
+    let locks = Locker::new(store);
+    let waiting = tokio::spawn(locks.mutex("x").acquire());
+    while other.inspect(None).await.unwrap()[0].waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    proxy.refuse();
+    proxy.cut();
+    other.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    proxy.accept();
+    let guard = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(other.inspect(None).await.unwrap()[0].holders.len(), 1);
+    let _ = guard.release().await;
+}

@@ -1,0 +1,162 @@
+//! A real MariaDB for one test, or for all tests of a process.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::guardian;
+use crate::process::{Spawned, free_port};
+use crate::unprivileged::User;
+
+const START: Duration = Duration::from_secs(60);
+const LOG: &str = "log";
+const DATA: &str = "data";
+/// The system has a limit for all servers together.
+const NO_AIO: &str = "--innodb-use-native-aio=0";
+
+/// A MariaDB with a database `locks` and a user `root` without a password. It and its data go when this is dropped.
+#[derive(Debug)]
+pub struct MariaDbServer {
+    dir: TempDir,
+    port: u16,
+    user: Option<User>,
+    process: Mutex<Option<Spawned>>,
+}
+
+impl MariaDbServer {
+    /// Makes its data, and starts it.
+    pub fn start() -> Self {
+        guardian::watch_over_us().expect("a guardian can be started");
+        let dir = TempDir::with_prefix("mariadb-").expect("a temporary directory can be made");
+        let user = User::for_server(&["mysql"]);
+        if let Some(user) = user {
+            user.give(dir.path());
+        }
+        let mut server = Self { dir, port: 0, user, process: Mutex::default() };
+        server.initialize();
+        loop {
+            server.port = free_port();
+            if server.launch() {
+                server.sql("CREATE DATABASE locks");
+                return server;
+            }
+        }
+    }
+
+    /// The one that all tests of this process share, for those that do not harm it. It ends with the process.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<MariaDbServer> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// The name of a table that nobody else in this process has.
+    pub fn fresh_table() -> String {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        format!("locks_{}_{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// A store URL for a way to it: its own address, or that of a proxy. The table is made.
+    pub fn url_at(addr: SocketAddr, table: &str) -> String {
+        format!("mysql://root@{addr}/locks?create=yes&table={table}")
+    }
+
+    /// The store URL of a table.
+    pub fn url(&self, table: &str) -> String {
+        Self::url_at(self.addr(), table)
+    }
+
+    /// Runs statements, and returns the rows with tabs between columns; panics if they are refused.
+    #[track_caller]
+    pub fn sql(&self, statements: &str) -> Vec<String> {
+        let mut client = self.client();
+        let output = Spawned::output(client.args(["-e", statements])).expect("mariadb can be started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "mariadb refused {statements:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    }
+
+    /// Kills it, with all sessions, as `SIGKILL` does.
+    pub fn kill(&self) {
+        if let Some(mut process) = self.process().take() {
+            process.kill();
+        }
+    }
+
+    /// Starts it again with the data it had, on the same port.
+    pub fn restart(&self) {
+        self.kill();
+        assert!(self.launch(), "the port of the server was taken meanwhile");
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Spawned>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client(&self) -> Command {
+        let mut client = Command::new("mariadb");
+        client.args(["--no-defaults", "-BN", "-h", "127.0.0.1", "-P", &self.port.to_string(), "-u", "root"]);
+        client.stdin(Stdio::null());
+        client
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.dir.path()).arg("--no-defaults").stdin(Stdio::null());
+        if let Some(user) = self.user {
+            user.run(&mut command);
+        }
+        command
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join(DATA)
+    }
+
+    fn initialize(&self) {
+        // Two at once come into each other's way.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let mut install = self.command("mariadb-install-db");
+        install.args(["--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        install.arg(format!("--datadir={}", self.data().display()));
+        let output = Spawned::output(&mut install).expect("mariadb-install-db can be started: apt-get install mariadb-server");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "mariadb-install-db: {}{said}", String::from_utf8_lossy(&output.stdout));
+    }
+
+    /// Starts the process and waits until it answers; false when its port was taken.
+    fn launch(&self) -> bool {
+        let log = fs::File::create(self.dir.path().join(LOG)).expect("the server's directory can be written");
+        let mut server = self.command("mariadbd");
+        server.arg(format!("--datadir={}", self.data().display())).arg(format!("--port={}", self.port));
+        server.arg(format!("--socket={}", self.dir.path().join("sock").display()));
+        server.args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--max-connections=500", NO_AIO]);
+        // Survives a kill, and no crash of the machine.
+        server.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M"]);
+        server.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
+        let mut process = Spawned::spawn(&mut server).expect("mariadbd can be started: apt-get install mariadb-server");
+        let deadline = Instant::now() + START;
+        let log = || fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default();
+        while !log().contains("ready for connections") {
+            if let Some(status) = process.child().try_wait().expect("a child of ours can be waited for") {
+                assert!(log().contains("Address already in use"), "mariadbd ended with {status}:\n{}", log());
+                return false;
+            }
+            assert!(Instant::now() < deadline, "mariadbd was not ready within {START:?}:\n{}", log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        *self.process() = Some(process);
+        true
+    }
+}
