@@ -34,7 +34,7 @@ impl Subject for RedisAndFile {
     }
 
     fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
-        plant(&self.0, name.as_str().as_bytes(), what);
+        plant(&self.0, name.as_str().as_bytes(), what, "");
         Ok(())
     }
 
