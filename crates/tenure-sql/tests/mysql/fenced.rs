@@ -1,5 +1,7 @@
 //! docs/fenced-writes.md on MariaDB: each statement as it stands on the page.
 
+use std::time::Duration;
+
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, OptsBuilder, Params};
 use tenure_sql::fenced;
@@ -102,7 +104,10 @@ async fn a_stale_write_that_waited_is_refused_at_each_isolation_level() {
         let waiting = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
         let both = async {
             let commit = async {
-                while admin.query_first::<i64, _>(waiting).await.unwrap() == Some(0) {}
+                while admin.query_first::<i64, _>(waiting).await.unwrap() == Some(0) {
+                    // The server makes the list anew if nobody has read it for 100 ms.
+                    tokio::time::sleep(Duration::from_millis(110)).await;
+                }
                 later.query_drop("COMMIT").await.unwrap();
             };
             let write = &page("A column in the guarded row")[2];
