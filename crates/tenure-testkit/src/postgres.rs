@@ -166,11 +166,14 @@ impl PostgresServer {
     /// Kills it, with all sessions, as `SIGKILL` does.
     pub fn kill(&self) {
         if let Some(mut process) = self.process().take() {
-            // The sessions notice it by themselves, but not at once.
-            for session in crate::process::children(process.pid()) {
-                let _ = crate::process::signal(session, Signal::Kill);
+            let helpers = crate::process::children(process.pid());
+            // They notice it by themselves, but not at once, and keep the memory that they share.
+            for helper in &helpers {
+                let _ = crate::process::signal(*helper, Signal::Kill);
             }
             process.kill();
+            let is_gone = || !helpers.iter().any(|helper| crate::process::is_alive(*helper));
+            crate::process::wait_until(START, "the helpers of the server to end", is_gone);
         }
     }
 

@@ -15,8 +15,8 @@ const PREPARED_FROM: u32 = 4;
 /// A connection.
 pub(super) struct Client {
     client: tokio_postgres::Client,
-    /// By their text. `None` behind a pool: the session is lent to others, who do not know them.
-    statements: Option<Mutex<HashMap<String, Uses>>>,
+    /// By their text.
+    statements: Mutex<HashMap<String, Uses>>,
 }
 
 #[derive(Default)]
@@ -26,9 +26,8 @@ struct Uses {
 }
 
 impl Client {
-    /// `own`: the session is nobody else's.
-    pub(super) fn new(client: tokio_postgres::Client, own: bool) -> Self {
-        Self { client, statements: own.then(Mutex::default) }
+    pub(super) fn new(client: tokio_postgres::Client) -> Self {
+        Self { client, statements: Mutex::default() }
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -48,9 +47,8 @@ impl Client {
     }
 
     async fn statement(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Option<Statement>, Error> {
-        let Some(statements) = &self.statements else { return Ok(None) };
         {
-            let mut statements = lock(statements);
+            let mut statements = lock(&self.statements);
             let Some(uses) = statements.get_mut(sql) else {
                 statements.insert(sql.to_owned(), Uses { count: 1, prepared: None });
                 return Ok(None);
@@ -62,7 +60,7 @@ impl Client {
         }
         let types: Vec<Type> = arguments.iter().map(|(_, kind)| kind.clone()).collect();
         let prepared = self.client.prepare_typed(sql, &types).await?;
-        if let Some(uses) = lock(statements).get_mut(sql) {
+        if let Some(uses) = lock(&self.statements).get_mut(sql) {
             uses.prepared = Some(prepared.clone());
         }
         Ok(Some(prepared))

@@ -16,7 +16,7 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{AsyncMessage, Config};
 
 use super::client::Client;
-use super::failure::{is_missing, missing, other_version, read_only, translate, translate_contact, unexpected};
+use super::failure::{is_missing, missing, other_version, pooled, read_only, translate, translate_contact, unexpected};
 use super::read::column;
 use super::server::How;
 use super::session::{Announced, Watched};
@@ -72,8 +72,11 @@ async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link
     let process: i32 = column(row, 1)?;
     let began: Option<String> = column(row, 2)?;
     let began = began.filter(|_| announced.is(process));
-    let session = began.map(|began| Session { server: shown, id: process.into(), began });
-    Ok(Link::new(Client::new(client, session.is_some()), driver, session))
+    let Some(began) = began else {
+        driver.abort();
+        return Err(pooled());
+    };
+    Ok(Link::new(Client::new(client), driver, Some(Session { server: shown, id: process.into(), began })))
 }
 
 /// Looks at a fresh connection. If the table is missing, makes it if that is wished.

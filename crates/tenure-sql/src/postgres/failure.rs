@@ -161,6 +161,12 @@ pub(super) fn read_only() -> Error {
     Error::new(*kind, *what).with_hint(*fix)
 }
 
+/// A pool stands in between.
+pub(super) fn pooled() -> Error {
+    let what = "a pool such as PgBouncer stands between this client and the server, and it may mix the statements of its clients";
+    Error::refused(what).with_hint("name the server itself in the store URL")
+}
+
 /// An answer that no server of this protocol gives.
 pub(super) fn unexpected(what: impl std::fmt::Display) -> Error {
     Error::refused(format!("the server gave an answer that makes no sense here: {what}")).maybe_applied()

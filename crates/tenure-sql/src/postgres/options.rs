@@ -31,10 +31,12 @@ const FORMS: &str = "postgres://user@host/database";
 /// | `create=yes` | makes the table if it is missing | an error prints how to make it |
 /// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
 /// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 100 ms |
-/// | `listen=no` | waiters are not notified, and poll | they are, unless a pool is in between |
+/// | `listen=no` | waiters are not notified, and poll | they are |
 /// | `sslmode=` | `disable`; `prefer` and `require`: the certificate is checked if there is a `ca=`; `verify-full` | `prefer` |
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
 /// | `scheme=` | `native` | `native` |
+///
+/// A pool such as PgBouncer in between is refused: it may mix the statements of its clients.
 ///
 /// `application_name`, `options` and `channel_binding` are as PostgreSQL has them.
 #[derive(Clone)]
@@ -118,7 +120,7 @@ impl Options {
     /// # Errors
     /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no server answers within 5 s,
     /// [`Unavailable`](tenure::ErrorKind::Unavailable) if the servers are read-only,
-    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused,
+    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused, or a pool is in between,
     /// [`Damaged`](tenure::ErrorKind::Damaged) if the table is missing or of another version,
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used.
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {

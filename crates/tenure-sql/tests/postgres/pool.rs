@@ -1,57 +1,21 @@
-//! Behind a pool that lends sessions for single transactions: nothing is left in them, and waiters poll.
+//! A pool that lends sessions for single transactions is refused. PgBouncer 1.18 gave the arguments of one client to the statement of
+//! another, when both sent one statement behind another.
 
-use std::sync::{Arc, LazyLock};
+use tenure::ErrorKind;
+use tenure_sql::postgres::Options;
+use tenure_testkit::{PgBouncer, PostgresServer};
 
-use async_trait::async_trait;
-use tenure::store::Store;
-use tenure_conformance::{NotApplicable, Process, Subject, exceptions};
-use tenure_testkit::{PgBouncer, PostgresServer, Program, Proxy, Worker};
-
-use crate::conformance::LONGER;
 use crate::open;
 
-static POOL: LazyLock<PgBouncer> = LazyLock::new(|| PgBouncer::start(PostgresServer::shared()));
-
-struct Pooled {
-    proxy: Proxy,
-    table: String,
-}
-
-#[async_trait]
-impl Subject for Pooled {
-    async fn store(&self) -> Arc<dyn Store> {
-        open(&(PostgresServer::url_at(self.proxy.addr(), &self.table) + LONGER)).await
-    }
-
-    fn process(&self) -> Result<Box<dyn Process>, NotApplicable> {
-        let url = PostgresServer::url_at(POOL.addr(), &self.table) + LONGER;
-        Ok(Box::new(Worker::start(Program::this_test().on(&url))))
-    }
-
-    fn silence(&self, silent: bool) -> Result<(), NotApplicable> {
-        let control = if silent { Proxy::black_hole } else { Proxy::heal };
-        control(&self.proxy);
-        Ok(())
-    }
-
-    fn exceptions(&self) -> Vec<&'static str> {
-        [exceptions::NO_FOREIGN_LOCKS, exceptions::NO_PUSH].concat()
-    }
-}
-
-fn pooled() -> Pooled {
-    Pooled { proxy: Proxy::start_opaque(POOL.addr()), table: PostgresServer::fresh_table() }
-}
-
-tenure_conformance::conformance!(pooled);
-
 #[tokio::test]
-async fn a_pool_is_found_out_and_nothing_listens_in_its_sessions() {
-    let subject = pooled();
-    let store = subject.store().await;
-    assert!(!store.features().push);
-    let request = crate::requests::joining("x");
-    let _stream = store.watch(&request).await.unwrap();
-    let direct = open(&PostgresServer::shared().url(&subject.table)).await;
-    assert!(direct.features().push);
+async fn a_pool_is_found_out_and_refused() {
+    let (server, table) = (PostgresServer::shared(), PostgresServer::fresh_table());
+    let pool = PgBouncer::start(server);
+    let url = PostgresServer::url_at(pool.addr(), &table);
+    for _ in 0..5 {
+        let error = Options::parse(&url).unwrap().open().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("pool"), "{error:?}");
+        assert!(!error.may_have_been_applied(), "{error:?}");
+    }
+    assert!(open(&server.url(&table)).await.features().push, "the server itself is taken");
 }
