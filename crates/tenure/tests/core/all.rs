@@ -300,7 +300,7 @@ async fn a_call_dropped_at_any_await_leaves_what_a_release_clears() {
     }
 }
 
-/// All that such a store took before another refused, it has released by then: the token is used up.
+/// Such a store has released by then whatever it took before another refused: the token is used up.
 #[tokio::test(start_paused = true)]
 async fn a_refused_try_is_not_repeated_with_its_token() {
     let (_, store, locks) = world_with(|features| {
