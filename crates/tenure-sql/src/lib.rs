@@ -41,6 +41,7 @@ pub mod mysql;
 pub mod postgres;
 pub mod sqlite;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg_attr(not(feature = "postgres"), allow(dead_code, unused_imports, reason = "PostgreSQL alone notifies"))]
 mod table;
 
 pub use crate::sqlite::{SqliteStore, connect};
