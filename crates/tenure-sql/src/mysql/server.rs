@@ -122,7 +122,13 @@ impl How {
 
     async fn hello(&self, conn: &mut Conn, create: bool) -> Result<Row, Error> {
         let mut asked = conn.query_first(&self.statements.hello).await;
-        if create && asked.as_ref().is_err_and(is_missing) {
+        // Another process may have made the table a moment ago, and not yet its own row.
+        let is_half_made = |row: &Option<Row>| row.as_ref().is_some_and(|row| matches!(row.get::<Option<u64>, _>(3), Some(None)));
+        let is_to_be_made = match &asked {
+            Ok(row) => is_half_made(row),
+            Err(error) => is_missing(error),
+        };
+        if create && is_to_be_made {
             for step in CREATE {
                 conn.query_drop(step.replace(TABLE, &self.table)).await.map_err(|error| contact(&error, &self.table))?;
             }

@@ -28,6 +28,15 @@ async fn fences_rise_after_the_table_was_lost() {
     assert!(cycle(&again, "x").await > before);
 }
 
+/// As one of two processes that make it at once finds it.
+#[tokio::test]
+async fn a_table_without_its_own_row_is_made_whole() {
+    let (server, table) = (MariaDbServer::shared(), MariaDbServer::fresh_table());
+    let before = cycle(&open(&server.url(&table)).await, "x").await;
+    server.sql(&format!("DELETE FROM locks.{table} WHERE name = ''"));
+    assert!(cycle(&open(&server.url(&table)).await, "x").await > before);
+}
+
 #[tokio::test]
 async fn names_are_swept_and_their_fences_kept() {
     let (server, table) = (MariaDbServer::shared(), MariaDbServer::fresh_table());
