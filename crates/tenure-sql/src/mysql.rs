@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 pub use self::options::Options;
 use self::server::{Done, How, Statement, Statements, Work};
+use crate::table::failure::unexpected;
 use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// Leases in one statement.
@@ -40,7 +41,7 @@ impl MySql {
     }
 
     async fn read_one(&self, name: &Name, end: Instant) -> Result<Found, Error> {
-        self.read(&[name], end).await?.pop().ok_or_else(|| failure::unexpected("it has no row"))
+        self.read(&[name], end).await?.pop().ok_or_else(|| unexpected("it has no row"))
     }
 
     /// Renews at most [`BATCH`] leases.
@@ -137,7 +138,7 @@ impl Table for MySql {
         let arguments = names.iter().zip(0_u64..).flat_map(|(name, at)| [at.into(), text(name.as_str())]).collect();
         let done = self.run_freely(&self.statements().read(names.len()), arguments, end).await?;
         if done.rows.len() != names.len() {
-            return Err(failure::unexpected("it has another number of rows"));
+            return Err(unexpected("it has another number of rows"));
         }
         done.rows.iter().map(read::found).collect()
     }
@@ -216,7 +217,7 @@ mod read {
     use mysql_async::prelude::FromValue;
     use tenure::Error;
 
-    use super::failure::unexpected;
+    use crate::table::failure::unexpected;
     use crate::table::{self, Found};
 
     pub(super) fn column<T: FromValue>(row: &Row, at: usize) -> Result<T, Error> {

@@ -19,6 +19,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 pub use self::options::Options;
 use self::server::{How, Statements};
+use crate::table::failure::unexpected;
 use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// The statements of [`statements`], on the server.
@@ -101,7 +102,7 @@ impl Table for Postgres {
         let texts: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let rows = self.connection.run_freely((&self.statements().read, &[(&texts, Type::TEXT_ARRAY)]), end).await?;
         if rows.len() != names.len() {
-            return Err(failure::unexpected("it has another number of rows"));
+            return Err(unexpected("it has another number of rows"));
         }
         rows.iter().map(read::found).collect()
     }
@@ -135,7 +136,7 @@ impl Table for Postgres {
             Err(error) if failure::was_undone(&error) => return Ok(Wrote::Nothing(None)),
             answer => answer?,
         };
-        let row = answer.first().ok_or_else(|| failure::unexpected("it has no row"))?;
+        let row = answer.first().ok_or_else(|| unexpected("it has no row"))?;
         if usize::try_from(read::column::<i64>(row, 0)?) == Ok(rows.len()) {
             return Ok(Wrote::All);
         }
@@ -184,7 +185,7 @@ mod read {
     use tokio_postgres::Row;
     use tokio_postgres::types::FromSql;
 
-    use super::failure::unexpected;
+    use crate::table::failure::unexpected;
     use crate::table::{self, Found, Tried};
 
     pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Error> {

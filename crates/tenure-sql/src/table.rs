@@ -6,6 +6,7 @@
 //! meanwhile.
 
 mod connection;
+pub(crate) mod failure;
 mod row;
 mod settings;
 

@@ -5,14 +5,7 @@ use tenure::{Error, ErrorKind};
 
 use super::statements::{CREATE, TABLE, VERSION};
 use crate::table::Failed;
-
-/// The meaning of a server's error.
-struct Meaning {
-    codes: &'static [u16],
-    kind: ErrorKind,
-    what: &'static str,
-    fix: &'static str,
-}
+use crate::table::failure::{self, Meaning, one_line};
 
 pub(super) const DEADLOCK: u16 = 1_213;
 const NO_TABLE: u16 = 1_146;
@@ -21,7 +14,14 @@ const SESSION_OVER: &[u16] = &[1_053, 1_077, 1_080, 1_152, 1_158, 1_159, 1_160, 
 /// Another server may be in charge.
 const READ_ONLY: &[u16] = &[1_290, 1_792, 1_836, 3_032];
 
-const MEANINGS: &[Meaning] = &[
+const REPLICA: Meaning<u16> = Meaning {
+    codes: READ_ONLY,
+    kind: ErrorKind::Unavailable,
+    what: "the server is read-only: it is a replica, or has become one",
+    fix: "point the store URL at the primary",
+};
+
+const MEANINGS: &[Meaning<u16>] = &[
     Meaning {
         codes: &[1_044, 1_045, 1_049, 1_129, 1_130, 1_251, 1_698, 3_118, 3_159, 4_151],
         kind: ErrorKind::Refused,
@@ -34,12 +34,7 @@ const MEANINGS: &[Meaning] = &[
         what: "this user may not do that",
         fix: "grant it SELECT, INSERT, UPDATE and DELETE on the table",
     },
-    Meaning {
-        codes: READ_ONLY,
-        kind: ErrorKind::Unavailable,
-        what: "the server is read-only: it is a replica, or has become one",
-        fix: "point the store URL at the primary",
-    },
+    REPLICA,
     Meaning {
         codes: &[1_205],
         kind: ErrorKind::Unavailable,
@@ -105,47 +100,20 @@ fn translate(server: &ServerError, table: &str) -> Error {
     if server.code == NO_TABLE {
         return missing(table);
     }
-    let said = one_line(&server.message);
     let meaning = MEANINGS.iter().find(|meaning| meaning.codes.contains(&server.code));
-    meaning.map_or_else(
-        || Error::refused(format!("the server answered: {said} ({})", server.code)),
-        |meaning| Error::new(meaning.kind, format!("{}: {said}", meaning.what)).with_hint(meaning.fix),
-    )
+    failure::answered(meaning, &server.message, server.code)
 }
 
 /// The table is not there.
 fn missing(table: &str) -> Error {
-    Error::new(ErrorKind::Damaged, format!("there is no table {table} in the database")).with_hint(format!(
-        "let tenure make it, with create=yes in the store URL, or run: {}",
-        one_line(&CREATE.join("; ").replace(TABLE, table))
-    ))
+    failure::missing(table, &CREATE.join("; ").replace(TABLE, table))
 }
 
 /// The table is of another version, or its own row is gone.
-pub(super) fn other_version(table: &str, version: Option<u64>) -> Error {
-    let (what, fix) = match version {
-        Some(newer) => (
-            format!("the table {table} is of version {newer}, and this tenure knows version {VERSION}"),
-            "update tenure, or name another table in the store URL: table=NAME".to_owned(),
-        ),
-        None => (
-            format!("the table {table} has lost its own row, the one with the empty name"),
-            format!("run: {}", CREATE[1].replace(TABLE, table)),
-        ),
-    };
-    Error::new(ErrorKind::Damaged, what).with_hint(fix)
+pub(super) fn other_version(table: &str, found: Option<u64>) -> Error {
+    failure::other_version(table, found, VERSION, &CREATE[1].replace(TABLE, table))
 }
 
 pub(super) fn read_only() -> Error {
-    let Meaning { kind, what, fix, .. } = &MEANINGS[2];
-    Error::new(*kind, *what).with_hint(*fix)
-}
-
-/// An answer that no server of this protocol gives.
-pub(super) fn unexpected(what: impl std::fmt::Display) -> Error {
-    Error::refused(format!("the server gave an answer that makes no sense here: {what}")).maybe_applied()
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    REPLICA.error()
 }

@@ -10,12 +10,13 @@ use mysql_async::{Conn, Error as Answer, Opts, Params, Row, Value};
 use tenure::Error;
 use tokio::sync::{mpsc, oneshot};
 
-use super::failure::{contact, failed, is_missing, other_version, read_only, unexpected};
+use super::failure::{contact, failed, is_missing, other_version, read_only};
 use super::read::column;
 use super::statements::{
     ADD, ASKED, CHANGE, CREATE, END_SESSION, FIND_SESSION, FREE, HELLO, INSERT, KEEP, LIST, LOOK, READ, REMOVE, RENEW, TABLE,
     TAKE, VERSION,
 };
+use crate::table::failure::unexpected;
 use crate::table::{Failed, Link, Server, Session};
 
 /// How often a statement is run that the server has given up because of a deadlock.

@@ -16,13 +16,14 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{AsyncMessage, Config};
 
 use super::client::Client;
-use super::failure::{is_missing, missing, other_version, pooled, read_only, translate, translate_contact, unexpected};
+use super::failure::{is_missing, missing, other_version, pooled, read_only, translate, translate_contact};
 use super::read::column;
 use super::server::How;
 use super::session::{Announced, Watched};
 use super::statements::VERSION;
 use super::tls::Connector;
 use crate::handover;
+use crate::table::failure::unexpected;
 use crate::table::{Link, Session};
 
 /// Connects to the servers in their order, until one of them can be used.

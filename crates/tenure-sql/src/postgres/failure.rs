@@ -3,18 +3,10 @@
 use std::error::Error as _;
 
 use tenure::{Error, ErrorKind};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 
 use super::statements::{CREATE, TABLE, VERSION};
-
-/// The meaning of a server's error.
-struct Meaning {
-    /// Beginnings of the error's code.
-    codes: &'static [&'static str],
-    kind: ErrorKind,
-    what: &'static str,
-    fix: &'static str,
-}
+use crate::table::failure::{self, Meaning, one_line};
 
 /// Codes of errors after which the session is over, or should be: another server may be in charge.
 const SESSION_OVER: &[&str] = &["57P", "08", "25006", "XX"];
@@ -22,7 +14,14 @@ const SESSION_OVER: &[&str] = &["57P", "08", "25006", "XX"];
 /// Codes of errors that do not say whether the statement was applied.
 const OPEN: &[&str] = &["57P01", "57P02", "57P05", "08", "40003", "XX"];
 
-const MEANINGS: &[Meaning] = &[
+const REPLICA: Meaning<&str> = Meaning {
+    codes: &["25006"],
+    kind: ErrorKind::Unavailable,
+    what: "the server is read-only: it is a replica, or has become one",
+    fix: "point the store URL at the primary, or name all servers in it: postgres://one,two/db",
+};
+
+const MEANINGS: &[Meaning<&str>] = &[
     Meaning {
         codes: &["28", "3D000"],
         kind: ErrorKind::Refused,
@@ -35,12 +34,7 @@ const MEANINGS: &[Meaning] = &[
         what: "this user may not do that",
         fix: "grant it SELECT, INSERT, UPDATE and DELETE on the table",
     },
-    Meaning {
-        codes: &["25006"],
-        kind: ErrorKind::Unavailable,
-        what: "the server is read-only: it is a replica, or has become one",
-        fix: "point the store URL at the primary, or name all servers in it: postgres://one,two/db",
-    },
+    REPLICA,
     Meaning {
         codes: &["53", "57P03"],
         kind: ErrorKind::Unavailable,
@@ -83,6 +77,11 @@ pub(super) fn translate(error: &tokio_postgres::Error, table: &str) -> Error {
     let Some(server) = error.as_db_error() else {
         return Error::unreachable(format!("the connection failed: {}", chain(error))).maybe_applied();
     };
+    let error = of_server(server, table);
+    if starts(server.code(), OPEN) { error.maybe_applied() } else { error }
+}
+
+fn of_server(server: &DbError, table: &str) -> Error {
     let code = server.code();
     if *code == SqlState::UNDEFINED_TABLE {
         return missing(table);
@@ -90,21 +89,13 @@ pub(super) fn translate(error: &tokio_postgres::Error, table: &str) -> Error {
     if *code == SqlState::DIVISION_BY_ZERO {
         return Error::unavailable(UNDONE);
     }
-    let meaning = MEANINGS.iter().find(|meaning| starts(code, meaning.codes));
-    let said = one_line(server.message());
-    let error = meaning.map_or_else(
-        || Error::refused(format!("the server answered: {said} ({})", code.code())),
-        |meaning| Error::new(meaning.kind, format!("{}: {said}", meaning.what)).with_hint(meaning.fix),
-    );
-    if starts(code, OPEN) { error.maybe_applied() } else { error }
+    failure::answered(MEANINGS.iter().find(|meaning| starts(code, meaning.codes)), server.message(), code.code())
 }
 
 /// Translates an error of the first steps of a connection, in which no statement was sent.
 pub(super) fn translate_contact(error: &tokio_postgres::Error, table: &str) -> Error {
-    if error.as_db_error().is_some() {
-        let translated = translate(error, table);
-        let hint = Error::new(translated.kind(), translated.to_string());
-        return hint;
+    if let Some(server) = error.as_db_error() {
+        return of_server(server, table);
     }
     let said = chain(error);
     // The client library has no other sign for it.
@@ -135,41 +126,22 @@ pub(super) fn is_missing(error: &tokio_postgres::Error) -> bool {
 
 /// The table is not there.
 pub(super) fn missing(table: &str) -> Error {
-    Error::new(ErrorKind::Damaged, format!("there is no table {table} in the database")).with_hint(format!(
-        "let tenure make it, with create=yes in the store URL, or run: {}",
-        one_line(&CREATE.replace(TABLE, table))
-    ))
+    failure::missing(table, &CREATE.replace(TABLE, table))
 }
 
 /// The table is of another version, or its own row is gone.
-pub(super) fn other_version(table: &str, version: Option<i64>) -> Error {
-    let (what, fix) = match version {
-        Some(newer) => (
-            format!("the table {table} is of version {newer}, and this tenure knows version {VERSION}"),
-            "update tenure, or name another table in the store URL: table=NAME".to_owned(),
-        ),
-        None => (
-            format!("the table {table} has lost its own row, the one with the empty name"),
-            format!("run: {}", one_line(&CREATE.replace(TABLE, table))),
-        ),
-    };
-    Error::new(ErrorKind::Damaged, what).with_hint(fix)
+pub(super) fn other_version(table: &str, found: Option<i64>) -> Error {
+    failure::other_version(table, found, VERSION, &CREATE.replace(TABLE, table))
 }
 
 pub(super) fn read_only() -> Error {
-    let Meaning { kind, what, fix, .. } = &MEANINGS[2];
-    Error::new(*kind, *what).with_hint(*fix)
+    REPLICA.error()
 }
 
 /// A pool stands in between.
 pub(super) fn pooled() -> Error {
     let what = "a pool such as PgBouncer stands between this client and the server, and it may mix the statements of its clients";
     Error::refused(what).with_hint("name the server itself in the store URL")
-}
-
-/// An answer that no server of this protocol gives.
-pub(super) fn unexpected(what: impl std::fmt::Display) -> Error {
-    Error::refused(format!("the server gave an answer that makes no sense here: {what}")).maybe_applied()
 }
 
 fn starts(code: &SqlState, beginnings: &[&str]) -> bool {
@@ -188,8 +160,4 @@ fn chain(error: &tokio_postgres::Error) -> String {
         below = source.source();
     }
     one_line(&text)
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -205,10 +205,9 @@ impl<S: Server> Connection<S> {
         state.late_until.is_some_and(|until| Instant::now() < until) || !state.predecessors.is_empty()
     }
 
-    /// Whether notifications could come: there is a session to listen in.
+    /// Whether notifications could come.
     pub(crate) fn may_listen(&self) -> bool {
-        let state = lock(&self.0.state);
-        self.0.server.address().is_some() && state.link.as_ref().is_none_or(|link| link.session.is_some())
+        self.0.server.address().is_some()
     }
 
     /// The address at which this process listens now.
@@ -241,9 +240,9 @@ impl<S: Server> Connection<S> {
         self.run(call, end).await.map_err(Error::maybe_applied)
     }
 
-    /// Has notifications come, if this is a session of the server.
+    /// Has notifications come, if they may.
     pub(crate) async fn listen(&self, end: Instant) -> Result<(), Error> {
-        if self.0.server.address().is_none() {
+        if !self.may_listen() {
             return Ok(());
         }
         self.0.listen.store(true, Ordering::Release);
@@ -363,7 +362,7 @@ impl<S: Server> Inner<S> {
     }
 
     async fn listen_on(&self, link: &Link<S::Client>) -> Result<(), Failed> {
-        if link.session.is_some() && self.server.address().is_some() && !link.listens.load(Ordering::Acquire) {
+        if self.server.address().is_some() && !link.listens.load(Ordering::Acquire) {
             self.server.listen(&link.client).await?;
             link.listens.store(true, Ordering::Release);
         }

@@ -3,43 +3,12 @@
 use std::time::Duration;
 
 use tenure::ErrorKind;
-use tenure::store::{ReleaseReply, RenewReply};
+use tenure::store::RenewReply;
 use tenure_sql::mysql::Options;
-use tenure_testkit::MariaDbServer;
 
-use crate::requests::{busy, granted, joining, lease, owner, request};
-use crate::{behind_proxy, open};
-
-#[tokio::test]
-async fn a_call_whose_answer_is_lost_may_be_made_again() {
-    let (proxy, store, other) = behind_proxy().await;
-    let held = owner();
-    proxy.hold_replies();
-    let error = store.acquire(&request("x", &held)).await.unwrap_err();
-    assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error:?}");
-    proxy.cut();
-    proxy.heal();
-    granted(&store, &request("x", &held)).await;
-    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, held);
-    proxy.hold_replies();
-    let error = store.release(&lease("x", &held), Duration::ZERO).await.unwrap_err();
-    assert!(error.may_have_been_applied(), "{error:?}");
-    proxy.cut();
-    proxy.heal();
-    // It may have run, so what the second finds says nothing.
-    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
-    granted(&other, &request("x", &owner())).await;
-}
-
-#[tokio::test]
-async fn a_renewal_gets_through_on_another_connection() {
-    let (proxy, store, _) = behind_proxy().await;
-    let held = owner();
-    granted(&store, &request("x", &held)).await;
-    proxy.hold_present_requests();
-    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
-    assert_eq!(proxy.accepted(), 2);
-}
+use crate::requests::{granted, lease, owner, request};
+use crate::rows::cycle;
+use crate::{Server, behind_proxy, in_sql, open};
 
 #[tokio::test]
 async fn what_is_left_on_the_way_never_runs() {
@@ -58,26 +27,10 @@ async fn what_is_left_on_the_way_never_runs() {
     granted(&other, &request("x", &owner())).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn leases_survive_a_crash_of_the_server() {
-    let server = MariaDbServer::start();
-    let store = open(&(server.url("locks") + "&timeout=2s")).await;
-    let (held, waits) = (owner(), joining("x"));
-    let before = granted(&store, &request("x", &held)).await.fence.unwrap();
-    assert_eq!(busy(&store, &waits).await.position, Some(0));
-    server.kill();
-    let error = store.inspect(None).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
-    server.restart();
-    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
-    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
-    assert!(granted(&store, &waits).await.fence.unwrap() > before);
-}
-
 /// As after a failover to a replica: it grants nothing, and says so.
 #[tokio::test]
 async fn a_server_that_became_read_only_is_told() {
-    let server = MariaDbServer::start();
+    let server = Server::start();
     // Root may write all the same.
     server.sql("CREATE USER app; GRANT ALL ON locks.* TO app");
     let url = server.url("locks").replace("root@", "app@");
@@ -95,7 +48,7 @@ async fn a_server_that_became_read_only_is_told() {
 /// Each says what to do, in one line and without the password.
 #[tokio::test]
 async fn bad_input_is_told() {
-    let server = MariaDbServer::start();
+    let server = Server::start();
     let addr = server.addr();
     server.sql("CREATE USER app IDENTIFIED BY 's3cret'; GRANT ALL ON locks.* TO app");
     server.sql("CREATE USER reader IDENTIFIED BY 's3cret'; GRANT SELECT ON locks.* TO reader");
@@ -124,4 +77,13 @@ async fn bad_input_is_told() {
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error:?}");
     }
     assert!(Options::parse(&login).unwrap_err().to_string().contains("no database"));
+}
+
+/// As one of two processes that make it at once finds it.
+#[tokio::test]
+async fn a_table_without_its_own_row_is_made_whole() {
+    let (server, table) = (Server::shared(), Server::fresh_table());
+    let before = cycle(&open(&server.url(&table)).await, "x").await;
+    server.sql(&format!("DELETE FROM {} WHERE name = ''", in_sql(&table)));
+    assert!(cycle(&open(&server.url(&table)).await, "x").await > before);
 }

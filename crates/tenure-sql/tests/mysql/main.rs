@@ -2,23 +2,41 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
+#[path = "../shared/conformance.rs"]
 mod conformance;
+#[path = "../shared/dropped.rs"]
 mod dropped;
 mod faults;
 mod fenced;
+#[path = "../shared/outages.rs"]
+mod outages;
 #[path = "../shared/requests.rs"]
 mod requests;
+#[path = "../shared/rows.rs"]
 mod rows;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::Store;
+use tenure_conformance::exceptions;
 use tenure_sql::mysql::Options;
-use tenure_testkit::{MariaDbServer, Proxy};
+use tenure_testkit::MariaDbServer as Server;
+use tenure_testkit::Proxy;
 
 /// For what happens at once, on a machine that has other work.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Nobody but tenure writes to its table.
+const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS, exceptions::NO_PUSH];
+
+/// Counts the transactions that are open.
+const OPEN_TRANSACTIONS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx";
+
+/// A table as statements name it.
+fn in_sql(table: &str) -> String {
+    format!("locks.{table}")
+}
 
 async fn open(url: &str) -> Arc<dyn Store> {
     Options::parse(url).unwrap().open().await.unwrap()
@@ -26,9 +44,9 @@ async fn open(url: &str) -> Arc<dyn Store> {
 
 /// A table of its own on the shared server behind a proxy, and stores that reach it through the proxy and without it.
 async fn behind_proxy() -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
-    let (proxy, table) = (Proxy::start_opaque(MariaDbServer::shared().addr()), MariaDbServer::fresh_table());
-    let behind = open(&(MariaDbServer::url_at(proxy.addr(), &table) + "&timeout=2s")).await;
-    (proxy, behind, open(&MariaDbServer::shared().url(&table)).await)
+    let (proxy, table) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_table());
+    let behind = open(&(Server::url_at(proxy.addr(), &table) + "&timeout=2s")).await;
+    (proxy, behind, open(&Server::shared().url(&table)).await)
 }
 
 /// Not a case: the workers of these tests begin here.

@@ -2,25 +2,45 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
+#[path = "../shared/conformance.rs"]
 mod conformance;
+#[path = "../shared/dropped.rs"]
 mod dropped;
 mod faults;
 mod fenced;
+#[path = "../shared/outages.rs"]
+mod outages;
 mod pool;
 #[path = "../shared/requests.rs"]
 mod requests;
+#[path = "../shared/rows.rs"]
 mod rows;
 mod secure;
+mod statements;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::Store;
+use tenure_conformance::exceptions;
 use tenure_sql::postgres::Options;
-use tenure_testkit::{PostgresServer, Proxy};
+use tenure_testkit::PostgresServer as Server;
+use tenure_testkit::Proxy;
 
 /// For what happens at once, on a machine that has other work.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Nobody but tenure writes to its table.
+const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS];
+
+/// Counts the transactions that are open.
+const OPEN_TRANSACTIONS: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure' AND state LIKE 'idle in%'";
+
+/// A table as statements name it.
+fn in_sql(table: &str) -> String {
+    table.to_owned()
+}
 
 async fn open(url: &str) -> Arc<dyn Store> {
     Options::parse(url).unwrap().open().await.unwrap()
@@ -28,9 +48,9 @@ async fn open(url: &str) -> Arc<dyn Store> {
 
 /// A table of its own on the shared server behind a proxy, and stores that reach it through the proxy and without it.
 async fn behind_proxy() -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
-    let (proxy, table) = (Proxy::start_opaque(PostgresServer::shared().addr()), PostgresServer::fresh_table());
-    let behind = open(&(PostgresServer::url_at(proxy.addr(), &table) + "&timeout=2s")).await;
-    (proxy, behind, open(&PostgresServer::shared().url(&table)).await)
+    let (proxy, table) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_table());
+    let behind = open(&(Server::url_at(proxy.addr(), &table) + "&timeout=2s")).await;
+    (proxy, behind, open(&Server::shared().url(&table)).await)
 }
 
 /// Not a case: the workers of these tests begin here.

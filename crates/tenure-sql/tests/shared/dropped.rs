@@ -1,14 +1,13 @@
-//! Each call dropped at each of its polls: before it was sent, while it runs, and when its answer is there. What is sent after it
-//! is run after it, on the same connection, and no transaction is left open.
+//! Each call dropped at each of its polls: before it is sent, while it runs, and when its answer has come. The calls behind it run
+//! after it, on the same connection. No transaction is left open.
 
 use std::time::Duration;
 
 use tenure::Lease;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
-use tenure_testkit::PostgresServer;
 
-use crate::behind_proxy;
 use crate::requests::{CALLS, Case, granted, lease, owner, request};
+use crate::{OPEN_TRANSACTIONS, Server, behind_proxy};
 
 const POLLS: usize = 6;
 
@@ -50,7 +49,6 @@ async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
             }
         }
     }
-    let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure' AND state LIKE 'idle in%'";
-    assert_eq!(PostgresServer::shared().sql(open), ["0"], "a transaction is left open");
+    assert_eq!(Server::shared().sql(OPEN_TRANSACTIONS), ["0"], "a transaction is left open");
     println!("{} calls, dropped after 0 to {POLLS} polls, on a fast and on a slow connection", CALLS.len());
 }
