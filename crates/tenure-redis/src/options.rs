@@ -17,8 +17,8 @@ use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
 use crate::native::cluster::Cluster;
 use crate::native::durable::Durability;
-use crate::native::foreign::before_of_redisson;
-use crate::native::keys::{check_hash_tag, slot_of};
+use crate::native::foreign::is_parted;
+use crate::native::keys::check_hash_tag;
 use crate::native::node::{RedisNode, Runs, quorum};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::majority::MajorityStore;
@@ -189,8 +189,7 @@ impl Options {
         if self.topology == Topology::Cluster {
             check_hash_tag(&self.prefix)?;
         }
-        let token = before_of_redisson("redisson_lock_token", &format!("{}x", self.prefix));
-        if self.topology == Topology::Cluster && of_redisson && slot_of(&token) != slot_of(&format!("{}x", self.prefix)) {
+        if self.topology == Topology::Cluster && of_redisson && is_parted(&format!("{}x", self.prefix)) {
             let what = format!("prefix={} has braces by which Redisson keeps the keys of one name in two slots", self.prefix);
             return Err(Error::invalid(what).with_hint("leave them out, or put a pair around some of it, as in {app}:"));
         }

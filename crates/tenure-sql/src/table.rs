@@ -34,8 +34,8 @@ use crate::handover;
 /// Poll interval of a waiter that is notified: the heartbeat of its queue entry.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Pause before a call that was overtaken reads again, from its third try. Each of those who write
-/// one name at the same moment costs one try of all others.
+/// Longest pause, times the number of tries, before a call reads a name again that others have written
+/// meanwhile. The second try has none.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// How often a call reads and writes a name that others change all the time.
@@ -52,7 +52,7 @@ pub(crate) const SWEEP_SPAN: i64 = 64;
 /// not at all, also if its future is dropped.
 #[async_trait]
 pub(crate) trait Table: fmt::Debug + fmt::Display + Send + Sync + 'static {
-    /// Address of this process for those who serve its waiters. `None` while nobody could notify it.
+    /// Address at which other processes notify this one. `None` while it does not listen.
     fn address(&self) -> Option<String>;
 
     /// Waiters of this process can be notified.

@@ -129,7 +129,7 @@ impl MariaDbServer {
         let mut install = self.command("mariadb-install-db");
         install.args(["--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        install.arg(format!("--datadir={}", self.data().display()));
+        install.arg(format!("--datadir={}", self.data().display())).arg(format!("--tmpdir={}", self.dir.path().display()));
         let output = Spawned::output(&mut install).expect("mariadb-install-db can be started: apt-get install mariadb-server");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "mariadb-install-db: {}{said}", String::from_utf8_lossy(&output.stdout));
@@ -141,6 +141,8 @@ impl MariaDbServer {
         let mut server = self.command("mariadbd");
         server.arg(format!("--datadir={}", self.data().display())).arg(format!("--port={}", self.port));
         server.arg(format!("--socket={}", self.dir.path().join("sock").display()));
+        // Each one that starts removes all temporary tables that it finds where it keeps its own.
+        server.arg(format!("--tmpdir={}", self.dir.path().display()));
         server.args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--max-connections=500", NO_AIO]);
         // Survives a kill, and no crash of the machine.
         server.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M"]);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::Value;
 use tenure::{Error, ErrorKind, Kind, Name, Share};
 
+use crate::native::keys::slot_of;
 use crate::native::store::RedisStore;
 use crate::transport::commands::Commands;
 use crate::transport::connection::Repeat;
@@ -36,6 +37,11 @@ pub(crate) fn before_of_redisson(what: &str, key: &str) -> String {
 /// The same with the other key in front.
 pub(crate) fn behind_of_redisson(key: &str, what: &str) -> String {
     if key.contains('{') { format!("{key}:{what}") } else { format!("{{{key}}}:{what}") }
+}
+
+/// Whether Redisson keeps what is beside `key` in another slot of a cluster: it looks for one brace alone.
+pub(crate) fn is_parted(key: &str) -> bool {
+    slot_of(&before_of_redisson("", key)) != slot_of(key)
 }
 
 /// The key that a share has beside `key`: of the one hold of a reader, or of the ends of permits. Empty

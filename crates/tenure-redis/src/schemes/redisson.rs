@@ -18,9 +18,9 @@ use tenure::{Entry, Error, ErrorKind, Fence, Holder, Kind, Lease, Name, Owner, Q
 
 use crate::native::cluster::{Cluster, gathered};
 use crate::native::foreign::{
-    DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, inside_braces, is_owner_of_redisson, what_of,
+    DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, inside_braces, is_owner_of_redisson, is_parted,
+    what_of,
 };
-use crate::native::keys::slot_of;
 use crate::native::renew::At;
 use crate::native::reply::{check_repeated, counter, holder, refusal, released, releases};
 use crate::native::store::{HEARTBEAT, RedisStore};
@@ -171,7 +171,7 @@ impl RedissonStore {
     fn check(&self, name: &Name) -> Result<(), Error> {
         self.servers.any().layout.check(name)?;
         let key = self.key(name);
-        if matches!(self.servers, Servers::Cluster(_)) && slot_of(&self.token(name)) != slot_of(&key) {
+        if matches!(self.servers, Servers::Cluster(_)) && is_parted(&key) {
             let what = format!("Redisson keeps the keys beside {key:?} in another slot of the cluster");
             return Err(Error::invalid(what).with_hint("use a name without braces, or with one pair around a part of it"));
         }
@@ -254,9 +254,9 @@ impl RedissonStore {
     async fn look(&self, redis: &RedisStore, names: &[Name], alone: bool) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
         let keys = names.iter().map(|name| {
             let key = self.key(name);
-            let ends = behind_of_redisson(&key, "timeout");
+            let (ends, never) = (behind_of_redisson(&key, "timeout"), self.never(&key).filter(|_| !alone));
             let [queue, dues] = self.queue(name);
-            ([key, ends, queue, dues], self.never(&self.key(name)).filter(|_| !alone))
+            ([key, ends, queue, dues], never)
         });
         let keys: Vec<([String; 4], Option<String>)> = keys.collect();
         let build = |_: &Link, form| {
@@ -339,21 +339,18 @@ impl RedissonStore {
 
     async fn acquire_at(&self, redis: RedisStore, request: &Request) -> Result<AcquireReply, Error> {
         let owner = theirs(&request.owner);
-        let (hears, asked) = match &self.servers {
-            Servers::One(_) => {
-                let asked = self.ask(&redis, request, &owner).await;
-                (self.heard_by(request).iter().all(|channel| redis.connection.hears_on(channel)), asked)
-            }
+        let (subscribed, asked) = match &self.servers {
+            Servers::One(_) => (None, self.ask(&redis, request, &owner).await),
             // Before the question, so that no message is missed.
             Servers::Cluster(cluster) => {
-                let (heard, asked) = (self.hear(&redis, request).await, self.ask(&redis, request, &owner).await);
+                let (subscribed, asked) = (self.hear(&redis, request).await, self.ask(&redis, request, &owner).await);
                 let is_busy = matches!(&asked, Ok((Value::Array(parts), _)) if parts.first() == Some(&Value::Int(0)));
                 match cluster.serving(&request.name) {
                     // The slot has moved. A message may have come there before anybody listened.
-                    Ok(there) if is_busy && heard == Some(false) && !Arc::ptr_eq(&there.connection, &redis.connection) => {
-                        (self.hear(&there, request).await == Some(true), self.ask(&there, request, &owner).await)
+                    Ok(there) if is_busy && subscribed == Some(false) && !Arc::ptr_eq(&there.connection, &redis.connection) => {
+                        (self.hear(&there, request).await, self.ask(&there, request, &owner).await)
                     }
-                    _ => (heard == Some(true), asked),
+                    _ => (subscribed, asked),
                 }
             }
         };
@@ -387,7 +384,11 @@ impl RedissonStore {
         let polls = redis.poll_interval(false, None, None);
         // The end of a lease, and an unlock of an RSpinLock, are published by nobody.
         // In a fair lock one who has no queue entry is never notified.
-        let notified = hears && (position.is_some() || !self.fair);
+        let hears = || match &self.servers {
+            Servers::One(_) => self.heard_by(request).iter().all(|channel| redis.connection.hears_on(channel)),
+            Servers::Cluster(_) => subscribed == Some(true),
+        };
+        let notified = (position.is_some() || !self.fair) && hears();
         let busy = Busy::new(if notified { HEARTBEAT.max(polls) } else { polls });
         let answer = AcquireReply::Busy(busy.with_holder(holder).with_position(position));
         if !repeated {

@@ -1,5 +1,5 @@
--- Notifies those who wait. One who may not publish does the rest all the same. Prefix of other scripts, whose
--- last argument is the command for it: PUBLISH, or in a cluster SPUBLISH, as Redisson has it since 3.22.
+-- Notifies the waiters. A user without the right to publish is served all the same. Prefix of other scripts.
+-- Their last argument is the command: PUBLISH, or in a cluster SPUBLISH, as in Redisson since 3.22.
 
 local function publish(channel, message)
   local how = ARGV[#ARGV]

@@ -52,9 +52,6 @@ pub(crate) struct Connection {
     ears: Option<Box<Self>>,
 }
 
-/// Other channels that nobody listens to any more, from which on the connections that have them are ended.
-const LEFT: usize = 256;
-
 /// Whether a pipeline that had no answer may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
@@ -406,13 +403,10 @@ impl Connection {
     /// Then no message is missed after this has returned. It takes half of the time at most.
     pub(crate) async fn hear_on(&self, channel: &str, end: Instant) -> bool {
         let Some(ears) = self.ears.as_ref().filter(|_| self.pushes.have_slots()) else { return false };
-        let ask = |link: &Link| match link.hears() {
-            Some(false) => Commands::of(&[b"PING"]),
-            _ => Commands::of(&[b"SSUBSCRIBE", channel.as_bytes()]),
-        };
         let now = Instant::now();
         let half = now + end.saturating_duration_since(now) / 2;
-        let Ok(Exchange { link, answers, .. }) = ears.exchange_here(half, Repeat::Freely, ask).await else { return false };
+        let subscribed = ears.subscribe(&[b"SSUBSCRIBE", channel.as_bytes()], half).await;
+        let Ok(Exchange { link, answers, .. }) = subscribed else { return false };
         match only(answers) {
             Ok(Ok(_)) => link.hears() != Some(false),
             Ok(Err(error)) if is_no_command(&error) => {
@@ -666,10 +660,9 @@ impl Drop for ChannelListener {
         self.listener = None;
         if let Some((nodes, _)) = &self.connection.cluster {
             if self.connection.pushes.forget(&self.channel)
-                && self.connection.pushes.left(LEFT)
                 && let Some(nodes) = nodes.upgrade()
             {
-                nodes.hear_nothing_else();
+                nodes.leave_channel();
             }
             return;
         }

@@ -4,6 +4,7 @@
 //! there. So an old map costs a round trip and nothing else.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ const REDIRECTS: usize = 5;
 /// master that is silent does not answer either.
 const PACE: Duration = Duration::from_millis(250);
 
+/// Other channels that were left and that the nodes still have.
+const MOST_LEFT: usize = 256;
+
 /// Number of slots of every cluster.
 const SLOTS: usize = 16_384;
 
@@ -44,6 +48,8 @@ pub(crate) type Dial = Box<dyn Fn(&Address) -> Result<Client, Error> + Send + Sy
 pub(crate) struct Nodes {
     dial: Dial,
     pushes: Arc<Pushes>,
+    /// Other channels that nobody listens to any more, and that the nodes still have.
+    left: AtomicUsize,
     known: Mutex<Known>,
     /// When the cluster was last asked for its map. Held while it is asked.
     looked: tokio::sync::Mutex<Option<Instant>>,
@@ -68,6 +74,7 @@ impl Nodes {
             Self {
                 dial,
                 pushes,
+                left: AtomicUsize::new(0),
                 known: Mutex::new(known),
                 looked: tokio::sync::Mutex::default(),
                 searching: Mutex::default(),
@@ -294,8 +301,13 @@ impl Nodes {
         Ok(exchange)
     }
 
-    /// Ends the connections to all nodes that have other channels.
-    pub(crate) fn hear_nothing_else(&self) {
+    /// Leaves another channel that nobody listens to any more. When they are many, all connections that have
+    /// them are ended.
+    pub(crate) fn leave_channel(&self) {
+        if self.left.fetch_add(1, Ordering::Relaxed) + 1 < MOST_LEFT {
+            return;
+        }
+        self.left.store(0, Ordering::Relaxed);
         self.known().nodes.values().for_each(|node| node.hear_nothing_else());
     }
 

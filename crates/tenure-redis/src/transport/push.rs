@@ -17,7 +17,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -46,8 +46,6 @@ pub(crate) struct Pushes {
     for_all: bool,
     /// The other channels are of slots, which move: a listener asks for its own with each poll.
     in_cluster: bool,
-    /// Other channels that nobody listens to any more, and that the nodes of a cluster still have.
-    left: AtomicUsize,
     /// The server has subscribed the link in use to this channel, if it is one for all.
     heard: AtomicBool,
     wanted: AtomicBool,
@@ -114,20 +112,7 @@ impl Pushes {
         let (wanted, tracks, slots) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(true));
         let (heard, listeners, others) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
         let prefix = prefix.to_owned();
-        Self {
-            prefix,
-            id,
-            channel,
-            for_all,
-            in_cluster: false,
-            left: AtomicUsize::new(0),
-            heard,
-            wanted,
-            tracks,
-            slots,
-            listeners,
-            others,
-        }
+        Self { prefix, id, channel, for_all, in_cluster: false, heard, wanted, tracks, slots, listeners, others }
     }
 
     /// Registers a listener for another channel, to which the caller subscribes.
@@ -140,15 +125,6 @@ impl Pushes {
     /// Whether anybody listens to another channel.
     pub(crate) fn has_listener_on(&self, channel: &str) -> bool {
         self.others().get(channel).is_some_and(|other| !other.listeners().is_empty())
-    }
-
-    /// Counts another channel that was left. Returns whether they are so many now, and begins anew if so.
-    pub(crate) fn left(&self, many: usize) -> bool {
-        let are_many = self.left.fetch_add(1, Ordering::Relaxed) + 1 >= many;
-        if are_many {
-            self.left.store(0, Ordering::Relaxed);
-        }
-        are_many
     }
 
     /// Forgets another channel that nobody listens to. Returns whether there was one.

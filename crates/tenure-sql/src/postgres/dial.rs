@@ -118,7 +118,7 @@ async fn connect(
     Ok((client, tokio::spawn(drive(move |cx| connection.poll_message(cx), listeners)).abort_handle()))
 }
 
-/// Drives a connection, and hands its notifications to those who listen in this process.
+/// Drives a connection, and hands its notifications to the listeners of this process.
 async fn drive(
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>>,
     listeners: Listeners,
@@ -138,7 +138,7 @@ async fn drive(
             }
         }
     }
-    // What was notified from now on is lost.
+    // Notifications from now on are lost.
     listeners.poll_all();
 }
 

@@ -53,7 +53,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Has notifications come on a connection.
     async fn listen(&self, client: &Self::Client) -> Result<(), Failed>;
 
-    /// Address of this store for those who notify, if it is to listen.
+    /// Address at which this store is notified. `None` if it does not listen.
     fn address(&self) -> Option<&str>;
 
     fn is_closed(&self, client: &Self::Client) -> bool;
@@ -151,7 +151,7 @@ impl<C> Link<C> {
     }
 }
 
-/// An attempt to connect. It goes on when those who wait for it are dropped.
+/// An attempt to connect. It goes on when its callers are dropped.
 struct Attempt<C> {
     began: Instant,
     task: AbortHandle,

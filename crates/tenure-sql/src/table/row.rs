@@ -125,7 +125,7 @@ fn odd(why: &str) -> Error {
 }
 
 pub(crate) fn micros(span: Duration) -> u64 {
-    // What a bigint can hold: a lease without an end.
+    // The largest bigint stands for a lease without an end.
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(i64::MAX.unsigned_abs())
 }
 
