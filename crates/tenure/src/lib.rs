@@ -53,7 +53,9 @@ mod share;
 pub mod store;
 mod wait;
 
-pub use crate::client::{Acquire, AcquireAll, Guards, Locker, LockerBuilder, blocking, default_label};
+pub use crate::client::{
+    Acquire, AcquireAll, Candidate, Election, Guards, Leader, Leadership, Locker, LockerBuilder, blocking, default_label,
+};
 pub use crate::clock::{BootClock, BootTime, Clock};
 pub use crate::duration::{format_duration, parse_duration};
 pub use crate::error::{Error, ErrorKind};
