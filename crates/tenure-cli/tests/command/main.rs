@@ -8,6 +8,7 @@ mod common;
 mod ends;
 mod kinds;
 mod lab;
+mod lead;
 mod lease;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -18,6 +19,7 @@ mod recipes;
 mod redis;
 mod resources;
 mod run;
+mod schedule;
 mod several;
 mod store;
 mod terminal;
