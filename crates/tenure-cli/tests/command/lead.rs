@@ -125,7 +125,7 @@ fn a_name_is_followed() {
     }
 }
 
-/// What is done to a leader.
+/// A fault that ends a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Killed,

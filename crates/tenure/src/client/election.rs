@@ -16,11 +16,11 @@ use crate::store::{Notice, Request};
 use crate::wait::Guard;
 use crate::{Error, Fence, Holder, Name, Owner, Share};
 
-/// Time between two looks of an observer that nothing notifies.
-const LOOK: Duration = Duration::from_millis(500);
+/// Time between two polls of an observer that nothing notifies.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Bounds of that time.
-const SHORTEST_LOOK: Duration = Duration::from_millis(1);
-const LONGEST_LOOK: Duration = Duration::from_secs(3_600);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// An election: at most one of its candidates leads. See [`Locker::election`].
 ///
@@ -40,14 +40,14 @@ const LONGEST_LOOK: Duration = Duration::from_secs(3_600);
 pub struct Election {
     locker: Locker,
     name: Result<Name, Error>,
-    look: Duration,
+    poll_interval: Duration,
 }
 
 impl Locker {
     /// Begins an election. Nothing happens before [`Candidate::campaign`] or
     /// [`Election::observe`], which also report a bad name.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
-        Election { locker: self.clone(), name: Name::new(name), look: LOOK }
+        Election { locker: self.clone(), name: Name::new(name), poll_interval: POLL_INTERVAL }
     }
 }
 
@@ -58,16 +58,16 @@ impl Election {
         Candidate { locker, name, label: label.into(), ttl: None, safety_margin: None }
     }
 
-    /// Time between two looks of an observer that its store does not notify: 500 ms by default.
+    /// Time between two polls of an observer that its store does not notify: 500 ms by default.
     #[must_use]
     pub fn poll_interval(mut self, every: Duration) -> Self {
-        self.look = every.clamp(SHORTEST_LOOK, LONGEST_LOOK);
+        self.poll_interval = every.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
         self
     }
 
     /// Returns a stream of who leads: at once, then at each change. `None`: nobody.
     ///
-    /// A leader that held for less than the time between two looks may be left out. A leader whose
+    /// A leader that held for less than the time between two polls may be left out. A leader whose
     /// fence is smaller than one seen before is left out: that answer was old. A fence that the
     /// store keeps later than the grant comes as one more item.
     ///
@@ -78,15 +78,21 @@ impl Election {
     /// A dropped `next()` loses nothing.
     ///
     /// # Round trips
-    /// One for each look: after a notice of the store, when the leader's lease ends, and at the
+    /// One for each poll: after a notice of the store, when the leader's lease ends, and at the
     /// [poll interval](Election::poll_interval).
     pub fn observe(&self) -> BoxStream<'static, Result<Option<Leader>, Error>> {
         let session = Arc::clone(self.locker.session());
         match self.name.clone() {
-            Ok(name) => {
-                Observer { session, name, look: self.look, pause: None, notices: None, seen: Seen::default(), outage: false }
-                    .leaders()
+            Ok(name) => Observer {
+                session,
+                name,
+                poll_interval: self.poll_interval,
+                pause: None,
+                notices: None,
+                seen: Seen::default(),
+                outage: false,
             }
+            .leaders(),
             Err(error) => stream::iter([Err(error)]).boxed(),
         }
     }
@@ -234,8 +240,8 @@ impl Seen {
 struct Observer {
     session: Arc<Session>,
     name: Name,
-    look: Duration,
-    /// Time until the next look. `None` before the first.
+    poll_interval: Duration,
+    /// Time until the next poll. `None` before the first.
     pause: Option<Duration>,
     notices: Option<BoxStream<'static, Notice>>,
     seen: Seen,
@@ -259,8 +265,8 @@ impl Observer {
             self.wait().await;
             match self.leader().await {
                 Ok((mut leader, ttl)) => {
-                    let ends = ttl.map_or(self.look, |ttl| ttl + SHORTEST_LOOK);
-                    self.pause = Some(self.look.min(ends));
+                    let ends = ttl.map_or(self.poll_interval, |ttl| ttl + SHORTEST_INTERVAL);
+                    self.pause = Some(self.poll_interval.min(ends));
                     self.outage = false;
                     if self.seen.is_news(&mut leader) {
                         return Ok(leader);
@@ -278,11 +284,11 @@ impl Observer {
         }
     }
 
-    /// Waits until a look is useful.
+    /// Waits until a poll is useful.
     async fn wait(&mut self) {
         let Some(pause) = self.pause else { return };
         let Some(notices) = &mut self.notices else { return sleep(pause).await };
-        // A stream that has ended is armed anew with the next look.
+        // A stream that has ended is armed anew with the next poll.
         if let Ok(None) = timeout(pause, notices.next()).await {
             self.notices = None;
             sleep(pause).await;
@@ -292,7 +298,7 @@ impl Observer {
     /// Asks the store who leads, and when that lease ends if nobody renews it.
     async fn leader(&mut self) -> Result<(Option<Leader>, Option<Duration>), Error> {
         if self.notices.is_none() && self.session.store.features().push {
-            // Before the look, so that no change between the two is missed.
+            // Before the poll, so that no change between the two is missed.
             let request = Request::new(
                 self.name.clone(),
                 Owner::generate("")?,

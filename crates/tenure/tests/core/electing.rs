@@ -49,7 +49,7 @@ async fn each_leader_is_seen_once() {
     assert_eq!((label(&seen), seen.as_ref().and_then(|leader| leader.fence)), (Some("a"), first.fence()));
     clock.sleep(secs(5));
     tokio::time::sleep(secs(5)).await;
-    assert!(leaders.next().now_or_never().is_none(), "the same leader is told again");
+    assert!(leaders.next().now_or_never().is_none(), "the same leader comes again");
     first.resign().await.unwrap();
     assert_eq!(next(&mut leaders).await, None);
     let _second = election.candidate("b").campaign().await.unwrap();
@@ -99,7 +99,7 @@ async fn the_end_of_a_dead_leader_is_seen_when_its_lease_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_told_once_and_the_stream_goes_on() {
+async fn an_outage_is_one_error_and_the_stream_goes_on() {
     let (_, store, locks) = world();
     let election = locks.election("billing");
     let _leadership = election.candidate("a").ttl(LONG).campaign().await.unwrap();
@@ -108,7 +108,7 @@ async fn an_outage_is_told_once_and_the_stream_goes_on() {
     store.fated(Fate::Fails);
     let told = timeout(LONG, leaders.next()).await.unwrap().unwrap().unwrap_err();
     assert_eq!(told.kind(), ErrorKind::Unreachable);
-    assert!(timeout(secs(10), leaders.next()).await.is_err(), "an outage is told twice");
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "an outage comes twice");
     store.fated(Fate::Works);
     assert_eq!(label(&next(&mut leaders).await), Some("a"), "after an outage nobody knows who leads");
 }
@@ -142,7 +142,7 @@ async fn fences_never_go_back() {
     let seen = next(&mut leaders).await;
     assert_eq!((label(&seen), seen.as_ref().unwrap().fence), (Some("b"), second.fence()));
     store.shows(old.clone());
-    assert!(timeout(secs(10), leaders.next()).await.is_err(), "an old leader is told");
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "an old leader comes again");
     let mut without = old.clone();
     (without.holders[0].owner, without.holders[0].fence) = (second.token().clone(), None);
     store.shows(without);
