@@ -14,8 +14,8 @@ async fn next(leaders: &mut Leaders) -> Option<Leader> {
     timeout(LONG, leaders.next()).await.expect("nothing was seen").expect("the stream has ended").unwrap()
 }
 
-fn label(leader: &Option<Leader>) -> Option<&str> {
-    leader.as_ref().and_then(Leader::label)
+fn label(leader: Option<&Leader>) -> Option<&str> {
+    leader.and_then(Leader::label)
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,14 +46,14 @@ async fn each_leader_is_seen_once() {
     assert_eq!(next(&mut leaders).await, None);
     let first = election.candidate("a").ttl(LONG).campaign().await.unwrap();
     let seen = next(&mut leaders).await;
-    assert_eq!((label(&seen), seen.as_ref().and_then(|leader| leader.fence)), (Some("a"), first.fence()));
+    assert_eq!((label(seen.as_ref()), seen.as_ref().and_then(|leader| leader.fence)), (Some("a"), first.fence()));
     clock.sleep(secs(5));
     tokio::time::sleep(secs(5)).await;
     assert!(leaders.next().now_or_never().is_none(), "the same leader comes again");
     first.resign().await.unwrap();
     assert_eq!(next(&mut leaders).await, None);
     let _second = election.candidate("b").campaign().await.unwrap();
-    assert_eq!(label(&next(&mut leaders).await), Some("b"));
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("b"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +66,7 @@ async fn a_notice_makes_it_look_at_once() {
     let _leadership = election.candidate("a").campaign().await.unwrap();
     assert!(timeout(secs(30), leaders.next()).await.is_err(), "it looks without a reason");
     store.push(&Notice::Changed);
-    assert_eq!(label(&timeout(ms(1), leaders.next()).await.unwrap().unwrap().unwrap()), Some("a"));
+    assert_eq!(label(timeout(ms(1), leaders.next()).await.unwrap().unwrap().unwrap().as_ref()), Some("a"));
 }
 
 /// A stream of notices that ends is armed anew, and never makes it look without a pause.
@@ -78,8 +78,8 @@ async fn a_store_without_notices_is_looked_at_in_its_time() {
         let mut leaders = locks.election("billing").observe();
         assert_eq!(next(&mut leaders).await, None);
         assert!(timeout(secs(10), leaders.next()).await.is_err());
-        let looks = store.calls().iter().filter(|(_, call)| matches!(call, Call::Inspect)).count();
-        assert!((18..=21).contains(&looks), "{hints:?}: {looks} looks in 10 s");
+        let polls = store.calls().iter().filter(|(_, call)| matches!(call, Call::Inspect)).count();
+        assert!((18..=21).contains(&polls), "{hints:?}: {polls} polls in 10 s");
     }
 }
 
@@ -91,7 +91,7 @@ async fn the_end_of_a_dead_leader_is_seen_when_its_lease_ends() {
     let election = locks.election("billing").poll_interval(LONG);
     let guard = locks.mutex("billing").label("a").ttl(secs(6)).acquire().await.unwrap();
     let mut leaders = election.observe();
-    assert_eq!(label(&next(&mut leaders).await), Some("a"));
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
     // Nobody renews it.
     let _lease = guard.into_lease();
     let seen = timeout(secs(7), leaders.next()).await.expect("it was not seen");
@@ -104,13 +104,13 @@ async fn an_outage_is_one_error_and_the_stream_goes_on() {
     let election = locks.election("billing");
     let _leadership = election.candidate("a").ttl(LONG).campaign().await.unwrap();
     let mut leaders = election.observe();
-    assert_eq!(label(&next(&mut leaders).await), Some("a"));
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
     store.fated(Fate::Fails);
     let told = timeout(LONG, leaders.next()).await.unwrap().unwrap().unwrap_err();
     assert_eq!(told.kind(), ErrorKind::Unreachable);
     assert!(timeout(secs(10), leaders.next()).await.is_err(), "an outage comes twice");
     store.fated(Fate::Works);
-    assert_eq!(label(&next(&mut leaders).await), Some("a"), "after an outage nobody knows who leads");
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"), "after an outage nobody knows who leads");
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,11 +136,11 @@ async fn fences_never_go_back() {
     let first = election.candidate("a").campaign().await.unwrap();
     let old = locks.inspect("billing").await.unwrap().unwrap();
     let mut leaders = election.observe();
-    assert_eq!(label(&next(&mut leaders).await), Some("a"));
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
     first.resign().await.unwrap();
     let second = election.candidate("b").campaign().await.unwrap();
     let seen = next(&mut leaders).await;
-    assert_eq!((label(&seen), seen.as_ref().unwrap().fence), (Some("b"), second.fence()));
+    assert_eq!((label(seen.as_ref()), seen.as_ref().unwrap().fence), (Some("b"), second.fence()));
     store.shows(old.clone());
     assert!(timeout(secs(10), leaders.next()).await.is_err(), "an old leader comes again");
     let mut without = old.clone();
