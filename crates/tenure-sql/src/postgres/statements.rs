@@ -159,22 +159,25 @@ SELECT (SELECT done FROM put), ",
     " FROM (VALUES ($1)) AS asked (name) LEFT JOIN tenure_lock l ON l.name = asked.name"
 );
 
-/// Renews mutexes that nobody waits for.
+/// Renews mutexes that nobody waits for. A row that somebody has locked is passed over, so that it does
+/// not keep the others of the batch from being renewed.
 ///
-/// Arguments: names, owners, ttls in microseconds, lock timeout. Reply: the positions, from 1, of
-/// those that were renewed.
+/// Arguments: names, owners, ttls in microseconds. Reply: the positions, from 1, of those that were
+/// renewed.
 pub(super) const RENEW: &str = concat!(
-    "WITH ",
-    patience!("$4"),
+    "WITH ours AS MATERIALIZED (
+  SELECT l.name, n.ttl, n.at
+  FROM unnest($1, $2, $3) WITH ORDINALITY AS n (name, owner, ttl, at)
+  JOIN tenure_lock l ON l.name = n.name AND l.owner = n.owner
+  WHERE l.record IS NULL AND l.until > ",
+    clock!(),
     "
+  FOR NO KEY UPDATE OF l SKIP LOCKED)
 UPDATE tenure_lock l SET version = l.version + 1, until = greatest(l.until, ",
     clock!(),
-    " + n.ttl)
-FROM unnest($1, $2, $3) WITH ORDINALITY AS n (name, owner, ttl, at), patience
-WHERE l.name = n.name AND l.owner = n.owner AND l.record IS NULL AND l.until > ",
-    clock!(),
-    "
-RETURNING n.at"
+    " + ours.ttl)
+FROM ours WHERE l.name = ours.name
+RETURNING ours.at"
 );
 
 /// Reads names.

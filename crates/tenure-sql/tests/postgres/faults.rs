@@ -70,6 +70,24 @@ async fn a_locked_row_holds_up_its_own_name_only() {
     assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
 }
 
+/// The row of one name is locked by a stranger. The leases of other names are renewed, also in the same batch.
+#[tokio::test]
+async fn a_locked_row_takes_no_other_lease_along() {
+    let table = PostgresServer::fresh_table();
+    let store = open(&(PostgresServer::shared().url(&table) + "&timeout=1s")).await;
+    let held = owner();
+    for name in ["x", "y"] {
+        granted(&store, &request(name, &held)).await;
+    }
+    let mut session = PostgresServer::shared().session();
+    session.run(&format!("BEGIN; SELECT name FROM {table} WHERE name = 'x' FOR UPDATE;"));
+    let mut renewals = store.renew(&[lease("x", &held), lease("y", &held)]).await;
+    let (y, x) = (renewals.pop().unwrap(), renewals.pop().unwrap());
+    assert!(!x.unwrap_err().may_have_been_applied());
+    assert_eq!(y.unwrap(), RenewReply::Renewed);
+    session.run("ROLLBACK;");
+}
+
 /// As after a failover to a replica: it grants nothing, says so, and the store finds the way back by itself.
 #[tokio::test]
 async fn a_server_that_became_read_only_is_told() {
