@@ -94,6 +94,9 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity($1) WHERE backend_sta
 
 /// Takes a free mutex, or one that its owner has.
 ///
+/// Its row may be swept while the statement waits for it. Then neither the row nor the fence that the
+/// sweep kept is seen, so the new row begins above the one that was there when the statement began.
+///
 /// Arguments: name, owner, ttl in microseconds, lock timeout, whether the owner may have it already.
 /// Reply: one row: the fence, or NULL and what was found.
 pub(super) const TAKE: &str = concat!(
@@ -104,9 +107,9 @@ put AS (
   INSERT INTO tenure_lock AS l (name, version, fence, owner, since, until)
   SELECT $1, ",
     clock!(),
-    ", ",
+    ", greatest((SELECT fence + 1 FROM tenure_lock WHERE name = $1), ",
     floor!(),
-    ", $2, ",
+    "), $2, ",
     clock!(),
     ", ",
     clock!(),
