@@ -79,9 +79,10 @@ macro_rules! found {
 ///
 /// Reply: whether nothing may be written here, the process id of the server's side and when it
 /// began, the encoding of the database, and the version of the table; NULL if its own row is missing.
+/// A point in time is a number here: as a date, its text depends on `DateStyle` and may not read back.
 pub(super) const HELLO: &str = "\
 SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
-  (SELECT backend_start::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
+  (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
   (SELECT version FROM tenure_lock WHERE name = '')";
 
 /// Ends the session of a predecessor. The number of its process may be another's by now, so the
@@ -90,7 +91,7 @@ SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
 /// Arguments: the process id of its server's side, and when it began. Reply: a row if it was still
 /// there. Once it is gone, all that it had under way has run, or never will.
 pub(super) const END_SESSION: &str = "\
-SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity($1) WHERE backend_start = $2::text::timestamptz";
+SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity($1) WHERE extract(epoch FROM backend_start)::text = $2";
 
 /// Takes a free mutex, or one that its owner has.
 ///

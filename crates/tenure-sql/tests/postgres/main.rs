@@ -16,6 +16,7 @@ mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
 mod secure;
+mod settings;
 mod statements;
 
 use std::sync::Arc;
