@@ -1,6 +1,6 @@
 //! Settings of the server, the database or the user that others have made, and rows that others have locked.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tenure_sql::postgres::Options;
 use tenure_testkit::{PostgresServer, Proxy, wait_until};
@@ -28,4 +28,23 @@ async fn a_predecessor_is_found_whatever_the_style_of_dates() {
     wait_until(PATIENCE, "the first session to end", || server.sql(sessions) == ["1"]);
     let found = store.inspect(None).await.unwrap();
     assert!(found.iter().all(|entry| entry.name.as_str() != "x"), "it ran late: {found:?}");
+}
+
+#[test]
+fn no_part_of_a_password_is_shown() {
+    for url in
+        ["postgres://app:pa?s3cret@db/locks", "postgres://app:pa?x=1&s3cret@db/locks", "postgres://app:pa?x=s3cret@db/locks"]
+    {
+        let error = Options::parse(url).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{url}: {error:?}");
+    }
+    for url in
+        ["postgres://app:pa@s3cret@db/locks", "postgres://app:pa@s3cret:x@db/locks", "postgres://app:pa:s3cret@db:port/locks"]
+    {
+        let shown = match Options::parse(url) {
+            Ok(options) => options.to_string(),
+            Err(error) => format!("{error} {error:?}"),
+        };
+        assert!(!shown.contains("s3cret"), "{url}: {shown}");
+    }
 }
