@@ -10,6 +10,10 @@
 //!
 //! Columns are set from left to right, and each sees those before it as they are then.
 //!
+//! A row that is there already is an error, which stands for no row affected. `INSERT IGNORE` would cut
+//! a text that is too long. `ON DUPLICATE KEY UPDATE` affects a row, if the connection counts those that
+//! were found.
+//!
 //! The name `tenure_lock` is replaced by that of the table in use.
 
 /// The name that the statements below have for the table.
@@ -113,7 +117,7 @@ pub(super) const TAKE: &str = concat!(
 /// Arguments: name, owner, ttl in microseconds. Reply: one row affected, and its fence as the last
 /// insert id.
 pub(super) const ADD: &str = concat!(
-    "INSERT IGNORE INTO tenure_lock (name, version, fence, owner, since, until) SELECT ?, ",
+    "INSERT INTO tenure_lock (name, version, fence, owner, since, until) SELECT ?, ",
     clock!(),
     ", LAST_INSERT_ID(",
     floor!(),
@@ -172,7 +176,7 @@ pub(super) const CHANGE: &str = "UPDATE tenure_lock SET version = ?, fence = ?, 
 ///
 /// Arguments: version, fence, owner, since, until, record, name. Reply: one row affected.
 pub(super) const INSERT: &str =
-    "INSERT IGNORE INTO tenure_lock (version, fence, owner, since, until, record, name) VALUES (?, ?, ?, ?, ?, ?, ?)";
+    "INSERT INTO tenure_lock (version, fence, owner, since, until, record, name) VALUES (?, ?, ?, ?, ?, ?, ?)";
 
 /// Looks at the next few names.
 ///

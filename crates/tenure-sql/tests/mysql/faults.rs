@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::ErrorKind;
-use tenure::store::RenewReply;
+use tenure::store::{ReleaseReply, RenewReply};
+use tenure::{ErrorKind, Owner};
 use tenure_sql::mysql::Options;
 
 use crate::requests::{granted, lease, owner, request};
@@ -77,6 +77,23 @@ async fn bad_input_is_told() {
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error:?}");
     }
     assert!(Options::parse(&login).unwrap_err().to_string().contains("no database"));
+}
+
+/// A token that the column cannot keep as it is.
+#[tokio::test]
+async fn a_token_that_is_too_long_is_refused_and_not_cut() {
+    let store = open(&Server::shared().url(&Server::fresh_table())).await;
+    let long = Owner::from_bytes("o".repeat(70_000).into_bytes());
+    let wanted = request("x", &long).with_generated(false);
+    for found in [None, Some(owner())] {
+        if let Some(held) = found {
+            granted(&store, &request("x", &held)).await;
+            assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        }
+        let error = store.acquire(&wanted).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && !error.may_have_been_applied(), "{error:?}");
+        assert_eq!(store.inspect(None).await.unwrap(), []);
+    }
 }
 
 /// As one of two processes that make it at once finds it.
