@@ -16,7 +16,7 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{AsyncMessage, Config};
 
 use super::client::Client;
-use super::failure::{is_missing, missing, other_version, pooled, read_only, translate, translate_contact};
+use super::failure::{is_missing, other_version, pooled, read_only, translate, translate_contact};
 use super::read::column;
 use super::server::How;
 use super::session::{Announced, Watched};
@@ -83,18 +83,22 @@ async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link
 /// Looks at a fresh connection. If the table is missing, makes it if that is wished.
 async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<Vec<tokio_postgres::Row>, Error> {
     let ask = || client.query_typed(&how.statements.hello, &[]);
-    match ask().await {
-        Err(error) if is_missing(&error) && create => {
-            // Another process may make it at the same moment, and then this one fails.
-            let made = client.batch_execute(&how.statements.create).await;
-            let asked = ask().await;
-            match (asked, made) {
-                (Err(error), Err(refused)) if is_missing(&error) => Err(translate(&refused, &how.table)),
-                (asked, _) => asked.map_err(|error| translate_contact(&error, &how.table)),
-            }
-        }
-        Err(error) if is_missing(&error) => Err(missing(&how.table)),
-        asked => asked.map_err(|error| translate_contact(&error, &how.table)),
+    let asked = ask().await;
+    // Another process may have made the table a moment ago. Above read committed, it is seen before its
+    // own row.
+    let is_half_made = |row: &tokio_postgres::Row| matches!(column::<Option<i64>>(row, 4), Ok(None));
+    let is_to_be_made = match &asked {
+        Ok(rows) => rows.first().is_some_and(is_half_made),
+        Err(error) => is_missing(error),
+    };
+    if !is_to_be_made || !create {
+        return asked.map_err(|error| translate_contact(&error, &how.table));
+    }
+    // Another process may make it at the same moment, and then this one fails.
+    let made = client.batch_execute(&how.statements.create).await;
+    match (ask().await, made) {
+        (Err(error), Err(refused)) if is_missing(&error) => Err(translate(&refused, &how.table)),
+        (asked, _) => asked.map_err(|error| translate_contact(&error, &how.table)),
     }
 }
 
