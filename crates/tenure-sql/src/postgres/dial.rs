@@ -20,7 +20,7 @@ use super::failure::{is_missing, other_version, pooled, read_only, translate, tr
 use super::read::column;
 use super::server::How;
 use super::session::{Announced, Watched};
-use super::statements::VERSION;
+use super::statements::{LEVEL, SET_LEVEL, VERSION};
 use super::tls::Connector;
 use crate::handover;
 use crate::table::failure::unexpected;
@@ -77,6 +77,10 @@ async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link
         driver.abort();
         return Err(pooled());
     };
+    let level: &str = column(row, 5)?;
+    if level != LEVEL {
+        client.batch_execute(SET_LEVEL).await.map_err(|error| translate_contact(&error, &how.table))?;
+    }
     Ok(Link::new(Client::new(client), driver, Some(Session { server: shown, id: process.into(), began })))
 }
 

@@ -78,12 +78,20 @@ macro_rules! found {
 /// Looks at a fresh connection.
 ///
 /// Reply: whether nothing may be written here, the process id of the server's side and when it
-/// began, the encoding of the database, and the version of the table; NULL if its own row is missing.
+/// began, the encoding of the database, the version of the table, which is NULL if its own row is missing,
+/// and the isolation level.
 /// A point in time is a number here: as a date, its text depends on `DateStyle` and may not read back.
 pub(super) const HELLO: &str = "\
 SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
   (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
-  (SELECT version FROM tenure_lock WHERE name = '')";
+  (SELECT version FROM tenure_lock WHERE name = ''), current_setting('default_transaction_isolation')";
+
+/// The isolation level that the statements are written for, as the server names it.
+pub(super) const LEVEL: &str = "read committed";
+
+/// Sets that level, if the session has another. At a higher one, the server gives up statements
+/// of different names because of each other.
+pub(super) const SET_LEVEL: &str = "SET default_transaction_isolation = 'read committed'";
 
 /// Ends the session of a predecessor. The number of its process may be another's by now, so the
 /// time at which it began is compared as well.

@@ -128,3 +128,32 @@ fn no_part_of_a_password_is_shown() {
         assert!(!shown.contains("s3cret"), "{url}: {shown}");
     }
 }
+
+/// The rights that the message of a refused statement names are enough.
+#[tokio::test]
+async fn rights_on_the_rows_are_enough() {
+    let (server, table) = (Server::start(), "locks");
+    open(&server.url(table)).await;
+    server.sql("CREATE USER app; GRANT SELECT, INSERT, UPDATE, DELETE ON locks.locks TO app");
+    let proxy = tenure_testkit::Proxy::start_opaque(server.addr());
+    let url = Server::url_at(proxy.addr(), table).replace("root@", "app@");
+    let store = open(&(url + "&timeout=2s")).await;
+    for _ in 0..20 {
+        let (held, waits) = (owner(), joining("x"));
+        granted(&store, &request("x", &held)).await;
+        assert_eq!(busy(&store, &waits).await.position, Some(0));
+        assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+        store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+        store.release(&waits.lease(), Duration::ZERO).await.unwrap();
+        assert!(store.acquire_all(&[request("a", &held), request("b", &held)]).await.unwrap().is_some());
+        for name in ["a", "b"] {
+            store.release(&lease(name, &held), Duration::ZERO).await.unwrap();
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    proxy.hold_present_requests();
+    let given = request("y", &owner()).with_generated(false);
+    assert!(store.acquire(&given).await.unwrap_err().may_have_been_applied());
+    assert!(store.inspect(None).await.unwrap().is_empty());
+    assert!(!store.features().late_commands, "its session has ended");
+}
