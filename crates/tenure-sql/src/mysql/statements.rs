@@ -39,11 +39,12 @@ pub(super) const CREATE: [&str; 2] = [
 /// Run on every connection, because the server may have other settings for all.
 ///
 /// A text that is too long is refused and not cut. Each statement is a transaction, also behind one of
-/// several statements, and reads what is committed. A row that somebody keeps locked is waited for no
-/// longer than a call may take. No limit for careless statements holds up ours. A connection may be
+/// several statements, and reads what is committed. A row or a table that somebody keeps locked is
+/// waited for no longer than a call may take. No limit for careless statements holds up ours. A connection may be
 /// idle for hours.
 pub(super) const SETTINGS: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES',
-  SESSION autocommit = 1, SESSION completion_type = 0, SESSION innodb_lock_wait_timeout = 1,
+  SESSION autocommit = 1, SESSION completion_type = 0,
+  SESSION innodb_lock_wait_timeout = 1, SESSION lock_wait_timeout = 1,
   SESSION sql_select_limit = 18446744073709551615, SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1,
   SESSION wait_timeout = 28800;
 SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";

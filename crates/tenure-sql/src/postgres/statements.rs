@@ -81,7 +81,11 @@ macro_rules! found {
 /// began, the encoding of the database, the version of the table, which is NULL if its own row is missing,
 /// and the isolation level.
 /// A point in time is a number here: as a date, its text depends on `DateStyle` and may not read back.
+///
+/// Two statements are one transaction here. A table that somebody keeps locked is waited for no longer
+/// than a call may take: else one session after another would wait for it, each given up by its client.
 pub(super) const HELLO: &str = "\
+SET LOCAL lock_timeout = '1s';
 SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
   (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
   (SELECT version FROM tenure_lock WHERE name = ''), current_setting('default_transaction_isolation')";

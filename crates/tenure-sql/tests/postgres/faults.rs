@@ -155,9 +155,9 @@ async fn a_call_behind_one_that_spoils_the_session_never_runs_late() {
         session.run(&format!("BEGIN; SELECT name FROM {table} WHERE name = '{name}' FOR UPDATE;"));
     }
     let waits = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{table}' AND wait_event_type = 'Lock'");
-    let spoils = request("bad", &owner()).with_generated(false);
+    let wanted = request("bad", &owner()).with_generated(false);
     let given = request("x", &owner()).with_generated(false);
-    let (spoilt, late, ()) = tokio::join!(store.acquire(&spoils), store.acquire(&given), async {
+    let (spoilt, late, ()) = tokio::join!(store.acquire(&wanted), store.acquire(&given), async {
         wait_until(PATIENCE, "the first call to wait", || server.sql(&waits) == ["1"]);
         keeps_bad.run("ROLLBACK;");
     });
