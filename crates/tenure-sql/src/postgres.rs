@@ -89,9 +89,7 @@ impl Table for Postgres {
         let names: Vec<&str> = leases.iter().map(|lease| lease.name.as_str()).collect();
         let owners: Vec<String> = leases.iter().map(|lease| lease.owner.to_string()).collect();
         let ttls: Vec<i64> = leases.iter().map(|lease| micros(lease.ttl)).collect();
-        let patience = patience(end);
-        let arguments: [Argument<'_>; 4] =
-            [(&names, Type::TEXT_ARRAY), (&owners, Type::TEXT_ARRAY), (&ttls, Type::INT8_ARRAY), (&patience, Type::TEXT)];
+        let arguments: [Argument<'_>; 3] = [(&names, Type::TEXT_ARRAY), (&owners, Type::TEXT_ARRAY), (&ttls, Type::INT8_ARRAY)];
         let rows = self.connection.run_freely((&self.statements().renew, &arguments), end).await?;
         let index = |row| Ok(usize::try_from(read::column::<i64>(row, 0)? - 1).unwrap_or(usize::MAX));
         let indexes: Vec<usize> = rows.iter().map(index).collect::<Result<_, Error>>()?;

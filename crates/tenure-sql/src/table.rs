@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::connection::{Connection, Failed, Link, Server, Session};
 pub(crate) use self::row::{Found, Row, Write};
-pub(crate) use self::settings::{Files, Security, Settings};
+pub(crate) use self::settings::{Files, Security, Settings, unescaped};
 use crate::handover;
 
 /// Poll interval of a waiter that is notified: the heartbeat of its queue entry.

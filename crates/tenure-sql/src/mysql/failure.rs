@@ -8,6 +8,8 @@ use crate::table::Failed;
 use crate::table::failure::{self, Meaning, one_line};
 
 pub(super) const DEADLOCK: u16 = 1_213;
+/// The row is there already.
+pub(super) const DUPLICATE: u16 = 1_062;
 const NO_TABLE: u16 = 1_146;
 /// The session was killed, or the server shuts down.
 const SESSION_OVER: &[u16] = &[1_053, 1_077, 1_080, 1_152, 1_158, 1_159, 1_160, 1_161, 1_927, 3_169, 4_031];

@@ -238,7 +238,15 @@ async fn one(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {
     exec(conn, statement).await
 }
 
-async fn exec(conn: &mut Conn, Statement { sql, arguments }: &Statement) -> Result<Done, Answer> {
+async fn exec(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {
+    match send(conn, statement).await {
+        // No row was affected.
+        Err(Answer::Server(error)) if error.code == super::failure::DUPLICATE => Ok(Done::default()),
+        answer => answer,
+    }
+}
+
+async fn send(conn: &mut Conn, Statement { sql, arguments }: &Statement) -> Result<Done, Answer> {
     if arguments.is_empty() {
         let mut result = conn.query_iter(sql).await?;
         let (affected, insert_id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));

@@ -10,6 +10,10 @@
 //!
 //! Columns are set from left to right, and each sees those before it as they are then.
 //!
+//! A row that is there already is an error, which stands for no row affected. `INSERT IGNORE` would cut
+//! a text that is too long. `ON DUPLICATE KEY UPDATE` affects a row, if the connection counts those that
+//! were found.
+//!
 //! The name `tenure_lock` is replaced by that of the table in use.
 
 /// The name that the statements below have for the table.
@@ -32,10 +36,18 @@ pub(super) const CREATE: [&str; 2] = [
     "INSERT IGNORE INTO tenure_lock (name, version, fence) VALUES ('', 1, 0)",
 ];
 
-/// Run on every connection. A text that is too long is refused and not cut. Each statement is a
-/// transaction. A row that somebody keeps locked is waited for no longer than a call may take.
-pub(super) const SETTINGS: &str =
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 1";
+/// Run on every connection, because the server may have other settings for all.
+///
+/// A text that is too long is refused and not cut. Each statement is a transaction, also behind one of
+/// several statements, and reads what is committed. A row or a table that somebody keeps locked is
+/// waited for no longer than a call may take. No limit for careless statements holds up ours. A connection may be
+/// idle for hours.
+pub(super) const SETTINGS: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES',
+  SESSION autocommit = 1, SESSION completion_type = 0,
+  SESSION innodb_lock_wait_timeout = 1, SESSION lock_wait_timeout = 1,
+  SESSION sql_select_limit = 18446744073709551615, SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1,
+  SESSION wait_timeout = 28800;
+SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
 /// The database's clock, in microseconds since 1970.
 macro_rules! clock {
@@ -106,7 +118,7 @@ pub(super) const TAKE: &str = concat!(
 /// Arguments: name, owner, ttl in microseconds. Reply: one row affected, and its fence as the last
 /// insert id.
 pub(super) const ADD: &str = concat!(
-    "INSERT IGNORE INTO tenure_lock (name, version, fence, owner, since, until) SELECT ?, ",
+    "INSERT INTO tenure_lock (name, version, fence, owner, since, until) SELECT ?, ",
     clock!(),
     ", LAST_INSERT_ID(",
     floor!(),
@@ -165,7 +177,7 @@ pub(super) const CHANGE: &str = "UPDATE tenure_lock SET version = ?, fence = ?, 
 ///
 /// Arguments: version, fence, owner, since, until, record, name. Reply: one row affected.
 pub(super) const INSERT: &str =
-    "INSERT IGNORE INTO tenure_lock (version, fence, owner, since, until, record, name) VALUES (?, ?, ?, ?, ?, ?, ?)";
+    "INSERT INTO tenure_lock (version, fence, owner, since, until, record, name) VALUES (?, ?, ?, ?, ?, ?, ?)";
 
 /// Looks at the next few names.
 ///

@@ -13,14 +13,13 @@ use tenure::{Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::{AsyncMessage, Config};
+use tokio_postgres::{AsyncMessage, Config, SimpleQueryMessage, SimpleQueryRow};
 
 use super::client::Client;
-use super::failure::{is_missing, missing, other_version, pooled, read_only, translate, translate_contact};
-use super::read::column;
+use super::failure::{is_missing, other_version, pooled, read_only, translate, translate_contact};
 use super::server::How;
 use super::session::{Announced, Watched};
-use super::statements::VERSION;
+use super::statements::{LEVEL, SET_LEVEL, VERSION};
 use super::tls::Connector;
 use crate::handover;
 use crate::table::failure::unexpected;
@@ -56,45 +55,53 @@ async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link
         _ => (how.config.clone().ssl_mode(SslMode::Disable).clone(), None),
     };
     let (client, driver) = connect(config, socket, tls, &announced, how).await?;
-    let rows = hello(&client, how, create).await?;
-    let row = rows.first().ok_or_else(|| unexpected("it has no row"))?;
-    if column(row, 0)? {
+    let row = hello(&client, how, create).await?.ok_or_else(|| unexpected("it has no row"))?;
+    let text = |at: usize| row.try_get(at).map_err(unexpected);
+    if text(0)? == Some("t") {
         return Err(read_only());
     }
-    let encoding: &str = column(row, 3)?;
+    let encoding = text(3)?.unwrap_or_default();
     if encoding != "UTF8" {
         return Err(Error::refused(format!("the database has the encoding {encoding}, which cannot keep every name"))
             .with_hint("use a database with the encoding UTF8"));
     }
-    let version: Option<i64> = column(row, 4)?;
+    let version: Option<i64> = text(4)?.map(str::parse).transpose().map_err(unexpected)?;
     if version != Some(VERSION) {
         return Err(other_version(&how.table, version));
     }
-    let process: i32 = column(row, 1)?;
-    let began: Option<String> = column(row, 2)?;
-    let began = began.filter(|_| announced.is(process));
-    let Some(began) = began else {
+    let process: i32 = text(1)?.unwrap_or_default().parse().map_err(unexpected)?;
+    let Some(began) = text(2)?.filter(|_| announced.is(process)).map(str::to_owned) else {
         driver.abort();
         return Err(pooled());
     };
+    if text(5)? != Some(LEVEL) {
+        client.batch_execute(SET_LEVEL).await.map_err(|error| translate_contact(&error, &how.table))?;
+    }
     Ok(Link::new(Client::new(client), driver, Some(Session { server: shown, id: process.into(), began })))
 }
 
 /// Looks at a fresh connection. If the table is missing, makes it if that is wished.
-async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<Vec<tokio_postgres::Row>, Error> {
-    let ask = || client.query_typed(&how.statements.hello, &[]);
-    match ask().await {
-        Err(error) if is_missing(&error) && create => {
-            // Another process may make it at the same moment, and then this one fails.
-            let made = client.batch_execute(&how.statements.create).await;
-            let asked = ask().await;
-            match (asked, made) {
-                (Err(error), Err(refused)) if is_missing(&error) => Err(translate(&refused, &how.table)),
-                (asked, _) => asked.map_err(|error| translate_contact(&error, &how.table)),
-            }
-        }
-        Err(error) if is_missing(&error) => Err(missing(&how.table)),
-        asked => asked.map_err(|error| translate_contact(&error, &how.table)),
+async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<Option<SimpleQueryRow>, Error> {
+    let ask = async || {
+        let row = |message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None };
+        Ok(client.simple_query(&how.statements.hello).await?.into_iter().find_map(row))
+    };
+    let asked: Result<_, tokio_postgres::Error> = ask().await;
+    // Another process may have made the table a moment ago. Above read committed, it is seen before its
+    // own row.
+    let is_half_made = |row: &SimpleQueryRow| matches!(row.try_get(4), Ok(None));
+    let is_to_be_made = match &asked {
+        Ok(row) => row.as_ref().is_some_and(is_half_made),
+        Err(error) => is_missing(error),
+    };
+    if !is_to_be_made || !create {
+        return asked.map_err(|error| translate_contact(&error, &how.table));
+    }
+    // Another process may make it at the same moment, and then this one fails.
+    let made = client.batch_execute(&how.statements.create).await;
+    match (ask().await, made) {
+        (Err(error), Err(refused)) if is_missing(&error) => Err(translate(&refused, &how.table)),
+        (asked, _) => asked.map_err(|error| translate_contact(&error, &how.table)),
     }
 }
 

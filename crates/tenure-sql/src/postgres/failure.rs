@@ -125,7 +125,7 @@ pub(super) fn is_missing(error: &tokio_postgres::Error) -> bool {
 }
 
 /// The table is not there.
-pub(super) fn missing(table: &str) -> Error {
+fn missing(table: &str) -> Error {
     failure::missing(table, &CREATE.replace(TABLE, table))
 }
 

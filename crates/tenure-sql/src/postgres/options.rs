@@ -7,7 +7,7 @@ use tenure::store::Store;
 use tenure::store::record::Listeners;
 use tenure::{Error, Locker};
 use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 
 use super::Postgres;
 use super::dial::shown_all;
@@ -15,7 +15,7 @@ use super::server::{How, Statements};
 use super::session::channel;
 use super::statements::{CREATE, TABLE};
 use super::tls;
-use crate::table::{Connection, Security, Settings, TableStore};
+use crate::table::{Connection, Security, Settings, TableStore, unescaped};
 
 const FORMS: &str = "postgres://user@host/database";
 
@@ -77,6 +77,10 @@ impl Options {
         let mut config: Config = address.parse().map_err(unread)?;
         if config.get_hosts().is_empty() {
             return Err(Error::invalid("the store URL has no host").with_hint(format!("write e.g. {FORMS}")));
+        }
+        // It is the rest of a password, and hosts are shown.
+        if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(host) if host.contains('@'))) {
+            return Err(unescaped());
         }
         config.ssl_mode(match settings.security.unwrap_or(Security::Prefer) {
             Security::Disable => SslMode::Disable,

@@ -78,11 +78,24 @@ macro_rules! found {
 /// Looks at a fresh connection.
 ///
 /// Reply: whether nothing may be written here, the process id of the server's side and when it
-/// began, the encoding of the database, and the version of the table; NULL if its own row is missing.
+/// began, the encoding of the database, the version of the table, which is NULL if its own row is missing,
+/// and the isolation level.
+/// A point in time is a number here: as a date, its text depends on `DateStyle` and may not read back.
+///
+/// Two statements are one transaction here. A table that somebody keeps locked is waited for no longer
+/// than a call may take: else one session after another would wait for it, each given up by its client.
 pub(super) const HELLO: &str = "\
+SET LOCAL lock_timeout = '1s';
 SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
-  (SELECT backend_start::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
-  (SELECT version FROM tenure_lock WHERE name = '')";
+  (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
+  (SELECT version FROM tenure_lock WHERE name = ''), current_setting('default_transaction_isolation')";
+
+/// The isolation level that the statements are written for, as the server names it.
+pub(super) const LEVEL: &str = "read committed";
+
+/// Sets that level, if the session has another. At a higher one, the server gives up statements
+/// of different names because of each other.
+pub(super) const SET_LEVEL: &str = "SET default_transaction_isolation = 'read committed'";
 
 /// Ends the session of a predecessor. The number of its process may be another's by now, so the
 /// time at which it began is compared as well.
@@ -90,9 +103,12 @@ SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
 /// Arguments: the process id of its server's side, and when it began. Reply: a row if it was still
 /// there. Once it is gone, all that it had under way has run, or never will.
 pub(super) const END_SESSION: &str = "\
-SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity($1) WHERE backend_start = $2::text::timestamptz";
+SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity($1) WHERE extract(epoch FROM backend_start)::text = $2";
 
 /// Takes a free mutex, or one that its owner has.
+///
+/// Its row may be swept while the statement waits for it. Then neither the row nor the fence that the
+/// sweep kept is seen, so the new row begins above the one that was there when the statement began.
 ///
 /// Arguments: name, owner, ttl in microseconds, lock timeout, whether the owner may have it already.
 /// Reply: one row: the fence, or NULL and what was found.
@@ -104,9 +120,9 @@ put AS (
   INSERT INTO tenure_lock AS l (name, version, fence, owner, since, until)
   SELECT $1, ",
     clock!(),
-    ", ",
+    ", greatest((SELECT fence + 1 FROM tenure_lock WHERE name = $1), ",
     floor!(),
-    ", $2, ",
+    "), $2, ",
     clock!(),
     ", ",
     clock!(),
@@ -159,22 +175,25 @@ SELECT (SELECT done FROM put), ",
     " FROM (VALUES ($1)) AS asked (name) LEFT JOIN tenure_lock l ON l.name = asked.name"
 );
 
-/// Renews mutexes that nobody waits for.
+/// Renews mutexes that nobody waits for. A row that somebody has locked is passed over, so that it does
+/// not keep the others of the batch from being renewed.
 ///
-/// Arguments: names, owners, ttls in microseconds, lock timeout. Reply: the positions, from 1, of
-/// those that were renewed.
+/// Arguments: names, owners, ttls in microseconds. Reply: the positions, from 1, of those that were
+/// renewed.
 pub(super) const RENEW: &str = concat!(
-    "WITH ",
-    patience!("$4"),
+    "WITH ours AS MATERIALIZED (
+  SELECT l.name, n.ttl, n.at
+  FROM unnest($1, $2, $3) WITH ORDINALITY AS n (name, owner, ttl, at)
+  JOIN tenure_lock l ON l.name = n.name AND l.owner = n.owner
+  WHERE l.record IS NULL AND l.until > ",
+    clock!(),
     "
+  FOR NO KEY UPDATE OF l SKIP LOCKED)
 UPDATE tenure_lock l SET version = l.version + 1, until = greatest(l.until, ",
     clock!(),
-    " + n.ttl)
-FROM unnest($1, $2, $3) WITH ORDINALITY AS n (name, owner, ttl, at), patience
-WHERE l.name = n.name AND l.owner = n.owner AND l.record IS NULL AND l.until > ",
-    clock!(),
-    "
-RETURNING n.at"
+    " + ours.ttl)
+FROM ours WHERE l.name = ours.name
+RETURNING ours.at"
 );
 
 /// Reads names.

@@ -234,7 +234,7 @@ impl<S: Server> Connection<S> {
         match timeout_at(half, &mut answer).await {
             Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => {}
             Ok(answer) => return answer,
-            Err(_) if link.is_silent() => self.leave(&link, false),
+            Err(_) if link.is_silent() => self.leave(&link),
             Err(_) => return answer.await,
         }
         self.run(call, end).await.map_err(Error::maybe_applied)
@@ -262,7 +262,7 @@ impl<S: Server> Connection<S> {
         let Ok(answer) = timeout_at(end, call).await else {
             drop(under_way);
             if link.is_silent() {
-                self.leave(link, false);
+                self.leave(link);
             }
             return Err(no_answer(end.saturating_duration_since(began)).maybe_applied());
         };
@@ -272,18 +272,19 @@ impl<S: Server> Connection<S> {
         drop(under_way);
         answer.map_err(|failed| {
             if failed.is_over {
-                self.leave(link, answered);
+                self.leave(link);
             }
             failed.error
         })
     }
 
-    /// Stops using a link. `over`: the server has ended it.
-    fn leave(&self, link: &Arc<Link<S::Client>>, over: bool) {
+    /// Stops using a link. Even if an error says that its session is over, calls behind the failed one
+    /// may still run there.
+    fn leave(&self, link: &Arc<Link<S::Client>>) {
         let mut state = lock(&self.0.state);
         if state.link.as_ref().is_some_and(|present| Arc::ptr_eq(present, link)) {
             state.link = None;
-            state.bury(link, over);
+            state.bury(link);
         }
         drop(state);
         link.driver.abort();
@@ -313,7 +314,7 @@ impl<S: Server> Connection<S> {
             Some(link) if !self.0.server.is_closed(&link.client) && !link.driver.is_finished() => {
                 return Ok(state.link.insert(link).clone());
             }
-            Some(link) => state.bury(&link, false),
+            Some(link) => state.bury(&link),
             None => {}
         }
         let limit = end.saturating_duration_since(now);
@@ -395,8 +396,8 @@ impl<S: Server> Inner<S> {
 }
 
 impl<C> State<C> {
-    fn bury(&mut self, link: &Link<C>, over: bool) {
-        if over || link.calls.all_answered() {
+    fn bury(&mut self, link: &Link<C>) {
+        if link.calls.all_answered() {
             return;
         }
         match &link.session {

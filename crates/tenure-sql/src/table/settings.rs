@@ -52,6 +52,12 @@ impl Settings {
     /// Reads the parameters, as they stand behind the `?`. Of all that are `known`, the `others` are
     /// returned as they are.
     pub(crate) fn read<'a>(parameters: &'a str, known: &[&str], others: &[&str]) -> Result<(Self, Vec<&'a str>), Error> {
+        let read = Self::read_each(parameters, known, others);
+        // They may be the rest of a password with a `?` in it, which no message shows.
+        if parameters.contains('@') { read.map_err(|_| unescaped()) } else { read }
+    }
+
+    fn read_each<'a>(parameters: &'a str, known: &[&str], others: &[&str]) -> Result<(Self, Vec<&'a str>), Error> {
         let mut settings = Self {
             table: vec!["tenure_lock".to_owned()],
             create: false,
@@ -105,6 +111,12 @@ impl Settings {
     pub(crate) fn quoted(&self, quote: char) -> String {
         self.table.iter().map(|part| format!("{quote}{part}{quote}")).collect::<Vec<_>>().join(".")
     }
+}
+
+/// A character of the password is taken for one of the URL.
+pub(crate) fn unescaped() -> Error {
+    Error::invalid("the store URL cannot be read: it has an @ too many")
+        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
 }
 
 fn is_yes(key: &str, value: &str) -> Result<bool, Error> {

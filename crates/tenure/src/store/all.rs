@@ -183,6 +183,8 @@ impl Store for AllOf {
         for (at, store) in self.stores.iter().enumerate() {
             match until(end, store, store.acquire(&asked)).await {
                 Ok(AcquireReply::Granted(grant)) => grants.push(grant),
+                // Its owner held it before the call, and needs time to stop.
+                Ok(answer) if keeps => return Ok(self.not_granted(at, answer)),
                 Ok(answer) => {
                     if self.clear_up(&asked.lease(), at, end).await {
                         return Ok(self.not_granted(at, answer));
