@@ -264,7 +264,7 @@ async fn an_observer_that_hardly_polls_sees_each_leader() {
         sees(&mut leaders, Some("second")).await;
         second.resign().await.unwrap();
         sees(&mut leaders, None).await;
-        // A new connection is told to track, too.
+        // A new connection has the server track it, too.
         server.cli("CLIENT KILL TYPE normal SKIPME yes");
     }
 }
