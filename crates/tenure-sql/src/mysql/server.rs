@@ -4,6 +4,8 @@
 //! in an unknown state. So each connection has a task that runs one job after another to its end, also
 //! if nobody waits for it any more.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error as Answer, Opts, Params, Row, Value};
@@ -204,6 +206,12 @@ impl Server for How {
 
     fn is_closed(&self, client: &Jobs) -> bool {
         client.is_closed()
+    }
+
+    /// The kernel gives up what it could not send in 10 s, and a proxy drops what a closed connection
+    /// waits for.
+    fn lateness(&self, _: Duration) -> Duration {
+        Duration::from_secs(15)
     }
 
     fn reconnected(&self) {}

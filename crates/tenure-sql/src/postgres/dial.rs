@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,15 +13,17 @@ use tenure::store::record::Listeners;
 use tenure::{Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Config};
 
 use super::client::Client;
-use super::failure::{is_missing, missing, other_version, pooled, read_only, translate, translate_contact};
+use super::failure::{missing, other_version, read_only, translate, translate_contact};
 use super::read::column;
 use super::server::How;
 use super::session::{Announced, Watched};
-use super::statements::VERSION;
+use super::statements::{CREATE, DEFAULT_PATH, FIND, TABLE, VERSION};
 use super::tls::Connector;
 use crate::handover;
 use crate::table::failure::unexpected;
@@ -56,46 +59,62 @@ async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link
         _ => (how.config.clone().ssl_mode(SslMode::Disable).clone(), None),
     };
     let (client, driver) = connect(config, socket, tls, &announced, how).await?;
-    let rows = hello(&client, how, create).await?;
-    let row = rows.first().ok_or_else(|| unexpected("it has no row"))?;
-    if column(row, 0)? {
+    let (hello, sent_at) = hello(&client, how, create).await?;
+    let is_session = announced.is(hello.process);
+    how.is_pooled.store(!is_session, Ordering::Release);
+    if is_session {
+        how.clock.stop();
+    } else {
+        how.clock.start(hello.now, sent_at);
+    }
+    let session =
+        hello.began.filter(|_| is_session).map(|began| Session { server: shown, id: hello.process.into(), began });
+    Ok(Link::new(Client::new(client, is_session), driver, session))
+}
+
+/// The server's side of a connection that can be used.
+pub(super) struct Hello {
+    process: i32,
+    began: Option<String>,
+    /// The database's clock, when it was asked.
+    now: i64,
+}
+
+/// Looks at a fresh connection, and at the table. If it is missing, makes it if that is wished.
+pub(super) async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<(Hello, Instant), Error> {
+    let failed = |error| translate_contact(&error, &how.table);
+    let name = (&how.table.as_str() as &(dyn ToSql + Sync), Type::TEXT);
+    let find = async || {
+        let rows = client.query_typed(FIND, std::slice::from_ref(&name)).await.map_err(failed)?;
+        rows.into_iter().next().ok_or_else(|| unexpected("it has no row"))
+    };
+    let mut sent_at = Instant::now();
+    let mut row = find().await?;
+    if column(&row, 0)? {
         return Err(read_only());
     }
-    let encoding: &str = column(row, 3)?;
+    let encoding: &str = column(&row, 3)?;
     if encoding != "UTF8" {
         return Err(Error::refused(format!("the database has the encoding {encoding}, which cannot keep every name"))
             .with_hint("use a database with the encoding UTF8"));
     }
-    let version: Option<i64> = column(row, 4)?;
+    if create && column::<Option<&str>>(&row, 4)?.is_none() {
+        // Another process may make it at the same moment, and then this one fails.
+        let made = client.batch_execute(&format!("{DEFAULT_PATH}{}", CREATE.replace(TABLE, &how.table))).await;
+        sent_at = Instant::now();
+        row = find().await?;
+        if let (None, Err(refused)) = (column::<Option<&str>>(&row, 4)?, made) {
+            return Err(translate(&refused, &how.table));
+        }
+    }
+    let Some(found) = column::<Option<&str>>(&row, 4)? else { return Err(missing(&how.table)) };
+    how.found(found);
+    let versions = client.query_typed(&how.statements().version, &[]).await.map_err(failed)?;
+    let version: Option<i64> = versions.first().map(|row| column(row, 0)).transpose()?;
     if version != Some(VERSION) {
         return Err(other_version(&how.table, version));
     }
-    let process: i32 = column(row, 1)?;
-    let began: Option<String> = column(row, 2)?;
-    let began = began.filter(|_| announced.is(process));
-    let Some(began) = began else {
-        driver.abort();
-        return Err(pooled());
-    };
-    Ok(Link::new(Client::new(client), driver, Some(Session { server: shown, id: process.into(), began })))
-}
-
-/// Looks at a fresh connection. If the table is missing, makes it if that is wished.
-async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<Vec<tokio_postgres::Row>, Error> {
-    let ask = || client.query_typed(&how.statements.hello, &[]);
-    match ask().await {
-        Err(error) if is_missing(&error) && create => {
-            // Another process may make it at the same moment, and then this one fails.
-            let made = client.batch_execute(&how.statements.create).await;
-            let asked = ask().await;
-            match (asked, made) {
-                (Err(error), Err(refused)) if is_missing(&error) => Err(translate(&refused, &how.table)),
-                (asked, _) => asked.map_err(|error| translate_contact(&error, &how.table)),
-            }
-        }
-        Err(error) if is_missing(&error) => Err(missing(&how.table)),
-        asked => asked.map_err(|error| translate_contact(&error, &how.table)),
-    }
+    Ok((Hello { process: column(&row, 1)?, began: column(&row, 2)?, now: column(&row, 5)? }, sent_at))
 }
 
 async fn connect(

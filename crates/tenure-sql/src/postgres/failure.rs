@@ -120,8 +120,9 @@ pub(super) fn was_undone(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable && error.to_string() == UNDONE
 }
 
-pub(super) fn is_missing(error: &tokio_postgres::Error) -> bool {
-    error.code() == Some(&SqlState::UNDEFINED_TABLE)
+/// Whether the server has undone a statement because of another transaction.
+pub(super) fn is_overtaken(error: &tokio_postgres::Error) -> bool {
+    [Some(&SqlState::T_R_SERIALIZATION_FAILURE), Some(&SqlState::T_R_DEADLOCK_DETECTED)].contains(&error.code())
 }
 
 /// The table is not there.
@@ -136,12 +137,6 @@ pub(super) fn other_version(table: &str, found: Option<i64>) -> Error {
 
 pub(super) fn read_only() -> Error {
     REPLICA.error()
-}
-
-/// A pool stands in between.
-pub(super) fn pooled() -> Error {
-    let what = "a pool such as PgBouncer stands between this client and the server, and it may mix the statements of its clients";
-    Error::refused(what).with_hint("name the server itself in the store URL")
 }
 
 fn starts(code: &SqlState, beginnings: &[&str]) -> bool {

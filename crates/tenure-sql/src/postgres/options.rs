@@ -1,7 +1,8 @@
 //! The URL of a table in PostgreSQL.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use tenure::store::Store;
 use tenure::store::record::Listeners;
@@ -10,8 +11,9 @@ use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 
 use super::Postgres;
+use super::clock::Clock;
 use super::dial::shown_all;
-use super::server::{How, Statements};
+use super::server::How;
 use super::session::channel;
 use super::statements::{CREATE, TABLE};
 use super::tls;
@@ -36,7 +38,8 @@ const FORMS: &str = "postgres://user@host/database";
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
 /// | `scheme=` | `native` | `native` |
 ///
-/// A pool such as PgBouncer in between is refused: it may mix the statements of its clients.
+/// A pool such as PgBouncer may be in between, in any mode. This is found out when connecting. Then one
+/// statement at a time is under way, and waiters poll.
 ///
 /// `application_name`, `options` and `channel_binding` are as PostgreSQL has them.
 #[derive(Clone)]
@@ -120,7 +123,7 @@ impl Options {
     /// # Errors
     /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no server answers within 5 s,
     /// [`Unavailable`](tenure::ErrorKind::Unavailable) if the servers are read-only,
-    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused, or a pool is in between,
+    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused,
     /// [`Damaged`](tenure::ErrorKind::Damaged) if the table is missing or of another version,
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used.
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
@@ -133,9 +136,17 @@ impl Options {
         }
         let listeners = Listeners::default();
         let channel = if settings.listen { Some(channel()?) } else { None };
-        let table = settings.quoted('"');
-        let statements = Statements::on(&table);
-        let how = How { config, tls, statements, table, channel, listeners: listeners.clone(), shown };
+        let how = How {
+            config,
+            tls,
+            statements: OnceLock::new(),
+            table: settings.quoted('"'),
+            is_pooled: AtomicBool::new(false),
+            clock: Clock::default(),
+            channel,
+            listeners: listeners.clone(),
+            shown,
+        };
         let connection = Connection::open(how, settings.create).await?;
         Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
     }

@@ -1,6 +1,8 @@
 //! PostgreSQL as the connection of a store sees it.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rustls::ClientConfig;
@@ -10,14 +12,17 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Row};
 
 use super::client::Client;
-use super::statements::{CREATE, END_SESSION, FREE, HELLO, LIST, LISTEN, READ, RENEW, SWEEP, TABLE, TAKE, WRITE};
+use super::clock::{Clock, LATE};
+use super::statements::{END_SESSION, FREE, LIST, LISTEN, OWN_VERSION, READ, RENEW, SWEEP, TABLE, TAKE, WRITE};
 use super::{Argument, dial, failure};
 use crate::table::{Failed, Link, Server, Session};
 
+/// How often a statement is run that the server has undone because of another transaction.
+const TRIES: u32 = 10;
+
 /// The statements, with the name of the table.
 pub(super) struct Statements {
-    pub(super) create: String,
-    pub(super) hello: String,
+    pub(super) version: String,
     pub(super) end_session: String,
     pub(super) take: String,
     pub(super) free: String,
@@ -31,9 +36,9 @@ pub(super) struct Statements {
 impl Statements {
     /// `table` is a name as SQL writes it.
     pub(super) fn on(table: &str) -> Self {
-        let [create, hello, end_session, take, free, renew, read, list, write, sweep] =
-            [CREATE, HELLO, END_SESSION, TAKE, FREE, RENEW, READ, LIST, WRITE, SWEEP].map(|text| text.replace(TABLE, table));
-        Self { create, hello, end_session, take, free, renew, read, list, write, sweep }
+        let [version, end_session, take, free, renew, read, list, write, sweep] =
+            [OWN_VERSION, END_SESSION, TAKE, FREE, RENEW, READ, LIST, WRITE, SWEEP].map(|text| text.replace(TABLE, table));
+        Self { version, end_session, take, free, renew, read, list, write, sweep }
     }
 }
 
@@ -42,9 +47,14 @@ pub(super) struct How {
     pub(super) config: Config,
     /// `None` if there is to be none.
     pub(super) tls: Option<Arc<ClientConfig>>,
-    pub(super) statements: Statements,
-    /// The table as SQL writes it.
+    /// With the table's schema, once it was found.
+    pub(super) statements: OnceLock<Statements>,
+    /// The table as the URL names it, and SQL writes it.
     pub(super) table: String,
+    /// The present connection is lent by a pool, for single transactions.
+    pub(super) is_pooled: AtomicBool,
+    /// Runs while a pool is in between.
+    pub(super) clock: Clock,
     /// The channel of this store, if it is to listen.
     pub(super) channel: Option<String>,
     pub(super) listeners: Listeners,
@@ -53,6 +63,15 @@ pub(super) struct How {
 }
 
 impl How {
+    pub(super) fn statements(&self) -> &Statements {
+        self.statements.get_or_init(|| Statements::on(&self.table))
+    }
+
+    /// The table with its schema. Sessions of a pool may have other defaults than ours.
+    pub(super) fn found(&self, table: &str) {
+        self.statements.get_or_init(|| Statements::on(table));
+    }
+
     fn failed(&self, error: &tokio_postgres::Error) -> Failed {
         let (answered, is_over) = (error.as_db_error().is_some(), failure::ends_session(error));
         Failed { error: failure::translate(error, &self.table), answered, is_over }
@@ -70,13 +89,19 @@ impl Server for How {
     }
 
     async fn run(&self, client: &Client, (sql, arguments): Self::Call<'_>) -> Result<Vec<Row>, Failed> {
+        for _ in 1..TRIES {
+            match client.query(sql, arguments).await {
+                Err(error) if failure::is_overtaken(&error) => {}
+                answer => return answer.map_err(|error| self.failed(&error)),
+            }
+        }
         client.query(sql, arguments).await.map_err(|error| self.failed(&error))
     }
 
     async fn end_session(&self, client: &Client, session: &Session) -> Result<bool, Failed> {
         let id = i32::try_from(session.id).unwrap_or(-1);
         let arguments: [Argument<'_>; 2] = [(&id, Type::INT4), (&session.began, Type::TEXT)];
-        Ok(self.run(client, (&self.statements.end_session, &arguments)).await?.is_empty())
+        Ok(self.run(client, (&self.statements().end_session, &arguments)).await?.is_empty())
     }
 
     async fn listen(&self, client: &Client) -> Result<(), Failed> {
@@ -85,11 +110,16 @@ impl Server for How {
     }
 
     fn address(&self) -> Option<&str> {
-        self.channel.as_deref()
+        self.channel.as_deref().filter(|_| !self.is_pooled.load(Ordering::Acquire))
     }
 
     fn is_closed(&self, client: &Client) -> bool {
         client.is_closed()
+    }
+
+    fn lateness(&self, limit: Duration) -> Duration {
+        // It may wait for a row when it has begun.
+        LATE + limit / 4
     }
 
     fn reconnected(&self) {

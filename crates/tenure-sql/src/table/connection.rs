@@ -2,8 +2,9 @@
 //! which they were sent, so a release comes behind the acquisition that it takes back.
 //!
 //! A connection without an answer is dropped and replaced. It has nothing to clean up: each statement
-//! is a transaction of its own. Where it was a session of the server, its successor ends it first, so
-//! that nothing of it runs late.
+//! is a transaction of its own. If it was a session of the server, its successor ends it first, so
+//! that nothing of it runs late. Behind a pool nobody can do that, and
+//! [`Connection::has_late_commands`] says so until it comes too late.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,10 +23,6 @@ const SILENCE: Duration = Duration::from_millis(100);
 
 /// Limit of an attempt to connect for which nobody waits any more.
 const CONTACT: Duration = Duration::from_secs(5);
-
-/// How long a statement may be on its way to a pool, when its connection was closed. The kernel gives
-/// up what it could not send in 10 s, and a pool drops what a closed connection waits for.
-const ON_THE_WAY: Duration = Duration::from_secs(15);
 
 /// How often it is looked whether a predecessor's session has ended, and the pause between.
 const LOOKS: u32 = 20;
@@ -57,6 +54,9 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn address(&self) -> Option<&str>;
 
     fn is_closed(&self, client: &Self::Client) -> bool;
+
+    /// How long after its end a statement that may take `limit` can still run, if nobody can end it.
+    fn lateness(&self, limit: Duration) -> Duration;
 
     /// There is a new connection, so notifications may have been lost.
     fn reconnected(&self);
@@ -104,6 +104,8 @@ struct Calls {
     dropped: AtomicU64,
     /// The largest number that was answered.
     answered: AtomicU64,
+    /// When the last of them comes too late, behind a pool.
+    latest: Mutex<Option<Instant>>,
 }
 
 /// A call under way. If it is dropped, it counts as unanswered until a later one is answered.
@@ -114,7 +116,10 @@ struct Call<'a> {
 }
 
 impl Calls {
-    fn begin(&self) -> Call<'_> {
+    fn begin(&self, latest: Instant) -> Call<'_> {
+        let mut last = lock(&self.latest);
+        *last = last.max(Some(latest));
+        drop(last);
         self.active.fetch_add(1, Ordering::SeqCst);
         Call { calls: self, number: self.last.fetch_add(1, Ordering::SeqCst) + 1, answered: false }
     }
@@ -258,7 +263,7 @@ impl<S: Server> Connection<S> {
         call: impl Future<Output = Result<T, Failed>>,
     ) -> Result<T, Error> {
         let began = Instant::now();
-        let mut under_way = link.calls.begin();
+        let mut under_way = link.calls.begin(end + self.0.server.lateness(end.saturating_duration_since(began)));
         let Ok(answer) = timeout_at(end, call).await else {
             drop(under_way);
             if link.is_silent() {
@@ -401,7 +406,7 @@ impl<C> State<C> {
         }
         match &link.session {
             Some(session) => self.predecessors.push(session.clone()),
-            None => self.late_until = Some(Instant::now() + ON_THE_WAY),
+            None => self.late_until = self.late_until.max(*lock(&link.calls.latest)),
         }
     }
 }
