@@ -5,6 +5,8 @@ mod clock;
 mod dial;
 mod failure;
 mod options;
+#[cfg_attr(not(feature = "tokio-postgres-0_7"), allow(dead_code, unreachable_pub, reason = "only that feature has a pool"))]
+mod pool;
 mod server;
 mod session;
 mod statements;
@@ -19,6 +21,10 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
 pub use self::options::Options;
+#[cfg(feature = "tokio-postgres-0_7")]
+pub use self::options::over;
+#[cfg(feature = "tokio-postgres-0_7")]
+pub use self::pool::Pool;
 use self::server::{How, Statements};
 use crate::table::failure::unexpected;
 use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};

@@ -13,7 +13,7 @@ use super::Argument;
 const PREPARED_FROM: u32 = 4;
 
 /// A connection.
-pub(super) struct Client {
+pub(super) struct Prepared {
     client: tokio_postgres::Client,
     /// By their text. `None` behind a pool: the next session does not have what this one has prepared.
     statements: Option<Mutex<HashMap<String, Uses>>>,
@@ -25,7 +25,7 @@ struct Uses {
     prepared: Option<Statement>,
 }
 
-impl Client {
+impl Prepared {
     /// `prepares`: the connection is a session of the server.
     pub(super) fn new(client: tokio_postgres::Client, prepares: bool) -> Self {
         Self { client, statements: prepares.then(Mutex::default) }

@@ -18,10 +18,10 @@ use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Config};
 
-use super::client::Client;
+use super::client::Prepared;
 use super::failure::{missing, other_version, read_only, translate, translate_contact};
 use super::read::column;
-use super::server::How;
+use super::server::{Client, How};
 use super::session::{Announced, Watched};
 use super::statements::{CREATE, DEFAULT_PATH, FIND, TABLE, VERSION};
 use super::tls::Connector;
@@ -30,11 +30,21 @@ use crate::table::failure::unexpected;
 use crate::table::{Link, Session};
 
 /// Connects to the servers in their order, until one of them can be used.
-pub(super) async fn open(how: &How, create: bool) -> Result<Link<Client>, Error> {
+pub(super) async fn open(
+    how: &How,
+    config: &Config,
+    tls: Option<&Arc<ClientConfig>>,
+    create: bool,
+) -> Result<Link<Client>, Error> {
     let mut failed: Option<Error> = None;
-    for (at, host) in how.config.get_hosts().iter().enumerate() {
-        let port = port_of(&how.config, at);
-        match contact(how, host, port, create).await {
+    for (at, host) in config.get_hosts().iter().enumerate() {
+        // A unix socket has no TLS.
+        let (config, tls) = match (tls, host) {
+            (Some(tls), Host::Tcp(name)) => (config.clone(), Some((tls.clone(), name.clone()))),
+            _ => (config.clone().ssl_mode(SslMode::Disable).clone(), None),
+        };
+        let port = port_of(&config, at);
+        match contact(how, (config, tls), host, port, create).await {
             Ok(link) => return Ok(link),
             // A server that answers says more than one that does not.
             Err(error) => failed = Some(failed.filter(|known| known.kind() != ErrorKind::Unreachable).unwrap_or(error)),
@@ -48,17 +58,12 @@ fn port_of(config: &Config, at: usize) -> u16 {
     ports.get(at).or(ports.first()).copied().unwrap_or(5432)
 }
 
-async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
+async fn contact(how: &How, terms: Terms, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
     let shown = shown(host, port);
     let unreachable = |error: io::Error| Error::unreachable(format!("the server at {shown} cannot be reached: {error}"));
     let socket = Socket::connect(host, port).await.map_err(unreachable)?;
     let announced = Announced::new();
-    let (config, tls) = match (&how.tls, host) {
-        (Some(tls), Host::Tcp(name)) => (how.config.clone(), Some((tls.clone(), name.clone()))),
-        // A unix socket has no TLS.
-        _ => (how.config.clone().ssl_mode(SslMode::Disable).clone(), None),
-    };
-    let (client, driver) = connect(config, socket, tls, &announced, how).await?;
+    let (client, driver) = connect(terms, socket, &announced, how).await?;
     let (hello, sent_at) = hello(&client, how, create).await?;
     let is_session = announced.is(hello.process);
     how.is_pooled.store(!is_session, Ordering::Release);
@@ -67,9 +72,8 @@ async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link
     } else {
         how.clock.start(hello.now, sent_at);
     }
-    let session =
-        hello.began.filter(|_| is_session).map(|began| Session { server: shown, id: hello.process.into(), began });
-    Ok(Link::new(Client::new(client, is_session), driver, session))
+    let session = hello.began.filter(|_| is_session).map(|began| Session { server: shown, id: hello.process.into(), began });
+    Ok(Link::new(Client::Own(Box::new(Prepared::new(client, is_session))), driver, session))
 }
 
 /// The server's side of a connection that can be used.
@@ -77,7 +81,7 @@ pub(super) struct Hello {
     process: i32,
     began: Option<String>,
     /// The database's clock, when it was asked.
-    now: i64,
+    pub(super) now: i64,
 }
 
 /// Looks at a fresh connection, and at the table. If it is missing, makes it if that is wished.
@@ -117,10 +121,12 @@ pub(super) async fn hello(client: &tokio_postgres::Client, how: &How, create: bo
     Ok((Hello { process: column(&row, 1)?, began: column(&row, 2)?, now: column(&row, 5)? }, sent_at))
 }
 
+/// How to log in, and the name of the host if it is to have TLS.
+type Terms = (Config, Option<(Arc<ClientConfig>, String)>);
+
 async fn connect(
-    config: Config,
+    (config, tls): Terms,
     socket: Socket,
-    tls: Option<(Arc<ClientConfig>, String)>,
     announced: &Announced,
     how: &How,
 ) -> Result<(tokio_postgres::Client, tokio::task::AbortHandle), Error> {

@@ -13,7 +13,7 @@ use tokio_postgres::config::SslMode;
 use super::Postgres;
 use super::clock::Clock;
 use super::dial::shown_all;
-use super::server::How;
+use super::server::{How, Source};
 use super::session::channel;
 use super::statements::{CREATE, TABLE};
 use super::tls;
@@ -136,19 +136,7 @@ impl Options {
         }
         let listeners = Listeners::default();
         let channel = if settings.listen { Some(channel()?) } else { None };
-        let how = How {
-            config,
-            tls,
-            statements: OnceLock::new(),
-            table: settings.quoted('"'),
-            is_pooled: AtomicBool::new(false),
-            clock: Clock::default(),
-            channel,
-            listeners: listeners.clone(),
-            shown,
-        };
-        let connection = Connection::open(how, settings.create).await?;
-        Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
+        open(Source::Servers { config: Box::new(config), tls }, channel, listeners, &settings, shown).await
     }
 
     /// Returns a [`Locker`] on the table.
@@ -158,6 +146,76 @@ impl Options {
     pub async fn connect(self) -> Result<Locker, Error> {
         self.open().await.map(Locker::new)
     }
+}
+
+/// Opens a table over a pool of the application's. `parameters` are those of a URL: `table=`, `create=`,
+/// `timeout=` and `poll_interval=`.
+///
+/// A connection is borrowed for one statement at a time, and goes back as it was. If a call is dropped,
+/// its statement is done to its end before. A connection without an answer is closed. Nothing is set
+/// in its session. It may have any isolation level, time zone and `search_path`: the table is found by
+/// the default one. Waiters poll. The language `plpgsql` has to be there, as it is by default.
+///
+/// If the pool has its connections through PgBouncer, give PgBouncer's URL to [`Options`] instead:
+/// the client library does not say when an error's answer has ended.
+///
+/// ```
+/// # use std::error::Error;
+/// use tenure_sql::postgres;
+///
+/// struct Database(deadpool_postgres::Pool);
+///
+/// impl postgres::Pool for Database {
+///     type Lent = deadpool_postgres::Object;
+///
+///     async fn lend(&self) -> Result<Self::Lent, Box<dyn Error + Send + Sync>> {
+///         Ok(self.0.get().await?)
+///     }
+///
+///     fn client(lent: &Self::Lent) -> &tokio_postgres::Client {
+///         lent
+///     }
+///
+///     fn discard(lent: Self::Lent) {
+///         drop(deadpool_postgres::Object::take(lent));
+///     }
+/// }
+///
+/// # async fn example(pool: deadpool_postgres::Pool) -> Result<(), tenure::Error> {
+/// let locks = tenure::Locker::new(postgres::over(Database(pool), "table=locks.door").await?);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`Options::open`]. [`Unavailable`](tenure::ErrorKind::Unavailable) if the pool lends no
+/// connection within 3 s. Later calls wait for one for a part of their timeout. Then they fail with
+/// the same error, and were not applied.
+#[cfg(feature = "tokio-postgres-0_7")]
+pub async fn over(pool: impl super::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
+    let (settings, _) = Settings::read(parameters, &["table", "create", "timeout", "poll_interval"], &[])?;
+    let source = Source::Pool(super::pool::Lender::new(pool, settings.quoted('"')));
+    open(source, None, Listeners::default(), &settings, "the pool for postgres".to_owned()).await
+}
+
+async fn open(
+    source: Source,
+    channel: Option<String>,
+    listeners: Listeners,
+    settings: &Settings,
+    shown: String,
+) -> Result<Arc<dyn Store>, Error> {
+    let how = How {
+        source,
+        statements: OnceLock::new(),
+        table: settings.quoted('"'),
+        is_pooled: AtomicBool::new(false),
+        clock: Clock::default(),
+        channel,
+        listeners: listeners.clone(),
+        shown,
+    };
+    let connection = Connection::open(how, settings.create).await?;
+    Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
 }
 
 /// Without secrets.

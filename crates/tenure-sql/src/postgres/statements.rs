@@ -84,6 +84,9 @@ macro_rules! found {
     };
 }
 
+/// Fails in a transaction that somebody has begun, and has no effect out of one.
+pub(super) const BETWEEN_TRANSACTIONS: &str = "DO 'BEGIN COMMIT; END'";
+
 /// Takes the session's default search path for this transaction. A pool may lend a session in which
 /// somebody has set another. Stands before [`CREATE`].
 pub(super) const DEFAULT_PATH: &str =

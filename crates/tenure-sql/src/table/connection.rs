@@ -41,8 +41,8 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Connects to the first server that can be used. With `create`, makes the table if it is missing.
     async fn open(&self, create: bool) -> Result<Link<Self::Client>, Error>;
 
-    /// Runs a statement.
-    async fn run(&self, client: &Self::Client, call: Self::Call<'_>) -> Result<Self::Answer, Failed>;
+    /// Runs a statement. It is sent by `end`, or not at all if it has to wait for a connection.
+    async fn run(&self, client: &Self::Client, call: Self::Call<'_>, end: Instant) -> Result<Self::Answer, Failed>;
 
     /// Tells the server to end a session. Returns whether it is over.
     async fn end_session(&self, client: &Self::Client, session: &Session) -> Result<bool, Failed>;
@@ -226,7 +226,7 @@ impl<S: Server> Connection<S> {
     /// Runs a statement once.
     pub(crate) async fn run(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
         let link = self.link(end).await?;
-        self.on(&link, end, self.0.server.run(&link.client, call)).await
+        self.on(&link, end, self.0.server.run(&link.client, call, end)).await
     }
 
     /// Runs a statement that may run twice. If a silent connection has not answered it in half of
@@ -235,14 +235,24 @@ impl<S: Server> Connection<S> {
         let began = Instant::now();
         let half = began + end.saturating_duration_since(began) / 2;
         let link = self.link(end).await?;
-        let mut answer = std::pin::pin!(self.on(&link, end, self.0.server.run(&link.client, call)));
-        match timeout_at(half, &mut answer).await {
-            Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => {}
+        let mut answer = std::pin::pin!(self.on(&link, end, self.0.server.run(&link.client, call, half)));
+        let is_lost = match timeout_at(half, &mut answer).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => false,
             Ok(answer) => return answer,
-            Err(_) if link.is_silent() => self.leave(&link, false),
+            Err(_) if link.is_silent() => {
+                self.leave(&link, false);
+                true
+            }
             Err(_) => return answer.await,
-        }
-        self.run(call, end).await.map_err(Error::maybe_applied)
+        };
+        let again = self.run(call, end).await;
+        again
+            .map_err(|error| match error.kind() {
+                // That no other connection was to be had says less than that the first was silent.
+                ErrorKind::Unavailable if is_lost => no_answer(end.saturating_duration_since(began)).with_source(error),
+                _ => error,
+            })
+            .map_err(Error::maybe_applied)
     }
 
     /// Has notifications come, if they may.

@@ -8,12 +8,15 @@ mod conformance;
 mod dropped;
 mod faults;
 mod fenced;
+#[path = "../shared/lent.rs"]
+mod lent;
 #[path = "../shared/outages.rs"]
 mod outages;
 #[path = "../shared/requests.rs"]
 mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
+mod theirs;
 
 use std::sync::Arc;
 use std::time::Duration;

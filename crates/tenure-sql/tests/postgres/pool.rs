@@ -68,10 +68,10 @@ mod conformance {
     use tenure_conformance::exceptions;
 
     use crate::EXCEPTIONS;
-    use crate::conformance::{Table, by_url};
+    use crate::conformance::{Way, by_url};
 
-    fn subject() -> Table {
-        Table::at(super::shared().addr(), by_url, [EXCEPTIONS.concat(), exceptions::NO_PUSH.to_vec()].concat())
+    fn subject() -> Way {
+        Way::at(super::shared().addr(), by_url, [EXCEPTIONS.concat(), exceptions::NO_PUSH.to_vec()].concat())
     }
 
     tenure_conformance::conformance!(subject);
@@ -226,7 +226,9 @@ async fn settings_that_others_left_in_a_session_change_nothing() {
     let mut session = PostgresSession::at(pool.addr());
     session.run(&format!("CREATE SCHEMA trap_{table}; CREATE TABLE trap_{table}.{table} (LIKE {table} INCLUDING ALL);"));
     session.run(&format!("INSERT INTO trap_{table}.{table} (name, version, fence) VALUES ('', 1, 0);"));
-    session.run(&format!("SET search_path = trap_{table}; SET default_transaction_isolation = 'serializable'; SET timezone = 'Asia/Tokyo';"));
+    session.run(&format!(
+        "SET search_path = trap_{table}; SET default_transaction_isolation = 'serializable'; SET timezone = 'Asia/Tokyo';"
+    ));
     let store = open(&(PostgresServer::url_at(pool.addr(), &table) + "&timeout=2s")).await;
     let held = owner();
     granted(&store, &request("x", &held)).await;
@@ -234,7 +236,8 @@ async fn settings_that_others_left_in_a_session_change_nothing() {
     assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
     // A table that is made goes to where others look for it.
     let made = PostgresServer::fresh_table();
-    let (store, other) = (open(&PostgresServer::url_at(pool.addr(), &made)).await, open(&PostgresServer::shared().url(&made)).await);
+    let (store, other) =
+        (open(&PostgresServer::url_at(pool.addr(), &made)).await, open(&PostgresServer::shared().url(&made)).await);
     granted(&store, &request("x", &held)).await;
     assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, held);
     assert_eq!(session.run("SHOW search_path;"), [format!("trap_{table}")], "and nothing was changed for others");

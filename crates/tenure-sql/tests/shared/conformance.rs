@@ -13,13 +13,13 @@ use tenure_testkit::{Program, Proxy, Worker};
 use crate::{EXCEPTIONS, Server, open};
 
 /// On a machine with other work, a row that eight tasks and two stores write at once takes a while.
-pub(crate) const LONGER: &str = "&timeout=400ms";
+const LONGER: &str = "&timeout=400ms";
 
 /// Opens a store on a table of the server at an address.
 type Open = fn(SocketAddr, String) -> BoxFuture<'static, Arc<dyn Store>>;
 
-/// A table, and the way to it.
-pub(crate) struct Table {
+/// A way to a table, and the table.
+pub(crate) struct Way {
     proxy: Proxy,
     table: String,
     /// For other processes, which have no proxy.
@@ -28,7 +28,7 @@ pub(crate) struct Table {
     exceptions: Vec<&'static str>,
 }
 
-impl Table {
+impl Way {
     /// Through what listens at `upstream`.
     pub(crate) fn at(upstream: SocketAddr, open: Open, exceptions: Vec<&'static str>) -> Self {
         let (proxy, table) = (Proxy::start_opaque(upstream), Server::fresh_table());
@@ -38,7 +38,7 @@ impl Table {
 }
 
 #[async_trait]
-impl Subject for Table {
+impl Subject for Way {
     async fn store(&self) -> Arc<dyn Store> {
         (self.open)(self.proxy.addr(), self.table.clone()).await
     }
@@ -63,8 +63,8 @@ pub(crate) fn by_url(addr: SocketAddr, table: String) -> BoxFuture<'static, Arc<
     async move { open(&(Server::url_at(addr, &table) + LONGER)).await }.boxed()
 }
 
-fn subject() -> Table {
-    Table::at(Server::shared().addr(), by_url, EXCEPTIONS.concat())
+fn subject() -> Way {
+    Way::at(Server::shared().addr(), by_url, EXCEPTIONS.concat())
 }
 
 tenure_conformance::conformance!(subject);
