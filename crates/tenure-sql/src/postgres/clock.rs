@@ -17,6 +17,10 @@ const PROMPT: Duration = Duration::from_secs(1);
 /// How long after its end a statement may still run, beside a wait for a row.
 pub(super) const LATE: Duration = Duration::from_secs(3);
 
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
 /// The clock of a database behind a pool. The statements of a session of one's own need no latest
 /// time: the next connection ends what the last has left.
 #[derive(Default)]
@@ -41,8 +45,12 @@ impl Clock {
 
     /// Takes over what an answer says, if it has begun.
     pub(super) fn reads(&self, now: i64, sent_at: Instant) {
-        if let Some(reading) = self.lock().as_mut().filter(|_| sent_at.elapsed() < PROMPT) {
-            *reading = Reading { sent_at, now };
+        if let Some(reading) = self.lock().as_mut() {
+            // A clock that has jumped forward refuses all that comes, until it is known.
+            let is_ahead = now > reading.now.saturating_add(micros(reading.sent_at.elapsed()));
+            if is_ahead || sent_at.elapsed() < PROMPT {
+                *reading = Reading { sent_at, now };
+            }
         }
     }
 
@@ -50,8 +58,7 @@ impl Clock {
     pub(super) fn at(&self, end: Instant) -> i64 {
         let reading = self.lock();
         let Some(Reading { sent_at, now }) = reading.as_ref() else { return i64::MAX };
-        let left = end.saturating_duration_since(*sent_at) + SLACK;
-        now.saturating_add(i64::try_from(left.as_micros()).unwrap_or(i64::MAX))
+        now.saturating_add(micros(end.saturating_duration_since(*sent_at) + SLACK))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Reading>> {

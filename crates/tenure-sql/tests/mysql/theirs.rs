@@ -48,7 +48,7 @@ impl Theirs {
         answer
     }
 
-    /// What was set in the session.
+    /// All that was set in the session.
     pub(crate) async fn settings(&self) -> String {
         self.ask(
             "SELECT CONCAT_WS(' ', @@autocommit, @@sql_mode, @@time_zone, @@completion_type, @@innodb_lock_wait_timeout,

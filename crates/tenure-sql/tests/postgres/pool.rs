@@ -10,6 +10,7 @@ use tenure_testkit::crowd::{Field, is_left_clean, soak};
 use tenure_testkit::{PgBouncer, PostgresServer, PostgresSession, Proxy, wait_until};
 
 use crate::requests::{busy, drop_after, granted, joining, lease, owner, request};
+use crate::rows::cycle;
 use crate::{PATIENCE, open};
 
 /// Stores whose calls answer for nobody else's: of each name only its own task knows.
@@ -25,7 +26,7 @@ async fn turns(store: Arc<dyn Store>, name: String, times: usize, may_fail: bool
                     assert!(may_fail, "{}", text(&format!("{busy:?}")));
                     return Ok(());
                 }
-                other => panic!("{}", text(&format!("{other:?}"))),
+                AcquireReply::Refused { .. } => panic!("{}", text("refused")),
             }
             drop_after(turn % 5, store.inspect(None)).await;
             drop_after(turn % 4, store.renew(&[lease(&name, &held)])).await;
@@ -197,6 +198,26 @@ async fn a_slow_and_a_stopped_server_and_a_pool_that_dies() {
     server.restart();
     is_renewed(&store, &held).await;
     assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
+
+/// Statements have a latest time by a clock that jumps. The next answer shows where it is now, in the same call.
+#[tokio::test]
+async fn a_clock_that_jumps_stops_nobody_behind_a_pool() {
+    let server = PostgresServer::builder().clock().start();
+    let pool = PgBouncer::start(&server, 1);
+    let store = open(&(PostgresServer::url_at(pool.addr(), "locks") + "&timeout=2s")).await;
+    let mut last = cycle(&store, "x").await;
+    for milliseconds in [86_400_000, -86_400_000, 0] {
+        server.shift_clock(milliseconds);
+        for _ in 0..3 {
+            let held = owner();
+            let next = granted(&store, &request("x", &held)).await.fence.unwrap();
+            assert!(next > last, "{next} after {last}");
+            last = next;
+            assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+            assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        }
+    }
 }
 
 async fn is_renewed(store: &Arc<dyn Store>, held: &Owner) {
