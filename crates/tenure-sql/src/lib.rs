@@ -1,6 +1,7 @@
 //! The SQL stores of tenure: [`SqliteStore`], a file on this machine, with no server. With the feature
 //! `postgres`, `postgres::Options` opens a table in PostgreSQL, for any number of machines. With the
-//! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL.
+//! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL. Over a pool that an application has,
+//! `postgres::over` and `mysql::over` do, with the features `tokio-postgres-0_7` and `mysql_async-0_37`.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {

@@ -2,6 +2,8 @@
 
 mod failure;
 mod options;
+#[cfg_attr(not(feature = "mysql_async-0_37"), allow(dead_code, reason = "only that feature has a pool"))]
+mod pool;
 mod server;
 mod statements;
 
@@ -15,6 +17,8 @@ use tenure::{Error, Lease, Name};
 use tokio::time::Instant;
 
 pub use self::options::Options;
+#[cfg(feature = "mysql_async-0_37")]
+pub use self::options::over;
 use self::server::{Done, How, Statement, Statements, Work};
 use crate::table::failure::unexpected;
 use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};

@@ -39,7 +39,7 @@ pub use client::{Client, Reply};
 pub use clock::ShiftedClock;
 pub use history::{History, Recorder};
 pub use mariadb::MariaDbServer;
-pub use postgres::{PgBouncer, PostgresServer};
+pub use postgres::{PgBouncer, PostgresServer, PostgresSession};
 pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
 pub use proxy::Proxy;
 pub use quorum::admit;

@@ -10,7 +10,7 @@ use tenure::store::record::Listeners;
 use tenure::{Error, Locker};
 
 use super::MySql;
-use super::server::How;
+use super::server::{How, Source};
 use super::statements::{CREATE, SETTINGS, TABLE};
 use crate::table::{Connection, Security, Settings, TableStore};
 
@@ -100,7 +100,7 @@ impl Options {
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
         let tls = self.tls()?;
         let Self { opts, settings, shown } = self;
-        let how = How::new(opts.ssl_opts(tls).into(), settings.quoted('`'), shown);
+        let how = How::new(Source::Server(opts.ssl_opts(tls).into()), settings.quoted('`'), shown);
         let connection = Connection::open(how, settings.create).await?;
         Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
     }
@@ -155,4 +155,37 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Options({self})")
     }
+}
+
+/// Opens a table over a pool of the application's. `parameters` are those of a URL: `table=`, `create=`,
+/// `timeout=` and `poll_interval=`. The table is named with its database, as sessions of a pool may be
+/// in any: `table=app.tenure_lock`.
+///
+/// A connection is borrowed for one statement at a time, and goes back as it was. If a call is dropped,
+/// its statement is done to its end before. A connection without an answer is closed. Nothing is set
+/// in its session. It may have `autocommit` off, any isolation level, and a `sql_mode` that is not
+/// strict.
+///
+/// ```no_run
+/// # async fn example(pool: mysql_async::Pool) -> Result<(), tenure::Error> {
+/// let store = tenure_sql::mysql::over(pool, "table=app.tenure_lock").await?;
+/// let locks = tenure::Locker::new(store);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`Options::open`]. [`Unavailable`](tenure::ErrorKind::Unavailable) if the pool lends no
+/// connection within 3 s. Later calls wait for one for a part of their timeout. Then they fail with
+/// the same error, and were not applied.
+#[cfg(feature = "mysql_async-0_37")]
+pub async fn over(pool: mysql_async::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
+    let (settings, _) = Settings::read(parameters, &["table", "create", "timeout", "poll_interval"], &[])?;
+    if settings.table.len() < 2 {
+        let what = "the table has no database, and sessions of a pool may be in any";
+        return Err(Error::invalid(what).with_hint("write table=DATABASE.NAME"));
+    }
+    let table = settings.quoted('`');
+    let how = How::new(Source::Pool(super::pool::Lender::new(pool, table.clone())), table, "the pool for mysql".to_owned());
+    let connection = Connection::open(how, settings.create).await?;
+    Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
 }

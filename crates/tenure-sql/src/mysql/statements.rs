@@ -14,6 +14,9 @@
 //! a text that is too long. `ON DUPLICATE KEY UPDATE` affects a row, if the connection counts those that
 //! were found.
 //!
+//! An empty text is `X''`, and a remainder `MOD`: the `sql_mode` of a session that was lent may take
+//! `''` for NULL, and has another meaning for `%`.
+//!
 //! The name `tenure_lock` is replaced by that of the table in use.
 
 /// The name that the statements below have for the table.
@@ -33,7 +36,7 @@ pub(super) const CREATE: [&str; 2] = [
   until   bigint unsigned NOT NULL DEFAULT 0,
   record  longblob
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC",
-    "INSERT IGNORE INTO tenure_lock (name, version, fence) VALUES ('', 1, 0)",
+    "INSERT IGNORE INTO tenure_lock (name, version, fence) VALUES (X'', 1, 0)",
 ];
 
 /// Run on every connection, because the server may have other settings for all.
@@ -59,14 +62,14 @@ macro_rules! clock {
 /// The smallest fence by the clock: microseconds since 2026, unless that is beyond the year 2168.
 macro_rules! since_2026 {
     () => {
-        concat!("GREATEST(CAST(", clock!(), " - 1767225600000000 AS SIGNED), 0) % 4503599627370496")
+        concat!("MOD(GREATEST(CAST(", clock!(), " - 1767225600000000 AS SIGNED), 0), 4503599627370496)")
     };
 }
 
 /// The smallest fence that a new row may begin with.
 macro_rules! floor {
     () => {
-        concat!("GREATEST(COALESCE((SELECT m.fence FROM tenure_lock m WHERE m.name = ''), 0) + 1, ", since_2026!(), ")")
+        concat!("GREATEST(COALESCE((SELECT m.fence FROM tenure_lock m WHERE m.name = X''), 0) + 1, ", since_2026!(), ")")
     };
 }
 
@@ -82,7 +85,12 @@ macro_rules! found {
 /// address, and the version of the table; NULL if its own row is missing.
 pub(super) const HELLO: &str = "SELECT @@read_only <> 0, CONNECTION_ID(),
   (SELECT host FROM information_schema.processlist WHERE id = CONNECTION_ID()),
-  (SELECT version FROM tenure_lock WHERE name = '')";
+  (SELECT version FROM tenure_lock WHERE name = X'')";
+
+/// Reads how long a statement waits for a row that somebody keeps locked.
+///
+/// Reply: seconds.
+pub(super) const LOCK_WAIT: &str = "SELECT @@innodb_lock_wait_timeout";
 
 /// Looks for the session of a predecessor. Numbers of sessions begin anew with the server, so the
 /// client's address is compared as well.
@@ -164,7 +172,7 @@ pub(super) const ASKED: &str = "SELECT ? AS at, ? AS name";
 ///
 /// Reply: what was found.
 pub(super) const LIST: &str =
-    concat!("SELECT ", found!(), " FROM tenure_lock l WHERE l.name <> '' AND l.until > ", clock!(), " ORDER BY l.name");
+    concat!("SELECT ", found!(), " FROM tenure_lock l WHERE l.name <> X'' AND l.until > ", clock!(), " ORDER BY l.name");
 
 /// Writes a name that nobody has changed since it was read.
 ///
@@ -192,7 +200,7 @@ pub(super) const LOOK: &str = concat!(
 /// Keeps a fence in the table's own row. Before the row that had it goes.
 ///
 /// Arguments: the fence.
-pub(super) const KEEP: &str = "UPDATE tenure_lock SET fence = GREATEST(fence, ?) WHERE name = ''";
+pub(super) const KEEP: &str = "UPDATE tenure_lock SET fence = GREATEST(fence, ?) WHERE name = X''";
 
 /// Removes a name that nobody has changed.
 ///

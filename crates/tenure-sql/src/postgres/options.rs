@@ -1,7 +1,8 @@
 //! The URL of a table in PostgreSQL.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use tenure::store::Store;
 use tenure::store::record::Listeners;
@@ -10,8 +11,9 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use super::Postgres;
+use super::clock::Clock;
 use super::dial::shown_all;
-use super::server::{How, Statements};
+use super::server::{How, Source};
 use super::session::channel;
 use super::statements::{CREATE, TABLE};
 use super::tls;
@@ -36,7 +38,8 @@ const FORMS: &str = "postgres://user@host/database";
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
 /// | `scheme=` | `native` | `native` |
 ///
-/// A pool such as PgBouncer in between is refused: it may mix the statements of its clients.
+/// A pool such as PgBouncer may be in between, in any mode. This is found out when connecting. Then one
+/// statement at a time is under way, and waiters poll.
 ///
 /// `application_name`, `options` and `channel_binding` are as PostgreSQL has them.
 #[derive(Clone)]
@@ -124,7 +127,7 @@ impl Options {
     /// # Errors
     /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no server answers within 5 s,
     /// [`Unavailable`](tenure::ErrorKind::Unavailable) if the servers are read-only,
-    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused, or a pool is in between,
+    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused,
     /// [`Damaged`](tenure::ErrorKind::Damaged) if the table is missing or of another version,
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used.
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
@@ -137,11 +140,7 @@ impl Options {
         }
         let listeners = Listeners::default();
         let channel = if settings.listen { Some(channel()?) } else { None };
-        let table = settings.quoted('"');
-        let statements = Statements::on(&table);
-        let how = How { config, tls, statements, table, channel, listeners: listeners.clone(), shown };
-        let connection = Connection::open(how, settings.create).await?;
-        Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
+        open(Source::Servers { config: Box::new(config), tls }, channel, listeners, &settings, shown).await
     }
 
     /// Returns a [`Locker`] on the table.
@@ -151,6 +150,76 @@ impl Options {
     pub async fn connect(self) -> Result<Locker, Error> {
         self.open().await.map(Locker::new)
     }
+}
+
+/// Opens a table over a pool of the application's. `parameters` are those of a URL: `table=`, `create=`,
+/// `timeout=` and `poll_interval=`.
+///
+/// A connection is borrowed for one statement at a time, and goes back as it was. If a call is dropped,
+/// its statement is done to its end before. A connection without an answer is closed. Nothing is set
+/// in its session. It may have any isolation level, time zone and `search_path`: the table is found by
+/// the default one. Waiters poll. The language `plpgsql` has to be there, as it is by default.
+///
+/// If the pool has its connections through PgBouncer, give PgBouncer's URL to [`Options`] instead:
+/// the client library does not say when an error's answer has ended.
+///
+/// ```
+/// # use std::error::Error;
+/// use tenure_sql::postgres;
+///
+/// struct Database(deadpool_postgres::Pool);
+///
+/// impl postgres::Pool for Database {
+///     type Lent = deadpool_postgres::Object;
+///
+///     async fn lend(&self) -> Result<Self::Lent, Box<dyn Error + Send + Sync>> {
+///         Ok(self.0.get().await?)
+///     }
+///
+///     fn client(lent: &Self::Lent) -> &tokio_postgres::Client {
+///         lent
+///     }
+///
+///     fn discard(lent: Self::Lent) {
+///         drop(deadpool_postgres::Object::take(lent));
+///     }
+/// }
+///
+/// # async fn example(pool: deadpool_postgres::Pool) -> Result<(), tenure::Error> {
+/// let locks = tenure::Locker::new(postgres::over(Database(pool), "table=locks.door").await?);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`Options::open`]. [`Unavailable`](tenure::ErrorKind::Unavailable) if the pool lends no
+/// connection within 3 s. Later calls wait for one for a part of their timeout. Then they fail with
+/// the same error, and were not applied.
+#[cfg(feature = "tokio-postgres-0_7")]
+pub async fn over(pool: impl super::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
+    let (settings, _) = Settings::read(parameters, &["table", "create", "timeout", "poll_interval"], &[])?;
+    let source = Source::Pool(super::pool::Lender::new(pool, settings.quoted('"')));
+    open(source, None, Listeners::default(), &settings, "the pool for postgres".to_owned()).await
+}
+
+async fn open(
+    source: Source,
+    channel: Option<String>,
+    listeners: Listeners,
+    settings: &Settings,
+    shown: String,
+) -> Result<Arc<dyn Store>, Error> {
+    let how = How {
+        source,
+        statements: OnceLock::new(),
+        table: settings.quoted('"'),
+        is_pooled: AtomicBool::new(false),
+        clock: Clock::default(),
+        channel,
+        listeners: listeners.clone(),
+        shown,
+    };
+    let connection = Connection::open(how, settings.create).await?;
+    Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
 }
 
 /// Without secrets.

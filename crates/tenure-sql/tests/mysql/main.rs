@@ -8,6 +8,8 @@ mod conformance;
 mod dropped;
 mod faults;
 mod fenced;
+#[path = "../shared/lent.rs"]
+mod lent;
 #[path = "../shared/outages.rs"]
 mod outages;
 #[path = "../shared/requests.rs"]
@@ -15,6 +17,7 @@ mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
 mod settings;
+mod theirs;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,6 +8,8 @@ mod conformance;
 mod dropped;
 mod faults;
 mod fenced;
+#[path = "../shared/lent.rs"]
+mod lent;
 #[path = "../shared/outages.rs"]
 mod outages;
 mod pool;
@@ -18,6 +20,7 @@ mod rows;
 mod secure;
 mod settings;
 mod statements;
+mod theirs;
 
 use std::sync::Arc;
 use std::time::Duration;
