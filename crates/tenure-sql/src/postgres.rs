@@ -20,7 +20,7 @@ use tokio_postgres::types::{ToSql, Type};
 pub use self::options::Options;
 use self::server::{How, Statements};
 use crate::table::failure::unexpected;
-use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
+use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// The statements of [`statements`], on the server.
 struct Postgres {
@@ -85,17 +85,15 @@ impl Table for Postgres {
         })
     }
 
-    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
+    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Renewed, Error> {
         let names: Vec<&str> = leases.iter().map(|lease| lease.name.as_str()).collect();
         let owners: Vec<String> = leases.iter().map(|lease| lease.owner.to_string()).collect();
         let ttls: Vec<i64> = leases.iter().map(|lease| micros(lease.ttl)).collect();
-        let patience = patience(end);
-        let arguments: [Argument<'_>; 4] =
-            [(&names, Type::TEXT_ARRAY), (&owners, Type::TEXT_ARRAY), (&ttls, Type::INT8_ARRAY), (&patience, Type::TEXT)];
+        let arguments: [Argument<'_>; 3] = [(&names, Type::TEXT_ARRAY), (&owners, Type::TEXT_ARRAY), (&ttls, Type::INT8_ARRAY)];
         let rows = self.connection.run_freely((&self.statements().renew, &arguments), end).await?;
         let index = |row| Ok(usize::try_from(read::column::<i64>(row, 0)? - 1).unwrap_or(usize::MAX));
         let indexes: Vec<usize> = rows.iter().map(index).collect::<Result<_, Error>>()?;
-        Ok(indexes.into_iter().filter(|at| *at < leases.len()).collect())
+        Ok(indexes.into_iter().filter(|at| *at < leases.len()).map(|at| (at, Ok(()))).collect())
     }
 
     async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {

@@ -1,5 +1,7 @@
 //! Errors of MariaDB and MySQL, in the classes of [`tenure::ErrorKind`].
 
+use std::fmt::Display;
+
 use mysql_async::{DriverError, Error as Answer, IoError, ServerError};
 use tenure::{Error, ErrorKind};
 
@@ -36,7 +38,7 @@ const MEANINGS: &[Meaning<u16>] = &[
     },
     REPLICA,
     Meaning {
-        codes: &[1_205],
+        codes: &[1_205, 1_969],
         kind: ErrorKind::Unavailable,
         what: "another session keeps the row of the name locked",
         fix: "end the transaction that has it: see information_schema.innodb_trx",
@@ -84,12 +86,15 @@ pub(super) fn failed(answer: &Answer, table: &str) -> Failed {
 pub(super) fn contact(answer: &Answer, table: &str) -> Error {
     match answer {
         Answer::Server(server) => translate(server, table),
-        Answer::Io(IoError::Tls(_)) | Answer::Driver(DriverError::NoClientSslFlagFromServer) => {
-            Error::unreachable(format!("no TLS with the server: {}", one_line(&answer.to_string())))
-                .with_hint("see sslmode= and ca= of the store URL, and the server's certificate")
-        }
+        Answer::Io(IoError::Tls(_)) | Answer::Driver(DriverError::NoClientSslFlagFromServer) => no_tls(answer),
+        Answer::Io(IoError::Io(error)) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => no_tls(error),
         other => Error::unreachable(format!("the server cannot be reached: {}", one_line(&other.to_string()))),
     }
+}
+
+fn no_tls(why: &dyn Display) -> Error {
+    Error::unreachable(format!("no TLS with the server: {}", one_line(&why.to_string())))
+        .with_hint("see sslmode= and ca= of the store URL, and the server's certificate")
 }
 
 pub(super) fn is_missing(answer: &Answer) -> bool {

@@ -12,6 +12,8 @@
 //!
 //! The name `tenure_lock` is replaced by that of the table in use.
 
+use std::time::Duration;
+
 /// The name that the statements below have for the table.
 pub(super) const TABLE: &str = "tenure_lock";
 
@@ -33,9 +35,19 @@ pub(super) const CREATE: [&str; 2] = [
 ];
 
 /// Run on every connection. A text that is too long is refused and not cut. Each statement is a
-/// transaction. A row that somebody keeps locked is waited for no longer than a call may take.
-pub(super) const SETTINGS: &str =
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 1";
+/// transaction. A row that somebody keeps locked is waited for no longer than a call may take: on
+/// MariaDB, which alone reads the comment, for a part of that, so that its answer is there in time.
+/// MySQL knows whole seconds.
+pub(super) fn session_settings(timeout: Duration) -> String {
+    let patience = (timeout / 4).as_secs_f64();
+    format!(
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 1 \
+         /*M!100101 , SESSION max_statement_time = {patience} */"
+    )
+}
+
+/// Stands before a statement that may take its time: the first contact has its own limit.
+pub(super) const UNHURRIED: &str = "/*M!100101 SET STATEMENT max_statement_time = 0 FOR */ ";
 
 /// The database's clock, in microseconds since 1970.
 macro_rules! clock {

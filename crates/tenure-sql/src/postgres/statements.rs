@@ -161,17 +161,18 @@ SELECT (SELECT done FROM put), ",
 
 /// Renews mutexes that nobody waits for.
 ///
-/// Arguments: names, owners, ttls in microseconds, lock timeout. Reply: the positions, from 1, of
-/// those that were renewed.
+/// A row that another transaction has locked is left out: the others are not to wait for it.
+///
+/// Arguments: names, owners, ttls in microseconds. Reply: the positions, from 1, of those that were
+/// renewed.
 pub(super) const RENEW: &str = concat!(
-    "WITH ",
-    patience!("$4"),
-    "
+    "WITH free AS MATERIALIZED (
+  SELECT l.name FROM tenure_lock l WHERE l.name = ANY ($1) FOR UPDATE SKIP LOCKED)
 UPDATE tenure_lock l SET version = l.version + 1, until = greatest(l.until, ",
     clock!(),
     " + n.ttl)
-FROM unnest($1, $2, $3) WITH ORDINALITY AS n (name, owner, ttl, at), patience
-WHERE l.name = n.name AND l.owner = n.owner AND l.record IS NULL AND l.until > ",
+FROM unnest($1, $2, $3) WITH ORDINALITY AS n (name, owner, ttl, at), free
+WHERE l.name = n.name AND l.name = free.name AND l.owner = n.owner AND l.record IS NULL AND l.until > ",
     clock!(),
     "
 RETURNING n.at"

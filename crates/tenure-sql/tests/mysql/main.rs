@@ -14,6 +14,7 @@ mod outages;
 mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
+mod secure;
 
 use std::sync::Arc;
 use std::time::Duration;
