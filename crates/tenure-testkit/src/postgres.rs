@@ -156,7 +156,7 @@ impl PostgresServer {
     }
 
     fn psql(&self) -> Command {
-        let mut psql = Command::new(bin("psql"));
+        let mut psql = Command::new(program("psql"));
         psql.args(["-XAtq", "-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "tenure", "-d", "postgres"]);
         // Also while the server is read-only for others.
         psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
@@ -240,7 +240,7 @@ impl PostgresServer {
     }
 
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(bin(program));
+        let mut command = Command::new(self::program(program));
         command.current_dir(self.dir.path()).env("LC_ALL", "C").stdin(Stdio::null());
         if let Some(user) = self.user {
             user.run(&mut command);
@@ -310,7 +310,7 @@ impl PostgresServer {
     }
 
     fn is_ready(&self) -> bool {
-        let mut ready = Command::new(bin("pg_isready"));
+        let mut ready = Command::new(program("pg_isready"));
         ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
         fs::read_to_string(self.dir.path().join(DATA).join("postmaster.pid")).is_ok_and(|lines| lines.contains("ready"))
             && Spawned::output(&mut ready).is_ok_and(|output| output.status.success())
@@ -372,9 +372,9 @@ impl PgBouncer {
 }
 
 /// Where a program of PostgreSQL is.
-fn bin(program: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let named = std::env::var_os("TENURE_POSTGRES_BIN").map(PathBuf::from);
-    let found = named.or_else(|| newest_bin("/usr/lib/postgresql", program)).map(|bin| bin.join(program));
+    let found = named.or_else(|| newest_bin("/usr/lib/postgresql", name)).map(|bin| bin.join(name));
     // Without a directory, the one in PATH.
-    found.unwrap_or_else(|| program.into())
+    found.unwrap_or_else(|| name.into())
 }
