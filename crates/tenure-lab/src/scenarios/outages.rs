@@ -113,13 +113,13 @@ impl Stage<'_> {
         self.holds_true(how == "Released" || how == "Unknown", &how);
     }
 
-    /// The server's clock goes back, so leases last longer by as much.
-    pub(super) fn is_set_back(&mut self, back: Duration, set: impl FnOnce(), ahead: &dyn Fn() -> i64) {
+    /// The clock of the server goes back, so leases last longer by as much. `clock` says by how many milliseconds it is off.
+    pub(super) fn is_set_back(&mut self, back: Duration, set: impl FnOnce(), clock: &dyn Fn() -> i64) {
         let (a, _, first, second) = self.begins();
         self.some_time();
         set();
         let since = self.fault(format!("the server's clock is set back by {back:?}"));
-        let off = i64::try_from(back.as_millis()).expect("a short time") + ahead();
+        let off = i64::try_from(back.as_millis()).expect("a short time") + clock();
         self.holds_true(off.abs() < 200, "the server's clock is where it was");
         first.renewed(since);
         first.renewed(now());
