@@ -38,9 +38,15 @@ const MEANINGS: &[Meaning<u16>] = &[
     },
     REPLICA,
     Meaning {
-        codes: &[1_205, 1_969],
+        codes: &[1_205],
         kind: ErrorKind::Unavailable,
         what: "another session keeps the row of the name locked",
+        fix: "end the transaction that has it: see information_schema.innodb_trx",
+    },
+    Meaning {
+        codes: &[1_969],
+        kind: ErrorKind::Unavailable,
+        what: "the statement took too long: another session keeps the row of the name locked, or the server is slow",
         fix: "end the transaction that has it: see information_schema.innodb_trx",
     },
     Meaning {

@@ -37,9 +37,9 @@ pub(super) const CREATE: [&str; 2] = [
 /// Run on every connection. A text that is too long is refused and not cut. Each statement is a
 /// transaction. A row that somebody keeps locked is waited for no longer than a call may take: on
 /// MariaDB, which alone reads the comment, for a part of that, so that its answer is there in time.
-/// MySQL knows whole seconds.
+/// MySQL knows whole seconds. It is less than the half, after which another connection is tried.
 pub(super) fn session_settings(timeout: Duration) -> String {
-    let patience = (timeout / 4).as_secs_f64();
+    let patience = (timeout * 2 / 5).as_secs_f64();
     format!(
         "SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 1 \
          /*M!100101 , SESSION max_statement_time = {patience} */"
@@ -48,6 +48,9 @@ pub(super) fn session_settings(timeout: Duration) -> String {
 
 /// Stands before a statement that may take its time: the first contact has its own limit.
 pub(super) const UNHURRIED: &str = "/*M!100101 SET STATEMENT max_statement_time = 0 FOR */ ";
+
+/// Stands before a statement that waits for no row.
+pub(super) const IMPATIENT: &str = "/*M!100301 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ ";
 
 /// The database's clock, in microseconds since 1970.
 macro_rules! clock {
