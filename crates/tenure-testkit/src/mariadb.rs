@@ -126,10 +126,10 @@ impl MariaDbServer {
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// A session that stays open, in the database `locks`.
+    /// A session that stays open, in the database `locks`. The first error ends it.
     pub fn session(&self) -> SqlSession {
         let mut client = self.client();
-        client.args(["--unbuffered", "--raw", "--force", "locks"]);
+        client.args(["--unbuffered", "--raw", "--skip-reconnect", "locks"]);
         SqlSession::of_mariadb(client)
     }
 
