@@ -40,6 +40,9 @@ pub(crate) enum Command {
     Break(Break),
     /// Let the servers of a new quorum vote at once: you know that no lease from before can stand
     Admit(Admit),
+    /// Print the statements that make the table of a store in a database, for you to run. Connects to
+    /// nothing
+    Migration(Migration),
     /// Measure what locks cost: on a redis-server of its own, or on the store you name
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Bench(PassedOn),
@@ -358,6 +361,13 @@ pub(crate) struct Admit {
     pub(crate) common: Common,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = MIGRATION_HELP)]
+pub(crate) struct Migration {
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
 const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey), \
 redis+sentinel://, redis+cluster://, quorum+redis://. Otherwise TENURE_STORE, the config file, or a file of this user alone. See `tenure help store`";
 
@@ -372,6 +382,13 @@ Exit codes: the command's own, or 128+n if signal n ended it
 More: `tenure run --help` shows the common uses. `tenure help store` has the
 URLs, their parameters, passwords and rights; `tenure help config` the config
 file; `tenure help codes` all exit codes; `tenure help words` what words mean.";
+
+const MIGRATION_HELP: &str = "\
+The statements may be run again; they change nothing then. Only the kind of
+database and table= of the store URL matter:
+  tenure migration --store 'postgres://db/app?table=ops.locks' | psql app
+  tenure migration --store mysql://db/app | mariadb app
+With create=yes in the URL, tenure runs them itself when the table is missing.";
 
 const SHOW_HELP: &str = "\
 FENCE and AGE (how long it has been held) are - where the store does not say.

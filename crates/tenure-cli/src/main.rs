@@ -88,6 +88,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Show(args) => block_on(show::main(&args)),
         Command::Break(args) => block_on(lease::break_lease(&args)),
         Command::Admit(args) => block_on(store::admit(&args)),
+        Command::Migration(args) => store::migration(&args),
         Command::Bench(_) | Command::Lab(_) => Err(lab::main(args_os().skip(1))),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man(args) => docs::man(&args),

@@ -10,9 +10,10 @@ use nix::unistd::Group;
 use tenure::{Locker, LockerBuilder};
 use tenure_sql::{SqliteStore, sqlite};
 
-use crate::args::Admit;
+use crate::args::{Admit, Migration};
 use crate::config::{Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure};
+use crate::output::print;
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
                       quorum+redis:// (or valkey for redis), postgres:// and mysql://";
@@ -187,6 +188,22 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
     };
     admitted.await.map_err(|failure: Failure| settings.bad_store(failure))?;
     settings.voice.say(format_args!("every server of {} votes", shown(&settings)));
+    Ok(0)
+}
+
+/// Prints the statements that make the table of the store.
+pub(crate) fn migration(args: &Migration) -> Result<u8, Failure> {
+    let settings = Settings::load(&args.common)?;
+    let statements = || match location(&settings.store)? {
+        #[cfg(feature = "postgres")]
+        Location::Postgres(url) => Ok(postgres(&url, &settings)?.migration()),
+        #[cfg(feature = "mysql")]
+        Location::MySql(url) => Ok(mysql(&url, &settings)?.migration()),
+        Location::Redis(_) | Location::Sqlite(_) => {
+            Err(Failure::usage("this store has no table that you would make; only postgres: and mysql: have one"))
+        }
+    };
+    print(&statements().map_err(|failure: Failure| settings.bad_store(failure))?)?;
     Ok(0)
 }
 

@@ -11,7 +11,7 @@ use tenure_testkit::history::timeline::picture;
 /// Each draws other moments and commands.
 const SEEDS: [u64; 2] = [1, 2];
 
-/// Rows in the words of others share all but the words with ours: one seed is enough.
+/// Rows in the words of others share all but the words with ours, and tables share all but the statements: one seed is enough.
 fn seeds(id: &str) -> &[u64] {
     let is_ours = ["redis/", "sqlite/", "memory/"].iter().any(|store| id.starts_with(store));
     if is_ours { &SEEDS } else { &SEEDS[..1] }

@@ -13,15 +13,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mysql_async::Value;
 use tenure::store::Request;
-use tenure::{Error, Lease, Name};
+use tenure::{Error, ErrorKind, Lease, Name};
 use tokio::time::Instant;
 
 pub use self::options::Options;
 #[cfg(feature = "mysql_async-0_37")]
 pub use self::options::over;
 use self::server::{Done, How, Statement, Statements, Work};
+use self::statements::IMPATIENT;
 use crate::table::failure::unexpected;
-use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
+use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// Leases in one statement.
 const BATCH: usize = 100;
@@ -48,13 +49,27 @@ impl MySql {
         self.read(&[name], end).await?.pop().ok_or_else(|| unexpected("it has no row"))
     }
 
-    /// Renews at most [`BATCH`] leases.
-    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
+    /// As [`renew_batch`](Self::renew_batch). A row that is locked does not hold up the others.
+    async fn renew_singly(&self, leases: &[Lease], end: Instant) -> Renewed {
+        let mut renewed = Renewed::new();
+        for (at, lease) in leases.iter().enumerate() {
+            let indexes = self.renew_batch(std::slice::from_ref(lease), IMPATIENT, end).await;
+            let outcome = indexes.map(|indexes| !indexes.is_empty());
+            if let Some(outcome) = outcome.map(|done| done.then_some(())).transpose() {
+                renewed.push((at, outcome));
+            }
+        }
+        renewed
+    }
+
+    /// Renews at most [`BATCH`] leases. The `prefix` says how the statement waits.
+    async fn renew_batch(&self, leases: &[Lease], prefix: &str, end: Instant) -> Result<Vec<usize>, Error> {
         let (sent_at, mut arguments) = (Instant::now(), Vec::with_capacity(leases.len() * 3));
         for lease in leases {
             arguments.extend([text(lease.name.as_str()), owner(&lease.owner), micros(lease.ttl).into()]);
         }
-        let done = self.run_freely(&self.statements().renew(leases.len()), arguments, end).await?;
+        let renew = prefix.to_owned() + &self.statements().renew(leases.len());
+        let done = self.run_freely(&renew, arguments, end).await?;
         if usize::try_from(done.affected) == Ok(leases.len()) {
             return Ok((0..leases.len()).collect());
         }
@@ -129,11 +144,14 @@ impl Table for MySql {
         Ok(Tried::Found(self.read_one(&lease.name, end).await?))
     }
 
-    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
+    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Renewed, Error> {
         let mut renewed = Vec::with_capacity(leases.len());
         for (part, batch) in leases.chunks(BATCH).enumerate() {
-            let indexes = self.renew_batch(batch, end).await?;
-            renewed.extend(indexes.into_iter().map(|at| part * BATCH + at));
+            let outcomes = match self.renew_batch(batch, "", end).await {
+                Err(error) if batch.len() > 1 && error.kind() == ErrorKind::Unavailable => self.renew_singly(batch, end).await,
+                indexes => indexes?.into_iter().map(|at| (at, Ok(()))).collect(),
+            };
+            renewed.extend(outcomes.into_iter().map(|(at, outcome)| (part * BATCH + at, outcome)));
         }
         Ok(renewed)
     }

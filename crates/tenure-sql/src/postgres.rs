@@ -27,7 +27,7 @@ pub use self::options::over;
 pub use self::pool::Pool;
 use self::server::{How, Statements};
 use crate::table::failure::unexpected;
-use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
+use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// The statements of [`statements`], on the server.
 struct Postgres {
@@ -109,7 +109,7 @@ impl Table for Postgres {
         })
     }
 
-    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
+    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Renewed, Error> {
         let names: Vec<&str> = leases.iter().map(|lease| lease.name.as_str()).collect();
         let owners: Vec<String> = leases.iter().map(|lease| lease.owner.to_string()).collect();
         let ttls: Vec<i64> = leases.iter().map(|lease| micros(lease.ttl)).collect();
@@ -124,7 +124,7 @@ impl Table for Postgres {
         let rows = self.connection.run_freely((&self.statements().renew, &arguments), end).await?;
         let index = |row| Ok(usize::try_from(read::column::<i64>(row, 0)? - 1).unwrap_or(usize::MAX));
         let indexes: Vec<usize> = rows.iter().map(index).collect::<Result<_, Error>>()?;
-        Ok(indexes.into_iter().filter(|at| *at < leases.len()).collect())
+        Ok(indexes.into_iter().filter(|at| *at < leases.len()).map(|at| (at, Ok(()))).collect())
     }
 
     async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {

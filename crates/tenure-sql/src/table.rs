@@ -74,8 +74,8 @@ pub(crate) trait Table: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Frees a mutex that nobody waits for.
     async fn free(&self, lease: &Lease, end: Instant) -> Result<Tried<()>, Error>;
 
-    /// Renews mutexes that nobody waits for. Returns the indexes of those that were renewed.
-    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error>;
+    /// Renews mutexes that nobody waits for. Leaves out those that are another case.
+    async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Renewed, Error>;
 
     /// Reads names, in their order.
     async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error>;
@@ -99,6 +99,9 @@ pub(crate) enum Tried<T> {
     /// It is another case. Nothing was done.
     Found(Found),
 }
+
+/// Leases that were renewed, or failed by themselves, by their indexes.
+pub(crate) type Renewed = Vec<(usize, Result<(), Error>)>;
 
 /// Outcome of a write.
 pub(crate) enum Wrote {
@@ -377,7 +380,11 @@ impl<T: Table> Store for TableStore<T> {
         let end = self.end(shortest);
         let mut answers: Vec<Option<Result<RenewReply, Error>>> = leases.iter().map(|_| None).collect();
         match self.table.renew(leases, end).await {
-            Ok(renewed) => renewed.into_iter().for_each(|at| answers[at] = Some(Ok(RenewReply::Renewed))),
+            Ok(renewed) => {
+                for (at, outcome) in renewed {
+                    answers[at] = Some(outcome.map(|()| RenewReply::Renewed));
+                }
+            }
             Err(error) => return leases.iter().map(|_| Err(error.clone())).collect(),
         }
         let mut left: BTreeMap<&Name, Vec<usize>> = BTreeMap::new();

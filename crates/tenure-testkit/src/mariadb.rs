@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::clock::ShiftedClock;
 use crate::guardian;
-use crate::process::{Spawned, free_port};
+use crate::process::{Signal, Spawned, free_port};
+use crate::session::SqlSession;
+use crate::tls::Certificates;
 use crate::unprivileged::User;
 
 const START: Duration = Duration::from_secs(60);
@@ -20,25 +23,40 @@ const DATA: &str = "data";
 /// The system has a limit for all servers together.
 const NO_AIO: &str = "--innodb-use-native-aio=0";
 
-/// A MariaDB with a database `locks` and a user `root` without a password. It and its data go when this is dropped.
-#[derive(Debug)]
-pub struct MariaDbServer {
-    dir: TempDir,
-    port: u16,
-    user: Option<User>,
-    process: Mutex<Option<Spawned>>,
+/// How to start a [`MariaDbServer`].
+#[derive(Debug, Default)]
+pub struct Builder {
+    certificates: Option<[PathBuf; 2]>,
+    clock: Option<ShiftedClock>,
 }
 
-impl MariaDbServer {
-    /// Makes its data, and starts it.
-    pub fn start() -> Self {
+impl Builder {
+    /// Also takes connections with TLS.
+    #[must_use]
+    pub fn tls(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some([certificates.server_cert(), certificates.server_key()]);
+        self
+    }
+
+    /// Gives it a clock that jumps.
+    #[must_use]
+    pub fn clock(mut self) -> Self {
+        self.clock = Some(ShiftedClock::new());
+        self
+    }
+
+    /// Makes its data, and starts the server.
+    pub fn start(self) -> MariaDbServer {
         guardian::watch_over_us().expect("a guardian can be started");
         let dir = TempDir::with_prefix("mariadb-").expect("a temporary directory can be made");
         let user = User::for_server(&["mysql"]);
         if let Some(user) = user {
             user.give(dir.path());
         }
-        let mut server = Self { dir, port: 0, user, process: Mutex::default() };
+        if let Some(clock) = &self.clock {
+            clock.open_to_all();
+        }
+        let mut server = MariaDbServer { dir, port: 0, user, how: self, process: Mutex::default() };
         server.initialize();
         loop {
             server.port = free_port();
@@ -47,6 +65,28 @@ impl MariaDbServer {
                 return server;
             }
         }
+    }
+}
+
+/// A MariaDB with a database `locks` and a user `root` without a password. It and its data go when this is dropped.
+#[derive(Debug)]
+pub struct MariaDbServer {
+    dir: TempDir,
+    port: u16,
+    user: Option<User>,
+    how: Builder,
+    process: Mutex<Option<Spawned>>,
+}
+
+impl MariaDbServer {
+    /// Starts one with the defaults.
+    pub fn start() -> Self {
+        Builder::default().start()
+    }
+
+    /// For one with settings of its own.
+    pub fn builder() -> Builder {
+        Builder::default()
     }
 
     /// The one that all tests of this process share, for those that do not harm it. It ends with the process.
@@ -84,6 +124,32 @@ impl MariaDbServer {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "mariadb refused {statements:?}: {said}");
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    }
+
+    /// A session that stays open, in the database `locks`. The first error ends it.
+    pub fn session(&self) -> SqlSession {
+        let mut client = self.client();
+        client.args(["--unbuffered", "--raw", "--skip-reconnect", "locks"]);
+        SqlSession::of_mariadb(client)
+    }
+
+    /// Sets its clock this far off the true time.
+    pub fn shift_clock(&self, milliseconds: i64) {
+        self.how.clock.as_ref().expect("it was started with a clock of its own").shift(milliseconds);
+    }
+
+    /// Freezes it with all its sessions.
+    pub fn stop(&self) {
+        self.signal(Signal::Stop);
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self) {
+        self.signal(Signal::Cont);
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.process().as_mut().expect("it runs").signal(signal).expect("it runs");
     }
 
     /// Kills it, with all sessions, as `SIGKILL` does.
@@ -135,6 +201,16 @@ impl MariaDbServer {
         assert!(output.status.success(), "mariadb-install-db: {}{said}", String::from_utf8_lossy(&output.stdout));
     }
 
+    /// A copy that the user of the server may read.
+    fn own_copy(&self, name: &str, file: &Path) -> PathBuf {
+        let copy = self.dir.path().join(name);
+        fs::copy(file, &copy).expect("a certificate can be copied");
+        if let Some(user) = self.user {
+            user.give(&copy);
+        }
+        copy
+    }
+
     /// Starts the process and waits until it answers; false when its port was taken.
     fn launch(&self) -> bool {
         let log = fs::File::create(self.dir.path().join(LOG)).expect("the server's directory can be written");
@@ -146,6 +222,17 @@ impl MariaDbServer {
         server.args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--max-connections=500", NO_AIO]);
         // Survives a kill, and no crash of the machine.
         server.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M"]);
+        if let Some([certificate, key]) = &self.how.certificates {
+            server.args(
+                [self.own_copy("server.crt", certificate), self.own_copy("server.key", key)]
+                    .iter()
+                    .zip(["cert", "key"])
+                    .map(|(copy, what)| format!("--ssl-{what}={}", copy.display())),
+            );
+        }
+        if let Some(clock) = &self.how.clock {
+            clock.apply(&mut server);
+        }
         server.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
         let mut process = Spawned::spawn(&mut server).expect("mariadbd can be started: apt-get install mariadb-server");
         let deadline = Instant::now() + START;

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::clock::ShiftedClock;
 use crate::guardian;
 use crate::process::{Signal, Spawned, free_port};
+use crate::session::SqlSession;
 use crate::tls::Certificates;
 use crate::unprivileged::{User, newest_bin};
 
@@ -60,6 +61,11 @@ impl Builder {
 
     /// Makes the database cluster, and starts the server.
     pub fn start(self) -> PostgresServer {
+        self.start_from(PostgresServer::initdb)
+    }
+
+    /// Starts the server on the data that a command makes.
+    fn start_from(self, data: impl FnOnce(&PostgresServer) -> Command) -> PostgresServer {
         guardian::watch_over_us().expect("a guardian can be started");
         let dir = TempDir::with_prefix("postgres-").expect("a temporary directory can be made");
         let user = User::for_server(&["postgres"]);
@@ -70,7 +76,7 @@ impl Builder {
             clock.open_to_all();
         }
         let mut server = PostgresServer { dir, port: 0, user, how: self, process: Mutex::default() };
-        server.initialize();
+        server.initialize(&mut data(&server));
         loop {
             server.port = free_port();
             if server.launch() {
@@ -136,28 +142,75 @@ impl PostgresServer {
     /// Runs statements, and returns the rows of the last with `|` between columns; panics if they are refused.
     #[track_caller]
     pub fn sql(&self, statements: &str) -> Vec<String> {
-        let mut psql = Command::new(bin("psql"));
-        psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
-        psql.args(["-U", "tenure", "-d", "postgres", "-c", statements]);
-        // Also while the server is read-only for others.
-        psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
-        if let Some(password) = &self.how.password {
-            psql.env("PGPASSWORD", password);
-        }
+        let mut psql = self.psql();
+        psql.args(["-v", "ON_ERROR_STOP=1", "-c", statements]);
         let output = Spawned::output(&mut psql).expect("psql can be started");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "psql refused {statements:?}: {said}");
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// A session of psql that stays open, for statements that are to keep rows locked.
-    pub fn session(&self) -> PostgresSession {
-        PostgresSession::at(self.addr())
+    /// A session that stays open.
+    pub fn session(&self) -> SqlSession {
+        SqlSession::of_psql(self.psql())
+    }
+
+    fn psql(&self) -> Command {
+        let mut psql = psql_at(self.port);
+        // Also while the server is read-only for others.
+        psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
+        if let Some(password) = &self.how.password {
+            psql.env("PGPASSWORD", password);
+        }
+        psql
     }
 
     /// Sets its clock this far off the true time.
     pub fn shift_clock(&self, milliseconds: i64) {
         self.how.clock.as_ref().expect("it was started with a clock of its own").shift(milliseconds);
+    }
+
+    /// Starts one that copies `primary` as it writes, and serves reads alone.
+    pub fn replica_of(primary: &Self) -> Self {
+        let how = Builder { settings: primary.how.settings.clone(), ..Builder::default() };
+        how.start_from(|server| {
+            let mut copy = server.command("pg_basebackup");
+            copy.args(["-D", DATA, "-R", "-X", "stream", "-c", "fast", "--no-sync"]);
+            copy.args(["-h", "127.0.0.1", "-p", &primary.port.to_string(), "-U", "tenure"]);
+            copy
+        })
+    }
+
+    /// Makes a replica a primary, and waits until it is.
+    pub fn promote(&self) {
+        assert_eq!(self.sql("SELECT pg_promote(true, 60)"), ["t"], "it is not promoted");
+    }
+
+    /// Waits until a replica has all that its primary has written so far.
+    pub fn wait_for_all_of(&self, primary: &Self) {
+        let written = primary.sql("SELECT pg_current_wal_lsn()").concat();
+        let is_here = || self.sql(&format!("SELECT pg_last_wal_replay_lsn() >= '{written}'")) == ["t"];
+        crate::process::wait_until(START, "the replica to have it", is_here);
+    }
+
+    /// Freezes it with all its sessions.
+    pub fn stop(&self) {
+        self.signal_all(Signal::Stop);
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self) {
+        self.signal_all(Signal::Cont);
+    }
+
+    /// The first of its processes starts the others, so it is the first to be stopped.
+    fn signal_all(&self, signal: Signal) {
+        let first = self.process().as_ref().map(Spawned::pid).expect("it runs");
+        crate::process::signal(first, signal).expect("it runs");
+        for helper in crate::process::children(first) {
+            // It may have ended meanwhile.
+            let _ = crate::process::signal(helper, signal);
+        }
     }
 
     /// Kills it, with all sessions, as `SIGKILL` does.
@@ -174,25 +227,6 @@ impl PostgresServer {
         }
     }
 
-    /// Stops it, with all its sessions, as `SIGSTOP` does.
-    pub fn stop(&self) {
-        self.signal(Signal::Stop);
-    }
-
-    /// Lets it go on.
-    pub fn go_on(&self) {
-        self.signal(Signal::Cont);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let process = self.process();
-        let pid = process.as_ref().expect("it runs").pid();
-        // The parent first: it makes no more sessions then.
-        for process in std::iter::once(pid).chain(crate::process::children(pid)) {
-            let _ = crate::process::signal(process, signal);
-        }
-    }
-
     /// Starts it again with the data it had, on the same port.
     pub fn restart(&self) {
         self.kill();
@@ -205,7 +239,7 @@ impl PostgresServer {
     }
 
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(bin(program));
+        let mut command = Command::new(self::program(program));
         command.current_dir(self.dir.path()).env("LC_ALL", "C").stdin(Stdio::null());
         if let Some(user) = self.user {
             user.run(&mut command);
@@ -213,7 +247,7 @@ impl PostgresServer {
         command
     }
 
-    fn initialize(&self) {
+    fn initdb(&self) -> Command {
         let mut initdb = self.command("initdb");
         initdb.args(["-D", DATA, "-U", "tenure", "-E", "UTF8", "--no-locale", "--no-sync"]);
         match &self.how.password {
@@ -226,8 +260,12 @@ impl PostgresServer {
                 initdb.args(["-A", "trust"]);
             }
         }
-        let output = Spawned::output(&mut initdb).expect("initdb can be started");
-        assert!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr));
+        initdb
+    }
+
+    fn initialize(&self, data: &mut Command) {
+        let output = Spawned::output(data).expect("initdb can be started: apt-get install postgresql");
+        assert!(output.status.success(), "{}: {}", data.get_program().display(), String::from_utf8_lossy(&output.stderr));
         for (certificate, name) in
             self.how.certificates.iter().flat_map(|(cert, key)| [(cert, "server.crt"), (key, "server.key")])
         {
@@ -271,44 +309,10 @@ impl PostgresServer {
     }
 
     fn is_ready(&self) -> bool {
-        let mut ready = Command::new(bin("pg_isready"));
+        let mut ready = Command::new(program("pg_isready"));
         ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
         fs::read_to_string(self.dir.path().join(DATA).join("postmaster.pid")).is_ok_and(|lines| lines.contains("ready"))
             && Spawned::output(&mut ready).is_ok_and(|output| output.status.success())
-    }
-}
-
-/// A session of psql. It ends when this is dropped, as the session of a client that dies does.
-#[derive(Debug)]
-pub struct PostgresSession(Spawned);
-
-impl PostgresSession {
-    /// Through what listens there, a pool for one.
-    pub fn at(addr: SocketAddr) -> Self {
-        let mut psql = Command::new(bin("psql"));
-        psql.args(["-XAtq", "-h", "127.0.0.1", "-p", &addr.port().to_string(), "-U", "tenure", "-d", "postgres"]);
-        psql.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Self(Spawned::spawn(&mut psql).expect("psql can be started"))
-    }
-
-    /// Runs statements, and waits until they are done.
-    pub fn run(&mut self, statements: &str) -> Vec<String> {
-        use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-        const DONE: &str = "-- done --";
-        let input = self.0.child().stdin.as_mut().expect("piped");
-        writeln!(input, "{statements}\n\\echo '{DONE}'").expect("psql listens");
-        input.flush().expect("psql listens");
-        let output = self.0.child().stdout.as_mut().expect("piped");
-        // A byte at a time: what is read ahead would be lost with the reader.
-        let mut lines = BufReader::with_capacity(1, output.by_ref()).lines();
-        let mut rows = Vec::new();
-        loop {
-            let line = lines.next().expect("psql answers").expect("psql answers in UTF-8");
-            if line == DONE {
-                return rows;
-            }
-            rows.push(line);
-        }
     }
 }
 
@@ -379,16 +383,27 @@ impl PgBouncer {
         true
     }
 
+    /// A session of psql through the pool.
+    pub fn session(&self) -> SqlSession {
+        SqlSession::of_psql(psql_at(self.port))
+    }
+
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 }
 
+fn psql_at(port: u16) -> Command {
+    let mut psql = Command::new(program("psql"));
+    psql.args(["-XAtq", "-h", "127.0.0.1", "-p", &port.to_string(), "-U", "tenure", "-d", "postgres"]);
+    psql
+}
+
 /// Where a program of PostgreSQL is.
-fn bin(program: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let named = std::env::var_os("TENURE_POSTGRES_BIN").map(PathBuf::from);
-    let found = named.or_else(|| newest_bin("/usr/lib/postgresql", program)).map(|bin| bin.join(program));
+    let found = named.or_else(|| newest_bin("/usr/lib/postgresql", name)).map(|bin| bin.join(name));
     // Without a directory, the one in PATH.
-    found.unwrap_or_else(|| program.into())
+    found.unwrap_or_else(|| name.into())
 }

@@ -1,8 +1,8 @@
 //! The command on a table of MariaDB.
 
-use tenure_testkit::MariaDbServer;
+use tenure_testkit::{MariaDbServer, Spawned};
 
-use crate::common::{Place, assert_one_line, count};
+use crate::common::{Ended, Place, assert_one_line, count};
 
 fn url() -> String {
     MariaDbServer::shared().url(&MariaDbServer::fresh_table())
@@ -31,4 +31,63 @@ fn every_command_speaks_to_a_table_of_mariadb() {
     assert_one_line(&missing);
     let url = url.replace("//root@", "//nobody@");
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 77);
+}
+
+#[test]
+fn the_migration_of_mariadb_is_printed() {
+    let (place, table) = (Place::new(), MariaDbServer::fresh_table());
+    let printed = place.output(&["migration", "--store", &format!("mariadb://127.0.0.1:1/x?table=locks.{table}")]);
+    assert_eq!((printed.code, printed.err.as_str()), (0, ""), "{printed:?}");
+    for _ in 0..2 {
+        MariaDbServer::shared().sql(&printed.out);
+    }
+    let url = MariaDbServer::shared().url(&table).replace("create=yes&", "");
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
+}
+
+/// Each has its code and says what to do, in one line and without the password.
+#[test]
+fn bad_input_is_told() {
+    let server = MariaDbServer::start();
+    let (addr, place) = (server.addr(), Place::new());
+    let login = format!("mysql://app:s3cret@{addr}");
+    // Not by --store: a password there has a line of its own.
+    let run = |url: &str, name: &str| {
+        let mut run = place.tenure(&["run", "-n", name, "--", "true"]);
+        Ended::from(Spawned::output(run.env("TENURE_STORE", url)).unwrap())
+    };
+    server.sql("CREATE USER app IDENTIFIED BY 's3cret'; GRANT ALL ON locks.* TO app");
+    server.sql("CREATE USER reader IDENTIFIED BY 's3cret'; GRANT SELECT ON locks.* TO reader");
+    server.sql("CREATE TABLE locks.later (name varbinary(9), version bigint); INSERT INTO locks.later VALUES ('', 2)");
+    server.sql("CREATE TABLE locks.empty (name varbinary(9), version bigint)");
+    assert_eq!(run(&format!("{login}/locks?create=yes"), "x").code, 0);
+    let table = [
+        (format!("mysql://app:wrong@{addr}/locks"), 77, "password"),
+        (format!("mysql://app@{addr}/locks"), 77, "TENURE_PASSWORD"),
+        (format!("mysql://nobody:s3cret@{addr}/locks"), 77, "does not let this user in"),
+        (format!("{login}/nowhere"), 77, "nowhere"),
+        (format!("{login}/locks?table=missing"), 74, "CREATE TABLE IF NOT EXISTS `missing`"),
+        (format!("{login}/locks?table=later"), 74, "is of version 2"),
+        (format!("{login}/locks?table=empty"), 74, "lost its own row"),
+        (format!("mysql://reader:s3cret@{addr}/locks"), 77, "GRANT"),
+        (format!("{login}/locks?sslmode=require"), 69, "TLS"),
+        (format!("{login}/locks?sslmode=prefer"), 64, "sslmode=prefer"),
+        (format!("{login}/locks?sslmode=sometimes"), 64, "sslmode"),
+        (format!("{login}/locks?colour=red"), 64, "colour="),
+        (format!("{login}/locks?table=a.b.c"), 64, "name of a table"),
+        (login.clone(), 64, "no database"),
+        ("mysql://127.0.0.1:1/x".to_owned(), 69, "refused"),
+    ];
+    let is_told = |url: &str, code: i32, why: &str| {
+        let ended = run(url, "x");
+        assert!(ended.code == code && ended.err.to_lowercase().contains(&why.to_lowercase()), "{url}: {ended:?}");
+        assert!(!ended.err.contains("s3cret") && !ended.err.contains("wrong"), "{ended:?}");
+        assert_one_line(&ended);
+    };
+    for (url, code, why) in table {
+        is_told(&url, code, why);
+    }
+    assert_eq!(run(&format!("{login}/locks"), &"n".repeat(1_025)).code, 64);
+    server.sql("SET GLOBAL read_only = 1");
+    is_told(&format!("{login}/locks"), 69, "read-only");
 }

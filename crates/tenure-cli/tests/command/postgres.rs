@@ -40,6 +40,24 @@ fn every_command_speaks_to_a_table() {
     assert_eq!(place.output(&["run", "-n", "--store", &url, "-a", "y", "--permits", "1/3", "x", "--", "true"]).code, 0);
 }
 
+/// It needs no server, and the table is then as `create=yes` makes it.
+#[test]
+fn the_migration_is_printed() {
+    let (place, table) = (Place::new(), PostgresServer::fresh_table());
+    let printed = place.output(&["migration", "--store", &format!("postgres://nobody@127.0.0.1:1/x?table={table}")]);
+    assert_eq!((printed.code, printed.err.as_str()), (0, ""), "{printed:?}");
+    for _ in 0..2 {
+        PostgresServer::shared().sql(&printed.out);
+    }
+    let url = PostgresServer::shared().url(&table).replace("create=yes&", "");
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
+    let refused = place.output(&["migration", "--store", "redis://h"]);
+    assert_eq!((refused.code, refused.out.as_str()), (64, ""));
+    assert!(refused.err.contains("no table"), "{refused:?}");
+    assert_one_line(&refused);
+    assert_eq!(place.output(&["migration", "--store", "postgres://h/x?table=a.b.c"]).code, 64);
+}
+
 /// Each has its code and says what to do, in one line and without the password.
 #[test]
 fn bad_input_is_told() {

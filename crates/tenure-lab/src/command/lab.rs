@@ -14,6 +14,7 @@ use tenure_lab::{Item, Kind, Lab as Processes, Outcome, items, models, report, r
 use tenure_testkit::History;
 use tenure_testkit::history::timeline::{self, wrapped};
 use tenure_testkit::history::{Verdict, check};
+use tenure_testkit::postgres;
 
 use super::exit::{DAMAGED, Failure};
 use super::soak::{self, Soak};
@@ -118,7 +119,8 @@ A broken lock is expected to be broken: it shows that the checker sees.
   tenure lab run redis/ --repeat 50  every fault of one Redis, fifty times
   tenure lab run --store 'redis://cache?scheme=php'  every fault with that scheme
 
-Needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
+Needs redis-server: TENURE_REDIS_SERVER, else the one in PATH. Rows of postgres/
+need PostgreSQL and PgBouncer, those of mariadb/ MariaDB.";
 
 pub(crate) fn main(args: Lab) -> Result<u8, Failure> {
     match args {
@@ -163,9 +165,7 @@ fn chosen(ids: &[String], url: Option<&OsStr>) -> Result<Vec<Item>, Failure> {
 
 fn run_items(args: &Run) -> Result<u8, Failure> {
     let items = chosen(&args.ids, args.store.as_deref())?;
-    if items.iter().any(|item| !item.id.starts_with("memory/") && !item.id.starts_with("sqlite/")) {
-        find_server("the lab breaks locks on a real one")?;
-    }
+    find_servers(&items)?;
     if items.iter().any(|item| item.kind == Kind::Scenario) {
         find_tools()?;
     }
@@ -284,6 +284,25 @@ fn save(dir: Option<&Path>, outcome: &Outcome) -> Result<(), Failure> {
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(DAMAGED, format!("{} cannot be written, {error}; give it a place that can", path.display()))
+}
+
+/// Tells of a missing server before anything is run.
+fn find_servers(items: &[Item]) -> Result<(), Failure> {
+    let why = "the lab breaks locks on a real one";
+    let is_of = |item: &Item, stores: &[&str]| stores.iter().any(|store| item.id.starts_with(store));
+    let any_of = |store: &str| items.iter().any(|item| is_of(item, &[store]));
+    if items.iter().any(|item| !is_of(item, &["memory/", "sqlite/", "postgres/", "mariadb/"])) {
+        find_server(why)?;
+    }
+    let instead = "or name other rows, e.g. redis/";
+    if any_of("postgres/") {
+        find(postgres::program("postgres").as_os_str(), "--version", why, &format!("install postgresql, {instead}"))?;
+        find("pgbouncer".as_ref(), "--version", why, &format!("install pgbouncer, {instead}"))?;
+    }
+    if any_of("mariadb/") {
+        find("mariadbd".as_ref(), "--version", why, &format!("install mariadb-server, {instead}"))?;
+    }
+    Ok(())
 }
 
 /// Tells of a missing tool before anything is run.

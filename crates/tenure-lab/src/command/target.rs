@@ -20,6 +20,11 @@ pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
     if Address::of(url).file().is_some() {
         return Ok("sqlite/".to_owned());
     }
+    match url.split(':').next() {
+        Some("postgres" | "postgresql") => return Ok("postgres/".to_owned()),
+        Some("mysql" | "mariadb") => return Ok("mariadb/".to_owned()),
+        _ => {}
+    }
     tenure_redis::Options::parse(url)?;
     if url.starts_with("quorum+") {
         return Ok("quorum/".to_owned());

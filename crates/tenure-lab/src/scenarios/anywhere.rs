@@ -8,12 +8,12 @@ use tenure_testkit::{Register, ShiftedClock};
 
 use super::Rows;
 use super::actor::Claim;
-use super::fixtures::{Played, Row, alone, on_both};
+use super::fixtures::{Played, Row, alone, on_each};
 use super::stage::{CLAIM, DOOR, OPERATION, POLL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
-    [on_both(|of, on| [shared(of, on), fence_ignored(of, on)].concat()), alone(memory)].concat()
+    [on_each(|of, on| [shared(of, on), fence_ignored(of, on)].concat()), alone(memory)].concat()
 }
 
 /// The rows of a store that processes share.

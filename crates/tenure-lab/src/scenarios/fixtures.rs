@@ -14,6 +14,7 @@ use tenure_testkit::{Proxy, RedisServer, redis};
 
 use super::Rows;
 use super::actor::Actor;
+use super::database::ENGINES;
 use super::scheme::{self, Held, NATIVE, Scheme, clock};
 use super::stage::{Access, Line, Look, Stage};
 use crate::item::Run;
@@ -111,9 +112,10 @@ pub(super) type Played = Box<dyn Fn(&str) -> Run>;
 type Table = fn(Rows, &dyn Fn(Row) -> Played) -> Vec<Item>;
 
 /// The rows of a table on each of our own stores that processes share.
-pub(super) fn on_both(rows: Table) -> Vec<Item> {
+pub(super) fn on_each(rows: Table) -> Vec<Item> {
     let file = |row: Row| -> Played { Box::new(on_file(move |stage, _| row(stage))) };
-    [in_scheme(NATIVE, rows), rows(Rows { id: "sqlite", fences: true }, &file)].concat()
+    let in_tables = ENGINES.map(|engine| rows(engine.rows(), &|row| Box::new(engine.plain(row)))).concat();
+    [in_scheme(NATIVE, rows), rows(Rows { id: "sqlite", fences: true }, &file), in_tables].concat()
 }
 
 /// The rows of a table on a Redis, in this scheme.
@@ -312,6 +314,10 @@ impl Switch {
             }
         });
         Self { address, upstream }
+    }
+
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.address
     }
 
     pub(super) fn url(&self) -> String {

@@ -5,9 +5,11 @@
 
 mod actor;
 mod anywhere;
+mod database;
 mod disk;
 mod file;
 mod fixtures;
+mod outages;
 mod queue;
 mod quorum;
 mod redis;
@@ -15,6 +17,7 @@ mod scheme;
 mod schemes;
 mod shares;
 mod stage;
+mod table;
 mod terms;
 mod told;
 
@@ -25,7 +28,7 @@ use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    let stores = [redis::items(), quorum::items(), schemes::items(), file::items(), disk::items()];
+    let stores = [redis::items(), quorum::items(), schemes::items(), file::items(), disk::items(), table::items()];
     [anywhere::items(), terms::items(), queue::items(), shares::items()].into_iter().chain(stores).flatten().collect()
 }
 
@@ -87,6 +90,8 @@ fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule
         Some("sentinel") => "tenure on a Sentinel group",
         Some("cluster") => "tenure on a Redis Cluster",
         Some("quorum") => "tenure on five Redis",
+        Some("postgres") => "tenure on a table of PostgreSQL",
+        Some("mariadb") => "tenure on a table of MariaDB",
         Some("sqlite") => "tenure on an SQLite file",
         Some("memory") => "tenure in memory",
         scheme => &format!("tenure on one Redis, scheme={}", scheme.unwrap_or_default()),

@@ -6,12 +6,12 @@ use tenure_testkit::worker::{Call, Deed, Moment, Probe, Terms};
 
 use super::Rows;
 use super::actor::{Actor, Claim};
-use super::fixtures::{Played, Row, on_both};
-use super::stage::{CLAIM, DOOR, NEXT, OPERATION, SLACK, Stage, now, terms};
+use super::fixtures::{Played, Row, on_each};
+use super::stage::{CLAIM, DOOR, NEXT, OPERATION, POLL, SLACK, Stage, now, terms};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
-    on_both(rows)
+    on_each(rows)
 }
 
 #[rustfmt::skip]
@@ -149,7 +149,7 @@ fn served_and_stopped(stage: &mut Stage<'_>) {
     actors[0].stop();
     stage.fault("the one that was served is stopped");
     let since = now();
-    stage.granted_since(&claims[1], since, DEAD);
+    stage.granted_since(&claims[1], since, if stage.pushes { DEAD } else { LONG + POLL + SLACK });
     claims[1].works(&stage.register);
     claims[0].tries_to_work(&stage.register);
     actors[0].go_on();

@@ -166,10 +166,14 @@ fn nobody(_: &RedisServer, _: &str) -> u64 {
     0
 }
 
-/// The fields of those in a record whose time has not passed: what they do, until when in microseconds, and their owner.
-fn in_record(server: &RedisServer, key: &str) -> Vec<(String, i64, String)> {
+/// The fields of those in a record whose time has not passed: what they do, how long they have in microseconds, and their owner.
+fn in_record_at(server: &RedisServer, key: &str) -> Vec<(String, i64, String)> {
     let value = server.command(&["GET", key]);
-    let (text, now) = (if value.is_nil() { String::new() } else { value.text() }, clock(server) * 1_000);
+    in_record(&if value.is_nil() { String::new() } else { value.text() }, clock(server) * 1_000)
+}
+
+/// As [`in_record_at`], of the text of a record.
+pub(super) fn in_record(text: &str, now: i64) -> Vec<(String, i64, String)> {
     let line = |line: &str| {
         let fields: Vec<&str> = line.split('\t').collect();
         let end = if fields[0] == "waits" { 6 } else { 5 };
@@ -182,7 +186,7 @@ fn in_record(server: &RedisServer, key: &str) -> Vec<(String, i64, String)> {
 fn first_of_record(server: &RedisServer, key: &str) -> Option<Held> {
     match string(server, key) {
         Some(Held { value, .. }) if value.starts_with("tenure:record:") => {
-            let first = in_record(server, key).into_iter().find(|(what, ..)| what != "waits");
+            let first = in_record_at(server, key).into_iter().find(|(what, ..)| what != "waits");
             first.map(|(_, left, value)| Held { value, left: u64::try_from(left).ok().map(Duration::from_micros) })
         }
         foreign => foreign,
@@ -190,5 +194,5 @@ fn first_of_record(server: &RedisServer, key: &str) -> Option<Held> {
 }
 
 fn waiting_in_record(server: &RedisServer, key: &str) -> u64 {
-    in_record(server, key).iter().map(|(what, ..)| u64::from(what == "waits")).sum()
+    in_record_at(server, key).iter().map(|(what, ..)| u64::from(what == "waits")).sum()
 }

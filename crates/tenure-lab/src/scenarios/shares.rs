@@ -7,12 +7,12 @@ use tenure_testkit::worker::Terms;
 
 use super::Rows;
 use super::actor::Claim;
-use super::fixtures::{Played, Row, on_both};
+use super::fixtures::{Played, Row, on_each};
 use super::stage::{DOOR, NEXT, OPERATION, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
-    on_both(rows)
+    on_each(rows)
 }
 
 pub(super) fn rows(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {

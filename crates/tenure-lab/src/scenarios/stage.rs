@@ -39,8 +39,6 @@ pub(super) const HEARTBEAT: Duration = Duration::from_millis(1_200);
 pub(super) const SOON: Duration = Duration::from_millis(1_200 + 120 + 250 + 250);
 /// In milliseconds: long enough for a renewal to fail, and short enough for the next to be in time.
 pub(super) const A_MOMENT: Range<u64> = 950..1_250;
-/// A store that was away for longer may be back too late for the next renewal.
-const TOO_LONG: Duration = Duration::from_millis(1_450);
 /// How long the lab waits for what has no bound of its own, before it tells what it waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -102,6 +100,8 @@ pub(super) struct Stage<'a> {
     pub(super) capacity: u32,
     /// How much longer than was asked the store keeps a lease at least.
     pub(super) longer: Duration,
+    /// Waiters are notified when they are served. Others find it out when they poll, and have all of their ttl from then on.
+    pub(super) pushes: bool,
     /// The store's grants have fences, by which a stale holder is refused.
     pub(super) fences: bool,
     access: Access,
@@ -109,7 +109,7 @@ pub(super) struct Stage<'a> {
     /// How long after a stopped holder went on it was notified.
     told: RefCell<Vec<Duration>>,
     /// Why nothing can be said: the machine had no time.
-    starved: Option<String>,
+    pub(super) starved: Option<String>,
 }
 
 impl<'a> Stage<'a> {
@@ -125,6 +125,7 @@ impl<'a> Stage<'a> {
             jumps: false,
             capacity: 1,
             longer: Duration::ZERO,
+            pushes: true,
             fences: true,
             access,
             actors: Vec::new(),
@@ -151,6 +152,11 @@ impl<'a> Stage<'a> {
     /// The store is a file, which one process writes to at a time.
     pub(super) fn is_on_file(&self) -> bool {
         self.access.near.starts_with("sqlite:")
+    }
+
+    /// All processes reach the store at `url` from now on.
+    pub(super) fn all_by(&mut self, url: &str) {
+        (self.access.near, self.access.far) = (url.to_owned(), url.to_owned());
     }
 
     /// A process in the way of the fault.
@@ -251,6 +257,8 @@ impl<'a> Stage<'a> {
 
     /// Looks at the store until `name` is free, which it has to be within this time.
     pub(super) fn free_due(&self, name: &str, within: Duration) {
+        // It takes a while to look for the first time.
+        let _ = self.access.look.as_ref().map(|look| look(name));
         self.recorder.record("lab", What::FreeDue { name: name.into(), within: nanos(within) });
         let Some(look) = &self.access.look else {
             // A client that takes it finds it free.
@@ -325,59 +333,6 @@ impl<'a> Stage<'a> {
         } else {
             holder.wrote_since(since);
         }
-    }
-
-    /// The store is away long enough for a renewal to fail, and the holder loses nothing. One that comes back by itself has no
-    /// `come_back`.
-    pub(super) fn is_away_for_a_moment(&mut self, leave: impl FnOnce(), come_back: Option<&dyn Fn()>) {
-        let (a, b) = (self.near(), self.far());
-        let first = a.takes(DOOR);
-        first.works(&self.register);
-        first.renewed(now());
-        let second = b.asks(DOOR, terms());
-        self.keeps = true;
-        let back_at = Duration::from_millis(self.rng.u64(A_MOMENT));
-        let left = self.fault("the store goes away");
-        leave();
-        let gone = now();
-        std::thread::sleep(back_at.saturating_sub(Duration::from_nanos(gone - left)));
-        if let Some(come_back) = come_back {
-            self.holds_true(!first.is_renewed_in(gone..now()), "a renewal was answered while the store was away");
-            come_back();
-        }
-        let since = self.fault("it is back");
-        let away = Duration::from_nanos(since - left);
-        if away > TOO_LONG {
-            self.starved = Some(format!("the store was away for {away:?}: the machine had no time to bring it back"));
-            return;
-        }
-        first.renewed(since);
-        self.ends_well(&first, &second);
-    }
-
-    /// The store is away for longer than the validity. The holder is notified at the deadline, and the next is granted when the
-    /// store is back.
-    pub(super) fn is_away_for_long(&mut self, leave: impl FnOnce(), come_back: impl FnOnce()) {
-        let (a, b) = (self.near(), self.far());
-        let first = a.takes(DOOR);
-        first.runs(&self.register);
-        let second = b.asks(DOOR, terms());
-        self.some_time();
-        leave();
-        let left = self.fault("the store is away");
-        self.loss_due(self.validity());
-        let lost = first.lost();
-        self.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
-        std::thread::sleep((self.kept() + SLACK).saturating_sub(Duration::from_nanos(now() - left)));
-        let since = now();
-        come_back();
-        self.fault("it is back");
-        self.grant_due_since(since, self.next());
-        second.granted();
-        second.works(&self.register);
-        second.renewed(now());
-        self.is_left(&second);
-        self.ends_with_another(&a);
     }
 
     /// A process in the way of the fault takes the door and works; one that is not waits for it.

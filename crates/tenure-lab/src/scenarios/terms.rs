@@ -6,12 +6,12 @@ use tenure_testkit::history::{At, nanos};
 use tenure_testkit::worker::ByHand;
 
 use super::Rows;
-use super::fixtures::{Played, Row, alone, on_both};
+use super::fixtures::{Played, Row, alone, on_each};
 use super::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
-    [on_both(shared), alone(every)].concat()
+    [on_each(shared), alone(every)].concat()
 }
 
 /// The rows of every store.

@@ -103,6 +103,10 @@ fn what_cannot_be_run_is_named() {
     let missing = Ended::of(command.env("TENURE_REDIS_SERVER", "/nowhere/redis-server"));
     assert_eq!(missing.code, 69, "{missing:?}");
     assert!(missing.err.contains("/nowhere/redis-server") && missing.err.contains("install redis-server"), "{}", missing.err);
+    let mut command = place.program(&["lab", "run", "postgres/25"]);
+    let missing = Ended::of(command.env("TENURE_POSTGRES_BIN", "/nowhere"));
+    assert_eq!(missing.code, 69, "{missing:?}");
+    assert!(missing.err.contains("/nowhere/postgres") && missing.err.contains("install postgresql"), "{}", missing.err);
     assert_eq!(place.output(&["lab", "run", "--repeat", "0"]).code, 64);
     assert_eq!(place.output(&["lab", "run", "memory/25", "--save", "/proc/nowhere"]).code, 74);
 }

@@ -1,5 +1,7 @@
 //! Errors of MariaDB and MySQL, in the classes of [`tenure::ErrorKind`].
 
+use std::fmt::Display;
+
 use mysql_async::{DriverError, Error as Answer, IoError, ServerError};
 use tenure::{Error, ErrorKind};
 
@@ -46,6 +48,12 @@ const MEANINGS: &[Meaning<u16>] = &[
         fix: "end the transaction that has it: see information_schema.innodb_trx",
     },
     Meaning {
+        codes: &[1_969],
+        kind: ErrorKind::Unavailable,
+        what: "the statement took too long: another session keeps the row of the name locked, or the server is slow",
+        fix: "end the transaction that has it: see information_schema.innodb_trx",
+    },
+    Meaning {
         codes: &[1_021, 1_037, 1_038, 1_040, 1_041, 1_114, 1_203, 1_226, DEADLOCK, CHANGED, 1_317, 3_024],
         kind: ErrorKind::Unavailable,
         what: "the server cannot serve now",
@@ -88,10 +96,8 @@ pub(super) fn failed(answer: &Answer, table: &str) -> Failed {
 pub(super) fn contact(answer: &Answer, table: &str) -> Error {
     match answer {
         Answer::Server(server) => translate(server, table),
-        Answer::Io(IoError::Tls(_)) | Answer::Driver(DriverError::NoClientSslFlagFromServer) => {
-            Error::unreachable(format!("no TLS with the server: {}", one_line(&answer.to_string())))
-                .with_hint("see sslmode= and ca= of the store URL, and the server's certificate")
-        }
+        Answer::Io(IoError::Tls(_)) | Answer::Driver(DriverError::NoClientSslFlagFromServer) => no_tls(answer),
+        Answer::Io(IoError::Io(error)) if is_of_tls(error) => no_tls(error),
         other => Error::unreachable(format!("the server cannot be reached: {}", one_line(&other.to_string()))),
     }
 }
@@ -99,6 +105,15 @@ pub(super) fn contact(answer: &Answer, table: &str) -> Error {
 /// Whether the server has undone a statement because of another transaction.
 pub(super) fn is_overtaken(server: &ServerError) -> bool {
     [DEADLOCK, CHANGED].contains(&server.code)
+}
+
+fn is_of_tls(error: &std::io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.downcast_ref::<rustls::Error>().is_some())
+}
+
+fn no_tls(why: &dyn Display) -> Error {
+    Error::unreachable(format!("no TLS with the server: {}", one_line(&why.to_string())))
+        .with_hint("see sslmode= and ca= of the store URL, and the server's certificate")
 }
 
 pub(super) fn is_missing(answer: &Answer) -> bool {

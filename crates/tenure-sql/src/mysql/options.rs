@@ -11,10 +11,12 @@ use tenure::{Error, Locker};
 
 use super::MySql;
 use super::server::{How, Source};
-use super::statements::{CREATE, SETTINGS, TABLE};
+use super::statements::{CREATE, TABLE, session_settings};
 use crate::table::{Connection, Security, Settings, TableStore};
 
 const FORMS: &str = "mysql://user@host/database";
+/// The longest operation timeout without `timeout=`.
+const LONGEST: Duration = Duration::from_secs(1);
 const KNOWN: [&str; 9] = ["table", "create", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
 
 /// Settings of a table in MariaDB or MySQL, read from a URL.
@@ -56,7 +58,7 @@ impl Options {
         let opts = OptsBuilder::from_opts(read)
             .prefer_socket(false)
             .tcp_keepalive(Some(Duration::from_secs(5)))
-            .setup(vec![SETTINGS])
+            .setup(vec![session_settings(settings.terms.timeout.unwrap_or(LONGEST))])
             // Else the server is asked for them, which costs a round trip.
             .max_allowed_packet(Some(16 << 20))
             .wait_timeout(Some(28_800));

@@ -16,7 +16,7 @@ use super::pool::Lender;
 use super::read::column;
 use super::statements::{
     ADD, ASKED, CHANGE, CREATE, END_SESSION, FIND_SESSION, FREE, HELLO, INSERT, KEEP, LIST, LOOK, READ, REMOVE, RENEW, TABLE,
-    TAKE, VERSION,
+    TAKE, UNHURRIED, VERSION,
 };
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Jobs, Link, Server, Session, Worker};
@@ -44,7 +44,7 @@ impl Statements {
     fn on(table: &str) -> Self {
         let on = |text: &str| text.replace(TABLE, table);
         Self {
-            hello: on(HELLO),
+            hello: on(&[UNHURRIED, HELLO].concat()),
             take: on(TAKE),
             add: on(ADD),
             free: on(FREE),
@@ -154,7 +154,9 @@ impl How {
         };
         if create && is_to_be_made {
             for step in CREATE {
-                conn.query_drop(step.replace(TABLE, &self.table)).await.map_err(|error| contact(&error, &self.table))?;
+                conn.query_drop(UNHURRIED.to_owned() + &step.replace(TABLE, &self.table))
+                    .await
+                    .map_err(|error| contact(&error, &self.table))?;
             }
             asked = conn.query_first(&self.statements.hello).await;
         }

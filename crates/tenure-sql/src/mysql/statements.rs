@@ -19,6 +19,8 @@
 //!
 //! The name `tenure_lock` is replaced by that of the table in use.
 
+use std::time::Duration;
+
 /// The name that the statements below have for the table.
 pub(super) const TABLE: &str = "tenure_lock";
 
@@ -42,15 +44,29 @@ pub(super) const CREATE: [&str; 2] = [
 /// Run on every connection, because the server may have other settings for all.
 ///
 /// A text that is too long is refused and not cut. Each statement is a transaction, also behind one of
-/// several statements, and reads what is committed. A row or a table that somebody keeps locked is
-/// waited for no longer than a call may take. No limit for careless statements holds up ours. A connection may be
-/// idle for hours.
-pub(super) const SETTINGS: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES',
+/// several statements, and reads what is committed. No limit for careless statements holds up ours. A
+/// connection may be idle for hours.
+///
+/// A row or a table that somebody keeps locked is waited for no longer than a call may take: on MariaDB,
+/// which alone reads the comment, for a part of that, so that its answer is there in time. MySQL knows
+/// whole seconds. It is less than the half, after which another connection is tried.
+pub(super) fn session_settings(timeout: Duration) -> String {
+    let patience = (timeout * 2 / 5).as_secs_f64();
+    format!(
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES',
   SESSION autocommit = 1, SESSION completion_type = 0,
   SESSION innodb_lock_wait_timeout = 1, SESSION lock_wait_timeout = 1,
   SESSION sql_select_limit = 18446744073709551615, SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1,
-  SESSION wait_timeout = 28800;
-SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+  SESSION wait_timeout = 28800 /*M!100101 , SESSION max_statement_time = {patience} */;
+SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+    )
+}
+
+/// Stands before a statement that may take its time: the first contact has its own limit.
+pub(super) const UNHURRIED: &str = "/*M!100101 SET STATEMENT max_statement_time = 0 FOR */ ";
+
+/// Stands before a statement that waits for no row.
+pub(super) const IMPATIENT: &str = "/*M!100301 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ ";
 
 /// The database's clock, in microseconds since 1970.
 macro_rules! clock {

@@ -16,6 +16,7 @@ mod outages;
 mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
+mod secure;
 mod settings;
 mod theirs;
 

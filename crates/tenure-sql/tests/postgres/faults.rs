@@ -6,8 +6,7 @@ use tenure::store::{ReleaseReply, RenewReply};
 use tenure::{ErrorKind, Locker};
 use tenure_testkit::{PostgresServer, Proxy, wait_until};
 
-use crate::requests::{busy, granted, lease, owner, request};
-use crate::rows::cycle;
+use crate::requests::{granted, lease, owner, request};
 use crate::{PATIENCE, behind_proxy, open};
 
 /// The statement is on its way when its connection is given up. The next connection ends that session, so it never runs.
@@ -48,45 +47,6 @@ async fn a_killed_session_is_replaced() {
         assert!(Instant::now() < deadline, "no new session");
     }
     assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
-}
-
-/// A transaction of somebody else has the row. Calls for that name end in time and are not applied, and others go on.
-#[tokio::test]
-async fn a_locked_row_holds_up_its_own_name_only() {
-    let table = PostgresServer::fresh_table();
-    let store = open(&(PostgresServer::shared().url(&table) + "&timeout=1s")).await;
-    let held = owner();
-    for name in ["x", "y"] {
-        granted(&store, &request(name, &held)).await;
-    }
-    let mut session = PostgresServer::shared().session();
-    session.run(&format!("BEGIN; SELECT name FROM {table} WHERE name = 'x' FOR UPDATE;"));
-    // To say who holds takes no lock.
-    assert_eq!(busy(&store, &request("x", &owner())).await.holder.unwrap().owner, held);
-    let error = store.release(&lease("x", &held), Duration::ZERO).await.unwrap_err();
-    assert!(error.kind() == ErrorKind::Unavailable && !error.may_have_been_applied(), "{error:?}");
-    assert!(error.to_string().contains("locked"), "{error}");
-    assert_eq!(store.renew(&[lease("y", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
-    session.run("ROLLBACK;");
-    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
-}
-
-/// The row of one name is locked by a stranger. The leases of other names are renewed, also in the same batch.
-#[tokio::test]
-async fn a_locked_row_takes_no_other_lease_along() {
-    let table = PostgresServer::fresh_table();
-    let store = open(&(PostgresServer::shared().url(&table) + "&timeout=1s")).await;
-    let held = owner();
-    for name in ["x", "y"] {
-        granted(&store, &request(name, &held)).await;
-    }
-    let mut session = PostgresServer::shared().session();
-    session.run(&format!("BEGIN; SELECT name FROM {table} WHERE name = 'x' FOR UPDATE;"));
-    let mut renewals = store.renew(&[lease("x", &held), lease("y", &held)]).await;
-    let (y, x) = (renewals.pop().unwrap(), renewals.pop().unwrap());
-    assert!(!x.unwrap_err().may_have_been_applied());
-    assert_eq!(y.unwrap(), RenewReply::Renewed);
-    session.run("ROLLBACK;");
 }
 
 /// As after a failover to a replica: it grants nothing, says so, and the store finds the way back by itself.

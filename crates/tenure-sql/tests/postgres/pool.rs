@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
 use tenure::{ErrorKind, Locker, Owner};
 use tenure_testkit::crowd::{Field, is_left_clean, soak};
-use tenure_testkit::{PgBouncer, PostgresServer, PostgresSession, Proxy, wait_until};
+use tenure_testkit::{PgBouncer, PostgresServer, Proxy, wait_until};
 
 use crate::requests::{busy, drop_after, granted, joining, lease, owner, request};
 use crate::rows::cycle;
@@ -193,7 +193,7 @@ async fn a_slow_and_a_stopped_server_and_a_pool_that_dies() {
     let error = store.renew(&[lease("x", &held)]).await.remove(0).unwrap_err();
     assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error:?}");
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    server.go_on();
+    server.cont();
     is_renewed(&store, &held).await;
     pool.restart();
     is_renewed(&store, &held).await;
@@ -246,7 +246,7 @@ async fn a_release_behind_a_pool_notifies_those_who_listen() {
 async fn settings_that_others_left_in_a_session_change_nothing() {
     let (pool, table) = (PgBouncer::start(PostgresServer::shared(), 1), PostgresServer::fresh_table());
     let other = open(&PostgresServer::shared().url(&table)).await;
-    let mut session = PostgresSession::at(pool.addr());
+    let mut session = pool.session();
     session.run(&format!("CREATE SCHEMA trap_{table}; CREATE TABLE trap_{table}.{table} (LIKE {table} INCLUDING ALL);"));
     session.run(&format!("INSERT INTO trap_{table}.{table} (name, version, fence) VALUES ('', 1, 0);"));
     session.run(&format!(

@@ -1,30 +1,12 @@
-//! Statements that are counted, and the clock that they read.
+//! Statements that are counted.
 
 use std::time::{Duration, Instant};
 
-use tenure::store::RenewReply;
 use tenure_testkit::PostgresServer;
 
 use crate::requests::{granted, lease, owner, request};
 use crate::rows::cycle;
 use crate::{PATIENCE, open};
-
-/// A clock that is set back makes leases longer, and no fence smaller.
-#[tokio::test]
-async fn a_clock_that_jumps_changes_no_order() {
-    let server = PostgresServer::builder().clock().start();
-    let store = open(&server.url("locks")).await;
-    let (first, held) = (cycle(&store, "x").await, owner());
-    granted(&store, &request("y", &held)).await;
-    server.shift_clock(-86_400_000);
-    let second = cycle(&store, "x").await;
-    assert!(second > first, "{second} after {first}");
-    assert_eq!(store.renew(&[lease("y", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
-    server.shift_clock(86_400_000);
-    assert!(cycle(&store, "x").await > second);
-    // As after 30 s: a day ahead, its lease has ended.
-    assert_eq!(store.renew(&[lease("y", &held)]).await.remove(0).unwrap(), RenewReply::Gone);
-}
 
 /// The row is being swept, by a clock that was ahead once, while its name is acquired.
 #[tokio::test]

@@ -6,7 +6,7 @@ use tenure::ErrorKind;
 use tenure::store::{ReleaseReply, RenewReply};
 
 use crate::requests::{busy, granted, joining, lease, owner, request};
-use crate::{Server, behind_proxy, open};
+use crate::{Server, behind_proxy, in_sql, open};
 
 #[tokio::test]
 async fn a_call_whose_answer_is_lost_may_be_made_again() {
@@ -38,6 +38,34 @@ async fn a_renewal_gets_through_on_another_connection() {
     proxy.hold_present_requests();
     assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
     assert_eq!(proxy.accepted(), 2);
+}
+
+/// A transaction of somebody else has the row. Calls for that name end in time and are not applied, and others go on: also those
+/// that are in one statement with it.
+#[tokio::test]
+async fn a_locked_row_holds_up_its_own_name_only() {
+    let (server, table) = (Server::shared(), Server::fresh_table());
+    let store = open(&(server.url(&table) + "&timeout=1s")).await;
+    let held = owner();
+    for name in ["x", "y", "z"] {
+        granted(&store, &request(name, &held)).await;
+    }
+    let mut session = server.session();
+    session.run(&format!("BEGIN; SELECT name FROM {} WHERE name = 'y' FOR UPDATE;", in_sql(&table)));
+    let is_locked = |error: &tenure::Error| {
+        let is_told = error.kind() == ErrorKind::Unavailable && error.to_string().contains("locked");
+        assert!(is_told && !error.may_have_been_applied(), "{error:?}");
+    };
+    // To say who holds takes no lock.
+    let entry = store.inspect(Some(&tenure::Name::new("y").unwrap())).await.unwrap().remove(0);
+    assert_eq!(entry.holders[0].owner, held);
+    is_locked(&store.release(&lease("y", &held), Duration::ZERO).await.unwrap_err());
+    let renewed = store.renew(&["x", "y", "z"].map(|name| lease(name, &held))).await;
+    assert!(matches!(renewed[..], [Ok(RenewReply::Renewed), Err(_), Ok(RenewReply::Renewed)]), "{renewed:?}");
+    is_locked(renewed[1].as_ref().unwrap_err());
+    session.run("ROLLBACK;");
+    assert_eq!(store.release(&lease("y", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert!(!store.features().late_commands, "its connection is as good as before");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -64,3 +64,20 @@ async fn a_table_without_its_own_row_is_made_whole() {
     server.sql(&format!("DELETE FROM {} WHERE name = ''", in_sql(&table)));
     assert!(cycle(&open(&server.url(&table)).await, "x").await > before);
 }
+
+/// A clock that is set back makes leases longer, and no fence smaller.
+#[tokio::test]
+async fn a_clock_that_jumps_changes_no_order() {
+    let server = Server::builder().clock().start();
+    let store = open(&server.url("locks")).await;
+    let (first, held) = (cycle(&store, "x").await, owner());
+    granted(&store, &request("y", &held)).await;
+    server.shift_clock(-86_400_000);
+    let second = cycle(&store, "x").await;
+    assert!(second > first, "{second} after {first}");
+    assert_eq!(store.renew(&[lease("y", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    server.shift_clock(86_400_000);
+    assert!(cycle(&store, "x").await > second);
+    // As after 30 s: a day ahead, its lease has ended.
+    assert_eq!(store.renew(&[lease("y", &held)]).await.remove(0).unwrap(), RenewReply::Gone);
+}

@@ -283,30 +283,10 @@ fn release_unheard(stage: &mut Stage<'_>, redis: &Redis) {
     stage.is_left(&second);
 }
 
-/// The holder learns of its loss from its own clock, before another is granted. Its late commands do no harm.
+/// The link to some of the servers is cut.
 pub(crate) fn cut_off(stage: &mut Stage<'_>, some: &[&Redis], fault: Fault, next: Duration) {
-    let (a, b) = (stage.near(), stage.far());
-    let first = a.takes(DOOR);
-    first.runs(&stage.register);
-    let second = b.asks(DOOR, terms());
-    stage.some_time();
-    for redis in some {
-        (fault.begin)(redis);
-    }
-    stage.fault(fault.what);
-    stage.loss_due(stage.validity());
-    stage.grant_due(next);
-    let lost = first.lost();
-    stage.holds_true(first.last_step() <= Some(lost), "the guard let a step go on");
-    second.granted();
-    second.works(&stage.register);
-    for redis in some {
-        (fault.end)(redis);
-    }
-    let since = stage.fault("the link is mended");
-    second.renewed(since);
-    stage.is_left(&second);
-    stage.ends_with_another(&a);
+    let all = |change: fn(&Redis)| some.iter().for_each(|redis| change(redis));
+    stage.is_cut_off(fault.what, || all(fault.begin), || all(fault.end), next);
 }
 
 fn partitioned(stage: &mut Stage<'_>, redis: &Redis) {
@@ -342,43 +322,15 @@ fn slow(stage: &mut Stage<'_>, redis: &Redis) {
     }
     stage.grant_due(POLL + OPERATION + SLACK);
     let begun = Instant::now();
-    is_freed(stage, &first);
+    stage.is_freed(&first);
     stage.holds_true(begun.elapsed() >= Duration::from_millis(2 * delay), "the link is not slow");
     second.granted();
     stage.is_left(&second);
 }
 
-/// Where an answer is late or lost the release is repeated, and the second finds nothing.
-fn is_freed(stage: &Stage<'_>, holder: &Claim) {
-    let how = holder.releases();
-    stage.holds_true(how == "Released" || how == "Unknown", &how);
-}
-
-/// Both the holder and the one who waits are hit.
-fn is_reset(stage: &mut Stage<'_>, redis: &Redis, mut renewed: impl FnMut(&mut Stage<'_>)) {
-    let (a, c) = (stage.near(), stage.near());
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    let second = c.asks(DOOR, terms());
-    stage.keeps = true;
-    let connections = redis.proxy.accepted();
-    for _ in 0..3 {
-        renewed(stage);
-        first.renewed(now());
-    }
-    stage.holds_true(redis.proxy.accepted() >= connections + 3, "connections are not reset");
-    stage.grant_due(2 * (POLL + OPERATION) + SLACK);
-    is_freed(stage, &first);
-    second.granted();
-    second.renewed(now());
-    is_freed(stage, &second);
-    c.settles();
-    stage.free_due(DOOR, SLACK);
-}
-
 fn churned(stage: &mut Stage<'_>, redis: &Redis) {
     let mut churns = false;
-    is_reset(stage, redis, |stage| {
+    stage.is_reset(&|| redis.proxy.accepted(), |stage| {
         if !std::mem::replace(&mut churns, true) {
             (CHURN.begin)(redis);
             stage.fault("connections are reset every 50 ms from now on");
@@ -387,7 +339,7 @@ fn churned(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 fn clients_killed(stage: &mut Stage<'_>, redis: &Redis) {
-    is_reset(stage, redis, |stage| {
+    stage.is_reset(&|| redis.proxy.accepted(), |stage| {
         stage.some_time();
         (CLIENTS_KILLED.begin)(redis);
         stage.fault(CLIENTS_KILLED.what);

@@ -189,21 +189,8 @@ fn busy_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
     stage.ends_well(&first, &second);
 }
 
-/// Leases last longer by as much as it jumped.
 fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
-    let back = Duration::from_secs(2);
-    let (a, _, first, second) = stage.begins();
-    stage.some_time();
-    (CLOCK_BACK.begin)(redis);
-    let since = stage.fault(CLOCK_BACK.what);
-    stage.holds_true((-2_200..-1_800).contains(&redis.clock_ahead()), "the server's clock is where it was");
-    first.renewed(since);
-    first.renewed(now());
-    a.kill();
-    stage.fault("A is killed");
-    stage.grant_due(stage.next() + back);
-    second.granted();
-    stage.is_left(&second);
+    stage.is_set_back(Duration::from_secs(2), || (CLOCK_BACK.begin)(redis), &|| redis.clock_ahead());
 }
 
 /// The lease ends early. The holder is notified at the next renewal.
