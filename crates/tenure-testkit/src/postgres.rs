@@ -266,7 +266,7 @@ impl PostgresServer {
 
     fn initialize(&self, data: &mut Command) {
         let output = Spawned::output(data).expect("initdb can be started: apt-get install postgresql");
-        assert!(output.status.success(), "{:?}: {}", data.get_program(), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}: {}", data.get_program().display(), String::from_utf8_lossy(&output.stderr));
         for (certificate, name) in
             self.how.certificates.iter().flat_map(|(cert, key)| [(cert, "server.crt"), (key, "server.key")])
         {

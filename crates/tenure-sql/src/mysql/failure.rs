@@ -93,9 +93,13 @@ pub(super) fn contact(answer: &Answer, table: &str) -> Error {
     match answer {
         Answer::Server(server) => translate(server, table),
         Answer::Io(IoError::Tls(_)) | Answer::Driver(DriverError::NoClientSslFlagFromServer) => no_tls(answer),
-        Answer::Io(IoError::Io(error)) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => no_tls(error),
+        Answer::Io(IoError::Io(error)) if is_of_tls(error) => no_tls(error),
         other => Error::unreachable(format!("the server cannot be reached: {}", one_line(&other.to_string()))),
     }
+}
+
+fn is_of_tls(error: &std::io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.downcast_ref::<rustls::Error>().is_some())
 }
 
 fn no_tls(why: &dyn Display) -> Error {
