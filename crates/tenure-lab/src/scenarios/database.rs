@@ -28,8 +28,6 @@ pub(super) struct Engine {
     /// Microseconds since 1970.
     clock: &'static str,
     line_break: &'static str,
-    /// It notifies waiters.
-    pushes: bool,
     /// A renewal of several names waits for a row that another transaction has locked.
     pub(super) renewals_wait: bool,
     /// Statements that end the sessions of the table's users.
@@ -63,7 +61,6 @@ pub(super) const POSTGRES: Engine = Engine {
     user: "",
     clock: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     line_break: "chr(10)",
-    pushes: true,
     renewals_wait: false,
     end_sessions: "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '$t'",
     read_only: [
@@ -90,7 +87,6 @@ pub(super) const MARIADB: Engine = Engine {
     user: "CREATE USER $t; GRANT ALL ON locks.* TO $t",
     clock: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     line_break: "CHAR(10)",
-    pushes: false,
     renewals_wait: true,
     end_sessions: "KILL CONNECTION USER $t",
     read_only: ["SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0"],
@@ -293,7 +289,6 @@ impl Engine {
                 let far = database.url_at(database.server.addr());
                 let access = Access { near, far, alone: false, look: Some(look), line: Some(line) };
                 let mut stage = Stage::new(lab, &id, seed, access);
-                stage.pushes = self.pushes;
                 row(&mut stage, &database);
                 stage.finish()
             })

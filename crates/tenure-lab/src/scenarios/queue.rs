@@ -149,7 +149,7 @@ fn served_and_stopped(stage: &mut Stage<'_>) {
     actors[0].stop();
     stage.fault("the one that was served is stopped");
     let since = now();
-    stage.granted_since(&claims[1], since, if stage.pushes { DEAD } else { LONG + POLL + SLACK });
+    stage.granted_since(&claims[1], since, if stage.pushes() { DEAD } else { LONG + POLL + SLACK });
     claims[1].works(&stage.register);
     claims[0].tries_to_work(&stage.register);
     actors[0].go_on();

@@ -100,8 +100,6 @@ pub(super) struct Stage<'a> {
     pub(super) capacity: u32,
     /// How much longer than was asked the store keeps a lease at least.
     pub(super) longer: Duration,
-    /// Waiters are notified when they are served. Others find it out when they poll, and have all of their ttl from then on.
-    pub(super) pushes: bool,
     /// The store's grants have fences, by which a stale holder is refused.
     pub(super) fences: bool,
     access: Access,
@@ -125,7 +123,6 @@ impl<'a> Stage<'a> {
             jumps: false,
             capacity: 1,
             longer: Duration::ZERO,
-            pushes: true,
             fences: true,
             access,
             actors: Vec::new(),
@@ -157,6 +154,11 @@ impl<'a> Stage<'a> {
     /// All processes reach the store at `url` from now on.
     pub(super) fn all_by(&mut self, url: &str) {
         (self.access.near, self.access.far) = (url.to_owned(), url.to_owned());
+    }
+
+    /// Waiters are notified when they are served. Others find it out when they poll, and have all of their ttl from then on.
+    pub(super) fn pushes(&self) -> bool {
+        !self.access.near.starts_with("mysql:")
     }
 
     /// A process in the way of the fault.

@@ -7,6 +7,7 @@ use tenure::{ErrorKind, Locker};
 use tenure_testkit::{PostgresServer, Proxy, wait_until};
 
 use crate::requests::{granted, lease, owner, request};
+use crate::rows::cycle;
 use crate::{PATIENCE, behind_proxy, open};
 
 /// The statement is on its way when its connection is given up. The next connection ends that session, so it never runs.
