@@ -33,6 +33,8 @@
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod advisory;
 pub mod fenced;
 mod handover;
 #[cfg(feature = "mysql")]

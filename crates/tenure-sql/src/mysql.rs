@@ -1,5 +1,6 @@
 //! A table in MariaDB or MySQL that any number of machines share.
 
+mod advisory;
 mod failure;
 mod options;
 mod server;

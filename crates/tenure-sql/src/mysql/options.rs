@@ -10,12 +10,14 @@ use tenure::store::record::Listeners;
 use tenure::{Error, Locker};
 
 use super::MySql;
-use super::server::How;
+use super::advisory::{self, Advisory};
+use super::server::{How, Statements};
 use super::statements::{CREATE, SETTINGS, TABLE};
+use crate::advisory::AdvisoryStore;
 use crate::table::{Connection, Security, Settings, TableStore};
 
 const FORMS: &str = "mysql://user@host/database";
-const KNOWN: [&str; 9] = ["table", "create", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
+const KNOWN: [&str; 10] = ["table", "create", "prefix", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
 
 /// Settings of a table in MariaDB or MySQL, read from a URL.
 ///
@@ -101,6 +103,11 @@ impl Options {
         let tls = self.tls()?;
         let Self { opts, settings, shown } = self;
         let how = How::new(opts.ssl_opts(tls).into(), settings.quoted('`'), shown);
+        if settings.advisory {
+            advisory::check(&settings.prefix).map_err(|error| error.context("the parameter prefix= of the store URL"))?;
+            let how = How { statements: Statements { hello: advisory::hello(), ..how.statements }, ..how };
+            return Ok(Arc::new(AdvisoryStore::open(Advisory { how, prefix: settings.prefix }, settings.terms).await?));
+        }
         let connection = Connection::open(how, settings.create).await?;
         Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
     }

@@ -10,11 +10,13 @@ use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 
 use super::Postgres;
+use super::advisory::{self, Advisory};
 use super::dial::shown_all;
 use super::server::{How, Statements};
 use super::session::channel;
 use super::statements::{CREATE, TABLE};
 use super::tls;
+use crate::advisory::AdvisoryStore;
 use crate::table::{Connection, Security, Settings, TableStore};
 
 const FORMS: &str = "postgres://user@host/database";
@@ -132,6 +134,12 @@ impl Options {
             config.user(std::env::var("USER").unwrap_or_else(|_| "postgres".to_owned()));
         }
         let listeners = Listeners::default();
+        if settings.advisory {
+            // No statement is for a table, but for the first.
+            let statements = Statements { hello: advisory::hello(), ..Statements::on("") };
+            let how = How { config, tls, statements, table: "pg_locks".to_owned(), channel: None, listeners, shown };
+            return Ok(Arc::new(AdvisoryStore::open(Advisory(how), settings.terms).await?));
+        }
         let channel = if settings.listen { Some(channel()?) } else { None };
         let table = settings.quoted('"');
         let statements = Statements::on(&table);

@@ -14,6 +14,9 @@ mod outages;
 mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
+#[path = "../shared/session_conformance.rs"]
+mod session_conformance;
+mod session_locks;
 
 use std::sync::Arc;
 use std::time::Duration;

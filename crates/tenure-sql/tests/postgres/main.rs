@@ -16,6 +16,9 @@ mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
 mod secure;
+#[path = "../shared/session_conformance.rs"]
+mod session_conformance;
+mod session_locks;
 mod statements;
 
 use std::sync::Arc;
