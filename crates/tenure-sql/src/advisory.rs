@@ -85,7 +85,8 @@ pub(crate) type LiveOf<L> = Live<<<L as Locks>::Server as Server>::Client>;
 
 /// A session that holds a lock, as the server shows it.
 pub(crate) struct Found {
-    /// Its number.
+    /// `None` if this user may not see enough of it to end it.
+    pub(crate) session: Option<Session>,
     pub(crate) id: i64,
     pub(crate) holder: Holder,
 }
@@ -264,6 +265,20 @@ impl<L: Locks> AdvisoryStore<L> {
         }
     }
 
+    /// The session that holds with this owner token, or that was shown as this owner.
+    async fn elsewhere(&self, live: &LiveOf<L>, key: &L::Key, owner: &Owner, end: Instant) -> Result<Option<Session>, Error> {
+        let marked = self.sessions.on(live, end, self.locks().session_of(live, key, owner)).await;
+        if let Some(session) = marked.map_err(|failed| failed.error)? {
+            return Ok(Some(session));
+        }
+        let found = self.sessions.on(live, end, self.locks().holder(live, key)).await.map_err(|failed| failed.error)?;
+        let Some(found) = found.filter(|found| found.holder.owner == *owner) else { return Ok(None) };
+        found.session.map(Some).ok_or_else(|| {
+            Error::refused("this user may not end the session that holds the lock")
+                .with_hint("end it as its own user, or as an administrator")
+        })
+    }
+
     /// Renews on the session that holds.
     async fn keep(&self, lease: &Lease, held: &Held<L>, end: Instant) -> Result<RenewReply, Error> {
         let ttl = held.renewed(lease.ttl);
@@ -401,7 +416,7 @@ impl<L: Locks> Store for AdvisoryStore<L> {
             return Err(Error::new(ErrorKind::Unsupported, what).with_hint("leave min-hold out, or scheme=advisory"));
         }
         let (key, end) = (self.locks().key(&lease.name)?, self.end(lease.ttl));
-        let session = match self.held(&lease.owner, &lease.name) {
+        let elsewhere = match self.held(&lease.owner, &lease.name) {
             Some(held) => {
                 if let Some(present) = self.leases().get_mut(&lease.owner) {
                     present.released = true;
@@ -417,12 +432,12 @@ impl<L: Locks> Store for AdvisoryStore<L> {
             }
             None => {
                 let live = self.sessions.get(end).await?;
-                let found = self.sessions.on(&live, end, self.locks().session_of(&live, &key, &lease.owner)).await;
+                let found = self.elsewhere(&live, &key, &lease.owner, end).await;
                 self.sessions.give_back(live);
-                found.map_err(|failed| failed.error)?
+                found?
             }
         };
-        let Some(session) = session else { return Ok(ReleaseReply::NotHeld) };
+        let Some(session) = elsewhere else { return Ok(ReleaseReply::NotHeld) };
         let was_there = self.sessions.end_session(&session, end).await?;
         Ok(if was_there { ReleaseReply::Released } else { ReleaseReply::NotHeld })
     }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::guardian;
-use crate::process::{Spawned, free_port};
+use crate::process::{Signal, Spawned, free_port};
+use crate::sql_session::SqlSession;
 use crate::unprivileged::User;
 
 const START: Duration = Duration::from_secs(60);
@@ -84,6 +85,19 @@ impl MariaDbServer {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "mariadb refused {statements:?}: {said}");
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    }
+
+    /// A session of the client that stays open.
+    pub fn session(&self) -> SqlSession {
+        let mut client = self.client();
+        SqlSession::start(client.arg("-n"), |done| format!("SELECT '{done}';"))
+    }
+
+    /// Stops it as `SIGSTOP` does, or lets it go on.
+    pub fn stop(&self, stopped: bool) {
+        if let Some(process) = &mut *self.process() {
+            process.signal(if stopped { Signal::Stop } else { Signal::Cont }).expect("it runs");
+        }
     }
 
     /// Kills it, with all sessions, as `SIGKILL` does.

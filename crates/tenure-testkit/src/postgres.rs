@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::clock::ShiftedClock;
 use crate::guardian;
 use crate::process::{Signal, Spawned, free_port};
+use crate::sql_session::SqlSession;
 use crate::tls::Certificates;
 use crate::unprivileged::{User, newest_bin};
 
@@ -151,11 +152,10 @@ impl PostgresServer {
     }
 
     /// A session of psql that stays open, for statements that are to keep rows locked.
-    pub fn session(&self) -> PostgresSession {
+    pub fn session(&self) -> SqlSession {
         let mut psql = Command::new(bin("psql"));
         psql.args(["-XAtq", "-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "tenure", "-d", "postgres"]);
-        psql.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        PostgresSession::new(Spawned::spawn(&mut psql).expect("psql can be started"))
+        SqlSession::start(&mut psql, |done| format!("\\echo '{done}'"))
     }
 
     /// Sets its clock this far off the true time.
@@ -174,6 +174,18 @@ impl PostgresServer {
             process.kill();
             let is_gone = || !helpers.iter().any(|helper| crate::process::is_alive(*helper));
             crate::process::wait_until(START, "the helpers of the server to end", is_gone);
+        }
+    }
+
+    /// Stops it and its helpers as `SIGSTOP` does, or lets them go on.
+    pub fn stop(&self, stopped: bool) {
+        if let Some(process) = &mut *self.process() {
+            let signal = if stopped { Signal::Stop } else { Signal::Cont };
+            process.signal(signal).expect("it runs");
+            for helper in crate::process::children(process.pid()) {
+                // One that has ended meanwhile needs none.
+                let _ = crate::process::signal(helper, signal);
+            }
         }
     }
 
@@ -259,36 +271,6 @@ impl PostgresServer {
         ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
         fs::read_to_string(self.dir.path().join(DATA).join("postmaster.pid")).is_ok_and(|lines| lines.contains("ready"))
             && Spawned::output(&mut ready).is_ok_and(|output| output.status.success())
-    }
-}
-
-/// A session of psql. It ends when this is dropped, as the session of a client that dies does.
-#[derive(Debug)]
-pub struct PostgresSession(Spawned);
-
-impl PostgresSession {
-    fn new(psql: Spawned) -> Self {
-        Self(psql)
-    }
-
-    /// Runs statements, and waits until they are done.
-    pub fn run(&mut self, statements: &str) -> Vec<String> {
-        use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-        const DONE: &str = "-- done --";
-        let input = self.0.child().stdin.as_mut().expect("piped");
-        writeln!(input, "{statements}\n\\echo '{DONE}'").expect("psql listens");
-        input.flush().expect("psql listens");
-        let output = self.0.child().stdout.as_mut().expect("piped");
-        // A byte at a time: what is read ahead would be lost with the reader.
-        let mut lines = BufReader::with_capacity(1, output.by_ref()).lines();
-        let mut rows = Vec::new();
-        loop {
-            let line = lines.next().expect("psql answers").expect("psql answers in UTF-8");
-            if line == DONE {
-                return rows;
-            }
-            rows.push(line);
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! second lock, named by a digest of the name and the owner token. So others who know the token can see
 //! that this session is the owner's.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,8 +27,9 @@ pub(super) fn hello() -> String {
     )
 }
 
-/// Whether the server is one of a Galera cluster, where each keeps locks of its own, or refuses.
-const CLUSTER: &str = "SHOW VARIABLES LIKE 'wsrep_on'";
+/// Looks at the server. Reply: its version. And whether it is one of a Galera cluster, in which each
+/// has locks of its own, or refuses them.
+const CHECK: &str = "SHOW VARIABLES WHERE variable_name IN ('version', 'wsrep_on')";
 
 /// Has the server end this session when it was idle so many seconds, which are put behind it.
 const IDLE_TIME: &str = "SET SESSION wait_timeout = ";
@@ -52,9 +53,9 @@ const FREE: &str = "SELECT RELEASE_LOCK(?), RELEASE_LOCK(?)";
 /// Arguments: the mark of the old owner, that of the new one.
 const PASS: &str = "SELECT RELEASE_LOCK(?), GET_LOCK(?, 0)";
 
-/// Arguments: the lock. Reply: the session that holds it, its user and its client's address, if this
+/// Arguments: the lock. Reply: the session that holds it, its client's address and its user, if this
 /// user may see them.
-const HOLDER: &str = "SELECT u.id, p.user, p.host FROM (SELECT IS_USED_LOCK(?) AS id) u
+const HOLDER: &str = "SELECT u.id, p.host, p.user FROM (SELECT IS_USED_LOCK(?) AS id) u
   LEFT JOIN information_schema.processlist p ON p.id = u.id WHERE u.id IS NOT NULL";
 
 /// Arguments: the lock, the mark. Reply: the session that holds both, and its client's address.
@@ -69,6 +70,8 @@ pub(super) struct Advisory {
     pub(super) how: How,
     /// Put in front of each name: the locks of a server are those of all its databases.
     pub(super) prefix: String,
+    /// The server compares names without case. MySQL does, and MariaDB does not.
+    pub(super) folds_case: AtomicBool,
 }
 
 /// A lock.
@@ -81,17 +84,20 @@ impl Key {
     }
 }
 
-/// Refuses a name that the server does not keep apart from others: it compares without case, some
-/// versions without accents and without spaces at the end, and some cut what is too long.
-pub(super) fn check(name: &str) -> Result<(), Error> {
-    let is_plain = |b: u8| (b.is_ascii_graphic() || b == b' ') && !b.is_ascii_uppercase();
+/// Refuses a name that the server does not keep apart from others. MySQL compares without case. The
+/// bytes of a letter that is not ASCII depend on the client's character set.
+pub(super) fn check(name: &str, folds_case: bool) -> Result<(), Error> {
     if name.len() > LONGEST {
         let what = format!("the name of a lock of GET_LOCK has {LONGEST} characters at most, and {name:?} has {}", name.len());
         return Err(Error::invalid(what).with_hint("use a shorter name, or a digest of it"));
     }
-    if !name.bytes().all(is_plain) || name.trim() != name {
-        let what = format!("GET_LOCK does not tell {name:?} apart from other names: it compares without case");
-        return Err(Error::invalid(what).with_hint("write it in lower case and in ASCII, without spaces at its ends"));
+    if !name.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') || name.trim() != name {
+        let what = format!("GET_LOCK does not tell {name:?} apart from other names on every server");
+        return Err(Error::invalid(what).with_hint("use ASCII, without spaces at the ends"));
+    }
+    if folds_case && name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        let what = format!("MySQL does not tell {name:?} apart from other names: GET_LOCK compares without case");
+        return Err(Error::invalid(what).with_hint("write it in lower case, which is the same lock"));
     }
     Ok(())
 }
@@ -120,8 +126,22 @@ impl Advisory {
     }
 }
 
+/// The session of a row, if this user may see it, and its number.
+fn session(live: &Live<Jobs>, row: &Row) -> Result<(i64, Option<Session>), Error> {
+    let (id, began): (i64, Option<String>) = (column(row, 0)?, column(row, 1)?);
+    Ok((id, began.map(|began| Session { server: live.session.server.clone(), id, began })))
+}
+
 fn answered(error: Error) -> Failed {
     Failed { error, answered: true, is_over: false }
+}
+
+/// Whether `GET_LOCK` gave the lock. Its NULL is no answer to that.
+fn taken(answer: Option<i64>) -> Result<bool, Failed> {
+    answer.map(|taken| taken == 1).ok_or_else(|| {
+        let what = "the server did not say whether it gave the lock: it is short of memory, or the call was killed";
+        answered(Error::unavailable(what).maybe_applied())
+    })
 }
 
 /// A server of a cluster refuses the functions as not supported yet.
@@ -145,7 +165,7 @@ impl Locks for Advisory {
 
     fn key(&self, name: &Name) -> Result<Key, Error> {
         let lock = format!("{}{name}", self.prefix);
-        check(&lock)?;
+        check(&lock, self.folds_case.load(Ordering::Relaxed))?;
         Ok(Key(lock))
     }
 
@@ -163,21 +183,21 @@ impl Locks for Advisory {
     }
 
     async fn check(&self, live: &Live<Jobs>) -> Result<(), Failed> {
-        let done = self.ask(live, CLUSTER, Vec::new()).await?;
-        let value = done.rows.first().map(|row| column::<String>(row, 1)).transpose().map_err(answered)?;
-        if value.is_some_and(|value| value.eq_ignore_ascii_case("on")) { Err(answered(in_a_cluster())) } else { Ok(()) }
+        for row in self.ask(live, CHECK, Vec::new()).await?.rows {
+            let (variable, value): (String, String) = (column(&row, 0).map_err(answered)?, column(&row, 1).map_err(answered)?);
+            match &*variable {
+                "version" => self.folds_case.store(!value.contains("MariaDB"), Ordering::Relaxed),
+                _ if value.eq_ignore_ascii_case("on") => return Err(answered(in_a_cluster())),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     async fn take(&self, live: &Live<Jobs>, key: &Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed> {
         // Before the lock: else a client that dies in between would keep it for hours.
         self.set_idle_time(live, ttl).await?;
-        match self.number(live, TAKE, vec![text(&key.0), key.mark(owner)]).await? {
-            Some(taken) => Ok(taken == 1),
-            None => {
-                let what = "the server could not say whether it gave the lock: it is short of memory, or the call was killed";
-                Err(answered(Error::unavailable(what).maybe_applied()))
-            }
-        }
+        taken(self.number(live, TAKE, vec![text(&key.0), key.mark(owner)]).await?)
     }
 
     async fn keep(&self, live: &Live<Jobs>, key: &Key, _: &Owner, ttl: Duration) -> Result<bool, Failed> {
@@ -196,25 +216,54 @@ impl Locks for Advisory {
     async fn holder(&self, live: &Live<Jobs>, key: &Key) -> Result<Option<Found>, Failed> {
         let done = self.ask(live, HOLDER, vec![text(&key.0)]).await?;
         let found = |row: &Row| {
-            let (id, user, host): (i64, Option<String>, Option<String>) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
-            let seen = user.zip(host).map_or(String::new(), |(user, host)| format!(", {user}@{host}"));
+            let (user, (id, session)): (Option<String>, _) = (column(row, 2)?, session(live, row)?);
+            let seen = session.as_ref().zip(user).map_or(String::new(), |(session, user)| format!(", {user}@{}", session.began));
             let owner = Owner::from_bytes(format!("connection {id}{seen}").into_bytes());
-            Ok(Found { id, holder: Holder::new(owner, Share::MUTEX) })
+            Ok(Found { session, id, holder: Holder::new(owner, Share::MUTEX) })
         };
         done.rows.first().map(found).transpose().map_err(answered)
     }
 
     async fn session_of(&self, live: &Live<Jobs>, key: &Key, owner: &Owner) -> Result<Option<Session>, Failed> {
         let done = self.ask(live, SESSION_OF, vec![text(&key.0), key.mark(owner)]).await?;
-        let session = |row: &Row| {
-            let (id, began): (i64, String) = (column(row, 0)?, column(row, 1)?);
-            Ok(Session { server: live.session.server.clone(), id, began })
-        };
-        done.rows.first().map(session).transpose().map_err(answered)
+        let found = done.rows.first().map(|row| session(live, row)).transpose().map_err(answered)?;
+        Ok(found.and_then(|(_, session)| session))
     }
 
     async fn list(&self, _: &Live<Jobs>) -> Result<Vec<(Name, Found)>, Failed> {
         let what = "the server does not list the locks of GET_LOCK";
         Err(answered(Error::new(ErrorKind::Unsupported, what).with_hint("ask for one name")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_the_server_would_mix_up_are_refused() {
+        for name in ["door", "door 1", "app.db/door-7:x", &"n".repeat(64)] {
+            check(name, true).unwrap();
+        }
+        check("Door", false).unwrap();
+        assert_eq!(check("Door", true).unwrap_err().kind(), ErrorKind::Invalid);
+        for name in ["t\u{fc}r", "door ", " door", "\u{212a}", &"n".repeat(65)] {
+            assert_eq!(check(name, false).unwrap_err().kind(), ErrorKind::Invalid, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn null_is_neither_taken_nor_busy() {
+        assert!(taken(Some(1)).unwrap() && !taken(Some(0)).unwrap());
+        let failed = taken(None).unwrap_err();
+        assert!(failed.error.kind() == ErrorKind::Unavailable && failed.error.may_have_been_applied());
+    }
+
+    #[test]
+    fn a_server_of_a_cluster_is_told() {
+        // Code 1235.
+        let said = "This version of MariaDB doesn't yet support 'GET_LOCK in cluster (WSREP_ON=ON)'";
+        let error = refused(answered(Error::refused(format!("the server answered: {said} (1235)")))).error;
+        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("Galera"), "{error}");
     }
 }

@@ -104,9 +104,11 @@ impl Options {
         let Self { opts, settings, shown } = self;
         let how = How::new(opts.ssl_opts(tls).into(), settings.quoted('`'), shown);
         if settings.advisory {
-            advisory::check(&settings.prefix).map_err(|error| error.context("the parameter prefix= of the store URL"))?;
+            advisory::check(&settings.prefix, false).map_err(|error| error.context("the parameter prefix= of the store URL"))?;
             let how = How { statements: Statements { hello: advisory::hello(), ..how.statements }, ..how };
-            return Ok(Arc::new(AdvisoryStore::open(Advisory { how, prefix: settings.prefix }, settings.terms).await?));
+            return Ok(Arc::new(
+                AdvisoryStore::open(Advisory { how, prefix: settings.prefix, folds_case: true.into() }, settings.terms).await?,
+            ));
         }
         let connection = Connection::open(how, settings.create).await?;
         Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))

@@ -59,11 +59,11 @@ macro_rules! is_key {
     };
 }
 
-/// Who holds, from `pg_locks l`: its process, its name for itself, its user, and for how long it was
-/// idle, in milliseconds.
+/// Who holds, from `pg_locks l`: its process and when that began, its name for itself, its user, and
+/// for how long it was idle, in milliseconds.
 macro_rules! found {
     () => {
-        "l.pid, coalesce(a.application_name, ''), coalesce(a.usename::text, ''),
+        "l.pid, a.backend_start::text, coalesce(a.application_name, ''), coalesce(a.usename::text, ''),
   (extract(epoch FROM clock_timestamp() - a.state_change) * 1000)::bigint"
     };
 }
@@ -206,9 +206,9 @@ fn answered(error: Error) -> Failed {
     Failed { error, answered: true, is_over: false }
 }
 
-fn found(row: &Row) -> Result<Found, Error> {
-    let (id, name, user): (i32, String, String) = (column(row, 0)?, column(row, 1)?, column(row, 2)?);
-    let idle: Option<i64> = column(row, 3)?;
+fn found(live: &Live<Client>, row: &Row) -> Result<Found, Error> {
+    let (name, user, idle): (String, String, Option<i64>) = (column(row, 2)?, column(row, 3)?, column(row, 4)?);
+    let (id, session) = session(live, row)?;
     let marked = name.rsplit_once(' ').and_then(|(mark, ttl)| Some((mark, canonical::<u64>(ttl)?)));
     let ours = marked.map(|(mark, ttl)| (Owner::from_bytes(mark.as_bytes()), ttl)).filter(|(owner, _)| owner.is_generated());
     let holder = match ours {
@@ -218,7 +218,14 @@ fn found(row: &Row) -> Result<Found, Error> {
         }
         None => Holder::new(Owner::from_bytes(format!("pid {id}, {user}, {name}").into_bytes()), Share::MUTEX),
     };
-    Ok(Found { id: id.into(), holder })
+    Ok(Found { session, id, holder })
+}
+
+/// The process of a row, and its session if this user may see it.
+fn session(live: &Live<Client>, row: &Row) -> Result<(i64, Option<Session>), Error> {
+    let (id, began): (i32, Option<String>) = (column(row, 0)?, column(row, 1)?);
+    let id = i64::from(id);
+    Ok((id, began.map(|began| Session { server: live.session.server.clone(), id, began })))
 }
 
 #[async_trait]
@@ -276,26 +283,21 @@ impl Locks for Advisory {
 
     async fn holder(&self, live: &Live<Client>, key: &Key) -> Result<Option<Found>, Failed> {
         let rows = self.ask(live, HOLDER, &key.arguments()).await?;
-        rows.first().map(found).transpose().map_err(answered)
+        rows.first().map(|row| found(live, row)).transpose().map_err(answered)
     }
 
     async fn session_of(&self, live: &Live<Client>, key: &Key, owner: &Owner) -> Result<Option<Session>, Failed> {
         let mark = mark(owner);
         let rows = self.ask(live, SESSION_OF, &[&key.arguments()[..], &[(&mark, Type::TEXT)]].concat()).await?;
-        let session = |row: &Row| {
-            let (id, began): (i32, Option<String>) = (column(row, 0)?, column(row, 1)?);
-            let server = live.session.server.clone();
-            Ok(Session { server, id: id.into(), began: began.unwrap_or_default() })
-        };
-        rows.first().map(session).transpose().map_err(answered)
+        Ok(rows.first().map(|row| session(live, row)).transpose().map_err(answered)?.and_then(|(_, session)| session))
     }
 
     async fn list(&self, live: &Live<Client>) -> Result<Vec<(Name, Found)>, Failed> {
         let rows = self.ask(live, LIST, &[]).await?;
         let entry = |row: &Row| {
             let half = |at| Ok::<i32, Error>(i32::from_be_bytes(low_bytes(column::<i64>(row, at)?)));
-            let key = Key { high: half(4)?, low: half(5)?, is_pair: column(row, 6)? };
-            Ok((Name::new(key.name())?, found(row)?))
+            let key = Key { high: half(5)?, low: half(6)?, is_pair: column(row, 7)? };
+            Ok((Name::new(key.name())?, found(live, row)?))
         };
         rows.iter().map(entry).collect::<Result<_, Error>>().map_err(answered)
     }

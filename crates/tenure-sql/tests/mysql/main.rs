@@ -16,6 +16,8 @@ mod requests;
 mod rows;
 #[path = "../shared/session_conformance.rs"]
 mod session_conformance;
+#[path = "../shared/session_faults.rs"]
+mod session_faults;
 mod session_locks;
 
 use std::sync::Arc;

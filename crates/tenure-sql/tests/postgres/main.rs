@@ -18,6 +18,8 @@ mod rows;
 mod secure;
 #[path = "../shared/session_conformance.rs"]
 mod session_conformance;
+#[path = "../shared/session_faults.rs"]
+mod session_faults;
 mod session_locks;
 mod statements;
 
