@@ -1,6 +1,6 @@
 //! A command that waits for what the command around it holds would wait for ever.
 
-use tenure::{ErrorKind, Lease, Locker, Name, Owner, Share};
+use tenure::{ErrorKind, Holder, Lease, Locker, Name, Owner, Share};
 
 use crate::config::TTL;
 use crate::exit::Failure;
@@ -16,12 +16,11 @@ pub(crate) async fn check(locker: &Locker, names: &Names, share: Share) -> Resul
             continue;
         }
         let entry = locker.inspect(&name).await.ok().flatten();
-        let outer = entry.and_then(|entry| entry.holders.into_iter().find(|holder| holder.owner == token));
-        let is_held = match outer {
-            Some(outer) => !fit_together(outer.share, share),
-            None => locker.store().features().process_bound && is_elsewhere(locker, name.clone(), token).await,
-        };
-        if is_held {
+        let mut outer = entry.and_then(|entry| entry.holders.into_iter().find(|holder| holder.owner == token));
+        if outer.is_none() && locker.store().features().process_bound && is_elsewhere(locker, &name, &token).await {
+            outer = Some(Holder::new(token, Share::MUTEX));
+        }
+        if outer.is_some_and(|outer| !fit_together(outer.share, share)) {
             let what = format!("{name:?} is held by the command around this one (see TENURE_TOKEN), so waiting would never end");
             return Err(Failure::usage(format!("{what}; take it once, outside, or use another name inside")));
         }
@@ -31,8 +30,8 @@ pub(crate) async fn check(locker: &Locker, names: &Names, share: Share) -> Resul
 
 /// Whether another process holds with this token. Not every store of leases that are bound to their
 /// process shows the token, but it refuses to renew there what it knows to be elsewhere.
-async fn is_elsewhere(locker: &Locker, name: Name, token: Owner) -> bool {
-    let renewed = locker.renew(&Lease::new(name, token, Share::MUTEX, TTL)).await;
+async fn is_elsewhere(locker: &Locker, name: &Name, token: &Owner) -> bool {
+    let renewed = locker.renew(&Lease::new(name.clone(), token.clone(), Share::MUTEX, TTL)).await;
     renewed.is_err_and(|error| error.kind() == ErrorKind::Unsupported)
 }
 

@@ -7,6 +7,7 @@
 //! Statements of one session run in the order in which they were sent. So the clean-up of a call
 //! without an answer is sent behind it. If the session is silent, another one ends it.
 
+mod locks;
 mod session;
 
 use std::collections::HashMap;
@@ -18,78 +19,20 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::{self, BoxStream};
-use sha2::{Digest as _, Sha256};
 use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Holder, Lease, Name, Owner, Share};
 use tokio::time::Instant;
 
+pub(crate) use self::locks::{Found, LiveOf, Locks, digest, hex_digest};
 pub(crate) use self::session::Live;
 use self::session::Sessions;
-use crate::table::{Failed, Server, Session, Terms};
+use crate::table::{Server as _, Session, Terms};
 
 /// The longest ttl: servers count the idle time of a session in milliseconds, in 31 bits.
 const LONGEST: Duration = Duration::from_secs(24 * 24 * 3_600);
 
 /// Longest time for a call that concerns no lease.
 const CALL: Duration = Duration::from_secs(24 * 3_600);
-
-/// Sessions of a database, and the locks that they hold.
-#[async_trait]
-pub(crate) trait Locks: Send + Sync + 'static {
-    /// How sessions are made and ended.
-    type Server: Server;
-    /// A lock, as the database names it.
-    type Key: Clone + Send + Sync;
-
-    fn server(&self) -> &Self::Server;
-
-    /// Returns the lock of a name.
-    fn key(&self, name: &Name) -> Result<Self::Key, Error>;
-
-    /// Longest name, in bytes.
-    fn max_name(&self) -> usize;
-
-    /// Shortest ttl.
-    fn min_ttl(&self) -> Duration;
-
-    /// For how long the server keeps a lease of `ttl`.
-    fn kept(&self, ttl: Duration) -> Duration;
-
-    /// Makes sure that a new session can hold locks.
-    async fn check(&self, live: &LiveOf<Self>) -> Result<(), Failed>;
-
-    /// Takes a lock if it is free, with the ttl and a mark of its owner. Returns whether it did.
-    async fn take(&self, live: &LiveOf<Self>, key: &Self::Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed>;
-
-    /// Begins the ttl anew. Returns whether the session holds the lock.
-    async fn keep(&self, live: &LiveOf<Self>, key: &Self::Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed>;
-
-    /// Frees a lock. Returns whether the session held it.
-    async fn free(&self, live: &LiveOf<Self>, key: &Self::Key, owner: &Owner) -> Result<bool, Failed>;
-
-    /// Marks a lock with another owner.
-    async fn pass(&self, live: &LiveOf<Self>, key: &Self::Key, from: &Owner, to: &Owner) -> Result<(), Failed>;
-
-    /// Returns the session that holds a lock.
-    async fn holder(&self, live: &LiveOf<Self>, key: &Self::Key) -> Result<Option<Found>, Failed>;
-
-    /// Returns the session that holds a lock with the mark of `owner`.
-    async fn session_of(&self, live: &LiveOf<Self>, key: &Self::Key, owner: &Owner) -> Result<Option<Session>, Failed>;
-
-    /// Returns the locks that are held, each with a name for it.
-    async fn list(&self, live: &LiveOf<Self>) -> Result<Vec<(Name, Found)>, Failed>;
-}
-
-/// A session of `L`.
-pub(crate) type LiveOf<L> = Live<<<L as Locks>::Server as Server>::Client>;
-
-/// A session that holds a lock, as the server shows it.
-pub(crate) struct Found {
-    /// `None` if this user may not see enough of it to end it.
-    pub(crate) session: Option<Session>,
-    pub(crate) id: i64,
-    pub(crate) holder: Holder,
-}
 
 /// A store of locks that sessions hold.
 pub(crate) struct AdvisoryStore<L: Locks> {
@@ -150,18 +93,19 @@ impl<L: Locks> AdvisoryStore<L> {
         self.leases().get(owner).filter(|held| held.name == *name).cloned()
     }
 
-    /// Forgets a lease of which the session holds nothing any more.
-    fn forget(&self, owner: &Owner, held: &Held<L>) {
+    /// Forgets a lease of which the session holds nothing any more. Returns whether nobody else has done
+    /// so: the session is then the caller's.
+    fn forget(&self, owner: &Owner, held: &Held<L>) -> bool {
         let mut leases = self.leases();
-        if leases.get(owner).is_some_and(|present| Arc::ptr_eq(&present.live, &held.live)) {
-            leases.remove(owner);
-        }
+        let is_present = leases.get(owner).is_some_and(|present| Arc::ptr_eq(&present.live, &held.live));
+        is_present && leases.remove(owner).is_some()
     }
 
     /// Forgets a lease, and uses its session again.
     fn give_back(&self, owner: &Owner, held: Held<L>) {
-        self.forget(owner, &held);
-        self.sessions.give_back(held.live);
+        if self.forget(owner, &held) {
+            self.sessions.give_back(held.live);
+        }
     }
 
     /// Forgets leases whose session has ended.
@@ -256,13 +200,11 @@ impl<L: Locks> AdvisoryStore<L> {
     /// Fails if the lease is that of another process, or of another store of this one.
     async fn check_elsewhere(&self, live: &LiveOf<L>, key: &L::Key, owner: &Owner, end: Instant) -> Result<(), Error> {
         let found = self.sessions.on(live, end, self.locks().session_of(live, key, owner)).await;
-        match found.map_err(|failed| failed.error)? {
-            None => Ok(()),
-            Some(_) => {
-                let what = "the lock is held by a session of another process, which alone can renew it or pass it on";
-                Err(Error::new(ErrorKind::Unsupported, what).with_hint("release it, or leave scheme=advisory out"))
-            }
+        if found.map_err(|failed| failed.error)?.is_none() {
+            return Ok(());
         }
+        let what = "the lock is held by a session of another process, which alone can renew it or pass it on";
+        Err(Error::new(ErrorKind::Unsupported, what).with_hint("release it, or leave scheme=advisory out"))
     }
 
     /// The session that holds with this owner token, or that was shown as this owner.
@@ -327,6 +269,20 @@ impl<L: Locks> AdvisoryStore<L> {
             Err(failed) => Err(failed.error),
         }
     }
+
+    /// Releases a lease of this store. A session that does not answer is ended by another.
+    async fn release_held(&self, lease: &Lease, held: Held<L>, end: Instant) -> Result<ReleaseReply, Error> {
+        if let Some(present) = self.leases().get_mut(&lease.owner) {
+            present.released = true;
+        }
+        if let Some(reply) = self.free(lease, &held, end).await? {
+            return Ok(reply);
+        }
+        self.sessions.bury(&held.live, false);
+        let was_there = self.sessions.end_session(&held.live.session, end).await?;
+        self.forget(&lease.owner, &held);
+        Ok(if was_there && held.until.is_some() { ReleaseReply::Released } else { ReleaseReply::NotHeld })
+    }
 }
 
 #[async_trait]
@@ -367,8 +323,10 @@ impl<L: Locks> Store for AdvisoryStore<L> {
                     }
                     return Ok(self.granted(request));
                 }
+                Ok(false) if !self.forget(&request.owner, &held) => {
+                    return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval)));
+                }
                 Ok(false) => {
-                    self.forget(&request.owner, &held);
                     let busy = self.busy(live, &key, end).await?;
                     self.sessions.give_back(held.live);
                     return Ok(busy);
@@ -416,28 +374,13 @@ impl<L: Locks> Store for AdvisoryStore<L> {
             return Err(Error::new(ErrorKind::Unsupported, what).with_hint("leave min-hold out, or scheme=advisory"));
         }
         let (key, end) = (self.locks().key(&lease.name)?, self.end(lease.ttl));
-        let elsewhere = match self.held(&lease.owner, &lease.name) {
-            Some(held) => {
-                if let Some(present) = self.leases().get_mut(&lease.owner) {
-                    present.released = true;
-                }
-                if let Some(reply) = self.free(lease, &held, end).await? {
-                    return Ok(reply);
-                }
-                self.sessions.bury(&held.live, false);
-                let session = held.live.session.clone();
-                let was_there = self.sessions.end_session(&session, end).await?;
-                self.forget(&lease.owner, &held);
-                return Ok(if was_there && held.until.is_some() { ReleaseReply::Released } else { ReleaseReply::NotHeld });
-            }
-            None => {
-                let live = self.sessions.get(end).await?;
-                let found = self.elsewhere(&live, &key, &lease.owner, end).await;
-                self.sessions.give_back(live);
-                found?
-            }
-        };
-        let Some(session) = elsewhere else { return Ok(ReleaseReply::NotHeld) };
+        if let Some(held) = self.held(&lease.owner, &lease.name) {
+            return self.release_held(lease, held, end).await;
+        }
+        let live = self.sessions.get(end).await?;
+        let elsewhere = self.elsewhere(&live, &key, &lease.owner, end).await;
+        self.sessions.give_back(live);
+        let Some(session) = elsewhere? else { return Ok(ReleaseReply::NotHeld) };
         let was_there = self.sessions.end_session(&session, end).await?;
         Ok(if was_there { ReleaseReply::Released } else { ReleaseReply::NotHeld })
     }
@@ -483,17 +426,6 @@ fn check_ttl(ttl: Duration) -> Result<(), Error> {
     let what =
         format!("a ttl of {} is longer than the 24 days for which a server keeps an idle session", tenure::format_duration(ttl));
     Err(Error::invalid(what).with_hint("use a shorter one: renewal keeps the lock for as long as the holder lives"))
-}
-
-/// The first bytes of the SHA-256 of a text.
-pub(crate) fn digest<const N: usize>(text: &[u8]) -> [u8; N] {
-    let digest = Sha256::digest(text);
-    std::array::from_fn(|at| digest[at])
-}
-
-/// The digest in hexadecimal digits.
-pub(crate) fn hex_digest<const N: usize>(text: &[u8]) -> String {
-    digest::<N>(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl<L: Locks> fmt::Display for AdvisoryStore<L> {

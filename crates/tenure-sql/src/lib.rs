@@ -1,6 +1,7 @@
 //! The SQL stores of tenure: [`SqliteStore`], a file on this machine, with no server. With the feature
 //! `postgres`, `postgres::Options` opens a table in PostgreSQL, for any number of machines. With the
-//! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL.
+//! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL. Both also open session locks: those of
+//! `pg_advisory_lock` and `GET_LOCK`.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {

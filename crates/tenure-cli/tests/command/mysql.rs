@@ -2,6 +2,7 @@
 
 use tenure_testkit::MariaDbServer;
 
+use crate::advisory;
 use crate::common::{Place, assert_one_line, count};
 
 fn url() -> String {
@@ -31,4 +32,27 @@ fn every_command_speaks_to_a_table_of_mariadb() {
     assert_one_line(&missing);
     let url = url.replace("//root@", "//nobody@");
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 77);
+}
+
+/// Session locks that nobody else has.
+fn session_url() -> String {
+    let (addr, prefix) = (MariaDbServer::shared().addr(), MariaDbServer::fresh_table());
+    format!("mysql://root@{addr}/locks?scheme=advisory&prefix={prefix}.")
+}
+
+#[test]
+fn two_hundred_and_fifty_turns_of_sessions_of_mariadb() {
+    advisory::two_hundred_and_fifty_turns(&session_url());
+}
+
+#[test]
+fn every_command_speaks_to_sessions_of_mariadb() {
+    let url = session_url();
+    advisory::every_command(&url);
+    let place = Place::new();
+    let all = place.output(&["show", "--store", &url]);
+    assert!(all.code == 64 && all.err.contains("does not list"), "{all:?}");
+    let long = place.output(&["run", "-n", "--store", &url, &"n".repeat(64), "--", "true"]);
+    assert!(long.code == 64 && long.err.contains("bytes"), "{long:?}");
+    assert_one_line(&long);
 }

@@ -174,7 +174,7 @@ impl<L: Locks> Sessions<L> {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        let what = format!("session {} has not ended, though it was told to", session.id);
+        let what = format!("session {} has not ended, though it was asked to", session.id);
         Err(Error::unavailable(what).maybe_applied())
     }
 }

@@ -79,7 +79,7 @@ pub(super) struct Advisory {
 pub(super) struct Key(String);
 
 impl Key {
-    fn mark(&self, owner: &Owner) -> Value {
+    fn owner_lock(&self, owner: &Owner) -> Value {
         text(&format!("tenure:{}", hex_digest::<20>(&[self.0.as_bytes(), b"\0", owner.as_bytes()].concat())))
     }
 }
@@ -197,7 +197,7 @@ impl Locks for Advisory {
     async fn take(&self, live: &Live<Jobs>, key: &Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed> {
         // Before the lock: else a client that dies in between would keep it for hours.
         self.set_idle_time(live, ttl).await?;
-        taken(self.number(live, TAKE, vec![text(&key.0), key.mark(owner)]).await?)
+        taken(self.number(live, TAKE, vec![text(&key.0), key.owner_lock(owner)]).await?)
     }
 
     async fn keep(&self, live: &Live<Jobs>, key: &Key, _: &Owner, ttl: Duration) -> Result<bool, Failed> {
@@ -206,11 +206,11 @@ impl Locks for Advisory {
     }
 
     async fn free(&self, live: &Live<Jobs>, key: &Key, owner: &Owner) -> Result<bool, Failed> {
-        Ok(self.number(live, FREE, vec![text(&key.0), key.mark(owner)]).await? == Some(1))
+        Ok(self.number(live, FREE, vec![text(&key.0), key.owner_lock(owner)]).await? == Some(1))
     }
 
     async fn pass(&self, live: &Live<Jobs>, key: &Key, from: &Owner, to: &Owner) -> Result<(), Failed> {
-        self.number(live, PASS, vec![key.mark(from), key.mark(to)]).await.map(|_| ())
+        self.number(live, PASS, vec![key.owner_lock(from), key.owner_lock(to)]).await.map(|_| ())
     }
 
     async fn holder(&self, live: &Live<Jobs>, key: &Key) -> Result<Option<Found>, Failed> {
@@ -225,7 +225,7 @@ impl Locks for Advisory {
     }
 
     async fn session_of(&self, live: &Live<Jobs>, key: &Key, owner: &Owner) -> Result<Option<Session>, Failed> {
-        let done = self.ask(live, SESSION_OF, vec![text(&key.0), key.mark(owner)]).await?;
+        let done = self.ask(live, SESSION_OF, vec![text(&key.0), key.owner_lock(owner)]).await?;
         let found = done.rows.first().map(|row| session(live, row)).transpose().map_err(answered)?;
         Ok(found.and_then(|(_, session)| session))
     }

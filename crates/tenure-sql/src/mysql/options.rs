@@ -31,7 +31,15 @@ const KNOWN: [&str; 10] = ["table", "create", "prefix", "timeout", "poll_interva
 /// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
 /// | `sslmode=` | `disable`; `require`: the certificate is checked if there is a `ca=`; `verify-full` | `disable`, with a `ca=` `require` |
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | well-known authorities |
-/// | `scheme=` | `native` | `native` |
+/// | `scheme=` | `native`: the table; `advisory`: session locks, without `table` and `create` | `native` |
+/// | `prefix=app.` | with `advisory`: put in front of each name | |
+///
+/// # Session locks
+/// `scheme=advisory` takes the locks of `GET_LOCK`, for use beside programs that do. They are those of
+/// the whole server, by the name itself: ASCII, 64 characters at most, and on MySQL in lower case. There
+/// are mutexes only, without a fence, and waiters poll. Each lease has a connection of its own. The
+/// server ends one that was idle for the ttl, in whole seconds. The lease ends with the process that
+/// took it. A Galera cluster is refused. `GUARANTEES.md` has the rest.
 #[derive(Clone)]
 pub struct Options {
     opts: OptsBuilder,

@@ -15,7 +15,7 @@ use super::client::Client;
 use super::read::column;
 use super::server::How;
 use super::statements::VERSION;
-use crate::advisory::{Found, Live, Locks, hex_digest};
+use crate::advisory::{Found, Live, Locks, digest, hex_digest};
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Server, Session};
 
@@ -30,17 +30,10 @@ pub(super) fn hello() -> String {
 /// Makes sure that the server can end an idle session: it cannot before PostgreSQL 14. No row if not.
 const CHECK: &str = "SELECT 1 FROM pg_settings WHERE name = 'idle_session_timeout'";
 
-/// Calls a function on the lock of `$1`, `$2` and `$3`: the two halves of its key, and whether it is a
-/// pair.
+/// Calls a function on the lock of `$1` and `$2`: its key, and whether that is a pair.
 macro_rules! on_key {
     ($function:literal) => {
-        concat!(
-            "CASE WHEN $3 THEN ",
-            $function,
-            "($1, $2) ELSE ",
-            $function,
-            "(($1::bigint << 32) | ($2::bigint & 4294967295)) END"
-        )
+        concat!("CASE WHEN $2 THEN ", $function, "(($1 >> 32)::int, (($1 << 32) >> 32)::int) ELSE ", $function, "($1) END")
     };
 }
 
@@ -52,10 +45,14 @@ macro_rules! ours {
     };
 }
 
-/// The row of the lock of `$1`, `$2` and `$3` in `pg_locks l`.
+/// The row of the lock of `$1` and `$2` in `pg_locks l`.
 macro_rules! is_key {
     () => {
-        concat!(ours!(), " AND l.classid = $1::oid AND l.objid = $2::oid AND l.objsubid = CASE WHEN $3 THEN 2 ELSE 1 END")
+        concat!(
+            ours!(),
+            " AND l.classid = (($1 >> 32) & 4294967295)::oid AND l.objid = ($1 & 4294967295)::oid
+  AND l.objsubid = CASE WHEN $2 THEN 2 ELSE 1 END"
+        )
     };
 }
 
@@ -76,8 +73,8 @@ const TAKE: &str = concat!(
     "WITH tried AS MATERIALIZED (SELECT ",
     on_key!("pg_try_advisory_lock"),
     " AS taken)
-SELECT taken, set_config('idle_session_timeout', CASE WHEN taken THEN $4 ELSE '0' END, false),
-  set_config('application_name', CASE WHEN taken THEN $5 ELSE 'tenure' END, false)
+SELECT taken, set_config('idle_session_timeout', CASE WHEN taken THEN $3 ELSE '0' END, false),
+  set_config('application_name', CASE WHEN taken THEN $4 ELSE 'tenure' END, false)
 FROM tried"
 );
 
@@ -87,7 +84,7 @@ FROM tried"
 const KEEP: &str = concat!(
     "SELECT EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND l.mode = 'ExclusiveLock' AND ",
     is_key!(),
-    "), set_config('idle_session_timeout', $4, false), set_config('application_name', $5, false)"
+    "), set_config('idle_session_timeout', $3, false), set_config('application_name', $4, false)"
 );
 
 /// Frees a lock.
@@ -109,14 +106,14 @@ const HOLDER: &str =
 const SESSION_OF: &str = concat!(
     "SELECT l.pid, a.backend_start::text FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE ",
     is_key!(),
-    " AND starts_with(a.application_name, $4 || ' ')"
+    " AND starts_with(a.application_name, $3 || ' ')"
 );
 
-/// Reply: the halves of each key that is held, whether it is a pair, and who holds it.
+/// Reply: who holds each key, the key, and whether that is a pair.
 const LIST: &str = concat!(
     "SELECT ",
     found!(),
-    ", l.classid::bigint, l.objid::bigint, l.objsubid = 2 FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid) WHERE ",
+    ", (l.classid::bigint << 32) | l.objid::bigint, l.objsubid = 2 FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid) WHERE ",
     ours!(),
     " ORDER BY l.classid, l.objid"
 );
@@ -124,11 +121,10 @@ const LIST: &str = concat!(
 /// Longest mark of an owner: the rest of an `application_name` is for the ttl.
 const MARK: usize = 50;
 
-/// The two halves of a key, and whether it is a pair of 32-bit keys.
+/// A key of 64 bits, or a pair of 32 bits each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
-    high: i32,
-    low: i32,
+    bits: i64,
     is_pair: bool,
 }
 
@@ -136,33 +132,22 @@ impl Key {
     /// The lock of a name: a decimal integer is the key itself, two with a comma between them are the
     /// pair, and of all else it is the first 64 bits of the SHA-256.
     fn of(name: &str) -> Self {
-        if let Some(key) = canonical::<i64>(name) {
-            return Self::from_bits(key);
+        let hashed = || i64::from_be_bytes(digest(name.as_bytes()));
+        let pair = || name.split_once(',').and_then(|(high, low)| Some((canonical::<i32>(high)?, canonical::<i32>(low)?)));
+        match pair() {
+            Some((high, low)) => Self { bits: i64::from(high) << 32 | i64::from(low) & 0xffff_ffff, is_pair: true },
+            None => Self { bits: canonical(name).unwrap_or_else(hashed), is_pair: false },
         }
-        let pair = name.split_once(',').and_then(|(high, low)| Some((canonical(high)?, canonical(low)?)));
-        match pair {
-            Some((high, low)) => Self { high, low, is_pair: true },
-            None => Self::from_bits(i64::from_be_bytes(crate::advisory::digest(name.as_bytes()))),
-        }
-    }
-
-    fn from_bits(key: i64) -> Self {
-        let [a, b, c, d, e, f, g, h] = key.to_be_bytes();
-        Self { high: i32::from_be_bytes([a, b, c, d]), low: i32::from_be_bytes([e, f, g, h]), is_pair: false }
     }
 
     /// A name of this key.
     fn name(self) -> String {
-        let Self { high, low, is_pair } = self;
-        if is_pair {
-            return format!("{high},{low}");
-        }
-        let [[a, b, c, d], [e, f, g, h]] = [high.to_be_bytes(), low.to_be_bytes()];
-        i64::from_be_bytes([a, b, c, d, e, f, g, h]).to_string()
+        let Self { bits, is_pair } = self;
+        if is_pair { format!("{},{}", bits >> 32, bits << 32 >> 32) } else { bits.to_string() }
     }
 
-    fn arguments(&self) -> [Argument<'_>; 3] {
-        [(&self.high, Type::INT4), (&self.low, Type::INT4), (&self.is_pair, Type::BOOL)]
+    fn arguments(&self) -> [Argument<'_>; 2] {
+        [(&self.bits, Type::INT8), (&self.is_pair, Type::BOOL)]
     }
 }
 
@@ -171,7 +156,7 @@ fn canonical<T: std::str::FromStr + ToString>(text: &str) -> Option<T> {
     text.parse().ok().filter(|number: &T| number.to_string() == text)
 }
 
-/// What of an owner token fits into an `application_name`. It tells tokens apart.
+/// The part of an owner token that fits into an `application_name`. It tells tokens apart.
 fn mark(owner: &Owner) -> String {
     let text = std::str::from_utf8(owner.as_bytes()).unwrap_or_default();
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -199,6 +184,13 @@ impl Advisory {
     async fn is(&self, live: &Live<Client>, sql: &str, arguments: &[Argument<'_>]) -> Result<bool, Failed> {
         let rows = self.ask(live, sql, arguments).await?;
         rows.first().ok_or_else(|| unexpected("it has no row")).and_then(|row| column(row, 0)).map_err(answered)
+    }
+
+    /// Runs [`TAKE`] or [`KEEP`].
+    async fn holds(&self, live: &Live<Client>, sql: &str, key: &Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed> {
+        let ttl = millis(ttl);
+        let shown = format!("{} {ttl}", mark(owner));
+        self.is(live, sql, &[&key.arguments()[..], &[(&ttl, Type::TEXT), (&shown, Type::TEXT)]].concat()).await
     }
 }
 
@@ -263,13 +255,11 @@ impl Locks for Advisory {
     }
 
     async fn take(&self, live: &Live<Client>, key: &Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed> {
-        let (ttl, shown) = (millis(ttl), format!("{} {}", mark(owner), millis(ttl)));
-        self.is(live, TAKE, &[&key.arguments()[..], &[(&ttl, Type::TEXT), (&shown, Type::TEXT)]].concat()).await
+        self.holds(live, TAKE, key, owner, ttl).await
     }
 
     async fn keep(&self, live: &Live<Client>, key: &Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed> {
-        let (ttl, shown) = (millis(ttl), format!("{} {}", mark(owner), millis(ttl)));
-        self.is(live, KEEP, &[&key.arguments()[..], &[(&ttl, Type::TEXT), (&shown, Type::TEXT)]].concat()).await
+        self.holds(live, KEEP, key, owner, ttl).await
     }
 
     async fn free(&self, live: &Live<Client>, key: &Key, _: &Owner) -> Result<bool, Failed> {
@@ -295,18 +285,11 @@ impl Locks for Advisory {
     async fn list(&self, live: &Live<Client>) -> Result<Vec<(Name, Found)>, Failed> {
         let rows = self.ask(live, LIST, &[]).await?;
         let entry = |row: &Row| {
-            let half = |at| Ok::<i32, Error>(i32::from_be_bytes(low_bytes(column::<i64>(row, at)?)));
-            let key = Key { high: half(5)?, low: half(6)?, is_pair: column(row, 7)? };
+            let key = Key { bits: column(row, 5)?, is_pair: column(row, 6)? };
             Ok((Name::new(key.name())?, found(live, row)?))
         };
         rows.iter().map(entry).collect::<Result<_, Error>>().map_err(answered)
     }
-}
-
-/// The lower 32 bits.
-fn low_bytes(number: i64) -> [u8; 4] {
-    let [.., a, b, c, d] = number.to_be_bytes();
-    [a, b, c, d]
 }
 
 #[cfg(test)]
@@ -315,22 +298,22 @@ mod tests {
 
     #[test]
     fn a_number_is_its_own_key_and_other_names_have_one_of_64_bits() {
-        let whole = |high, low| Key { high, low, is_pair: false };
+        let key = |bits, is_pair| Key { bits, is_pair };
         for (name, key) in [
-            ("0", whole(0, 0)),
-            ("123", whole(0, 123)),
-            ("-1", whole(-1, -1)),
-            ("4294967296", whole(1, 0)),
-            ("9223372036854775807", whole(i32::MAX, -1)),
-            ("7,42", Key { high: 7, low: 42, is_pair: true }),
-            ("-7,-42", Key { high: -7, low: -42, is_pair: true }),
+            ("0", key(0, false)),
+            ("123", key(123, false)),
+            ("-1", key(-1, false)),
+            ("9223372036854775807", key(i64::MAX, false)),
+            ("7,42", key((7 << 32) + 42, true)),
+            ("7,-42", key((8 << 32) - 42, true)),
+            ("-7,-42", key(-(6 << 32) - 42, true)),
         ] {
             assert_eq!((Key::of(name), key.name()), (key, name.to_owned()));
         }
         // SELECT ('x' || substr(encode(sha256('door'), 'hex'), 1, 16))::bit(64)::bigint
         for name in ["door", "", "007", "+7", "-0", " 7", "7, 42", "7,4294967296", "9223372036854775808", "1,2,3"] {
-            let hashed = Key::from_bits(i64::from_be_bytes(crate::advisory::digest(name.as_bytes())));
-            assert_eq!(Key::of(name), hashed, "{name:?}");
+            let hashed = i64::from_be_bytes(digest(name.as_bytes()));
+            assert_eq!(Key::of(name), key(hashed, false), "{name:?}");
         }
     }
 

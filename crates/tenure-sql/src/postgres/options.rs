@@ -36,7 +36,14 @@ const FORMS: &str = "postgres://user@host/database";
 /// | `listen=no` | waiters are not notified, and poll | they are |
 /// | `sslmode=` | `disable`; `prefer` and `require`: the certificate is checked if there is a `ca=`; `verify-full` | `prefer` |
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
-/// | `scheme=` | `native` | `native` |
+/// | `scheme=` | `native`: the table; `advisory`: session locks, without `table`, `create` and `listen` | `native` |
+///
+/// # Session locks
+/// `scheme=advisory` takes the locks of `pg_advisory_lock`, for use beside programs that do. A name that
+/// is a decimal integer is the key, two with a comma between them are the pair, and any other is the
+/// first 64 bits of its SHA-256. There are mutexes only, without a fence, and waiters poll. Each lease
+/// has a connection of its own. The server ends one that was idle for the ttl, which it can from
+/// PostgreSQL 14 on. The lease ends with the process that took it. `GUARANTEES.md` has the rest.
 ///
 /// A pool such as PgBouncer in between is refused: it may mix the statements of its clients.
 ///

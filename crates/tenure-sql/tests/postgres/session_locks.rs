@@ -88,7 +88,7 @@ async fn psql_and_we_keep_each_other_out() {
     }
 }
 
-/// The end of its session is its ttl, which the server is told in milliseconds.
+/// The name of the session for itself has the token and the ttl.
 #[tokio::test]
 async fn other_processes_see_who_holds_and_for_how_long() {
     let space = fresh_space(Server::shared());
