@@ -35,9 +35,9 @@ pub(crate) fn end_session_of(server: &Server, space: &str, name: &str) {
     server.sql(&format!("KILL {holder}"));
 }
 
-/// The sessions of all clients, without the one that asks.
-pub(crate) fn sessions(server: &Server) -> usize {
-    server.sql("SELECT COUNT(*) - 1 FROM information_schema.processlist WHERE user = 'root'")[0].parse().unwrap()
+/// The numbers of the sessions of all clients, without the one that asks.
+pub(crate) fn sessions(server: &Server) -> Vec<String> {
+    server.sql("SELECT id FROM information_schema.processlist WHERE user = 'root' AND id <> CONNECTION_ID()")
 }
 
 /// The names of the client are ours. MariaDB tells upper case from lower.

@@ -11,7 +11,7 @@ use crate::session_locks::{SESSION_EXCEPTIONS, fresh_space, refuses, url_at};
 use crate::{Server, open};
 
 /// On a machine with other work, a session is not made in a sixth of a short ttl.
-const LONGER: &str = "&timeout=400ms";
+const LONGER: &str = "&timeout=700ms";
 
 struct Sessions {
     proxy: Proxy,
