@@ -58,6 +58,11 @@ impl<'a> Plan<'a> {
         Ok(Self { names, ttl, kill_after: None, renews: false, is_patient: false, taking, settings })
     }
 
+    /// Nobody works under it here, and nobody keeps it.
+    fn is_left_to_others(&self) -> bool {
+        self.kill_after.is_none() && !self.renews
+    }
+
     /// Opens the store and takes the lock, unless a signal ends the wait.
     pub(crate) async fn take(&self, signals: &mut Signals) -> Result<(Locker, Guards), Failure> {
         let started = BootTime::now();
@@ -83,6 +88,10 @@ impl<'a> Plan<'a> {
             None => builder,
         };
         let locker = builder.build().map_err(|error| self.bad_ttl(error.into()))?;
+        if self.is_left_to_others() && locker.store().features().process_bound {
+            let what = "the lock would end with this command: in this store a lease is bound to the process that takes it";
+            return Err(Failure::usage(format!("{what}; use --watch-pid, or tenure run")));
+        }
         nested::check(&locker, &self.names, self.taking.kind.share()).await?;
         Ok(locker)
     }

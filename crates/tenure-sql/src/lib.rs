@@ -2,6 +2,7 @@
 //! `postgres`, `postgres::Options` opens a table in PostgreSQL, for any number of machines. With the
 //! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL. Over a pool that an application has,
 //! `postgres::over` and `mysql::over` do, with the features `tokio-postgres-0_7` and `mysql_async-0_37`.
+//! The same URLs open session locks: those of `pg_advisory_lock` and `GET_LOCK`.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
@@ -34,6 +35,8 @@
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod advisory;
 pub mod fenced;
 mod handover;
 #[cfg(feature = "mysql")]

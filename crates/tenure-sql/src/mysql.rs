@@ -1,5 +1,6 @@
 //! A table in MariaDB or MySQL that any number of machines share.
 
+mod advisory;
 mod failure;
 mod options;
 #[cfg_attr(not(feature = "mysql_async-0_37"), allow(dead_code, reason = "only that feature has a pool"))]

@@ -1,5 +1,6 @@
 //! A table in PostgreSQL that any number of machines share.
 
+mod advisory;
 mod client;
 mod clock;
 mod dial;

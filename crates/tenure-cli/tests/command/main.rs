@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod advisory;
 mod attacker;
 mod codes;
 mod common;

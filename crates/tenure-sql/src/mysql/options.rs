@@ -10,14 +10,16 @@ use tenure::store::record::Listeners;
 use tenure::{Error, Locker};
 
 use super::MySql;
-use super::server::{How, Source};
+use super::advisory::{self, Advisory};
+use super::server::{How, Source, Statements};
 use super::statements::{CREATE, TABLE, session_settings};
+use crate::advisory::AdvisoryStore;
 use crate::table::{Connection, Security, Settings, TableStore};
 
 const FORMS: &str = "mysql://user@host/database";
 /// The longest operation timeout without `timeout=`.
 const LONGEST: Duration = Duration::from_secs(1);
-const KNOWN: [&str; 9] = ["table", "create", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
+const KNOWN: [&str; 10] = ["table", "create", "prefix", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
 
 /// Settings of a table in MariaDB or MySQL, read from a URL.
 ///
@@ -31,7 +33,15 @@ const KNOWN: [&str; 9] = ["table", "create", "timeout", "poll_interval", "sslmod
 /// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
 /// | `sslmode=` | `disable`; `require`: the certificate is checked if there is a `ca=`; `verify-full` | `disable`, with a `ca=` `require` |
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | well-known authorities |
-/// | `scheme=` | `native` | `native` |
+/// | `scheme=` | `native`: the table; `advisory`: session locks, without `table` and `create` | `native` |
+/// | `prefix=app.` | with `advisory`: put in front of each name | |
+///
+/// # Session locks
+/// `scheme=advisory` takes the locks of `GET_LOCK`, for use beside programs that do. They are those of
+/// the whole server, by the name itself: ASCII, 64 characters at most, and on MySQL in lower case. There
+/// are mutexes only, without a fence, and waiters poll. Each lease has a connection of its own. The
+/// server ends one that was idle for the ttl, in whole seconds. The lease ends with the process that
+/// took it. A Galera cluster is refused. `GUARANTEES.md` has the rest.
 #[derive(Clone)]
 pub struct Options {
     opts: OptsBuilder,
@@ -103,6 +113,13 @@ impl Options {
         let tls = self.tls()?;
         let Self { opts, settings, shown } = self;
         let how = How::new(Source::Server(opts.ssl_opts(tls).into()), settings.quoted('`'), shown);
+        if settings.advisory {
+            advisory::check(&settings.prefix, false).map_err(|error| error.context("the parameter prefix= of the store URL"))?;
+            let how = How { statements: Statements { hello: advisory::hello(), ..how.statements }, ..how };
+            return Ok(Arc::new(
+                AdvisoryStore::open(Advisory { how, prefix: settings.prefix, folds_case: true.into() }, settings.terms).await?,
+            ));
+        }
         let connection = Connection::open(how, settings.create).await?;
         Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
     }

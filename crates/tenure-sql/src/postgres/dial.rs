@@ -16,14 +16,14 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Config, SimpleQueryMessage};
+use tokio_postgres::{AsyncMessage, Config, Row, SimpleQueryMessage};
 
 use super::client::Prepared;
 use super::failure::{missing, other_version, read_only, translate, translate_contact};
 use super::read::column;
 use super::server::{Client, How};
 use super::session::{Announced, Watched};
-use super::statements::{CREATE, DEFAULT_PATH, FIND, LEVEL, SET_LEVEL, TABLE, VERSION};
+use super::statements::{CREATE, DEFAULT_PATH, FIND, FIND_NO_TABLE, LEVEL, SET_LEVEL, TABLE, VERSION};
 use super::tls::Connector;
 use crate::handover;
 use crate::table::failure::unexpected;
@@ -95,13 +95,21 @@ pub(super) async fn hello(client: &tokio_postgres::Client, how: &How, create: bo
     let failed = |error| translate_contact(&error, &how.table);
     let name = (&how.table.as_str() as &(dyn ToSql + Sync), Type::TEXT);
     let find = async || {
-        let rows = client.query_typed(FIND, std::slice::from_ref(&name)).await.map_err(failed)?;
+        let (sql, arguments) = if how.needs_table { (FIND, std::slice::from_ref(&name)) } else { (FIND_NO_TABLE, &[][..]) };
+        let rows = client.query_typed(sql, arguments).await.map_err(failed)?;
         rows.into_iter().next().ok_or_else(|| unexpected("it has no row"))
     };
     let mut sent_at = Instant::now();
     let mut row = find().await?;
     if column(&row, 0)? {
         return Err(read_only());
+    }
+    let hello = |row: &Row| {
+        let level = column::<&str>(row, 6)?.to_owned();
+        Ok(Hello { process: column(row, 1)?, began: column(row, 2)?, level, now: column(row, 5)? })
+    };
+    if !how.needs_table {
+        return Ok((hello(&row)?, sent_at));
     }
     let encoding: &str = column(&row, 3)?;
     if encoding != "UTF8" {
@@ -135,8 +143,7 @@ pub(super) async fn hello(client: &tokio_postgres::Client, how: &How, create: bo
     if present != Some(VERSION) {
         return Err(other_version(&how.table, present));
     }
-    let level = column::<&str>(&row, 6)?.to_owned();
-    Ok((Hello { process: column(&row, 1)?, began: column(&row, 2)?, level, now: column(&row, 5)? }, sent_at))
+    Ok((hello(&row)?, sent_at))
 }
 
 /// How to log in, and the name of the host if it is to have TLS.

@@ -1,8 +1,7 @@
 //! The URL of a table in PostgreSQL.
 
 use std::fmt;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tenure::store::Store;
 use tenure::store::record::Listeners;
@@ -11,12 +10,13 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use super::Postgres;
-use super::clock::Clock;
+use super::advisory::Advisory;
 use super::dial::shown_all;
 use super::server::{How, Source};
 use super::session::channel;
 use super::statements::{CREATE, TABLE};
 use super::tls;
+use crate::advisory::AdvisoryStore;
 use crate::table::{Connection, Security, Settings, TableStore, unescaped};
 
 const FORMS: &str = "postgres://user@host/database";
@@ -36,7 +36,14 @@ const FORMS: &str = "postgres://user@host/database";
 /// | `listen=no` | waiters are not notified, and poll | they are |
 /// | `sslmode=` | `disable`; `prefer` and `require`: the certificate is checked if there is a `ca=`; `verify-full` | `prefer` |
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
-/// | `scheme=` | `native` | `native` |
+/// | `scheme=` | `native`: the table; `advisory`: session locks, without `table`, `create` and `listen` | `native` |
+///
+/// # Session locks
+/// `scheme=advisory` takes the locks of `pg_advisory_lock`, for use beside programs that do. A name that
+/// is a decimal integer is the key, two with a comma between them are the pair, and any other is the
+/// first 64 bits of its SHA-256. There are mutexes only, without a fence, and waiters poll. Each lease
+/// has a connection of its own. The server ends one that was idle for the ttl, which it can from
+/// PostgreSQL 14 on. The lease ends with the process that took it. `GUARANTEES.md` has the rest.
 ///
 /// A pool such as PgBouncer may be in between, in any mode. This is found out when connecting. Then one
 /// statement at a time is under way, and waiters poll.
@@ -139,6 +146,11 @@ impl Options {
             config.user(std::env::var("USER").unwrap_or_else(|_| "postgres".to_owned()));
         }
         let listeners = Listeners::default();
+        if settings.advisory {
+            let source = Source::Servers { config: Box::new(config), tls };
+            let how = How { needs_table: false, ..How::new(source, "pg_locks".to_owned(), None, listeners, shown) };
+            return Ok(Arc::new(AdvisoryStore::open(Advisory(how), settings.terms).await?));
+        }
         let channel = if settings.listen { Some(channel()?) } else { None };
         open(Source::Servers { config: Box::new(config), tls }, channel, listeners, &settings, shown).await
     }
@@ -208,16 +220,7 @@ async fn open(
     settings: &Settings,
     shown: String,
 ) -> Result<Arc<dyn Store>, Error> {
-    let how = How {
-        source,
-        statements: OnceLock::new(),
-        table: settings.quoted('"'),
-        is_pooled: AtomicBool::new(false),
-        clock: Clock::default(),
-        channel,
-        listeners: listeners.clone(),
-        shown,
-    };
+    let how = How::new(source, settings.quoted('"'), channel, listeners.clone(), shown);
     let connection = Connection::open(how, settings.create).await?;
     Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
 }

@@ -60,6 +60,8 @@ pub(super) struct How {
     pub(super) source: Source,
     /// With the table's schema, once it was found.
     pub(super) statements: OnceLock<Statements>,
+    /// Locks of sessions need none.
+    pub(super) needs_table: bool,
     /// The table as the URL names it, and SQL writes it.
     pub(super) table: String,
     /// The present connection is lent by a pool, for single transactions.
@@ -74,6 +76,11 @@ pub(super) struct How {
 }
 
 impl How {
+    pub(super) fn new(source: Source, table: String, channel: Option<String>, listeners: Listeners, shown: String) -> Self {
+        let (statements, is_pooled, clock) = (OnceLock::new(), AtomicBool::new(false), Clock::default());
+        Self { source, statements, needs_table: true, table, is_pooled, clock, channel, listeners, shown }
+    }
+
     pub(super) fn statements(&self) -> &Statements {
         self.statements.get_or_init(|| Statements::on(&self.table))
     }

@@ -110,6 +110,12 @@ SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
   (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, current_setting('default_transaction_isolation')
 FROM found";
 
+/// The same for locks of sessions, which need no table. A standby has other locks than its primary.
+pub(super) const FIND_NO_TABLE: &str = "\
+SELECT pg_is_in_recovery(), pg_backend_pid(),
+  (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
+  NULL::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, current_setting('default_transaction_isolation')";
+
 /// Reads the version of the table.
 ///
 /// Two statements are one transaction here. A table that somebody keeps locked is waited for no longer

@@ -147,6 +147,11 @@ impl<C> Link<C> {
         Self { client, driver, session, listens: AtomicBool::new(false), heard, calls: Calls::default() }
     }
 
+    /// The connection, its driver and its session.
+    pub(crate) fn into_parts(self) -> (C, AbortHandle, Option<Session>) {
+        (self.client, self.driver, self.session)
+    }
+
     fn hears(&self) {
         *lock(&self.heard) = Instant::now();
     }

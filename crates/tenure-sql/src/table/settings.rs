@@ -18,6 +18,10 @@ pub(crate) struct Settings {
     pub(crate) terms: Terms,
     pub(crate) security: Option<Security>,
     pub(crate) files: Files,
+    /// Locks of sessions, without a table.
+    pub(crate) advisory: bool,
+    /// In front of the name of each such lock.
+    pub(crate) prefix: String,
 }
 
 /// TLS, in the words of libpq.
@@ -48,6 +52,12 @@ impl Files {
     }
 }
 
+/// Parameters that only a table has.
+const OF_TABLES: &[&str] = &["table", "create", "listen"];
+
+/// Parameters that only session locks have.
+const OF_SESSIONS: &[&str] = &["prefix"];
+
 impl Settings {
     /// Reads the parameters, as they stand behind the `?`. Of all that are `known`, the `others` are
     /// returned as they are.
@@ -65,6 +75,8 @@ impl Settings {
             terms: Terms { timeout: None, poll_interval: Duration::from_millis(100) },
             security: None,
             files: Files::default(),
+            advisory: false,
+            prefix: String::new(),
         };
         let (mut left, mut seen) = (Vec::new(), Vec::new());
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -84,7 +96,16 @@ impl Settings {
             let value = percent_decode_str(encoded).decode_utf8();
             settings.set(key, &value.map_err(|_| Error::invalid(format!("{key}= of the store URL is not UTF-8")))?)?;
         }
+        settings.check(&seen)?;
         Ok((settings, left))
+    }
+
+    /// Refuses parameters that are only for the other scheme.
+    fn check(&self, given: &[&str]) -> Result<(), Error> {
+        let (others, scheme) = if self.advisory { (OF_TABLES, "session locks") } else { (OF_SESSIONS, "a table") };
+        let Some(other) = given.iter().find(|key| others.contains(key)) else { return Ok(()) };
+        let what = format!("{other}= of the store URL is not for the locks of {scheme}");
+        Err(Error::invalid(what).with_hint("leave it out, or correct scheme="))
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
@@ -98,11 +119,15 @@ impl Settings {
             "ca" => self.files.ca = Some(value.into()),
             "cert" => self.files.cert = Some(value.into()),
             "key" => self.files.key = Some(value.into()),
-            _ if value == "native" => {}
-            _ => {
-                let what = format!("{key}={value} is none of a table");
-                return Err(Error::invalid(what).with_hint("leave it out"));
-            }
+            "prefix" => value.clone_into(&mut self.prefix),
+            _ => match value {
+                "native" => {}
+                "advisory" => self.advisory = true,
+                _ => {
+                    let what = format!("{key}={value} is none of this store");
+                    return Err(Error::invalid(what).with_hint("write scheme=advisory for session locks, or leave it out"));
+                }
+            },
         }
         Ok(())
     }

@@ -18,6 +18,11 @@ mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
 mod secure;
+#[path = "../shared/session_conformance.rs"]
+mod session_conformance;
+#[path = "../shared/session_faults.rs"]
+mod session_faults;
+mod session_locks;
 mod settings;
 mod statements;
 mod theirs;

@@ -169,6 +169,7 @@ impl Store for AllOf {
             .with_server_clock(each(|store| store.server_clock))
             .with_late_commands(all.iter().any(|store| store.late_commands))
             .with_token_per_try(true)
+            .with_process_bound(all.iter().any(|store| store.process_bound))
             .with_min_ttl(all.iter().map(|store| store.min_ttl).max().unwrap_or_default())
             .with_max_name(all.iter().map(|store| store.max_name).min().unwrap_or_default())
             .with_operation_timeout(self.timeout)
