@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 6)]
     turns: u32,
     /// Connections of the generator
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 512)]
     connections: usize,
     /// Threads of the service
     #[arg(long, default_value_t = 1)]
