@@ -1,7 +1,8 @@
 //! Locks that a session of the database holds: what is the same for every database.
 //!
-//! Each lease has a session of its own. So a lease can be ended by ending its session, whatever that
-//! session is at, and no other lease ends with it. The server ends a session that has been idle for the
+//! Each lease has a session of its own, and a session has one lease in its life. So a lease can be ended
+//! by ending its session, whatever that is at and however late, and no other lease ends with it. The
+//! server ends a session that has been idle for the
 //! ttl of its lease: that makes it a lease. A renewal is a statement on that very session.
 //!
 //! Statements of one session run in the order in which they were sent. So the clean-up of a call
@@ -93,19 +94,12 @@ impl<L: Locks> AdvisoryStore<L> {
         self.leases().get(owner).filter(|held| held.name == *name).cloned()
     }
 
-    /// Forgets a lease of which the session holds nothing any more. Returns whether nobody else has done
-    /// so: the session is then the caller's.
+    /// Forgets a lease. Its session ends when nothing of it is under way any more. Returns whether nobody
+    /// else has forgotten it.
     fn forget(&self, owner: &Owner, held: &Held<L>) -> bool {
         let mut leases = self.leases();
         let is_present = leases.get(owner).is_some_and(|present| Arc::ptr_eq(&present.live, &held.live));
         is_present && leases.remove(owner).is_some()
-    }
-
-    /// Forgets a lease, and uses its session again.
-    fn give_back(&self, owner: &Owner, held: Held<L>) {
-        if self.forget(owner, &held) {
-            self.sessions.give_back(held.live);
-        }
     }
 
     /// Forgets leases whose session has ended.
@@ -233,7 +227,7 @@ impl<L: Locks> AdvisoryStore<L> {
                 Ok(RenewReply::Renewed)
             }
             Ok(false) => {
-                self.give_back(&lease.owner, held.clone());
+                self.forget(&lease.owner, held);
                 Ok(RenewReply::Gone)
             }
             Err(failed) if failed.is_over => {
@@ -262,7 +256,7 @@ impl<L: Locks> AdvisoryStore<L> {
         let half = now + end.saturating_duration_since(now) / 2;
         match self.sessions.on(&held.live, half, self.locks().free(&held.live, &held.key, &lease.owner)).await {
             Ok(was_held) => {
-                self.give_back(&lease.owner, held.clone());
+                self.forget(&lease.owner, held);
                 Ok(Some(if was_held { ReleaseReply::Released } else { ReleaseReply::NotHeld }))
             }
             Err(failed) if !failed.answered || failed.is_over => Ok(None),
@@ -323,6 +317,7 @@ impl<L: Locks> Store for AdvisoryStore<L> {
                     }
                     return Ok(self.granted(request));
                 }
+                // A release of this owner was faster, and may still use the session.
                 Ok(false) if !self.forget(&request.owner, &held) => {
                     return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval)));
                 }

@@ -16,7 +16,7 @@ use crate::table::{Failed, Server, Session};
 /// Limit of an attempt to connect for which nobody waits any more.
 const CONTACT: Duration = Duration::from_secs(5);
 
-/// Sessions that are kept though they hold nothing.
+/// Sessions that are kept though they have held nothing yet.
 const MOST_IDLE: usize = 4;
 
 /// How often it is looked whether a session has ended, and the pause between.
@@ -80,7 +80,7 @@ impl<L: Locks> Sessions<L> {
         self.0.is_over(live)
     }
 
-    /// A session that holds nothing. Those that were given up are ended first: one of them may hold
+    /// A session that has never held anything. Those that were given up are ended first: one of them may hold
     /// what is asked for next.
     pub(crate) async fn get(&self, end: Instant) -> Result<Arc<LiveOf<L>>, Error> {
         let live = self.any(end).await?;
@@ -122,7 +122,7 @@ impl<L: Locks> Sessions<L> {
         self.state().idle.pop()
     }
 
-    /// Keeps a session that holds nothing, for the next call.
+    /// Keeps a session that has never held anything, for the next call.
     pub(crate) fn give_back(&self, live: Arc<LiveOf<L>>) {
         self.0.give_back(live);
     }

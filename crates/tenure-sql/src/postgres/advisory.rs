@@ -81,12 +81,7 @@ const KEEP: &str = concat!(
 /// Frees a lock.
 ///
 /// Arguments: the key. Reply: whether this session held it.
-const FREE: &str = concat!(
-    "WITH freed AS MATERIALIZED (SELECT ",
-    on_key!("pg_advisory_unlock"),
-    " AS held)
-SELECT held, set_config('idle_session_timeout', '0', false), set_config('application_name', 'tenure', false) FROM freed"
-);
+const FREE: &str = concat!("SELECT ", on_key!("pg_advisory_unlock"));
 
 /// Arguments: the key. Reply: who holds it.
 const HOLDER: &str =

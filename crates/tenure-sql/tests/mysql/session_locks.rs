@@ -29,10 +29,14 @@ pub(crate) fn refuses(name: &str) -> bool {
     !name.is_ascii() || name.trim_end() != name
 }
 
+/// The number of the session that holds a lock.
+pub(crate) fn holding(server: &Server, space: &str, name: &str) -> String {
+    server.sql(&format!("SELECT IS_USED_LOCK('{space}{name}')")).remove(0)
+}
+
 /// Ends the session that holds a lock.
 pub(crate) fn end_session_of(server: &Server, space: &str, name: &str) {
-    let holder = server.sql(&format!("SELECT IS_USED_LOCK('{space}{name}')")).remove(0);
-    server.sql(&format!("KILL {holder}"));
+    server.sql(&format!("KILL {}", holding(server, space, name)));
 }
 
 /// The numbers of the sessions of all clients, without the one that asks.

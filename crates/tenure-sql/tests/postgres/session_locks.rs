@@ -32,11 +32,15 @@ pub(crate) fn refuses(_: &str) -> bool {
     false
 }
 
+/// The number of the session that holds a lock whose name is a number.
+pub(crate) fn holding(server: &Server, space: &str, name: &str) -> String {
+    let find = "SELECT pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database";
+    server.sql(&format!("{find} WHERE locktype = 'advisory' AND datname = '{space}' AND objid = {name}")).remove(0)
+}
+
 /// Ends the session that holds a lock whose name is a number.
 pub(crate) fn end_session_of(server: &Server, space: &str, name: &str) {
-    let kill = "SELECT pg_terminate_backend(pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database";
-    let killed = server.sql(&format!("{kill} WHERE locktype = 'advisory' AND datname = '{space}' AND objid = {name}"));
-    assert_eq!(killed, ["t"]);
+    assert_eq!(server.sql(&format!("SELECT pg_terminate_backend({})", holding(server, space, name))), ["t"]);
 }
 
 /// The numbers of the sessions of all clients.

@@ -9,7 +9,7 @@ use tenure_testkit::{Proxy, wait_until};
 use tokio::time::timeout;
 
 use crate::requests::{CALLS, Case, busy, drop_after, granted, lease, owner, request};
-use crate::session_locks::{end_session_of, fresh_space, sessions, url_at};
+use crate::session_locks::{end_session_of, fresh_space, holding, sessions, url_at};
 use crate::{PATIENCE, Server, open};
 
 /// The server counts idle sessions in whole seconds at the worst.
@@ -252,20 +252,34 @@ async fn a_dropped_call_that_nobody_clears_up_ends_with_its_ttl() {
     free_at_last(&other, "x").await;
 }
 
+/// Another process ends a session by its number, perhaps late: it must not end the next lease with it.
+#[tokio::test]
+async fn a_session_holds_one_lease_in_its_life() {
+    let (server, mut before) = (Server::start(), Vec::new());
+    let space = fresh_space(&server);
+    let store = open(&url_at(server.addr(), &space)).await;
+    for _ in 0..3 {
+        let held = owner();
+        granted(&store, &request("7", &held)).await;
+        let of_holder = holding(&server, &space, "7");
+        assert!(!before.contains(&of_holder), "{of_holder} has held before: {before:?}");
+        before.push(of_holder);
+        store.release(&lease("7", &held), Duration::ZERO).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_few_idle_sessions_are_kept() {
     let server = Server::start();
-    let space = fresh_space(&server);
-    let store = open(&url_at(server.addr(), &space)).await;
-    let held: Vec<_> = (0..20).map(|_| owner()).collect();
-    for (at, owner) in held.iter().enumerate() {
-        granted(&store, &request(&format!("door {at}"), owner)).await;
-    }
-    assert_eq!(sessions(&server).len(), 20);
-    for (at, owner) in held.iter().enumerate() {
-        store.release(&lease(&format!("door {at}"), owner), Duration::ZERO).await.unwrap();
-    }
-    wait_until(PATIENCE, "the sessions that hold nothing to end", || sessions(&server).len() <= 4);
+    let store = open(&url_at(server.addr(), &fresh_space(&server))).await;
+    granted(&store, &request("x", &owner())).await;
+    let rivals: Vec<_> = (0..20).map(|_| request("x", &owner())).collect();
+    futures_util::future::join_all(rivals.iter().map(|rival| busy(&store, rival))).await;
+    wait_until(PATIENCE, "the sessions that hold nothing to end", || sessions(&server).len() <= 5);
+    // Those that are kept are used again.
+    let kept = sessions(&server);
+    busy(&store, &request("x", &owner())).await;
+    assert_eq!(sessions(&server), kept);
 }
 
 #[tokio::test]
