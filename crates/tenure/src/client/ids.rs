@@ -121,11 +121,8 @@ impl Inner {
     /// Takes the next id of the block, if there is one.
     fn take(&self) -> Option<u64> {
         // All changes are of this one number, so they have one order whatever else is ordered.
-        let after = |id: u64| match Fence::from_token(id) {
-            // `USED_UP` is no fence.
-            None => None,
-            Some(fence) => Some(fence.next().map_or(USED_UP, Fence::get)),
-        };
+        // `USED_UP` is no fence, so nothing comes after it.
+        let after = |id: u64| Fence::from_token(id).map(|fence| fence.next().map_or(USED_UP, Fence::get));
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).ok()
     }
 
