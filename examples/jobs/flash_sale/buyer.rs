@@ -15,6 +15,9 @@ pub(crate) const TILLS: u32 = 4;
 /// Time between two tries of a lock that another has.
 const RETRY: Duration = Duration::from_millis(3);
 
+/// The rush is over when no more units of an item are left than these.
+const RUSH: i64 = 5;
+
 /// Lock of a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -95,18 +98,18 @@ impl Buyer {
         let began = unix();
         crash(self.crashes);
         if self.kind == Kind::Permit {
-            pay().await;
+            pay(0).await;
             crash(self.crashes);
             self.shop.sell(item)?;
         } else if let Some(left) = self.read(item, &held)?.filter(|left| *left > 0) {
             crash(self.crashes);
             let is_paid = match &held {
                 // Without a fence, the payment ends as soon as the lease is known to be lost.
-                Held::Ours(guard) if guard.fence().is_none() => guard.run(pay()).await.is_ok(),
+                Held::Ours(guard) if guard.fence().is_none() => guard.run(pay(left)).await.is_ok(),
                 // With one, the write is refused. No look at the lease could stop a buyer that is paused right
                 // after it.
                 _ => {
-                    pay().await;
+                    pay(left).await;
                     true
                 }
             };
@@ -153,8 +156,9 @@ fn fence(held: &Held) -> Option<i64> {
     if let Held::Ours(guard) = held { guard.fence().map(i64::from) } else { None }
 }
 
-/// Most payments are quick. One in twenty outlasts the leases of the articles.
-async fn pay() {
-    let is_slow = fastrand::u32(..20) == 0;
+/// The payment service is slow in the rush at the beginning: one payment in eight outlasts the leases
+/// of the articles. Later all are quick.
+async fn pay(left: i64) {
+    let is_slow = left > RUSH && fastrand::u32(..8) == 0;
     sleep(if is_slow { TTL.mul_f64(1.1 + fastrand::f64() / 2.0) } else { Duration::from_millis(fastrand::u64(5..25)) }).await;
 }

@@ -36,10 +36,10 @@ struct Args {
     #[arg(long, default_value_t = 8)]
     buyers: usize,
     /// Items on sale; each has a lock of its own
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 16)]
     items: i64,
     /// Units of each item
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 10)]
     units: i64,
     /// Kills and stops nobody
     #[arg(long)]
@@ -111,6 +111,8 @@ const AT_ONCE: usize = 5;
 const LONGEST: Duration = Duration::from_secs(35);
 /// Time without an order after which nobody is killed or stopped any more. Who cannot buy then never can.
 const CALM: Duration = Duration::from_secs(1);
+/// Longest time between two looks at a sale that counts in full.
+const TICK: Duration = Duration::from_millis(25);
 /// Probability of a crash between two steps of a buyer.
 const CRASHES: f64 = 0.04;
 
@@ -225,16 +227,21 @@ fn sell(args: &Args, place: &Place, number: usize) -> Result<Sale, Error> {
     ];
     let command = command.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect();
     // A name may stay taken for a ttl, and for a stop.
-    let quiet = ttl * 3 + Duration::from_secs(1);
+    let longest_quiet = ttl * 3 + Duration::from_secs(1);
+    let mut probe = place.probe()?;
     let began = Instant::now();
-    let (mut orders, mut last_order) = (0, began);
+    let (mut orders, mut last_order, mut quiet, mut looked) = (0, began, Duration::ZERO, began);
     let mut buyers = Children::start(args.buyers, command, faults)?;
-    while !buyers.tend()? && last_order.elapsed() < quiet && began.elapsed() < LONGEST {
+    while !buyers.tend()? && quiet < longest_quiet && began.elapsed() < LONGEST {
+        // A busy machine, or a store that stalls, is no dead stock: such time counts little.
+        shop.touch()?;
+        probe.touch()?;
+        quiet += std::mem::replace(&mut looked, Instant::now()).elapsed().min(TICK);
         let now = shop.orders()?;
         if now != std::mem::replace(&mut orders, now) {
-            last_order = Instant::now();
+            (last_order, quiet) = (Instant::now(), Duration::ZERO);
         }
-        buyers.faults = if last_order.elapsed() < CALM { faults } else { Faults::NONE };
+        buyers.faults = if quiet < CALM { faults } else { Faults::NONE };
     }
     let (crashes, seconds) = (buyers.killed, last_order.duration_since(began).as_secs_f64());
     drop(buyers);

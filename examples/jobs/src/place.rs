@@ -43,6 +43,15 @@ impl Place {
         self.redis.as_deref()
     }
 
+    /// Opens a connection that asks what the examples ask of a store.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn probe(&self) -> Result<Probe, Error> {
+        let connect = |url: &String| redis::Client::open(url.as_str())?.get_connection();
+        Ok(Probe(self.redis.as_ref().map(connect).transpose()?))
+    }
+
     /// Deletes the keys of this run from a Redis of the user.
     ///
     /// # Errors
@@ -60,6 +69,28 @@ impl Place {
     /// Path of a file that ends with the program.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+}
+
+/// A connection to the Redis of a [`Place`], if it has one.
+pub struct Probe(Option<redis::Connection>);
+
+impl Probe {
+    /// Waits for an answer.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn touch(&mut self) -> Result<(), Error> {
+        if let Some(connection) = &mut self.0 {
+            redis::cmd("PING").query::<()>(connection)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Probe").field(&self.0.is_some()).finish()
     }
 }
 
