@@ -4,6 +4,7 @@ mod acquire;
 pub mod blocking;
 mod election;
 mod guard;
+pub mod ids;
 mod locker;
 mod multi;
 

@@ -19,6 +19,7 @@ mod cohort;
 mod electing;
 mod extending;
 mod handover;
+mod ids;
 mod late;
 mod local_queue;
 mod losing;
