@@ -108,7 +108,7 @@ const ROWS: [Row; 19] = [
 /// Sales at a time. Buyers sleep while they pay, so several share a processor.
 const AT_ONCE: usize = 5;
 /// Longest sale.
-const LONGEST: Duration = Duration::from_secs(35);
+const LONGEST: Duration = Duration::from_secs(50);
 /// Time without an order after which nobody is killed or stopped any more. Who cannot buy then never can.
 const CALM: Duration = Duration::from_secs(1);
 /// Longest time between two looks at a sale that counts in full.
