@@ -194,17 +194,20 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
 /// Prints the statements that make the table of the store.
 pub(crate) fn migration(args: &Migration) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
-    let statements = || match location(&settings.store)? {
+    print(&statements(&settings).map_err(|failure| settings.bad_store(failure))?)?;
+    Ok(0)
+}
+
+fn statements(settings: &Settings) -> Result<String, Failure> {
+    match location(&settings.store)? {
         #[cfg(feature = "postgres")]
-        Location::Postgres(url) => Ok(postgres(&url, &settings)?.migration()),
+        Location::Postgres(url) => Ok(postgres(&url, settings)?.migration()),
         #[cfg(feature = "mysql")]
-        Location::MySql(url) => Ok(mysql(&url, &settings)?.migration()),
+        Location::MySql(url) => Ok(mysql(&url, settings)?.migration()),
         Location::Redis(_) | Location::Sqlite(_) => {
             Err(Failure::usage("this store has no table that you would make; only postgres: and mysql: have one"))
         }
-    };
-    print(&statements().map_err(|failure: Failure| settings.bad_store(failure))?)?;
-    Ok(0)
+    }
 }
 
 /// Reads the part of the URL that says which store it is.

@@ -8,7 +8,7 @@
 //! Statements of one session run in the order in which they were sent. So the clean-up of a call
 //! without an answer is sent behind it. If the session is silent, another one ends it.
 
-mod locks;
+pub(crate) mod locks;
 mod session;
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, R
 use tenure::{Entry, Error, ErrorKind, Holder, Lease, Name, Owner, Share};
 use tokio::time::Instant;
 
-pub(crate) use self::locks::{Found, LiveOf, Locks, digest, hex_digest};
+pub(crate) use self::locks::{Found, LiveOf, Locks, hex_digest};
 pub(crate) use self::session::Live;
 use self::session::Sessions;
 use crate::table::{Server as _, Session, Terms};

@@ -1,7 +1,9 @@
 //! The sessions of a store: some hold a lock, a few are idle, and some are given up and have to be
 //! ended.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(feature = "mysql")]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +34,7 @@ pub(crate) struct Live<C> {
     /// Its last statement was not answered in time.
     silent: AtomicBool,
     /// The idle time that was set, for databases that need a statement for that alone.
+    #[cfg(feature = "mysql")]
     pub(crate) idle_time: AtomicU64,
 }
 
@@ -202,6 +205,7 @@ impl<L: Locks> Inner<L> {
             session,
             was_idle: AtomicBool::new(false),
             silent: AtomicBool::new(false),
+            #[cfg(feature = "mysql")]
             idle_time: AtomicU64::new(0),
         };
         self.locks.check(&live).await.map_err(|failed| failed.error)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Error as Answer, Opts, Params, Row, Value};
+use mysql_async::{Conn, DriverError, Error as Answer, Opts, Params, Row, Value};
 use tenure::Error;
 use tokio::time::Instant;
 
@@ -257,7 +257,8 @@ impl Worker for Owned {
 
     async fn work(&mut self, job: Job) -> (Self::Answer, bool) {
         let done = run(&mut self.conn, &job).await;
-        let goes_on = !done.as_ref().is_err_and(Answer::is_fatal);
+        // A transaction that failed may be open still.
+        let goes_on = !done.as_ref().is_err_and(|error| job.is_transaction || error.is_fatal());
         (done.map_err(|error| failed(&error, &self.table)), goes_on)
     }
 
@@ -316,6 +317,11 @@ async fn all(conn: &mut Conn, statements: &[Statement]) -> Result<Done, Answer> 
             };
         }
     }
-    conn.query_drop("COMMIT").await?;
-    Ok(Done { affected: 1, ..Done::default() })
+    match conn.query_drop("COMMIT").await {
+        Ok(()) => Ok(Done { affected: 1, ..Done::default() }),
+        Err(Answer::Server(error)) if is_overtaken(&error) => Ok(Done::default()),
+        // Nobody knows whether it was done.
+        Err(Answer::Server(_)) => Err(DriverError::ConnectionClosed.into()),
+        Err(error) => Err(error),
+    }
 }

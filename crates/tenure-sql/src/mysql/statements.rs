@@ -137,20 +137,21 @@ pub(super) const TAKE: &str = concat!(
     " OR owner = ? AND ?)"
 );
 
-/// Takes a mutex that has no row.
+/// Takes a mutex that has no row. The table's own row is joined, because MySQL lets no subquery read the
+/// table that is written.
 ///
 /// Arguments: name, owner, ttl in microseconds. Reply: one row affected, and its fence as the last
 /// insert id.
 pub(super) const ADD: &str = concat!(
     "INSERT INTO tenure_lock (name, version, fence, owner, since, until) SELECT ?, ",
     clock!(),
-    ", LAST_INSERT_ID(",
-    floor!(),
-    "), ?, ",
+    ", LAST_INSERT_ID(GREATEST(COALESCE(m.fence, 0) + 1, ",
+    since_2026!(),
+    ")), ?, ",
     clock!(),
     ", ",
     clock!(),
-    " + ?"
+    " + ? FROM (SELECT 1 AS one) one LEFT JOIN tenure_lock m ON m.name = X''"
 );
 
 /// Frees a mutex that nobody waits for.

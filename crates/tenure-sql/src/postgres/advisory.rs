@@ -14,7 +14,8 @@ use tokio_postgres::types::Type;
 use super::Argument;
 use super::read::column;
 use super::server::{Client, How};
-use crate::advisory::{Found, Live, Locks, digest, hex_digest};
+use crate::advisory::locks::digest;
+use crate::advisory::{Found, Live, Locks, hex_digest};
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Server, Session};
 
