@@ -25,6 +25,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a command while holding a lock
     Run(Box<Run>),
+    /// Run a command whenever this host leads, and campaign again when it has ended
+    Lead(Box<Lead>),
     /// Take a lock and leave it to the caller: prints the token, the fence and the expiry
     Acquire(Box<Acquire>),
     /// Renew a lease that acquire left, by its token
@@ -84,7 +86,7 @@ pub(crate) struct Common {
 }
 
 /// Kind of the lock. All clients of a name say the same.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug, Default)]
 #[group(multiple = false)]
 pub(crate) struct Kind {
     /// Read under a read/write lock: any number of readers hold it together, and nobody else
@@ -117,7 +119,7 @@ fn permits(text: &str) -> Result<Share, String> {
 }
 
 /// How to take a lock.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Taking {
     #[command(flatten)]
     pub(crate) kind: Kind,
@@ -172,6 +174,10 @@ pub(crate) struct Run {
     /// If the lock is lost, wait for it and start the command again
     #[arg(long, conflicts_with_all = ["max_hold", "no_renew"])]
     pub(crate) restart: bool,
+    /// One run in each period of a schedule, on however many hosts: the name stays taken for half
+    /// of it. The clocks of the hosts may differ by up to a quarter of it. Does not wait
+    #[arg(long, value_name = "DUR", value_parser = parse_duration, conflicts_with_all = ["wait", "min_hold", "restart"])]
+    pub(crate) once_per: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: Common,
     /// The thing that must not be done twice at once, e.g. invoice/42
@@ -180,6 +186,51 @@ pub(crate) struct Run {
     /// The command and its arguments, run as they are: no shell
     #[arg(value_name = "CMD", last = true, required = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// A command that runs on the host that leads.
+#[derive(Args, Debug)]
+#[command(after_help = LEAD_HELP)]
+pub(crate) struct Lead {
+    /// How long a leader that died keeps its place [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// If the leadership is lost, send KILL this long after TERM; TERM comes as much before the
+    /// lease ends. At most ttl/3
+    /// [default: 5s or ttl/3]
+    #[arg(short, long, value_name = "DUR", value_parser = parse_duration)]
+    pub(crate) kill_after: Option<Duration>,
+    /// Label of this candidate for others to see [default: host.pid]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The election, e.g. billing
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
+    /// The command and its arguments, run as they are: no shell
+    #[arg(value_name = "CMD", last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl Lead {
+    /// How the mutex of the leader is taken.
+    pub(crate) fn taking(&self) -> Taking {
+        Taking {
+            kind: Kind::default(),
+            also: Vec::new(),
+            wait: None,
+            no_wait: false,
+            ttl: self.ttl,
+            max_hold: None,
+            min_hold: None,
+            kill_after: self.kill_after,
+            conflict_exit_code: crate::exit::NOT_ACQUIRED,
+            label: self.label.clone(),
+            no_label: false,
+            token: None,
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -250,13 +301,16 @@ pub(crate) struct Release {
 #[command(after_help = SHOW_HELP)]
 pub(crate) struct Show {
     /// Print nothing; exit 0 if NAME is held or waited for, 1 if it is free
-    #[arg(short, long, requires = "name", conflicts_with_all = ["until_free", "wait"])]
+    #[arg(short, long, requires = "name", conflicts_with_all = ["until_free", "wait", "watch"])]
     pub(crate) check: bool,
+    /// Follow NAME: a line whenever its holders change
+    #[arg(short, long, requires = "name", conflicts_with_all = ["until_free", "wait"])]
+    pub(crate) watch: bool,
     /// Wait until NAME is free, without taking it
     #[arg(short = 'f', long, requires = "name")]
     pub(crate) until_free: bool,
     /// Wait at most this long until NAME is free; exit 75 if it is still held then
-    #[arg(short, long, value_name = "DUR", value_parser = parse_duration, requires = "name")]
+    #[arg(long, value_name = "DUR", value_parser = parse_duration, requires = "name")]
     pub(crate) wait: Option<Duration>,
     /// Only names like this: * is any text, ? any character
     #[arg(short, long = "match", value_name = "PATTERN", conflicts_with = "name")]
@@ -363,7 +417,12 @@ Common uses:
     tenure run --permits 1/5 downloads -- ./fetch.sh
     tenure run -a account/2 account/1 -- ./transfer.sh
 
-  Start it again whenever it ended because the lock was lost, e.g. a leader:
+  A job of a schedule, on five hosts whose clocks differ: one run an hour.
+  The name stays taken for half an hour, by nobody when the job has ended:
+    tenure run --once-per 1h report -- ./report.sh
+
+  Start it again whenever it ended because the lock was lost. For a service
+  that runs on the host that leads, see `tenure lead`:
     tenure run --restart leader -- ./serve.sh
 
 The command gets TENURE_NAME, TENURE_TOKEN, TENURE_FENCE (the fencing token) and
@@ -389,6 +448,30 @@ Durations (DUR): 500ms, 30s, 5m, 1m30s, 1h, 1d; a bare number is seconds.
 The password of a store: TENURE_PASSWORD, TENURE_PASSWORD_FILE, or the config
 file; never needed in the arguments. See `tenure help store`.";
 
+const LEAD_HELP: &str = "\
+A service that runs on one of several hosts, each of which has this line:
+    tenure lead --store redis://cache billing -- ./serve.sh
+
+One candidate leads at a time. The others wait in order. If the leader is lost,
+its command gets TERM and, after --kill-after, KILL. If renewals fail, it is
+gone before anyone else can lead. Then this host campaigns again.
+
+When the command ends by itself, this host resigns, and the next candidate leads
+at once. It campaigns again: at once if the command ran for a minute, else after
+a pause of 1 s, which doubles with each such end, to a minute at most.
+
+TERM, INT, HUP and QUIT are passed on to the command. When it has ended, so has
+this: with the command's exit code, or 128+n before it ran. A command that
+cannot be run ends it as well, with 126 or 127.
+
+The command gets the variables of `tenure run`, TENURE_FENCE among them.
+`tenure show -w NAME` follows who leads.
+
+Exit codes: the command's own, or 128+n if signal n ended it
+  69  the store gives no answer            77  the store refuses
+  74  the embedded file cannot be used     64  usage      78  configuration
+  126, 127  the command cannot be run, or was not found";
+
 const ACQUIRE_HELP: &str = "\
 For scripts that cannot wrap a command:
   lease=$(tenure acquire --ttl 10m nightly) || exit; eval \"$lease\"
@@ -412,7 +495,7 @@ mod tests {
     #[test]
     fn no_line_of_the_help_is_wider_than_a_terminal() {
         let pages = crate::help::TOPICS.map(|(_, page)| page);
-        for line in [AFTER, SHOW_HELP, RUN_HELP, ACQUIRE_HELP].into_iter().chain(pages).flat_map(str::lines) {
+        for line in [AFTER, SHOW_HELP, RUN_HELP, LEAD_HELP, ACQUIRE_HELP].into_iter().chain(pages).flat_map(str::lines) {
             assert!(line.chars().count() <= 80, "{line}");
         }
     }

@@ -14,6 +14,7 @@ mod help;
 #[cfg_attr(not(target_os = "linux"), path = "keep_elsewhere.rs")]
 mod keep;
 mod lab;
+mod lead;
 mod lease;
 mod log;
 mod min_hold;
@@ -80,6 +81,7 @@ fn failed(failure: Failure, first: Option<&OsStr>) -> u8 {
 fn dispatch(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
         Command::Run(args) => block_on(run::main(&args)),
+        Command::Lead(args) => block_on(lead::main(&args)),
         Command::Acquire(args) => acquire::main(&args),
         Command::Renew(args) => block_on(lease::renew(&args)),
         Command::Release(args) => block_on(lease::release(&args)),

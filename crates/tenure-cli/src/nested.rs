@@ -1,7 +1,8 @@
 //! A command that waits for what the command around it holds would wait for ever.
 
-use tenure::{Locker, Name, Owner, Share};
+use tenure::{ErrorKind, Holder, Lease, Locker, Name, Owner, Share};
 
+use crate::config::TTL;
 use crate::exit::Failure;
 use crate::names::Names;
 
@@ -15,13 +16,23 @@ pub(crate) async fn check(locker: &Locker, names: &Names, share: Share) -> Resul
             continue;
         }
         let entry = locker.inspect(&name).await.ok().flatten();
-        let outer = entry.and_then(|entry| entry.holders.into_iter().find(|holder| holder.owner == token));
+        let mut outer = entry.and_then(|entry| entry.holders.into_iter().find(|holder| holder.owner == token));
+        if outer.is_none() && locker.store().features().process_bound && is_elsewhere(locker, &name, &token).await {
+            outer = Some(Holder::new(token, Share::MUTEX));
+        }
         if outer.is_some_and(|outer| !fit_together(outer.share, share)) {
             let what = format!("{name:?} is held by the command around this one (see TENURE_TOKEN), so waiting would never end");
             return Err(Failure::usage(format!("{what}; take it once, outside, or use another name inside")));
         }
     }
     Ok(())
+}
+
+/// Whether another process holds with this token. Not every store of leases that are bound to their
+/// process shows the token, but it refuses to renew there what it knows to be elsewhere.
+async fn is_elsewhere(locker: &Locker, name: &Name, token: &Owner) -> bool {
+    let renewed = locker.renew(&Lease::new(name.clone(), token.clone(), Share::MUTEX, TTL)).await;
+    renewed.is_err_and(|error| error.kind() == ErrorKind::Unsupported)
 }
 
 /// The names and tokens that the environment says are held.

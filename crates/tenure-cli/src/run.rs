@@ -1,11 +1,15 @@
 //! `tenure run`.
 
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::time::Duration;
+
 use tenure::{BootTime, EndReason, Error, Guards, Locker, Name, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
 
-use crate::args::Run;
+use crate::args::{Run, Taking};
 use crate::child::Child;
-use crate::config::Settings;
+use crate::config::{Settings, TTL};
 use crate::exit::{Failure, LOST, Voice, say};
 use crate::give_up::{give_up, left_taken};
 use crate::signals::{Signals, unheard, unheard_before};
@@ -18,11 +22,15 @@ use crate::variables::variables;
 /// Takes the lock, runs the command under it and ends with its exit code.
 pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
-    let plan = Plan { renews: !args.no_renew, ..Plan::guarded(&args.name, &args.taking, &settings)? };
+    let taking = match args.once_per {
+        Some(period) => Cow::Owned(once_per(period, &args.taking, &settings)?),
+        None => Cow::Borrowed(&args.taking),
+    };
+    let plan = Plan { renews: !args.no_renew, ..Plan::guarded(&args.name, &taking, &settings)? };
     let mut passed_on = Signals::passed_on().map_err(|e| unheard_before(&e))?;
     let (locker, mut guards) = plan.take(&mut passed_on).await?;
     loop {
-        let (end, code) = under_lock(args, &plan, &locker, guards, &mut passed_on).await?;
+        let Done { end, code, .. } = under_lock(&args.command, &plan, &locker, guards, &mut passed_on).await?;
         if end != End::Lost || !args.restart {
             return Ok(code);
         }
@@ -31,15 +39,46 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     }
 }
 
+/// How a lock is taken once in each period of a schedule.
+///
+/// Let `s` be how far a clock may be from the right time. The first host of a period comes `s` too
+/// early at most and the last `s` too late, so the name has to stay taken for more than `2s`. It has
+/// to be free `2s` before the period ends. Half of the period leaves the same room on both sides. No
+/// host's clock is read.
+fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Taking, Failure> {
+    let (half, asked) = (period / 2, taking.ttl.or(settings.ttl));
+    if period.is_zero() {
+        return Err(Failure::usage("--once-per 0 is no period; give it a longer time".to_owned()));
+    }
+    if let Some(ttl) = taking.ttl.filter(|ttl| *ttl > half) {
+        let [ttl, period, half] = [ttl, period, half].map(format_duration);
+        let what =
+            format!("a host that dies would keep the name for the ttl of {ttl}, into the next period of --once-per {period}");
+        return Err(Failure::usage(format!("{what}; lower --ttl to {half} at most")));
+    }
+    let ttl = asked.unwrap_or(TTL).min(half);
+    Ok(Taking { ttl: Some(ttl), min_hold: Some(half), no_wait: true, ..taking.clone() })
+}
+
+/// How a run of the command went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) end: End,
+    /// The exit code that says so.
+    pub(crate) code: u8,
+    /// We were asked to end, and passed that on.
+    pub(crate) was_asked: bool,
+}
+
 /// Runs the command once.
-async fn under_lock(
-    args: &Run,
+pub(crate) async fn under_lock(
+    command: &[OsString],
     plan: &Plan<'_>,
     locker: &Locker,
     guards: Guards,
     passed_on: &mut Signals,
-) -> Result<(End, u8), Failure> {
-    let (voice, names, min_hold) = (plan.settings.voice, &plan.names, args.taking.min_hold);
+) -> Result<Done, Failure> {
+    let (voice, names, min_hold) = (plan.settings.voice, &plan.names, plan.taking.min_hold);
     tell_held(plan, &guards).await;
     let mut jobs = match passed_on.job_control() {
         Ok(jobs) => jobs,
@@ -48,7 +87,7 @@ async fn under_lock(
     if let Some(lost) = guards.end_reason().map(|(name, loss)| lost_before(name, loss)) {
         return Err(give_up(locker, guards, min_hold, lost).await);
     }
-    let (child, terminal) = match start(args, plan.settings, &guards) {
+    let (child, terminal) = match start(command, plan.settings, &guards) {
         Ok(started) => started,
         Err(failure) => return Err(give_up(locker, guards, min_hold, failure).await),
     };
@@ -57,7 +96,7 @@ async fn under_lock(
     let end = supervisor.watch(passed_on, &mut jobs).await;
     supervisor.terminal.take_back();
     let left = supervisor.child.is_left();
-    let interrupt = supervisor.interrupt();
+    let (interrupt, was_asked) = (supervisor.interrupt(), !supervisor.asked.is_empty());
     let code = match end {
         End::Ended(code) => released(locker, guards, code, voice).await,
         End::Lost => {
@@ -74,7 +113,7 @@ async fn under_lock(
     if code != LOST {
         interrupt.pass_on();
     }
-    Ok((end, code))
+    Ok(Done { end, code, was_asked })
 }
 
 async fn tell_held(plan: &Plan<'_>, guards: &Guards) {
@@ -87,9 +126,9 @@ async fn tell_held(plan: &Plan<'_>, guards: &Guards) {
     told.finish().await;
 }
 
-fn start(args: &Run, settings: &Settings, guards: &Guards) -> Result<(Child, Terminal), Failure> {
+fn start(command: &[OsString], settings: &Settings, guards: &Guards) -> Result<(Child, Terminal), Failure> {
     let front = Terminal::is_wanted();
-    let child = Child::spawn(&args.command, &variables(guards), &store::for_child(settings), front)?;
+    let child = Child::spawn(command, &variables(guards), &store::for_child(settings), front)?;
     terminal::write_from_background();
     let mut terminal = Terminal::default();
     if front {

@@ -28,6 +28,9 @@ pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
     let name = args.name.as_deref().map(lock_name).transpose()?;
     let settings = Settings::load(&args.common)?;
     let locker = store::open_existing(&settings, None).await?;
+    if let (Some(name), true) = (&name, args.watch) {
+        return follow(locker, name, args, &settings).await;
+    }
     let mut entries = match (&locker, &name) {
         (None, _) => Vec::new(),
         (Some(locker), Some(name)) => look(locker, name, args).await?.into_iter().collect(),
@@ -80,6 +83,57 @@ async fn look(locker: &Locker, name: &Name, args: &Show) -> Result<Option<Entry>
         let ends = held.holders.iter().filter_map(|holder| holder.ttl).min().unwrap_or(LOOK);
         sleep(LOOK.min(left).min(ends + Duration::from_millis(1))).await;
     }
+}
+
+/// Prints a line at each change of the holders of a name, until a signal ends that.
+async fn follow(mut locker: Option<Locker>, name: &Name, args: &Show, settings: &Settings) -> Result<u8, Failure> {
+    let (mut before, mut outage) = (None, false);
+    loop {
+        let seen = match &locker {
+            Some(locker) => locker.inspect(name).await,
+            // A file that nobody has made yet.
+            None => Ok(None),
+        };
+        match seen {
+            Ok(entry) => {
+                if std::mem::take(&mut outage) {
+                    settings.voice.say("the store serves us again");
+                }
+                let entry = entry.unwrap_or_else(|| Entry::new(name.clone(), Vec::new(), Vec::new()));
+                let holders: Vec<_> =
+                    entry.holders.iter().map(|holder| (holder.owner.clone(), holder.share, holder.fence)).collect();
+                if before.as_ref() != Some(&holders) {
+                    match args.output {
+                        Output::Json => print(&format!("{}\n", to_json(&entry)))?,
+                        Output::Text => print(&follow_line(&entry))?,
+                    }
+                    before = Some(holders);
+                }
+            }
+            Err(error) if error.is_transient() => {
+                if !std::mem::replace(&mut outage, true) {
+                    settings.voice.say(format_args!("the store does not serve us, {error}; following goes on"));
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        sleep(LOOK).await;
+        if locker.is_none() {
+            locker = store::open_existing(settings, None).await?;
+        }
+    }
+}
+
+/// One line for all holders of a name.
+fn follow_line(entry: &Entry) -> String {
+    let holder = |[name, holder, kind, fence, ..]: [String; 7]| {
+        let fence = if fence == "-" { String::new() } else { format!(", fence {fence}") };
+        format!("{name}  {holder}  {kind}{fence}\n")
+    };
+    if entry.holders.is_empty() {
+        return format!("{}  nobody\n", shown(entry.name.as_str()));
+    }
+    rows(entry).into_iter().map(holder).collect()
 }
 
 /// Every name of the store. It takes as long as the store is large.

@@ -73,10 +73,8 @@ pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) ->
 /// create it.
 fn is_missing(settings: &Settings) -> Result<bool, Failure> {
     let location = location(&settings.store).and_then(|place| checked(place, settings.store_from));
-    match location.map_err(|failure| settings.bad_store(failure))? {
-        Location::Sqlite(file) => Ok(file.path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)),
-        _ => Ok(false),
-    }
+    let Location::Sqlite(file) = location.map_err(|failure| settings.bad_store(failure))? else { return Ok(false) };
+    Ok(file.path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound))
 }
 
 /// Identity of this store among others of this machine.

@@ -72,8 +72,8 @@ pub(crate) struct Supervisor<'a> {
     echo: bool,
     /// The CONT that ended our own stop arrives here as well.
     woken: bool,
-    /// An interrupt came by us, so it was not the key.
-    interrupted: bool,
+    /// Signals that ask to end, and came by us. So an interrupt among them was not the key.
+    pub(crate) asked: Vec<Signal>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -88,7 +88,7 @@ impl<'a> Supervisor<'a> {
             stop_at: None,
             echo: false,
             woken: false,
-            interrupted: false,
+            asked: Vec::new(),
         }
     }
 
@@ -110,7 +110,7 @@ impl<'a> Supervisor<'a> {
                 _ = &mut lost => {}
                 signal = jobs.next() => self.job_control(signal),
                 signal = passed_on.next() => {
-                    self.interrupted |= signal == Signal::INT;
+                    self.asked.extend(Some(signal).filter(|signal| asks_to_end(*signal)));
                     self.child.signal(signal);
                 }
                 // It did not stop by itself; or it was stopped before, and we hear of no stop.
@@ -123,7 +123,7 @@ impl<'a> Supervisor<'a> {
     pub(crate) fn interrupt(&self) -> Interrupt {
         if self.child.died_of() != Some(Signal::INT.as_raw()) {
             Interrupt::Nobody
-        } else if self.terminal.was_given() && !self.interrupted && terminal::own_group() != Some(getpid()) {
+        } else if self.terminal.was_given() && !self.asked.contains(&Signal::INT) && terminal::own_group() != Some(getpid()) {
             Interrupt::Job
         } else {
             Interrupt::Us
@@ -266,6 +266,11 @@ impl<'a> Supervisor<'a> {
             sleep(LOOK).await;
         }
     }
+}
+
+/// Whether a program that gets it is to end.
+pub(crate) fn asks_to_end(signal: Signal) -> bool {
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].contains(&signal)
 }
 
 fn signal_each(processes: &[Pid], signal: Signal) {

@@ -37,6 +37,8 @@ pub(crate) struct Plan<'a> {
     /// Time for work to stop, of the end of the lease; `None` if nobody works on it here.
     pub(crate) kill_after: Option<Duration>,
     pub(crate) renews: bool,
+    /// It waits for ever, whatever the settings say.
+    pub(crate) is_patient: bool,
     pub(crate) taking: &'a Taking,
     pub(crate) settings: &'a Settings,
 }
@@ -53,19 +55,29 @@ impl<'a> Plan<'a> {
     pub(crate) fn fixed(name: &OsStr, taking: &'a Taking, settings: &'a Settings) -> Result<Self, Failure> {
         let names = Names::new(name, &taking.also)?;
         let ttl = taking.ttl.or(settings.ttl).unwrap_or(TTL);
-        Ok(Self { names, ttl, kill_after: None, renews: false, taking, settings })
+        Ok(Self { names, ttl, kill_after: None, renews: false, is_patient: false, taking, settings })
+    }
+
+    /// Nobody works under it here, and nobody keeps it.
+    fn is_left_to_others(&self) -> bool {
+        self.kill_after.is_none() && !self.renews
     }
 
     /// Opens the store and takes the lock, unless a signal ends the wait.
     pub(crate) async fn take(&self, signals: &mut Signals) -> Result<(Locker, Guards), Failure> {
         let started = BootTime::now();
-        let locker = tokio::select! {
-            biased;
-            signal = signals.next() => return Err(self.interrupted(signal)),
-            locker = self.locker(started) => locker?,
-        };
+        let locker = self.locker_unless(signals).await?;
         let guards = self.take_on(&locker, started, signals).await?;
         Ok((locker, guards))
+    }
+
+    /// Opens the store, unless a signal ends that.
+    pub(crate) async fn locker_unless(&self, signals: &mut Signals) -> Result<Locker, Failure> {
+        tokio::select! {
+            biased;
+            signal = signals.next() => Err(self.interrupted(signal)),
+            locker = self.locker(BootTime::now()) => locker,
+        }
     }
 
     /// Opens the store and waits for its first answer.
@@ -76,6 +88,10 @@ impl<'a> Plan<'a> {
             None => builder,
         };
         let locker = builder.build().map_err(|error| self.bad_ttl(error.into()))?;
+        if self.is_left_to_others() && locker.store().features().process_bound {
+            let what = "the lock would end with this command: in this store a lease is bound to the process that takes it";
+            return Err(Failure::usage(format!("{what}; use --watch-pid, or tenure run")));
+        }
         nested::check(&locker, &self.names, self.taking.kind.share()).await?;
         Ok(locker)
     }
@@ -136,7 +152,11 @@ impl<'a> Plan<'a> {
 
     /// How long to wait; `None` is for ever.
     fn wait(&self) -> Option<Duration> {
-        if self.taking.no_wait { Some(Duration::ZERO) } else { self.taking.wait.or(self.settings.wait) }
+        match self {
+            Self { is_patient: true, .. } => None,
+            Self { taking: Taking { no_wait: true, .. }, .. } => Some(Duration::ZERO),
+            _ => self.taking.wait.or(self.settings.wait),
+        }
     }
 
     fn acquire(&self, locker: &Locker, started: BootTime, observer: &Observer) -> Result<AcquireAll, Failure> {

@@ -15,10 +15,11 @@ pub mod several;
 pub mod shares;
 pub mod waiting;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, Request, Store};
-use tenure::{Fence, Lease, Locker, Name, Owner, Share};
+use tenure::{ErrorKind, Fence, Lease, Locker, Name, Owner, Share};
 
 pub(crate) use crate::{NotApplicable, Outcome, Plant, Subject};
 
@@ -108,6 +109,24 @@ pub(crate) async fn granted_after(store: &dyn Store, request: &Request, since: t
 
 pub(crate) async fn locker(subject: &dyn Subject) -> Locker {
     Locker::builder(subject.store().await).label("conformance").ttl(TTL).build().unwrap()
+}
+
+/// A handle on a store whose leases may pass from one process to another, or to nobody.
+pub(crate) async fn of_any_process(subject: &dyn Subject) -> Result<Arc<dyn Store>, NotApplicable> {
+    let store = subject.store().await;
+    if store.features().process_bound { Err(NotApplicable("its leases are bound to their process")) } else { Ok(store) }
+}
+
+/// A handle on a store that lists its names.
+pub(crate) async fn listing(subject: &dyn Subject) -> Result<Arc<dyn Store>, NotApplicable> {
+    let store = subject.store().await;
+    match store.inspect(None).await {
+        Err(error) if error.kind() == ErrorKind::Unsupported => Err(NotApplicable("it does not list its names")),
+        listed => {
+            listed.unwrap();
+            Ok(store)
+        }
+    }
 }
 
 /// The name is free and nothing of ours is left at it.

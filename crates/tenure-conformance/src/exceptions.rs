@@ -109,3 +109,16 @@ pub const MUTEXES_ONLY: &[&str] = &[
     "waiters_are_counted",
     "waiters_are_served_in_the_order_they_joined",
 ];
+
+/// Cases in which a lease outlives its process, or passes to another, or a name stays taken by nobody.
+pub const PROCESS_BOUND: &[&str] = &[
+    "a_lease_passes_between_processes",
+    "a_lease_passes_to_another",
+    "a_lingering_name_can_be_broken",
+    "a_lingering_name_is_nobodys",
+    "a_repeated_linger_is_released",
+    "a_shortest_hold_keeps_the_name",
+];
+
+/// Cases in which the store lists its names.
+pub const NO_LIST: &[&str] = &["a_free_name_is_not_listed", "every_held_name_is_listed"];

@@ -192,7 +192,7 @@ macro_rules! conformance {
                 a_blocking_call_that_times_out_leaves_nothing,
             ]
             waiting: [
-                a_waiter_gets_the_name, a_wait_ends_with_who_holds, a_cancelled_wait_leaves_nothing, a_future_dropped_at_any_await_leaves_nothing,
+                a_waiter_gets_the_name, leaders_follow_one_another, a_wait_ends_with_who_holds, a_cancelled_wait_leaves_nothing, a_future_dropped_at_any_await_leaves_nothing,
                 a_wait_dropped_at_any_await_leaves_nothing,
                 a_dropped_guard_frees, a_guard_dropped_outside_a_runtime_frees, a_guard_outlives_its_runtime_in_peace, many_tasks_take_turns,
                 locks_without_a_runtime,

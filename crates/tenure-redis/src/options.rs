@@ -112,18 +112,32 @@ impl Options {
             unit: Unit::Millis,
             getset: None,
         };
-        let mut known = Vec::new();
-        for (key, value) in url.query_pairs() {
-            if known.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            options.set(&key, &value)?;
-            known.push(key);
+        let read = options.set_all(&url);
+        // They may be the rest of a password with a `?` in it, which no message shows.
+        if url.query().is_some_and(|query| query.contains('@')) {
+            read.map_err(|_| {
+                Error::invalid("the store URL cannot be read: it has an @ too many")
+                    .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
+            })?;
+        } else {
+            read?;
         }
         options.machines().try_for_each(|server| server.check())?;
         options.check_databases()?;
         options.check_scheme()?;
         Ok(options)
+    }
+
+    fn set_all(&mut self, url: &Url) -> Result<(), Error> {
+        let mut known = Vec::new();
+        for (key, value) in url.query_pairs() {
+            if known.contains(&key) {
+                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
+            }
+            self.set(&key, &value)?;
+            known.push(key);
+        }
+        Ok(())
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
@@ -561,6 +575,8 @@ mod tests {
             ("redis://:hunter2@h?prefix=a&timeout=1s&prefix=a", "prefix= is given twice"),
             ("redis://:hunter2@h#prefix=app:", "#"),
             ("redis://u:1#hunter2@h", "%23"),
+            ("redis://u:1?hunter2@h", "%3F"),
+            ("quorum+redis://u:1?hunter2@h,i,j", "%3F"),
             ("redis://:hunter2@h?durability=replicas:0", "replicas:1"),
             ("redis://:hunter2@h?durability=majority&scheme=set-nx", "native scheme"),
             ("quorum+redis://:hunter2@a,b,c?durability=aof", "quorum"),

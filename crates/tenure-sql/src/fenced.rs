@@ -3,6 +3,8 @@
 //! They run on your own connection, in the transaction that writes. `docs/fenced-writes.md` says when
 //! to use them, and has the patterns for a column in the guarded row. Pass a fence as
 //! `i64::from(fence)`.
+//!
+//! The table of numbers gives numbers without gaps as well. `docs/numbers.md` says when to use it.
 
 /// For PostgreSQL. For SQLite as well.
 pub mod postgres {
@@ -19,6 +21,23 @@ CREATE TABLE fences (
     pub const RAISE: &str = "\
 INSERT INTO fences (resource, fence) VALUES ($1, $2)
 ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence WHERE fences.fence <= excluded.fence";
+
+    /// Makes the table of numbers.
+    pub const NUMBERS: &str = "\
+CREATE TABLE numbers (
+  name   text PRIMARY KEY,
+  number bigint NOT NULL,
+  fence  bigint NOT NULL
+)";
+
+    /// Makes the next number of a name, from 1 on. No row: the holder is stale, so roll back.
+    ///
+    /// `$1` name of the numbers, `$2` fence of the lock of that name. Without a lock: 0.
+    pub const NEXT: &str = "\
+INSERT INTO numbers (name, number, fence) VALUES ($1, 1, $2)
+ON CONFLICT (name) DO UPDATE SET number = numbers.number + 1, fence = excluded.fence
+WHERE numbers.fence <= excluded.fence
+RETURNING number";
 }
 
 /// For MySQL and MariaDB.
@@ -41,4 +60,25 @@ ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))";
     ///
     /// Parameter: name of the lock.
     pub const LARGEST: &str = "SELECT fence FROM fences WHERE resource = ? FOR UPDATE";
+
+    /// Makes the table of numbers.
+    pub const NUMBERS: &str = "\
+CREATE TABLE numbers (
+  name   varbinary(255) PRIMARY KEY,
+  number bigint NOT NULL,
+  fence  bigint NOT NULL
+)";
+
+    /// Makes the next number of a name, from 1 on, unless the fence is stale.
+    ///
+    /// Parameters: name of the numbers, fence of the lock of that name. Without a lock: 0.
+    pub const NEXT: &str = "\
+INSERT INTO numbers (name, number, fence) VALUES (?, 1, ?)
+ON DUPLICATE KEY UPDATE number = number + (fence <= VALUES(fence)), fence = GREATEST(fence, VALUES(fence))";
+
+    /// Reads the number, and the largest fence. Another than that of the holder: it is stale, so roll
+    /// back.
+    ///
+    /// Parameter: name of the numbers.
+    pub const NUMBER: &str = "SELECT number, fence FROM numbers WHERE name = ? FOR UPDATE";
 }

@@ -1,6 +1,8 @@
 //! The SQL stores of tenure: [`SqliteStore`], a file on this machine, with no server. With the feature
 //! `postgres`, `postgres::Options` opens a table in PostgreSQL, for any number of machines. With the
-//! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL.
+//! feature `mysql`, `mysql::Options` does so in MariaDB or MySQL. Over a pool that an application has,
+//! `postgres::over` and `mysql::over` do, with the features `tokio-postgres-0_7` and `mysql_async-0_37`.
+//! The same URLs open session locks: those of `pg_advisory_lock` and `GET_LOCK`.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
@@ -33,6 +35,8 @@
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod advisory;
 pub mod fenced;
 mod handover;
 #[cfg(feature = "mysql")]

@@ -1,7 +1,10 @@
 //! A table in MariaDB or MySQL that any number of machines share.
 
+mod advisory;
 mod failure;
 mod options;
+#[cfg_attr(not(feature = "mysql_async-0_37"), allow(dead_code, reason = "only that feature has a pool"))]
+mod pool;
 mod server;
 mod statements;
 
@@ -15,6 +18,8 @@ use tenure::{Error, ErrorKind, Lease, Name};
 use tokio::time::Instant;
 
 pub use self::options::Options;
+#[cfg(feature = "mysql_async-0_37")]
+pub use self::options::over;
 use self::server::{Done, How, Statement, Statements, Work};
 use self::statements::IMPATIENT;
 use crate::table::failure::unexpected;

@@ -1,9 +1,13 @@
 //! A table in PostgreSQL that any number of machines share.
 
+mod advisory;
 mod client;
+mod clock;
 mod dial;
 mod failure;
 mod options;
+#[cfg_attr(not(feature = "tokio-postgres-0_7"), allow(dead_code, unreachable_pub, reason = "only that feature has a pool"))]
+mod pool;
 mod server;
 mod session;
 mod statements;
@@ -18,6 +22,10 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
 pub use self::options::Options;
+#[cfg(feature = "tokio-postgres-0_7")]
+pub use self::options::over;
+#[cfg(feature = "tokio-postgres-0_7")]
+pub use self::pool::Pool;
 use self::server::{How, Statements};
 use crate::table::failure::unexpected;
 use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
@@ -32,7 +40,19 @@ type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
 
 impl Postgres {
     fn statements(&self) -> &Statements {
-        &self.connection.server().statements
+        self.connection.server().statements()
+    }
+
+    /// The database's clock at which a statement that has to be done by `end` comes too late.
+    fn latest(&self, end: Instant) -> i64 {
+        self.connection.server().clock.at(end)
+    }
+
+    /// Learns the database's clock from an answer.
+    fn reads(&self, rows: &[tokio_postgres::Row], sent_at: Instant) {
+        if let Some(Ok(now)) = rows.first().map(|row| read::column(row, 1)) {
+            self.connection.server().clock.reads(now, sent_at);
+        }
     }
 }
 
@@ -57,18 +77,20 @@ impl Table for Postgres {
 
     async fn take(&self, request: &Request, end: Instant) -> Result<Tried<u64>, Error> {
         let (name, owner) = (request.name.as_str(), request.owner.to_string());
-        let (ttl, patience) = (micros(request.ttl), patience(end));
-        let arguments: [Argument<'_>; 5] = [
+        let (ttl, patience, latest, sent_at) = (micros(request.ttl), patience(end), self.latest(end), Instant::now());
+        let arguments: [Argument<'_>; 6] = [
             (&name, Type::TEXT),
             (&owner, Type::TEXT),
             (&ttl, Type::INT8),
             (&patience, Type::TEXT),
             (&request.generated, Type::BOOL),
+            (&latest, Type::INT8),
         ];
         let call: (&str, &[Argument<'_>]) = (&self.statements().take, &arguments);
         // A supplied token may be another client's, which a repetition would mistake for ours.
         let rows =
             if request.generated { self.connection.run_freely(call, end).await? } else { self.connection.run(call, end).await? };
+        self.reads(&rows, sent_at);
         Ok(match read::tried(&rows)? {
             Tried::Done(counter) => Tried::Done(read::unsigned(counter)),
             Tried::Found(found) => Tried::Found(found),
@@ -76,9 +98,12 @@ impl Table for Postgres {
     }
 
     async fn free(&self, lease: &Lease, end: Instant) -> Result<Tried<()>, Error> {
-        let (name, owner, patience) = (lease.name.as_str(), lease.owner.to_string(), patience(end));
-        let arguments: [Argument<'_>; 3] = [(&name, Type::TEXT), (&owner, Type::TEXT), (&patience, Type::TEXT)];
+        let (name, owner) = (lease.name.as_str(), lease.owner.to_string());
+        let (patience, latest, sent_at) = (patience(end), self.latest(end), Instant::now());
+        let arguments: [Argument<'_>; 4] =
+            [(&name, Type::TEXT), (&owner, Type::TEXT), (&patience, Type::TEXT), (&latest, Type::INT8)];
         let rows = self.connection.run((&self.statements().free, &arguments), end).await?;
+        self.reads(&rows, sent_at);
         Ok(match read::tried(&rows)? {
             Tried::Done(_) => Tried::Done(()),
             Tried::Found(found) => Tried::Found(found),
@@ -89,7 +114,14 @@ impl Table for Postgres {
         let names: Vec<&str> = leases.iter().map(|lease| lease.name.as_str()).collect();
         let owners: Vec<String> = leases.iter().map(|lease| lease.owner.to_string()).collect();
         let ttls: Vec<i64> = leases.iter().map(|lease| micros(lease.ttl)).collect();
-        let arguments: [Argument<'_>; 3] = [(&names, Type::TEXT_ARRAY), (&owners, Type::TEXT_ARRAY), (&ttls, Type::INT8_ARRAY)];
+        let (patience, latest) = (patience(end), self.latest(end));
+        let arguments: [Argument<'_>; 5] = [
+            (&names, Type::TEXT_ARRAY),
+            (&owners, Type::TEXT_ARRAY),
+            (&ttls, Type::INT8_ARRAY),
+            (&patience, Type::TEXT),
+            (&latest, Type::INT8),
+        ];
         let rows = self.connection.run_freely((&self.statements().renew, &arguments), end).await?;
         let index = |row| Ok(usize::try_from(read::column::<i64>(row, 0)? - 1).unwrap_or(usize::MAX));
         let indexes: Vec<usize> = rows.iter().map(index).collect::<Result<_, Error>>()?;
@@ -97,11 +129,12 @@ impl Table for Postgres {
     }
 
     async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {
-        let texts: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        let (texts, sent_at): (Vec<&str>, _) = (names.iter().map(|name| name.as_str()).collect(), Instant::now());
         let rows = self.connection.run_freely((&self.statements().read, &[(&texts, Type::TEXT_ARRAY)]), end).await?;
         if rows.len() != names.len() {
             return Err(unexpected("it has another number of rows"));
         }
+        self.reads(&rows, sent_at);
         rows.iter().map(read::found).collect()
     }
 
@@ -116,8 +149,8 @@ impl Table for Postgres {
         let pushes = || pushes.iter().filter(|push| push.message.len() < 8_000 && session::is_channel(&push.address));
         let channels: Vec<&str> = pushes().map(|push| &*push.address).collect();
         let messages: Vec<&str> = pushes().map(|push| &*push.message).collect();
-        let patience = patience(end);
-        let arguments: [Argument<'_>; 11] = [
+        let (patience, latest) = (patience(end), self.latest(end));
+        let arguments: [Argument<'_>; 12] = [
             (&names, Type::TEXT_ARRAY),
             (&was, Type::INT8_ARRAY),
             (&version, Type::INT8_ARRAY),
@@ -129,6 +162,7 @@ impl Table for Postgres {
             (&channels, Type::TEXT_ARRAY),
             (&messages, Type::TEXT_ARRAY),
             (&patience, Type::TEXT),
+            (&latest, Type::INT8),
         ];
         let answer = match self.connection.run((&self.statements().write, &arguments), end).await {
             Err(error) if failure::was_undone(&error) => return Ok(Wrote::Nothing(None)),
@@ -147,8 +181,9 @@ impl Table for Postgres {
     }
 
     async fn sweep(&self, after: &str, end: Instant) -> Result<Option<String>, Error> {
-        let patience = patience(end);
-        let arguments: [Argument<'_>; 3] = [(&after, Type::TEXT), (&SWEEP_SPAN, Type::INT8), (&patience, Type::TEXT)];
+        let (patience, latest) = (patience(end), self.latest(end));
+        let arguments: [Argument<'_>; 4] =
+            [(&after, Type::TEXT), (&SWEEP_SPAN, Type::INT8), (&patience, Type::TEXT), (&latest, Type::INT8)];
         let rows = self.connection.run((&self.statements().sweep, &arguments), end).await?;
         rows.first().map_or(Ok(None), |row| read::column(row, 0))
     }

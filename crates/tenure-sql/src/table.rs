@@ -7,6 +7,8 @@
 
 mod connection;
 pub(crate) mod failure;
+mod jobs;
+mod lent;
 mod row;
 mod settings;
 
@@ -27,8 +29,10 @@ use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::connection::{Connection, Failed, Link, Server, Session};
+pub(crate) use self::jobs::{Jobs, Worker};
+pub(crate) use self::lent::{Borrowed, Lent, lend, lend_by};
 pub(crate) use self::row::{Found, Row, Write};
-pub(crate) use self::settings::{Files, Security, Settings};
+pub(crate) use self::settings::{Files, Security, Settings, unescaped};
 use crate::handover;
 
 /// Poll interval of a waiter that is notified: the heartbeat of its queue entry.

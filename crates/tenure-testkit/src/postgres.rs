@@ -156,8 +156,7 @@ impl PostgresServer {
     }
 
     fn psql(&self) -> Command {
-        let mut psql = Command::new(program("psql"));
-        psql.args(["-XAtq", "-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "tenure", "-d", "postgres"]);
+        let mut psql = psql_at(self.port);
         // Also while the server is read-only for others.
         psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
         if let Some(password) = &self.how.password {
@@ -320,55 +319,85 @@ impl PostgresServer {
 /// A PgBouncer that lends sessions of a server for single transactions.
 #[derive(Debug)]
 pub struct PgBouncer {
-    _dir: TempDir,
+    dir: TempDir,
     port: u16,
-    _process: Spawned,
+    process: Mutex<Option<Spawned>>,
 }
 
 impl PgBouncer {
-    /// Starts one with a few sessions of `server`.
-    pub fn start(server: &PostgresServer) -> Self {
+    /// Starts one with so many sessions of `server`.
+    pub fn start(server: &PostgresServer, sessions: u32) -> Self {
+        Self::start_at(server.addr(), sessions)
+    }
+
+    /// Starts one on the way to a server: its own address, or that of a proxy.
+    pub fn start_at(server: SocketAddr, sessions: u32) -> Self {
         loop {
-            if let Some(started) = Self::launch(server, free_port()) {
+            let dir = TempDir::with_prefix("pgbouncer-").expect("a temporary directory can be made");
+            if let Some(user) = User::for_server(&["postgres"]) {
+                user.give(dir.path());
+            }
+            let (port, target) = (free_port(), server.port());
+            let settings = format!(
+                "[databases]\npostgres = host=127.0.0.1 port={target} user=tenure\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+                 listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+                 default_pool_size = {sessions}\nmax_client_conn = 500\nserver_login_retry = 1\nlogfile = log\npidfile = pid\n"
+            );
+            fs::write(dir.path().join("settings.ini"), settings).expect("a directory of ours can be written");
+            let started = Self { dir, port, process: Mutex::default() };
+            if started.launch() {
                 return started;
             }
         }
     }
 
-    fn launch(server: &PostgresServer, port: u16) -> Option<Self> {
-        let dir = TempDir::with_prefix("pgbouncer-").expect("a temporary directory can be made");
-        let target = server.addr().port();
-        let settings = format!(
-            "[databases]\npostgres = host=127.0.0.1 port={target} user=tenure\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
-             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 20\n\
-             max_client_conn = 200\nlogfile = log\npidfile = pid\n"
-        );
-        fs::write(dir.path().join("settings.ini"), settings).expect("a directory of ours can be written");
+    /// Kills it, as `SIGKILL` does, and starts it again on the same port.
+    pub fn restart(&self) {
+        if let Some(mut process) = self.process.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            process.kill();
+        }
+        let _ = fs::remove_file(self.dir.path().join("pid"));
+        assert!(self.launch(), "the port of pgbouncer was taken meanwhile");
+    }
+
+    /// Waits until it listens; false when its port was taken.
+    fn launch(&self) -> bool {
         let mut command = Command::new("pgbouncer");
-        command.args(["-q", "settings.ini"]).current_dir(dir.path());
+        command.args(["-q", "settings.ini"]).current_dir(self.dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         if let Some(user) = User::for_server(&["postgres"]) {
-            user.give(dir.path());
             user.run(&mut command);
         }
         let mut process = Spawned::spawn(&mut command).expect("pgbouncer can be started: apt-get install pgbouncer");
         let deadline = Instant::now() + START;
-        while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
             if process.child().try_wait().expect("a child of ours can be waited for").is_some() {
-                let log = fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+                let log = fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default();
                 assert!(log.contains("already in use"), "pgbouncer ended:\n{log}");
-                return None;
+                return false;
             }
             assert!(Instant::now() < deadline, "pgbouncer did not listen within {START:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
-        Some(Self { _dir: dir, port, _process: process })
+        *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
+        true
+    }
+
+    /// A session of psql through the pool.
+    pub fn session(&self) -> SqlSession {
+        SqlSession::of_psql(psql_at(self.port))
     }
 
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
+}
+
+fn psql_at(port: u16) -> Command {
+    let mut psql = Command::new(program("psql"));
+    psql.args(["-XAtq", "-h", "127.0.0.1", "-p", &port.to_string(), "-U", "tenure", "-d", "postgres"]);
+    psql
 }
 
 /// Where a program of PostgreSQL is.

@@ -48,6 +48,11 @@ impl Fence {
         Some(Self(self.0 + 1))
     }
 
+    /// Last fence of the same grant. Only for a fence that has room for handoffs.
+    pub(crate) const fn last_of_grant(self) -> Self {
+        Self(self.0 | (Self::HANDOVERS - 1))
+    }
+
     /// Grant counter of the fence.
     pub const fn counter(self) -> u64 {
         self.0 / Self::HANDOVERS
@@ -129,6 +134,7 @@ mod tests {
         assert_eq!(all.len(), 1_024);
         assert!(all.windows(2).all(|pair| pair[0] < pair[1]) && all.iter().all(|fence| fence.counter() == 7));
         assert!(*all.last().unwrap() < Fence::from_counter(8).unwrap());
+        assert!(all.iter().all(|fence| fence.last_of_grant() == *all.last().unwrap()));
     }
 
     #[test]

@@ -31,6 +31,8 @@
 //! clean-up stand above it, once for all stores. Programs without an async runtime use
 //! [`blocking`].
 //!
+//! Numbers that no two processes get, without a request for each: [`ids`].
+//!
 //! # Coming from another lock
 //! `docs/calls.md` has the calls of other locks beside ours: those of a PHP class, of Redisson, of
 //! Spring and of `SET NX`. `docs/choosing.md` says which scheme to use beside which client.
@@ -53,7 +55,9 @@ mod share;
 pub mod store;
 mod wait;
 
-pub use crate::client::{Acquire, AcquireAll, Guards, Locker, LockerBuilder, blocking, default_label};
+pub use crate::client::{
+    Acquire, AcquireAll, Candidate, Election, Guards, Leader, Leadership, Locker, LockerBuilder, blocking, default_label, ids,
+};
 pub use crate::clock::{BootClock, BootTime, Clock};
 pub use crate::duration::{format_duration, parse_duration};
 pub use crate::error::{Error, ErrorKind};

@@ -90,6 +90,10 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Returns a stream of notices that a poll of the request's name is useful. The stream is armed
     /// when the call returns.
     ///
+    /// A request that joins the queue wants to know when it is served. One with [`Enqueue::No`] is
+    /// an observer's: a store that can notices each change of the holders after the next
+    /// [`inspect`](Store::inspect) of the name.
+    ///
     /// A store that cannot push returns a stream that stays silent. The caller polls in any case.
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error>;
 

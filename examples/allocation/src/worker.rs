@@ -73,7 +73,8 @@ pub(crate) async fn run(args: &Args) -> Result<Tally, Error> {
 /// and its fences are those that the data compares.
 async fn locks(args: &Args) -> Result<Locker, Error> {
     let redis = args.redis.as_deref().ok_or("no --redis")?;
-    let table = format!("{}?create=yes&table=allocation_lock", args.postgres.as_deref().ok_or("no --postgres")?);
+    let postgres = args.postgres.as_deref().ok_or("no --postgres")?;
+    let table = format!("{postgres}{}create=yes&table=allocation_lock", if postgres.contains('?') { "&" } else { "?" });
     let redis = tenure_redis::Options::parse(redis)?.open().await?;
     let table = tenure_sql::postgres::Options::parse(&table)?.open().await?;
     Ok(Locker::builder(AllOf::new(vec![redis, table])?).ttl(args.ttl()).build()?)

@@ -186,8 +186,16 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 /// An unprotected read-modify-write, and the fences in order of entry.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
 
-/// `processes` run the command 25 times each. `amid` happens when half of it is done.
+/// `processes` run the command 25 times each, in a store that counts grants. `amid` happens when half of it is done.
 pub(crate) fn count(processes: usize, store: Option<&str>, amid: impl FnOnce() + Send) {
+    let place = turns(processes, store, amid);
+    let fences: Vec<u64> = place.read("fences").lines().map(|fence| fence.parse().unwrap()).collect();
+    let rise = fences.len() == processes * 25 && fences.is_sorted_by(|a, b| a < b);
+    assert!(rise, "the fences do not rise: {fences:?}");
+}
+
+/// The same in any store.
+pub(crate) fn turns(processes: usize, store: Option<&str>, amid: impl FnOnce() + Send) -> Place {
     let (place, all) = (Place::new(), processes * 25);
     let store: Vec<&str> = store.map(|url| vec!["--store", url]).unwrap_or_default();
     std::thread::scope(|scope| {
@@ -206,8 +214,7 @@ pub(crate) fn count(processes: usize, store: Option<&str>, amid: impl FnOnce() +
         }
     });
     assert_eq!(place.read("n").trim(), all.to_string());
-    let fences: Vec<u64> = place.read("fences").lines().map(|fence| fence.parse().unwrap()).collect();
-    assert!(fences.len() == all && fences.is_sorted_by(|a, b| a < b), "the fences do not rise: {fences:?}");
+    place
 }
 
 /// The state letter of a process as the kernel shows it; `None` once it is gone.

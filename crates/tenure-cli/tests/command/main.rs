@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod advisory;
 mod attacker;
 mod codes;
 mod common;
 mod ends;
 mod kinds;
 mod lab;
+mod lead;
 mod lease;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -18,6 +21,7 @@ mod recipes;
 mod redis;
 mod resources;
 mod run;
+mod schedule;
 mod several;
 mod store;
 mod terminal;

@@ -2,6 +2,7 @@
 
 use tenure_testkit::{MariaDbServer, Spawned};
 
+use crate::advisory;
 use crate::common::{Ended, Place, assert_one_line, count};
 
 fn url() -> String {
@@ -90,4 +91,27 @@ fn bad_input_is_told() {
     assert_eq!(run(&format!("{login}/locks"), &"n".repeat(1_025)).code, 64);
     server.sql("SET GLOBAL read_only = 1");
     is_told(&format!("{login}/locks"), 69, "read-only");
+}
+
+/// Session locks that nobody else has.
+fn session_url() -> String {
+    let (addr, prefix) = (MariaDbServer::shared().addr(), MariaDbServer::fresh_table());
+    format!("mysql://root@{addr}/locks?scheme=advisory&prefix={prefix}.")
+}
+
+#[test]
+fn two_hundred_and_fifty_turns_of_sessions_of_mariadb() {
+    advisory::two_hundred_and_fifty_turns(&session_url());
+}
+
+#[test]
+fn every_command_speaks_to_sessions_of_mariadb() {
+    let url = session_url();
+    advisory::every_command(&url);
+    let place = Place::new();
+    let all = place.output(&["show", "--store", &url]);
+    assert!(all.code == 64 && all.err.contains("does not list"), "{all:?}");
+    let long = place.output(&["run", "-n", "--store", &url, &"n".repeat(64), "--", "true"]);
+    assert!(long.code == 64 && long.err.contains("bytes"), "{long:?}");
+    assert_one_line(&long);
 }

@@ -2,6 +2,7 @@
 
 use tenure_testkit::{PostgresServer, Spawned};
 
+use crate::advisory;
 use crate::common::{Ended, Place, assert_one_line, count};
 
 fn url() -> String {
@@ -104,4 +105,26 @@ fn bad_input_is_told() {
     }
     let long = "n".repeat(1_025);
     assert_eq!(run(&format!("{login}/postgres"), &long).code, 64);
+}
+
+/// Session locks that nobody else has.
+fn session_url() -> String {
+    let (server, database) = (PostgresServer::shared(), PostgresServer::fresh_table());
+    server.sql(&format!("CREATE DATABASE {database}"));
+    format!("postgres://tenure@{}/{database}?scheme=advisory", server.addr())
+}
+
+#[test]
+fn two_hundred_and_fifty_turns_of_sessions_of_postgres() {
+    advisory::two_hundred_and_fifty_turns(&session_url());
+}
+
+#[test]
+fn every_command_speaks_to_sessions_of_postgres() {
+    let url = session_url();
+    advisory::every_command(&url);
+    let place = Place::new();
+    assert_eq!(place.output(&["show", "--store", &url, "-o", "json"]).out.trim(), "[]");
+    let table = place.output(&["run", "-n", "--store", &url.replace("advisory", "other"), "x", "--", "true"]);
+    assert!(table.code == 64 && table.err.contains("scheme=advisory"), "{table:?}");
 }

@@ -98,11 +98,8 @@ fn completions_and_pages_are_installed() {
     }
 }
 
-#[test]
-fn a_crontab() {
-    let here = Here::new();
-    here.program("report", "echo report >> ran");
-    let crontab = recipe("cron", "crontab");
+/// The command of a crontab's only job.
+fn job_of(crontab: &str) -> String {
     let (variables, jobs): (Vec<&str>, Vec<&str>) = crontab.lines().partition(|line| !line.contains(' '));
     assert_eq!(variables, ["TENURE_STORE=redis://cache"]);
     let [job] = jobs[..] else { panic!("{jobs:?}") };
@@ -110,7 +107,14 @@ fn a_crontab() {
     assert!(fields.iter().all(|field| field.chars().all(|c| c.is_ascii_digit() || "*/,-".contains(c))), "{fields:?}");
     // In the command of a crontab a % is a line break.
     assert!(!job.contains('%'));
-    let line = job.split("  ").nth(1).unwrap();
+    job.split("  ").nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn a_crontab() {
+    let here = Here::new();
+    here.program("report", "echo report >> ran");
+    let line = &job_of(&recipe("cron: not", "crontab"));
     let run = || Ended::from(Spawned::output(&mut here.shell(line)).unwrap());
     let free = run();
     assert_eq!((free.code, format!("{}{}", free.out, free.err).as_str()), (0, ""), "cron would send mail");
@@ -121,11 +125,53 @@ fn a_crontab() {
     assert_eq!(here.place.read("ran"), "report\n");
 }
 
+/// The name stays taken when the job has ended.
+#[test]
+fn a_crontab_of_five_hosts() {
+    let here = Here::new();
+    here.program("report", "echo report >> ran; exit 1");
+    let line = &job_of(&recipe("cron: once", "crontab"));
+    let run = || Ended::from(Spawned::output(&mut here.shell(line)).unwrap());
+    assert_eq!(run().code, 1);
+    let held = run();
+    assert_eq!((held.code, format!("{}{}", held.out, held.err).as_str()), (75, ""), "cron would send mail");
+    assert_eq!(here.place.read("ran"), "report\n");
+}
+
+#[test]
+fn a_timer_of_systemd() {
+    let here = Here::new();
+    here.program("report", "echo report >> ran");
+    let [service, timer] = &page::blocks("recipes.md", "systemd timer", "ini")[..] else { panic!("two files") };
+    let command = words(&here.ours(value(service, "ExecStart=")));
+    assert_eq!(here.run(&command).code, 0);
+    assert_eq!(here.run(&command).code.to_string(), value(service, "SuccessExitStatus="));
+    assert_eq!(here.place.read("ran"), "report\n");
+    // Midnight, at half past two.
+    assert_eq!(value(timer, "OnCalendar="), "*-*-* 02:30:00");
+    verify_units(&here, &[("report.service", service), ("report.timer", timer)]);
+}
+
+/// Has systemd itself read the files.
+fn verify_units(here: &Here, units: &[(&str, &String)]) {
+    let paths: Vec<_> = units
+        .iter()
+        .map(|(name, text)| {
+            let path = here.place.path(name);
+            fs::write(&path, here.ours(text)).unwrap();
+            path
+        })
+        .collect();
+    let said = Spawned::output(Command::new("systemd-analyze").arg("verify").args(&paths)).unwrap();
+    assert!(said.status.success(), "systemd-analyze(1): {}", String::from_utf8_lossy(&said.stderr));
+}
+
 #[test]
 fn a_job_of_systemd() {
     let here = Here::new();
     here.program("report", "echo report >> ran");
     let unit = recipe("systemd: a job", "ini");
+    verify_units(&here, &[("report.service", &unit)]);
     assert_eq!(value(&unit, "Environment="), "TENURE_STORE=redis://cache");
     let command = words(&here.ours(value(&unit, "ExecStart=")));
     assert_eq!(here.run(&command).code, 0);
@@ -139,6 +185,7 @@ fn a_service_of_systemd() {
     let here = Here::new();
     here.service("serve");
     let unit = recipe("systemd: a service", "ini");
+    verify_units(&here, &[("serve.service", &unit)]);
     let command = words(&here.ours(value(&unit, "ExecStart=")));
     let first = Running::start(&mut here.command(&command));
     here.place.line("started");
@@ -165,7 +212,6 @@ fn a_job_of_kubernetes() {
     let command: Vec<String> = serde_json::from_str(value(&manifest, "command:")).unwrap();
     assert!(manifest.lines().all(|line| (line.len() - line.trim_start().len()).is_multiple_of(2) && !line.contains('\t')));
     assert_eq!(here.run(&command).code, 0);
-    assert_eq!(here.tenure("acquire report").code, 0);
     assert_eq!(here.run(&command).code, 0, "the job would be tried again");
     assert_eq!(here.place.read("ran"), "report\n");
 }
@@ -224,17 +270,6 @@ fn workers_five_at_a_time() {
     assert_eq!(here.place.read("fetched").lines().count(), 30);
     let most = here.place.read("most").lines().map(|line| line.trim().parse::<u32>().unwrap()).max();
     assert!(most.is_some_and(|most| (2..=5).contains(&most)), "{most:?}");
-}
-
-#[test]
-fn a_leader_that_leads_again() {
-    let here = Here::new();
-    here.program("serve", "echo $TENURE_FENCE >> started; [ $(wc -l < started) -gt 1 ] && exit 3; exec sleep 60");
-    let running = Running::start(&mut here.shell(&recipe("Shell script: lead", "sh")));
-    here.place.line("started");
-    assert_eq!(here.tenure("break leader").code, 0);
-    let ended = running.end();
-    assert_eq!((ended.code, here.place.read("started").lines().count()), (3, 2), "{ended:?}");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn a_name_can_be_asked_about_without_taking_it() {
     assert_eq!(place.output(&["acquire", "--ttl", "2s", "x"]).code, 0);
     let held = check("x");
     assert_eq!((held.code, held.out.as_str(), held.err.as_str()), (0, "", ""));
-    let still = place.output(&["show", "-w", "300ms", "x"]);
+    let still = place.output(&["show", "--wait", "300ms", "x"]);
     assert!(still.code == 75 && still.out.contains("x  "), "{still:?}");
     let begun = Instant::now();
     let freed = place.output(&["show", "--until-free", "x"]);

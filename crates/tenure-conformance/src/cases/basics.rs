@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::ErrorKind;
 use tenure::store::ReleaseReply;
 
-use super::{LONG, Outcome, Subject, granted, is_busy, lease, name, request};
+use super::{LONG, Outcome, Subject, granted, is_busy, lease, listing, name, request};
 
 /// The heart of it, also across handles.
 pub async fn a_free_name_is_granted_and_a_held_one_is_busy(subject: &dyn Subject) -> Outcome {
@@ -87,7 +87,7 @@ pub async fn odd_names_are_kept_apart(subject: &dyn Subject) -> Outcome {
 
 /// A name nobody holds is in no list.
 pub async fn a_free_name_is_not_listed(subject: &dyn Subject) -> Outcome {
-    let store = subject.store().await;
+    let store = listing(subject).await?;
     assert_eq!(store.inspect(Some(&name("nothing"))).await.unwrap(), []);
     let held = request("something", LONG);
     granted(&store, &held).await;
@@ -99,7 +99,7 @@ pub async fn a_free_name_is_not_listed(subject: &dyn Subject) -> Outcome {
 
 /// The list without a name has every lock of ours.
 pub async fn every_held_name_is_listed(subject: &dyn Subject) -> Outcome {
-    let store = subject.store().await;
+    let store = listing(subject).await?;
     let held: Vec<_> = (0..50).map(|i| request(&format!("door {i}"), LONG)).collect();
     for request in &held {
         granted(&store, request).await;

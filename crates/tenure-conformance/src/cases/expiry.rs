@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::BootTime;
 use tenure::store::{ReleaseReply, RenewReply};
 
-use super::{LONG, Outcome, Subject, TTL, granted, granted_after, is_busy, lease, request};
+use super::{LONG, Outcome, Subject, TTL, granted, granted_after, is_busy, lease, of_any_process, request};
 
 /// Not a moment before the ttl, and soon after it.
 pub async fn a_lease_ends_by_itself_and_not_before(subject: &dyn Subject) -> Outcome {
@@ -92,7 +92,7 @@ pub async fn a_late_owner_harms_nobody(subject: &dyn Subject) -> Outcome {
 
 /// While a name lingers it is taken, and no renewal, release or acquisition of the old owner matches it.
 pub async fn a_lingering_name_is_nobodys(subject: &dyn Subject) -> Outcome {
-    let store = subject.store().await;
+    let store = of_any_process(subject).await?;
     let held = request("door", LONG);
     granted(&store, &held).await;
     let released_at = BootTime::now();
@@ -107,7 +107,7 @@ pub async fn a_lingering_name_is_nobodys(subject: &dyn Subject) -> Outcome {
 
 /// A client that is shown the value of a lingering name can free it by that value.
 pub async fn a_lingering_name_can_be_broken(subject: &dyn Subject) -> Outcome {
-    let store = subject.store().await;
+    let store = of_any_process(subject).await?;
     let held = request("door", LONG);
     granted(&store, &held).await;
     store.release(&lease(&held), LONG).await.unwrap();

@@ -7,7 +7,9 @@ use tenure::{AcquireAll, BootTime, EndReason, ErrorKind, Guards, Locker, Owner, 
 use tokio::time::timeout;
 
 use super::shares::two;
-use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, lease, locker, request};
+use super::{
+    LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, lease, listing, locker, of_any_process, request,
+};
 
 /// Far beyond its ttl it is still held, and nobody else gets in.
 pub async fn a_guard_renews_itself(subject: &dyn Subject) -> Outcome {
@@ -107,7 +109,7 @@ pub async fn a_longest_hold_ends_it(subject: &dyn Subject) -> Outcome {
 
 /// The name stays taken though the work is done, and longer than the ttl says.
 pub async fn a_shortest_hold_keeps_the_name(subject: &dyn Subject) -> Outcome {
-    let (locks, store) = (locker(subject).await, subject.store().await);
+    let (locks, store) = (locker(subject).await, of_any_process(subject).await?);
     let (started, min) = (BootTime::now(), TTL * 2);
     let guard = locks.mutex("door").min_hold(min).acquire().await.unwrap();
     assert!(guard.lease_remaining() > TTL, "a crash would free it early");
@@ -120,6 +122,7 @@ pub async fn a_shortest_hold_keeps_the_name(subject: &dyn Subject) -> Outcome {
 
 /// A lease leaves one guard and enters another, with a larger number; what was passed on twice fails.
 pub async fn a_lease_passes_to_another(subject: &dyn Subject) -> Outcome {
+    of_any_process(subject).await?;
     let (here, there) = (locker(subject).await, locker(subject).await);
     let guard = here.mutex("door").ttl(LONG).acquire().await.unwrap();
     let (fence, lost) = (guard.fence(), guard.lost());
@@ -150,7 +153,9 @@ pub async fn everything_is_given_up_at_once(subject: &dyn Subject) -> Outcome {
         assert!(matches!(outcome, Ok(ReleaseOutcome::Released)), "{name}: {outcome:?}");
     }
     assert!(guards.iter().all(|guard| guard.end_reason() == Some(EndReason::Released)));
-    assert_eq!(locks.list().await.unwrap(), []);
+    if listing(subject).await.is_ok() {
+        assert_eq!(locks.list().await.unwrap(), []);
+    }
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::BootTime;
 
-use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, kept, request};
+use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, kept, of_any_process, request};
 use crate::Counter;
 
 /// Several processes count in a file that nothing protects but the lock; the fences are in the order of entry.
@@ -82,6 +82,7 @@ pub async fn a_killed_waiter_leaves_nothing(subject: &dyn Subject) -> Outcome {
 
 /// Taken in one process, given up in another.
 pub async fn a_lease_passes_between_processes(subject: &dyn Subject) -> Outcome {
+    of_any_process(subject).await?;
     let (mut first, mut second) = (subject.process()?, subject.process()?);
     let before = first.acquire("door", LONG);
     let lease = first.hand_over();

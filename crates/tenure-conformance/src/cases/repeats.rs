@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::Owner;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
 
-use super::{HANDOFF_TTL, LONG, Outcome, Subject, assert_free, granted, is_busy, lease, request, rises};
+use super::{HANDOFF_TTL, LONG, Outcome, Subject, assert_free, granted, is_busy, lease, of_any_process, request, rises};
 
 /// An acquire that runs twice is one tenure, with the later number.
 pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome {
@@ -73,7 +73,7 @@ pub async fn a_repeated_release_frees_once(subject: &dyn Subject) -> Outcome {
 
 /// A release with a linger that runs twice is answered alike, and does not start the linger again.
 pub async fn a_repeated_linger_is_released(subject: &dyn Subject) -> Outcome {
-    let store = subject.store().await;
+    let store = of_any_process(subject).await?;
     let held = request("door", LONG);
     granted(&store, &held).await;
     assert_eq!(store.release(&lease(&held), Duration::from_secs(5)).await.unwrap(), ReleaseReply::Released);

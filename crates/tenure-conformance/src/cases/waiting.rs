@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use tenure::{BootTime, ErrorKind, ReleaseOutcome, State};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -23,6 +24,41 @@ pub async fn a_waiter_gets_the_name(subject: &dyn Subject) -> Outcome {
     let _ = guard.release().await.unwrap();
     let second = timeout(Duration::from_secs(5), waiter).await.expect("the waiter was forgotten").unwrap();
     assert!(second.fence() > fence || fence.is_none());
+    Ok(())
+}
+
+/// A leader resigns, the next one leads, and an observer sees both in order.
+pub async fn leaders_follow_one_another(subject: &dyn Subject) -> Outcome {
+    let (here, there, observer) = (locker(subject).await, locker(subject).await, locker(subject).await);
+    let mut leaders = observer.election("billing").poll_interval(Duration::from_millis(20)).observe();
+    let mut fence = None;
+    let mut sees = async |label: Option<&str>| {
+        let seen = async {
+            loop {
+                let leader = leaders.next().await.unwrap().unwrap();
+                let seen = leader.as_ref().and_then(|leader| leader.fence);
+                assert!(seen.is_none() || seen >= fence, "{seen:?} is seen after {fence:?}");
+                fence = seen.or(fence);
+                if leader.as_ref().and_then(|leader| leader.label()) == label {
+                    return;
+                }
+            }
+        };
+        timeout(PATIENCE, seen).await.unwrap_or_else(|_| panic!("{label:?} was not seen to lead"));
+    };
+    sees(None).await;
+    let first = here.election("billing").candidate("first").ttl(LONG).campaign().await.unwrap();
+    sees(Some("first")).await;
+    let second = tokio::spawn(async move { there.election("billing").candidate("second").ttl(LONG).campaign().await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!second.is_finished());
+    let fence_of_first = first.fence();
+    let _ = first.resign().await.unwrap();
+    let second = timeout(PATIENCE, second).await.expect("nobody leads").unwrap();
+    assert!(second.fence() > fence_of_first || fence_of_first.is_none());
+    sees(Some("second")).await;
+    let _ = second.resign().await.unwrap();
+    sees(None).await;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use tenure_testkit::{PgBouncer, PostgresServer, SqlSession, wait_until};
 use super::Rows;
 use super::database::{Database, ENGINES, Engine, Own, POSTGRES};
 use super::fixtures::Switch;
-use super::stage::{BELIEF, DOOR, Heir, NEXT, OPENING, OPERATION, PATIENCE, RENEWAL, SLACK, SOON, Stage, now, terms};
+use super::stage::{BELIEF, DOOR, Heir, NEXT, OPERATION, PATIENCE, POLL, RENEWAL, SLACK, SOON, Stage, now, terms};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
@@ -57,7 +57,7 @@ fn on_postgres() -> Vec<Item> {
         of.fenced("13-replica-promoted", "a replica that has not the grant takes over", on.own(Own::Plain, replica_promoted)),
         of.holds("13-read-only-replica", "clients are led to a replica, for longer than the validity",
             on.own(Own::Plain, led_to_replica)),
-        of.holds("52-pool", "a client comes to a pool that lends sessions for single transactions", on.shared(pool)),
+        of.holds("52-pool", "a pool lends one session to all, with the settings of a stranger in it", on.shared(pool)),
     ]
 }
 
@@ -315,15 +315,25 @@ fn led_to_replica(stage: &mut Stage<'_>, on: &Database) {
     stage.is_away_for_long(|| switch.to(replica.addr()), || switch.to(on.server.addr()));
 }
 
-/// It is turned away: nobody could tell whose a session is.
+/// All come through a pool that lends one session, in which a stranger leaves settings of its own.
 fn pool(stage: &mut Stage<'_>, on: &Database) {
-    let pool = PgBouncer::start(on.server.as_postgres());
-    let first = stage.near().takes(DOOR);
+    let pool = PgBouncer::start(on.server.as_postgres(), 1);
+    stage.all_by(&on.url_at(pool.addr()));
+    let (a, c) = (stage.near(), stage.far());
+    let first = a.takes(DOOR);
     first.works(&stage.register);
+    let second = c.asks(DOOR, terms());
     stage.keeps = true;
-    stage.fault("a client comes to a pool");
-    let told = stage.turns_away(&on.url_at(pool.addr()), OPENING, "Refused");
-    stage.holds_true(told.contains("pool"), &told);
-    first.renewed(now());
-    stage.is_left(&first);
+    pool.session()
+        .run("SET search_path = pg_catalog; SET default_transaction_isolation = 'serializable'; SET lock_timeout = '1ms';");
+    let since = stage.fault("a stranger's settings stay in the session that the pool lends on");
+    first.renewed(since);
+    stage.grant_due(2 * (POLL + OPERATION) + SLACK);
+    stage.is_freed(&first);
+    second.granted();
+    second.works(&stage.register);
+    second.renewed(now());
+    stage.is_freed(&second);
+    c.settles();
+    stage.free_due(DOOR, SLACK);
 }

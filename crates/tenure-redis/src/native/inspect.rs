@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr;
 use std::time::Duration;
 
-use redis::{RedisResult, Value, pipe};
+use redis::{Pipeline, RedisResult, Value, pipe};
 use tenure::{Entry, Error, ErrorKind, Fence, Holder, Name, Owner, Queued, Share};
 
 use crate::native::counter::EPOCH;
@@ -13,6 +13,7 @@ use crate::native::store::RedisStore;
 use crate::transport::commands::millis;
 use crate::transport::connection::Repeat;
 use crate::transport::failure::{translate, unexpected};
+use crate::transport::link::Link;
 use crate::transport::reply::{only, read, time};
 
 /// Number of commands about one name, after the one for the time.
@@ -93,10 +94,31 @@ impl RedisStore {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        // Not in a transaction: a server out of memory queues none, and that is when people
-        // inspect. For a moment during a hand-over, one owner may be shown with the other's ttl.
+        // The next change of a name that somebody listens for is reported, from the moment on at which it is read.
+        let first = self.layout.of(&names[0]).name().concat();
+        let is_watched = names.len() == 1 && self.connection.listens_to_key(&first);
+        let ask = |link: &Link, _| self.questions(names, is_watched && link.tracks() == Some(true));
+        let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, ask).await?.answers;
+        let more = answers.len().saturating_sub(1 + names.len() * QUESTIONS);
+        let mut answers = answers.into_iter();
+        let now = time(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
+        let mut answers = answers.skip(more);
+        let mut entries = Vec::with_capacity(names.len());
+        for name in names {
+            let about: Vec<_> = answers.by_ref().take(QUESTIONS).collect();
+            entries.push(entry(name, about, now));
+        }
+        Ok(entries)
+    }
+
+    /// Asks about names. Not in a transaction: a server out of memory queues none, and that is when people
+    /// inspect. For a moment during a hand-over, one owner may be shown with the other's ttl.
+    fn questions(&self, names: &[Name], tracks: bool) -> Pipeline {
         let mut questions = pipe();
         questions.cmd("TIME");
+        if tracks {
+            questions.cmd("CLIENT").arg("CACHING").arg("YES");
+        }
         for name in names {
             let keys = self.layout.of(name);
             let [name, queue, entries, shares] =
@@ -105,15 +127,7 @@ impl RedisStore {
             questions.cmd("HGETALL").arg(&shares).cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES");
             questions.cmd("ZRANGE").arg(&queue).arg(0).arg(-1).cmd("HGETALL").arg(&entries);
         }
-        let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| questions.clone()).await?.answers;
-        let mut answers = answers.into_iter();
-        let now = time(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
-        let mut entries = Vec::with_capacity(names.len());
-        for name in names {
-            let about: Vec<_> = answers.by_ref().take(QUESTIONS).collect();
-            entries.push(entry(name, about, now));
-        }
-        Ok(entries)
+        questions
     }
 }
 

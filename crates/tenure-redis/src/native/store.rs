@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{BoxStream, select, select_all};
 use redis::{Client, Value};
-use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, Holder, Lease, Name, Share};
 use tokio::time::Instant;
 
@@ -243,7 +243,14 @@ impl Store for RedisStore {
                 }
             }
         };
-        Ok(listener.map(notice_of).boxed())
+        let notices = listener.map(notice_of);
+        if request.enqueue != Enqueue::No {
+            return Ok(notices.boxed());
+        }
+        // One without a queue entry gets no messages. It is for the changes of the name.
+        let key = self.layout.of(&request.name).name().concat();
+        let changes = self.connection.listen_to_keys(vec![key], self.end(request.ttl)).await?;
+        Ok(select(notices, select_all(changes).map(|_| Notice::Changed)).boxed())
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {

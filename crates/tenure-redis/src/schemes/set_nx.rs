@@ -200,18 +200,18 @@ pub(crate) async fn ask(
     let (ms, from) = (Digits::of(millis(ttl)), request.from.as_ref().map_or(&b""[..], |from| from.as_bytes()));
     let generated: &[u8] = if request.generated { b"1" } else { b"0" };
     let args = [request.owner.as_bytes(), ms.as_bytes(), generated, from];
-    let hears = |link: &Link| wakes != Wakes::No && link.hears() == Some(true);
+    let tracks = |link: &Link| wakes != Wakes::No && link.tracks() == Some(true);
     let call = |link: &Link, form| {
         let mut commands = Commands::new();
         // Its next change is reported, from the moment on at which it is seen as it is.
-        if hears(link) {
+        if tracks(link) {
             commands.add(&TRACK_NEXT);
         }
         scripts::add_call(&mut commands, script, form, keys, &args);
         commands
     };
     let Exchange { link, answers, repeated: again } = redis.connection.call(end, Repeat::Settled, &call).await?;
-    let tracked = hears(&link) && answers.first().is_some_and(Result::is_ok);
+    let tracked = tracks(&link) && answers.first().is_some_and(Result::is_ok);
     let answer = answers.into_iter().next_back().ok_or_else(|| unexpected("no reply").maybe_applied())?;
     let answer = match answer.map_err(|error| translate(&error)) {
         Err(error) => {

@@ -259,26 +259,36 @@ impl Connection {
     pub(crate) async fn listen(&self, owner: Owner, end: Instant) -> Result<Listener, Error> {
         // Before the subscription: a later link subscribes by itself.
         let listener = self.pushes.register(owner);
-        self.begin_to_hear(&[b"SUBSCRIBE", self.pushes.channel().as_bytes()], end).await?;
+        self.begin_to_hear(&[b"SUBSCRIBE", self.pushes.channel().as_bytes()], end, Link::hears, Link::set_hears).await?;
         Ok(listener)
     }
 
-    /// Listens for changes of keys, until the listeners are dropped. They get nothing unless the
-    /// connection [hears](Connection::hears) pushes, and only of changes after the key was read in a
-    /// command behind [`TRACK_NEXT`](crate::transport::push::TRACK_NEXT). A connection that listens
-    /// for changes listens for nothing else.
+    /// Listens for changes of keys, until the listeners are dropped. They get nothing unless the link
+    /// [tracks](Link::tracks) keys, and only of changes after the key was read in a command behind
+    /// [`TRACK_NEXT`](crate::transport::push::TRACK_NEXT).
     ///
     /// # Round trips
-    /// None if anybody has listened on the link before, else 1.
+    /// None if anybody has listened for changes on the link before, else 1.
     pub(crate) async fn listen_to_keys(&self, keys: Vec<Vec<u8>>, end: Instant) -> Result<Vec<Listener>, Error> {
         let listeners = keys.into_iter().map(|key| self.pushes.register_key(key)).collect();
-        self.begin_to_hear(&TRACKING, end).await?;
+        self.begin_to_hear(&TRACKING, end, Link::tracks, Link::set_tracks).await?;
         Ok(listeners)
     }
 
-    /// Finds out with `command` whether pushes come through the link, unless that is known.
-    async fn begin_to_hear(&self, command: &[&[u8]], end: Instant) -> Result<(), Error> {
-        let known = || self.link().is_some_and(|link| link.hears().is_some());
+    /// Whether anybody of this process listens for changes of a key.
+    pub(crate) fn listens_to_key(&self, key: &[u8]) -> bool {
+        self.pushes.tracks() && self.pushes.has_listener(key)
+    }
+
+    /// Finds out with `command` whether pushes of a kind come through the link, unless that is known.
+    async fn begin_to_hear(
+        &self,
+        command: &[&[u8]],
+        end: Instant,
+        is_known: fn(&Link) -> Option<bool>,
+        set: fn(&Link, bool),
+    ) -> Result<(), Error> {
+        let known = || self.link().is_some_and(|link| is_known(&link).is_some());
         if known() {
             return Ok(());
         }
@@ -287,7 +297,7 @@ impl Connection {
             return Ok(());
         }
         let Exchange { link, answers, .. } = self.subscribe(command, end).await?;
-        link.set_hears(answers.iter().all(Result::is_ok));
+        set(&link, answers.iter().all(Result::is_ok));
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::transport::dial::dial;
 use crate::transport::failure::{translate, translate_answer};
 use crate::transport::link::{Identity, Link, Wire};
 use crate::transport::multiplex::Multiplexed;
-use crate::transport::push::Pushes;
+use crate::transport::push::{Pushes, Source};
 
 /// A connection that may be used.
 pub(crate) struct Established {
@@ -87,13 +87,14 @@ async fn greet(
     let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
     let server = client.get_connection_info().addr().to_string();
     let identity = answer().ok().and_then(|info| identity(&info, server));
-    let (mut own, mut any_other) = (None, false);
-    for (_, channel) in &subscriptions {
+    let (mut own, mut tracks, mut any_other) = (None, None, false);
+    for (_, source) in &subscriptions {
         let subscribed = answer().is_ok();
-        match channel {
-            None => own = Some(subscribed && own != Some(false)),
+        match source {
+            Source::Own => own = Some(subscribed),
+            Source::Keys => tracks = Some(subscribed),
             // A user may listen to some of the others alone.
-            Some(channel) => {
+            Source::Other(channel) => {
                 pushes.set_heard(channel, subscribed);
                 any_other |= subscribed;
             }
@@ -106,6 +107,9 @@ async fn greet(
     let link = Link::new(wire, identity);
     if let Some(hears) = hears.or((!resp3).then_some(false)) {
         link.set_hears(hears);
+    }
+    if let Some(tracks) = tracks.or((!resp3).then_some(false)) {
+        link.set_tracks(tracks);
     }
     Ok(Established { link, predecessors_ended: killed.iter().all(Result::is_ok), is_replica })
 }

@@ -82,6 +82,8 @@ pub(crate) struct Link {
     delete: AtomicUsize,
     /// Whether pushes come through here. Not set until the first subscription.
     hears: OnceLock<bool>,
+    /// Whether the server reports changes of keys here. Not set until somebody has asked for it.
+    tracks: OnceLock<bool>,
     /// Run id of the server, where somebody has asked for it.
     pub(crate) run_id: OnceLock<String>,
     raised: Mutex<Raised>,
@@ -119,11 +121,12 @@ impl Link {
     pub(crate) fn external(wire: impl Carries + 'static) -> Self {
         let link = Self::new(Wire::Theirs(Box::new(wire)), None);
         link.set_hears(false);
+        link.set_tracks(false);
         link
     }
 
     pub(crate) fn new(wire: Wire, identity: Option<Identity>) -> Self {
-        let (hears, raised) = (OnceLock::new(), Mutex::default());
+        let (hears, tracks, raised) = (OnceLock::new(), OnceLock::new(), Mutex::default());
         let contact = match &wire {
             Wire::Ours(wire) => Arc::clone(wire.contact()),
             Wire::Theirs(_) => Arc::default(),
@@ -132,7 +135,7 @@ impl Link {
         // broken answer.
         let delete = AtomicUsize::new(if matches!(wire, Wire::Theirs(_)) { usize::MAX } else { 0 });
         let (functions, run_id, followed) = (AtomicBool::new(true), OnceLock::new(), None);
-        Self { wire, identity, functions, delete, hears, run_id, raised, contact, followed }
+        Self { wire, identity, functions, delete, hears, tracks, run_id, raised, contact, followed }
     }
 
     /// Starts a task that ends the use of the link, by its contact.
@@ -153,6 +156,16 @@ impl Link {
     pub(crate) fn set_hears(&self, hears: bool) {
         // The first to find out is right: nothing unsubscribes.
         let _ = self.hears.set(hears);
+    }
+
+    /// Whether the server reports changes of keys here, if that is known.
+    pub(crate) fn tracks(&self) -> Option<bool> {
+        self.tracks.get().copied()
+    }
+
+    pub(crate) fn set_tracks(&self, tracks: bool) {
+        // The first to find out is right: nothing turns it off.
+        let _ = self.tracks.set(tracks);
     }
 
     /// The form in which scripts are called here.

@@ -28,6 +28,17 @@ use tenure::{Error, Owner};
 /// Messages that a listener may leave unread. More are replaced by [`Pushed::Missed`].
 const UNREAD: usize = 16;
 
+/// Where pushes come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The channel of the connection.
+    Own,
+    /// Keys that other clients change.
+    Keys,
+    /// Another channel.
+    Other(String),
+}
+
 /// One message to a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
@@ -173,24 +184,30 @@ impl Pushes {
         subscribe(&self.channel)
     }
 
-    /// The commands that subscribe a new link to all that is listened to, each with the name of the
-    /// channel if it is another one.
-    pub(crate) fn subscriptions(&self) -> Vec<(Cmd, Option<String>)> {
-        let own = self.are_wanted().then(|| self.subscribe());
-        let changes = self.tracks.load(Ordering::Relaxed).then(|| {
-            TRACKING.iter().fold(Cmd::new(), |mut cmd, word| {
+    /// The commands that subscribe a new link to all that is listened to.
+    pub(crate) fn subscriptions(&self) -> Vec<(Cmd, Source)> {
+        let own = self.are_wanted().then(|| (self.subscribe(), Source::Own));
+        let changes = self.tracks().then(|| {
+            let command = TRACKING.iter().fold(Cmd::new(), |mut cmd, word| {
                 cmd.arg(word);
                 cmd
-            })
+            });
+            (command, Source::Keys)
         });
         let others = self.others();
-        let others = others.keys().filter(|_| !self.in_cluster).map(|channel| (subscribe(channel), Some(channel.clone())));
-        own.into_iter().chain(changes).map(|command| (command, None)).chain(others).collect()
+        let others =
+            others.keys().filter(|_| !self.in_cluster).map(|channel| (subscribe(channel), Source::Other(channel.clone())));
+        own.into_iter().chain(changes).chain(others).collect()
     }
 
     /// Whether anybody has listened: then new links subscribe at once.
     pub(crate) fn are_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Whether anybody has listened for changes of keys.
+    pub(crate) fn tracks(&self) -> bool {
+        self.tracks.load(Ordering::Relaxed)
     }
 
     pub(crate) fn has_listener(&self, owner: &[u8]) -> bool {

@@ -10,6 +10,7 @@ mod durable;
 mod faults;
 mod fenced;
 mod foreign;
+mod ids;
 mod keys;
 mod link;
 mod mixed;

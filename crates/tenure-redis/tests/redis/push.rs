@@ -235,3 +235,51 @@ async fn a_brought_connection_hears_nothing() {
     assert!(format!("{store:?}").contains("channel: None"), "{store:?}");
     assert!(is_quiet(&mut notices).await);
 }
+
+async fn sees(leaders: &mut BoxStream<'static, Result<Option<tenure::Leader>, tenure::Error>>, label: Option<&str>) {
+    let seen = async {
+        // The fence may come as one more item.
+        while leaders.next().await.unwrap().unwrap().as_ref().and_then(|leader| leader.label()) != label {}
+    };
+    timeout(PATIENCE, seen).await.unwrap_or_else(|_| panic!("{label:?} was not seen"));
+}
+
+/// An observer has no entry in a queue. The server tracks the key for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_that_hardly_polls_sees_each_leader() {
+    let server = RedisServer::start();
+    let (here, there) =
+        (tenure_redis::connect(&server.url()).await.unwrap(), tenure_redis::connect(&server.url()).await.unwrap());
+    let mut leaders = here.election("door").poll_interval(LONG).observe();
+    sees(&mut leaders, None).await;
+    for own in [false, true, false] {
+        let locks = if own { &here } else { &there };
+        let first = locks.election("door").candidate("first").campaign().await.unwrap();
+        sees(&mut leaders, Some("first")).await;
+        let second = locks.election("door").candidate("second");
+        let second = tokio::spawn(async move { second.campaign().await.unwrap() });
+        tokio::time::sleep(QUIET).await;
+        first.resign().await.unwrap();
+        let second = second.await.unwrap();
+        sees(&mut leaders, Some("second")).await;
+        second.resign().await.unwrap();
+        sees(&mut leaders, None).await;
+        // A new connection has the server track it, too.
+        server.cli("CLIENT KILL TYPE normal SKIPME yes");
+    }
+}
+
+/// Who may not have keys tracked polls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_without_the_right_to_track_polls() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER user on >pw ~* &* +@all -client|tracking");
+    let url = format!("redis://user:pw@{}", server.addr());
+    let (here, there) = (tenure_redis::connect(&url).await.unwrap(), tenure_redis::connect(&url).await.unwrap());
+    let mut leaders = here.election("door").poll_interval(Duration::from_millis(50)).observe();
+    sees(&mut leaders, None).await;
+    let leadership = there.election("door").candidate("first").campaign().await.unwrap();
+    sees(&mut leaders, Some("first")).await;
+    leadership.resign().await.unwrap();
+    sees(&mut leaders, None).await;
+}

@@ -9,7 +9,11 @@ use super::statements::{CREATE, TABLE, VERSION};
 use crate::table::Failed;
 use crate::table::failure::{self, Meaning, one_line};
 
-pub(super) const DEADLOCK: u16 = 1_213;
+const DEADLOCK: u16 = 1_213;
+/// The row was changed since the transaction began to read. Only newer servers look.
+const CHANGED: u16 = 1_020;
+/// The row is there already.
+pub(super) const DUPLICATE: u16 = 1_062;
 const NO_TABLE: u16 = 1_146;
 /// The session was killed, or the server shuts down.
 const SESSION_OVER: &[u16] = &[1_053, 1_077, 1_080, 1_152, 1_158, 1_159, 1_160, 1_161, 1_927, 3_169, 4_031];
@@ -50,7 +54,7 @@ const MEANINGS: &[Meaning<u16>] = &[
         fix: "end the transaction that has it: see information_schema.innodb_trx",
     },
     Meaning {
-        codes: &[1_021, 1_037, 1_038, 1_040, 1_041, 1_114, 1_203, 1_226, DEADLOCK, 1_317, 3_024],
+        codes: &[1_021, 1_037, 1_038, 1_040, 1_041, 1_114, 1_203, 1_226, DEADLOCK, CHANGED, 1_317, 3_024],
         kind: ErrorKind::Unavailable,
         what: "the server cannot serve now",
         fix: "look at its log, its disk and its max_connections",
@@ -96,6 +100,11 @@ pub(super) fn contact(answer: &Answer, table: &str) -> Error {
         Answer::Io(IoError::Io(error)) if is_of_tls(error) => no_tls(error),
         other => Error::unreachable(format!("the server cannot be reached: {}", one_line(&other.to_string()))),
     }
+}
+
+/// Whether the server has undone a statement because of another transaction.
+pub(super) fn is_overtaken(server: &ServerError) -> bool {
+    [DEADLOCK, CHANGED].contains(&server.code)
 }
 
 fn is_of_tls(error: &std::io::Error) -> bool {

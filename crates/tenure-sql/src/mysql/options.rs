@@ -10,14 +10,16 @@ use tenure::store::record::Listeners;
 use tenure::{Error, Locker};
 
 use super::MySql;
-use super::server::How;
+use super::advisory::{self, Advisory};
+use super::server::{How, Source, Statements};
 use super::statements::{CREATE, TABLE, session_settings};
+use crate::advisory::AdvisoryStore;
 use crate::table::{Connection, Security, Settings, TableStore};
 
 const FORMS: &str = "mysql://user@host/database";
 /// The longest operation timeout without `timeout=`.
 const LONGEST: Duration = Duration::from_secs(1);
-const KNOWN: [&str; 9] = ["table", "create", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
+const KNOWN: [&str; 10] = ["table", "create", "prefix", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
 
 /// Settings of a table in MariaDB or MySQL, read from a URL.
 ///
@@ -31,7 +33,15 @@ const KNOWN: [&str; 9] = ["table", "create", "timeout", "poll_interval", "sslmod
 /// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
 /// | `sslmode=` | `disable`; `require`: the certificate is checked if there is a `ca=`; `verify-full` | `disable`, with a `ca=` `require` |
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | well-known authorities |
-/// | `scheme=` | `native` | `native` |
+/// | `scheme=` | `native`: the table; `advisory`: session locks, without `table` and `create` | `native` |
+/// | `prefix=app.` | with `advisory`: put in front of each name | |
+///
+/// # Session locks
+/// `scheme=advisory` takes the locks of `GET_LOCK`, for use beside programs that do. They are those of
+/// the whole server, by the name itself: ASCII, 64 characters at most, and on MySQL in lower case. There
+/// are mutexes only, without a fence, and waiters poll. Each lease has a connection of its own. The
+/// server ends one that was idle for the ttl, in whole seconds. The lease ends with the process that
+/// took it. A Galera cluster is refused. `GUARANTEES.md` has the rest.
 #[derive(Clone)]
 pub struct Options {
     opts: OptsBuilder,
@@ -102,7 +112,14 @@ impl Options {
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
         let tls = self.tls()?;
         let Self { opts, settings, shown } = self;
-        let how = How::new(opts.ssl_opts(tls).into(), settings.quoted('`'), shown);
+        let how = How::new(Source::Server(opts.ssl_opts(tls).into()), settings.quoted('`'), shown);
+        if settings.advisory {
+            advisory::check(&settings.prefix, false).map_err(|error| error.context("the parameter prefix= of the store URL"))?;
+            let how = How { statements: Statements { hello: advisory::hello(), ..how.statements }, ..how };
+            return Ok(Arc::new(
+                AdvisoryStore::open(Advisory { how, prefix: settings.prefix, folds_case: true.into() }, settings.terms).await?,
+            ));
+        }
         let connection = Connection::open(how, settings.create).await?;
         Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
     }
@@ -157,4 +174,37 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Options({self})")
     }
+}
+
+/// Opens a table over a pool of the application's. `parameters` are those of a URL: `table=`, `create=`,
+/// `timeout=` and `poll_interval=`. The table is named with its database, as sessions of a pool may be
+/// in any: `table=app.tenure_lock`.
+///
+/// A connection is borrowed for one statement at a time, and goes back as it was. If a call is dropped,
+/// its statement is done to its end before. A connection without an answer is closed. Nothing is set
+/// in its session. It may have `autocommit` off, any isolation level, and a `sql_mode` that is not
+/// strict.
+///
+/// ```no_run
+/// # async fn example(pool: mysql_async::Pool) -> Result<(), tenure::Error> {
+/// let store = tenure_sql::mysql::over(pool, "table=app.tenure_lock").await?;
+/// let locks = tenure::Locker::new(store);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`Options::open`]. [`Unavailable`](tenure::ErrorKind::Unavailable) if the pool lends no
+/// connection within 3 s. Later calls wait for one for a part of their timeout. Then they fail with
+/// the same error, and were not applied.
+#[cfg(feature = "mysql_async-0_37")]
+pub async fn over(pool: mysql_async::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
+    let (settings, _) = Settings::read(parameters, &["table", "create", "timeout", "poll_interval"], &[])?;
+    if settings.table.len() < 2 {
+        let what = "the table has no database, and sessions of a pool may be in any";
+        return Err(Error::invalid(what).with_hint("write table=DATABASE.NAME"));
+    }
+    let table = settings.quoted('`');
+    let how = How::new(Source::Pool(super::pool::Lender::new(pool, table.clone())), table, "the pool for mysql".to_owned());
+    let connection = Connection::open(how, settings.create).await?;
+    Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
 }

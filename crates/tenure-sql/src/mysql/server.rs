@@ -1,23 +1,25 @@
 //! MariaDB and MySQL as the connection of a store sees them.
 //!
 //! The client library has one statement under way at a time, and a dropped one leaves its connection
-//! in an unknown state. So each connection has a task that runs one job after another to its end, also
-//! if nobody waits for it any more.
+//! in an unknown state. So each connection has a task of [`Jobs`].
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error as Answer, Opts, Params, Row, Value};
 use tenure::Error;
-use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
-use super::failure::{contact, failed, is_missing, other_version, read_only};
+use super::failure::{contact, failed, is_missing, is_overtaken, other_version, read_only};
+use super::pool::Lender;
 use super::read::column;
 use super::statements::{
     ADD, ASKED, CHANGE, CREATE, END_SESSION, FIND_SESSION, FREE, HELLO, INSERT, KEEP, LIST, LOOK, READ, REMOVE, RENEW, TABLE,
     TAKE, UNHURRIED, VERSION,
 };
 use crate::table::failure::unexpected;
-use crate::table::{Failed, Link, Server, Session};
+use crate::table::{Failed, Jobs, Link, Server, Session, Worker};
 
 /// How often a statement is run that the server has given up because of a deadlock.
 const TRIES: u32 = 5;
@@ -96,15 +98,23 @@ pub(super) struct Done {
     pub(super) insert_id: u64,
 }
 
+/// Work for the task of a connection.
 pub(super) struct Job {
-    statements: Vec<Statement>,
-    is_transaction: bool,
-    reply: oneshot::Sender<Result<Done, Answer>>,
+    pub(super) statements: Vec<Statement>,
+    pub(super) is_transaction: bool,
+    pub(super) end: Instant,
+}
+
+/// Where connections come from.
+#[cfg_attr(not(feature = "mysql_async-0_37"), allow(dead_code, reason = "only that feature has a pool"))]
+pub(super) enum Source {
+    Server(Opts),
+    Pool(Lender),
 }
 
 /// How connections are made.
 pub(super) struct How {
-    pub(super) opts: Opts,
+    pub(super) source: Source,
     pub(super) statements: Statements,
     /// The table as SQL writes it.
     pub(super) table: String,
@@ -113,12 +123,25 @@ pub(super) struct How {
 }
 
 impl How {
-    pub(super) fn new(opts: Opts, table: String, shown: String) -> Self {
-        Self { opts, statements: Statements::on(&table), table, shown }
+    pub(super) fn new(source: Source, table: String, shown: String) -> Self {
+        Self { source, statements: Statements::on(&table), table, shown }
     }
 
-    fn failed(&self, error: &Answer) -> Failed {
-        failed(error, &self.table)
+    /// Looks at a connection, and at the table. Returns the session, if it is one of the server.
+    pub(super) async fn check(&self, conn: &mut Conn, create: bool) -> Result<Option<Session>, Error> {
+        let row = self.hello(conn, create).await?;
+        if column::<i64>(&row, 0)? != 0 {
+            return Err(read_only());
+        }
+        let version: Option<u64> = column(&row, 3)?;
+        if version != Some(VERSION) {
+            return Err(other_version(&self.table, version));
+        }
+        let id: u64 = column(&row, 1)?;
+        let host: Option<Vec<u8>> = column(&row, 2)?;
+        // A pool names a number of its own when it greets.
+        let began = host.filter(|_| u64::from(conn.id()) == id).map(|host| String::from_utf8_lossy(&host).into_owned());
+        Ok(began.map(|began| Session { server: self.shown.clone(), id: i64::try_from(id).unwrap_or(-1), began }))
     }
 
     async fn hello(&self, conn: &mut Conn, create: bool) -> Result<Row, Error> {
@@ -141,62 +164,58 @@ impl How {
     }
 }
 
-/// One connection: the queue of its task.
-pub(super) type Jobs = mpsc::UnboundedSender<Job>;
-
 #[async_trait]
 impl Server for How {
-    type Client = Jobs;
+    /// The queue of its task.
+    type Client = Jobs<Job, Result<Done, Failed>>;
     type Call<'a> = Work<'a>;
     type Answer = Done;
 
-    async fn open(&self, create: bool) -> Result<Link<Jobs>, Error> {
-        let mut conn = Conn::new(self.opts.clone()).await.map_err(|error| contact(&error, &self.table))?;
-        let row = self.hello(&mut conn, create).await?;
-        if column::<i64>(&row, 0)? != 0 {
-            return Err(read_only());
-        }
-        let version: Option<u64> = column(&row, 3)?;
-        if version != Some(VERSION) {
-            return Err(other_version(&self.table, version));
-        }
-        let id: u64 = column(&row, 1)?;
-        let host: Option<Vec<u8>> = column(&row, 2)?;
-        // A pool names a number of its own when it greets.
-        let began = host.filter(|_| u64::from(conn.id()) == id).map(|host| String::from_utf8_lossy(&host).into_owned());
-        let session = began.map(|began| Session { server: self.shown.clone(), id: i64::try_from(id).unwrap_or(-1), began });
-        let (jobs, work) = mpsc::unbounded_channel();
-        let driver = tokio::spawn(drive(conn, work)).abort_handle();
+    async fn open(&self, create: bool) -> Result<Link<Self::Client>, Error> {
+        let opts = match &self.source {
+            Source::Server(opts) => opts.clone(),
+            Source::Pool(lender) => {
+                // Once is enough: each statement may have another connection.
+                if lender.lock_wait().is_zero() {
+                    lender.check(self, create).await?;
+                }
+                let (jobs, driver) = Jobs::start(lender.clone());
+                return Ok(Link::new(jobs, driver, None));
+            }
+        };
+        let mut conn = Conn::new(opts).await.map_err(|error| contact(&error, &self.table))?;
+        let session = self.check(&mut conn, create).await?;
+        let (jobs, driver) = Jobs::start(Owned { conn, table: self.table.clone() });
         Ok(Link::new(jobs, driver, session))
     }
 
-    async fn run(&self, client: &Jobs, work: Work<'_>) -> Result<Done, Failed> {
+    async fn run(&self, client: &Self::Client, work: Work<'_>, end: Instant) -> Result<Done, Failed> {
         let (statements, is_transaction) = match work {
             Work::One(statement) => (vec![statement.clone()], false),
             Work::All(statements) => (statements.to_vec(), true),
         };
-        let (reply, answer) = oneshot::channel();
         let ended = || {
             let error = Error::unreachable("the connection failed: it was closed").maybe_applied();
             Failed { error, answered: false, is_over: true }
         };
-        client.send(Job { statements, is_transaction, reply }).map_err(|_| ended())?;
-        answer.await.map_err(|_| ended())?.map_err(|error| self.failed(&error))
+        client.run(Job { statements, is_transaction, end }).await.unwrap_or_else(|| Err(ended()))
     }
 
-    async fn end_session(&self, client: &Jobs, session: &Session) -> Result<bool, Failed> {
+    async fn end_session(&self, client: &Self::Client, session: &Session) -> Result<bool, Failed> {
         let find = Statement { sql: FIND_SESSION.to_owned(), arguments: vec![session.id.into(), (&*session.began).into()] };
-        let found = self.run(client, Work::One(&find)).await?;
+        // The attempt to connect has a limit.
+        let end = Instant::now() + Duration::from_secs(3_600);
+        let found = self.run(client, Work::One(&find), end).await?;
         let left = found.rows.first().and_then(|row| row.get::<i64, usize>(0)).unwrap_or_default();
         if left > 0 {
-            let end = Statement { sql: format!("{END_SESSION}{}", session.id), arguments: Vec::new() };
-            self.run(client, Work::One(&end)).await?;
+            let kill = Statement { sql: format!("{END_SESSION}{}", session.id), arguments: Vec::new() };
+            self.run(client, Work::One(&kill), end).await?;
         }
         Ok(left == 0)
     }
 
     /// These databases notify nobody.
-    async fn listen(&self, _: &Jobs) -> Result<(), Failed> {
+    async fn listen(&self, _: &Self::Client) -> Result<(), Failed> {
         Ok(())
     }
 
@@ -204,8 +223,18 @@ impl Server for How {
         None
     }
 
-    fn is_closed(&self, client: &Jobs) -> bool {
+    fn is_closed(&self, client: &Self::Client) -> bool {
         client.is_closed()
+    }
+
+    /// The kernel gives up what it could not send in 10 s, and a proxy drops what a closed connection
+    /// waits for.
+    fn lateness(&self, _: Duration) -> Duration {
+        const ON_THE_WAY: Duration = Duration::from_secs(15);
+        match &self.source {
+            Source::Server(_) => ON_THE_WAY,
+            Source::Pool(lender) => ON_THE_WAY + lender.lock_wait(),
+        }
     }
 
     fn reconnected(&self) {}
@@ -215,32 +244,52 @@ impl Server for How {
     }
 }
 
-/// Runs one job after another, until the store is gone or the connection is over.
-async fn drive(mut conn: Conn, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    while let Some(job) = jobs.recv().await {
-        let done =
-            if job.is_transaction { all(&mut conn, &job.statements).await } else { one(&mut conn, &job.statements[0]).await };
-        let is_over = done.as_ref().is_err_and(Answer::is_fatal);
-        let _ = job.reply.send(done);
-        if is_over {
-            return;
-        }
+/// A connection of this store.
+struct Owned {
+    conn: Conn,
+    table: String,
+}
+
+#[async_trait]
+impl Worker for Owned {
+    type Job = Job;
+    type Answer = Result<Done, Failed>;
+
+    async fn work(&mut self, job: Job) -> (Self::Answer, bool) {
+        let done = run(&mut self.conn, &job).await;
+        let goes_on = !done.as_ref().is_err_and(Answer::is_fatal);
+        (done.map_err(|error| failed(&error, &self.table)), goes_on)
     }
-    let _ = conn.disconnect().await;
+
+    async fn end(self) {
+        let _ = self.conn.disconnect().await;
+    }
+}
+
+pub(super) async fn run(conn: &mut Conn, job: &Job) -> Result<Done, Answer> {
+    if job.is_transaction { all(conn, &job.statements).await } else { one(conn, &job.statements[0]).await }
 }
 
 async fn one(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {
     for _ in 1..TRIES {
         match exec(conn, statement).await {
             // The server has undone it.
-            Err(Answer::Server(error)) if error.code == super::failure::DEADLOCK => {}
+            Err(Answer::Server(error)) if is_overtaken(&error) => {}
             answer => return answer,
         }
     }
     exec(conn, statement).await
 }
 
-async fn exec(conn: &mut Conn, Statement { sql, arguments }: &Statement) -> Result<Done, Answer> {
+async fn exec(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {
+    match send(conn, statement).await {
+        // No row was affected.
+        Err(Answer::Server(error)) if error.code == super::failure::DUPLICATE => Ok(Done::default()),
+        answer => answer,
+    }
+}
+
+async fn send(conn: &mut Conn, Statement { sql, arguments }: &Statement) -> Result<Done, Answer> {
     if arguments.is_empty() {
         let mut result = conn.query_iter(sql).await?;
         let (affected, insert_id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));
@@ -261,7 +310,7 @@ async fn all(conn: &mut Conn, statements: &[Statement]) -> Result<Done, Answer> 
             conn.query_drop("ROLLBACK").await?;
             return match done {
                 // Another transaction has some of the rows, and was there first.
-                Err(Answer::Server(error)) if error.code == super::failure::DEADLOCK => Ok(Done::default()),
+                Err(Answer::Server(error)) if is_overtaken(&error) => Ok(Done::default()),
                 Ok(_) => Ok(Done::default()),
                 Err(error) => Err(error),
             };

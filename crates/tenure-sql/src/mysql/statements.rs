@@ -10,6 +10,13 @@
 //!
 //! Columns are set from left to right, and each sees those before it as they are then.
 //!
+//! A row that is there already is an error, which stands for no row affected. `INSERT IGNORE` would cut
+//! a text that is too long. `ON DUPLICATE KEY UPDATE` affects a row, if the connection counts those that
+//! were found.
+//!
+//! An empty text is `X''`, and a remainder `MOD`: the `sql_mode` of a session that was lent may take
+//! `''` for NULL, and has another meaning for `%`.
+//!
 //! The name `tenure_lock` is replaced by that of the table in use.
 
 use std::time::Duration;
@@ -31,18 +38,27 @@ pub(super) const CREATE: [&str; 2] = [
   until   bigint unsigned NOT NULL DEFAULT 0,
   record  longblob
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC",
-    "INSERT IGNORE INTO tenure_lock (name, version, fence) VALUES ('', 1, 0)",
+    "INSERT IGNORE INTO tenure_lock (name, version, fence) VALUES (X'', 1, 0)",
 ];
 
-/// Run on every connection. A text that is too long is refused and not cut. Each statement is a
-/// transaction. A row that somebody keeps locked is waited for no longer than a call may take: on
-/// MariaDB, which alone reads the comment, for a part of that, so that its answer is there in time.
-/// MySQL knows whole seconds. It is less than the half, after which another connection is tried.
+/// Run on every connection, because the server may have other settings for all.
+///
+/// A text that is too long is refused and not cut. Each statement is a transaction, also behind one of
+/// several statements, and reads what is committed. No limit for careless statements holds up ours. A
+/// connection may be idle for hours.
+///
+/// A row or a table that somebody keeps locked is waited for no longer than a call may take: on MariaDB,
+/// which alone reads the comment, for a part of that, so that its answer is there in time. MySQL knows
+/// whole seconds. It is less than the half, after which another connection is tried.
 pub(super) fn session_settings(timeout: Duration) -> String {
     let patience = (timeout * 2 / 5).as_secs_f64();
     format!(
-        "SET SESSION sql_mode = 'STRICT_ALL_TABLES', SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 1 \
-         /*M!100101 , SESSION max_statement_time = {patience} */"
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES',
+  SESSION autocommit = 1, SESSION completion_type = 0,
+  SESSION innodb_lock_wait_timeout = 1, SESSION lock_wait_timeout = 1,
+  SESSION sql_select_limit = 18446744073709551615, SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1,
+  SESSION wait_timeout = 28800 /*M!100101 , SESSION max_statement_time = {patience} */;
+SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
     )
 }
 
@@ -62,14 +78,14 @@ macro_rules! clock {
 /// The smallest fence by the clock: microseconds since 2026, unless that is beyond the year 2168.
 macro_rules! since_2026 {
     () => {
-        concat!("GREATEST(CAST(", clock!(), " - 1767225600000000 AS SIGNED), 0) % 4503599627370496")
+        concat!("MOD(GREATEST(CAST(", clock!(), " - 1767225600000000 AS SIGNED), 0), 4503599627370496)")
     };
 }
 
 /// The smallest fence that a new row may begin with.
 macro_rules! floor {
     () => {
-        concat!("GREATEST(COALESCE((SELECT m.fence FROM tenure_lock m WHERE m.name = ''), 0) + 1, ", since_2026!(), ")")
+        concat!("GREATEST(COALESCE((SELECT m.fence FROM tenure_lock m WHERE m.name = X''), 0) + 1, ", since_2026!(), ")")
     };
 }
 
@@ -85,7 +101,12 @@ macro_rules! found {
 /// address, and the version of the table; NULL if its own row is missing.
 pub(super) const HELLO: &str = "SELECT @@read_only <> 0, CONNECTION_ID(),
   (SELECT host FROM information_schema.processlist WHERE id = CONNECTION_ID()),
-  (SELECT version FROM tenure_lock WHERE name = '')";
+  (SELECT version FROM tenure_lock WHERE name = X'')";
+
+/// Reads how long a statement waits for a row that somebody keeps locked.
+///
+/// Reply: seconds.
+pub(super) const LOCK_WAIT: &str = "SELECT @@innodb_lock_wait_timeout";
 
 /// Looks for the session of a predecessor. Numbers of sessions begin anew with the server, so the
 /// client's address is compared as well.
@@ -121,7 +142,7 @@ pub(super) const TAKE: &str = concat!(
 /// Arguments: name, owner, ttl in microseconds. Reply: one row affected, and its fence as the last
 /// insert id.
 pub(super) const ADD: &str = concat!(
-    "INSERT IGNORE INTO tenure_lock (name, version, fence, owner, since, until) SELECT ?, ",
+    "INSERT INTO tenure_lock (name, version, fence, owner, since, until) SELECT ?, ",
     clock!(),
     ", LAST_INSERT_ID(",
     floor!(),
@@ -167,7 +188,7 @@ pub(super) const ASKED: &str = "SELECT ? AS at, ? AS name";
 ///
 /// Reply: what was found.
 pub(super) const LIST: &str =
-    concat!("SELECT ", found!(), " FROM tenure_lock l WHERE l.name <> '' AND l.until > ", clock!(), " ORDER BY l.name");
+    concat!("SELECT ", found!(), " FROM tenure_lock l WHERE l.name <> X'' AND l.until > ", clock!(), " ORDER BY l.name");
 
 /// Writes a name that nobody has changed since it was read.
 ///
@@ -180,7 +201,7 @@ pub(super) const CHANGE: &str = "UPDATE tenure_lock SET version = ?, fence = ?, 
 ///
 /// Arguments: version, fence, owner, since, until, record, name. Reply: one row affected.
 pub(super) const INSERT: &str =
-    "INSERT IGNORE INTO tenure_lock (version, fence, owner, since, until, record, name) VALUES (?, ?, ?, ?, ?, ?, ?)";
+    "INSERT INTO tenure_lock (version, fence, owner, since, until, record, name) VALUES (?, ?, ?, ?, ?, ?, ?)";
 
 /// Looks at the next few names.
 ///
@@ -195,7 +216,7 @@ pub(super) const LOOK: &str = concat!(
 /// Keeps a fence in the table's own row. Before the row that had it goes.
 ///
 /// Arguments: the fence.
-pub(super) const KEEP: &str = "UPDATE tenure_lock SET fence = GREATEST(fence, ?) WHERE name = ''";
+pub(super) const KEEP: &str = "UPDATE tenure_lock SET fence = GREATEST(fence, ?) WHERE name = X''";
 
 /// Removes a name that nobody has changed.
 ///

@@ -13,10 +13,10 @@ use super::Argument;
 const PREPARED_FROM: u32 = 4;
 
 /// A connection.
-pub(super) struct Client {
+pub(super) struct Prepared {
     client: tokio_postgres::Client,
-    /// By their text.
-    statements: Mutex<HashMap<String, Uses>>,
+    /// By their text. `None` behind a pool: the next session does not have what this one has prepared.
+    statements: Option<Mutex<HashMap<String, Uses>>>,
 }
 
 #[derive(Default)]
@@ -25,9 +25,10 @@ struct Uses {
     prepared: Option<Statement>,
 }
 
-impl Client {
-    pub(super) fn new(client: tokio_postgres::Client) -> Self {
-        Self { client, statements: Mutex::default() }
+impl Prepared {
+    /// `prepares`: the connection is a session of the server.
+    pub(super) fn new(client: tokio_postgres::Client, prepares: bool) -> Self {
+        Self { client, statements: prepares.then(Mutex::default) }
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -47,8 +48,9 @@ impl Client {
     }
 
     async fn statement(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Option<Statement>, Error> {
+        let Some(known) = &self.statements else { return Ok(None) };
         {
-            let mut statements = lock(&self.statements);
+            let mut statements = lock(known);
             let Some(uses) = statements.get_mut(sql) else {
                 statements.insert(sql.to_owned(), Uses { count: 1, prepared: None });
                 return Ok(None);
@@ -60,7 +62,7 @@ impl Client {
         }
         let types: Vec<Type> = arguments.iter().map(|(_, kind)| kind.clone()).collect();
         let prepared = self.client.prepare_typed(sql, &types).await?;
-        if let Some(uses) = lock(&self.statements).get_mut(sql) {
+        if let Some(uses) = lock(known).get_mut(sql) {
             uses.prepared = Some(prepared.clone());
         }
         Ok(Some(prepared))

@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,26 +13,38 @@ use tenure::store::record::Listeners;
 use tenure::{Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::{AsyncMessage, Config};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Config, Row, SimpleQueryMessage};
 
-use super::client::Client;
-use super::failure::{is_missing, missing, other_version, pooled, read_only, translate, translate_contact};
+use super::client::Prepared;
+use super::failure::{missing, other_version, read_only, translate, translate_contact};
 use super::read::column;
-use super::server::How;
+use super::server::{Client, How};
 use super::session::{Announced, Watched};
-use super::statements::VERSION;
+use super::statements::{CREATE, DEFAULT_PATH, FIND, FIND_NO_TABLE, LEVEL, SET_LEVEL, TABLE, VERSION};
 use super::tls::Connector;
 use crate::handover;
 use crate::table::failure::unexpected;
 use crate::table::{Link, Session};
 
 /// Connects to the servers in their order, until one of them can be used.
-pub(super) async fn open(how: &How, create: bool) -> Result<Link<Client>, Error> {
+pub(super) async fn open(
+    how: &How,
+    config: &Config,
+    tls: Option<&Arc<ClientConfig>>,
+    create: bool,
+) -> Result<Link<Client>, Error> {
     let mut failed: Option<Error> = None;
-    for (at, host) in how.config.get_hosts().iter().enumerate() {
-        let port = port_of(&how.config, at);
-        match contact(how, host, port, create).await {
+    for (at, host) in config.get_hosts().iter().enumerate() {
+        // A unix socket has no TLS.
+        let (config, tls) = match (tls, host) {
+            (Some(tls), Host::Tcp(name)) => (config.clone(), Some((tls.clone(), name.clone()))),
+            _ => (config.clone().ssl_mode(SslMode::Disable).clone(), None),
+        };
+        let port = port_of(&config, at);
+        match contact(how, (config, tls), host, port, create).await {
             Ok(link) => return Ok(link),
             // A server that answers says more than one that does not.
             Err(error) => failed = Some(failed.filter(|known| known.kind() != ErrorKind::Unreachable).unwrap_or(error)),
@@ -45,63 +58,100 @@ fn port_of(config: &Config, at: usize) -> u16 {
     ports.get(at).or(ports.first()).copied().unwrap_or(5432)
 }
 
-async fn contact(how: &How, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
+async fn contact(how: &How, terms: Terms, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
     let shown = shown(host, port);
     let unreachable = |error: io::Error| Error::unreachable(format!("the server at {shown} cannot be reached: {error}"));
     let socket = Socket::connect(host, port).await.map_err(unreachable)?;
     let announced = Announced::new();
-    let (config, tls) = match (&how.tls, host) {
-        (Some(tls), Host::Tcp(name)) => (how.config.clone(), Some((tls.clone(), name.clone()))),
-        // A unix socket has no TLS.
-        _ => (how.config.clone().ssl_mode(SslMode::Disable).clone(), None),
+    let (client, driver) = connect(terms, socket, &announced, how).await?;
+    let (hello, sent_at) = hello(&client, how, create).await?;
+    let is_session = announced.is(hello.process);
+    // A pool's session is not ours to set.
+    if is_session && hello.level != LEVEL {
+        client.batch_execute(SET_LEVEL).await.map_err(|error| translate_contact(&error, &how.table))?;
+    }
+    how.is_pooled.store(!is_session, Ordering::Release);
+    if is_session {
+        how.clock.stop();
+    } else {
+        how.clock.start(hello.now, sent_at);
+    }
+    let session = hello.began.filter(|_| is_session).map(|began| Session { server: shown, id: hello.process.into(), began });
+    Ok(Link::new(Client::Own(Box::new(Prepared::new(client, is_session))), driver, session))
+}
+
+/// The server's side of a connection that can be used.
+pub(super) struct Hello {
+    process: i32,
+    began: Option<String>,
+    /// Isolation level of new transactions.
+    level: String,
+    /// The database's clock, when it was asked.
+    pub(super) now: i64,
+}
+
+/// Looks at a fresh connection, and at the table. If it is missing, makes it if that is wished.
+pub(super) async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<(Hello, Instant), Error> {
+    let failed = |error| translate_contact(&error, &how.table);
+    let name = (&how.table.as_str() as &(dyn ToSql + Sync), Type::TEXT);
+    let find = async || {
+        let (sql, arguments) = if how.needs_table { (FIND, std::slice::from_ref(&name)) } else { (FIND_NO_TABLE, &[][..]) };
+        let rows = client.query_typed(sql, arguments).await.map_err(failed)?;
+        rows.into_iter().next().ok_or_else(|| unexpected("it has no row"))
     };
-    let (client, driver) = connect(config, socket, tls, &announced, how).await?;
-    let rows = hello(&client, how, create).await?;
-    let row = rows.first().ok_or_else(|| unexpected("it has no row"))?;
-    if column(row, 0)? {
+    let mut sent_at = Instant::now();
+    let mut row = find().await?;
+    if column(&row, 0)? {
         return Err(read_only());
     }
-    let encoding: &str = column(row, 3)?;
+    let hello = |row: &Row| {
+        let level = column::<&str>(row, 6)?.to_owned();
+        Ok(Hello { process: column(row, 1)?, began: column(row, 2)?, level, now: column(row, 5)? })
+    };
+    if !how.needs_table {
+        return Ok((hello(&row)?, sent_at));
+    }
+    let encoding: &str = column(&row, 3)?;
     if encoding != "UTF8" {
         return Err(Error::refused(format!("the database has the encoding {encoding}, which cannot keep every name"))
             .with_hint("use a database with the encoding UTF8"));
     }
-    let version: Option<i64> = column(row, 4)?;
-    if version != Some(VERSION) {
-        return Err(other_version(&how.table, version));
+    // Another process may make it at the same moment, and then this one fails.
+    let create_table = async || client.batch_execute(&format!("{DEFAULT_PATH}{}", CREATE.replace(TABLE, &how.table))).await;
+    if create && column::<Option<&str>>(&row, 4)?.is_none() {
+        let made = create_table().await;
+        sent_at = Instant::now();
+        row = find().await?;
+        if let (None, Err(refused)) = (column::<Option<&str>>(&row, 4)?, made) {
+            return Err(translate(&refused, &how.table));
+        }
     }
-    let process: i32 = column(row, 1)?;
-    let began: Option<String> = column(row, 2)?;
-    let began = began.filter(|_| announced.is(process));
-    let Some(began) = began else {
-        driver.abort();
-        return Err(pooled());
+    let Some(found) = column::<Option<&str>>(&row, 4)? else { return Err(missing(&how.table)) };
+    how.found(found);
+    let version = async || -> Result<Option<i64>, Error> {
+        let row = |message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None };
+        let answer = client.simple_query(&how.statements().version).await.map_err(failed)?;
+        let version = answer.into_iter().find_map(row);
+        version.and_then(|row| row.get(0).map(str::parse)).transpose().map_err(unexpected)
     };
-    Ok(Link::new(Client::new(client), driver, Some(Session { server: shown, id: process.into(), began })))
+    let mut present = version().await?;
+    if create && present.is_none() {
+        // Above read committed, a table that another process is just making is seen before its own row.
+        create_table().await.map_err(failed)?;
+        present = version().await?;
+    }
+    if present != Some(VERSION) {
+        return Err(other_version(&how.table, present));
+    }
+    Ok((hello(&row)?, sent_at))
 }
 
-/// Looks at a fresh connection. If the table is missing, makes it if that is wished.
-async fn hello(client: &tokio_postgres::Client, how: &How, create: bool) -> Result<Vec<tokio_postgres::Row>, Error> {
-    let ask = || client.query_typed(&how.statements.hello, &[]);
-    match ask().await {
-        Err(error) if is_missing(&error) && create => {
-            // Another process may make it at the same moment, and then this one fails.
-            let made = client.batch_execute(&how.statements.create).await;
-            let asked = ask().await;
-            match (asked, made) {
-                (Err(error), Err(refused)) if is_missing(&error) => Err(translate(&refused, &how.table)),
-                (asked, _) => asked.map_err(|error| translate_contact(&error, &how.table)),
-            }
-        }
-        Err(error) if is_missing(&error) => Err(missing(&how.table)),
-        asked => asked.map_err(|error| translate_contact(&error, &how.table)),
-    }
-}
+/// How to log in, and the name of the host if it is to have TLS.
+type Terms = (Config, Option<(Arc<ClientConfig>, String)>);
 
 async fn connect(
-    config: Config,
+    (config, tls): Terms,
     socket: Socket,
-    tls: Option<(Arc<ClientConfig>, String)>,
     announced: &Announced,
     how: &How,
 ) -> Result<(tokio_postgres::Client, tokio::task::AbortHandle), Error> {

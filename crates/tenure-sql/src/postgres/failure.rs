@@ -6,6 +6,7 @@ use tenure::{Error, ErrorKind};
 use tokio_postgres::error::{DbError, SqlState};
 
 use super::statements::{CREATE, TABLE, VERSION};
+use crate::table::Failed;
 use crate::table::failure::{self, Meaning, one_line};
 
 /// Codes of errors after which the session is over, or should be: another server may be in charge.
@@ -110,8 +111,13 @@ pub(super) fn translate_contact(error: &tokio_postgres::Error, table: &str) -> E
     Error::unreachable(format!("the server cannot be reached: {said}"))
 }
 
+/// The failure of a statement.
+pub(super) fn failed(error: &tokio_postgres::Error, table: &str) -> Failed {
+    Failed { error: translate(error, table), answered: error.as_db_error().is_some(), is_over: ends_session(error) }
+}
+
 /// Whether the session should not be used any more.
-pub(super) fn ends_session(error: &tokio_postgres::Error) -> bool {
+fn ends_session(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_none_or(|server| starts(server.code(), SESSION_OVER))
 }
 
@@ -120,8 +126,29 @@ pub(super) fn was_undone(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable && error.to_string() == UNDONE
 }
 
-pub(super) fn is_missing(error: &tokio_postgres::Error) -> bool {
-    error.code() == Some(&SqlState::UNDEFINED_TABLE)
+/// Runs a statement again, so many times at most, while the server undoes it because of another
+/// transaction.
+pub(super) async fn while_overtaken<T, F: Future<Output = Result<T, tokio_postgres::Error>>>(
+    tries: u32,
+    mut run: impl FnMut() -> F,
+) -> Result<T, tokio_postgres::Error> {
+    let mut answer = run().await;
+    for _ in 1..tries {
+        match answer {
+            Err(error) if is_overtaken(&error) => answer = run().await,
+            _ => break,
+        }
+    }
+    answer
+}
+
+fn is_overtaken(error: &tokio_postgres::Error) -> bool {
+    [Some(&SqlState::T_R_SERIALIZATION_FAILURE), Some(&SqlState::T_R_DEADLOCK_DETECTED)].contains(&error.code())
+}
+
+/// Whether a lent connection was in a transaction, which may have failed already.
+pub(super) fn is_in_transaction(error: &tokio_postgres::Error) -> bool {
+    [Some(&SqlState::INVALID_TRANSACTION_TERMINATION), Some(&SqlState::IN_FAILED_SQL_TRANSACTION)].contains(&error.code())
 }
 
 /// The table is not there.
@@ -136,12 +163,6 @@ pub(super) fn other_version(table: &str, found: Option<i64>) -> Error {
 
 pub(super) fn read_only() -> Error {
     REPLICA.error()
-}
-
-/// A pool stands in between.
-pub(super) fn pooled() -> Error {
-    let what = "a pool such as PgBouncer stands between this client and the server, and it may mix the statements of its clients";
-    Error::refused(what).with_hint("name the server itself in the store URL")
 }
 
 fn starts(code: &SqlState, beginnings: &[&str]) -> bool {

@@ -7,15 +7,17 @@ use tenure::store::Store;
 use tenure::store::record::Listeners;
 use tenure::{Error, Locker};
 use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 
 use super::Postgres;
+use super::advisory::Advisory;
 use super::dial::shown_all;
-use super::server::{How, Statements};
+use super::server::{How, Source};
 use super::session::channel;
 use super::statements::{CREATE, TABLE};
 use super::tls;
-use crate::table::{Connection, Security, Settings, TableStore};
+use crate::advisory::AdvisoryStore;
+use crate::table::{Connection, Security, Settings, TableStore, unescaped};
 
 const FORMS: &str = "postgres://user@host/database";
 
@@ -34,9 +36,17 @@ const FORMS: &str = "postgres://user@host/database";
 /// | `listen=no` | waiters are not notified, and poll | they are |
 /// | `sslmode=` | `disable`; `prefer` and `require`: the certificate is checked if there is a `ca=`; `verify-full` | `prefer` |
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
-/// | `scheme=` | `native` | `native` |
+/// | `scheme=` | `native`: the table; `advisory`: session locks, without `table`, `create` and `listen` | `native` |
 ///
-/// A pool such as PgBouncer in between is refused: it may mix the statements of its clients.
+/// # Session locks
+/// `scheme=advisory` takes the locks of `pg_advisory_lock`, for use beside programs that do. A name that
+/// is a decimal integer is the key, two with a comma between them are the pair, and any other is the
+/// first 64 bits of its SHA-256. There are mutexes only, without a fence, and waiters poll. Each lease
+/// has a connection of its own. The server ends one that was idle for the ttl, which it can from
+/// PostgreSQL 14 on. The lease ends with the process that took it. `GUARANTEES.md` has the rest.
+///
+/// A pool such as PgBouncer may be in between, in any mode. This is found out when connecting. Then one
+/// statement at a time is under way, and waiters poll.
 ///
 /// `application_name`, `options` and `channel_binding` are as PostgreSQL has them.
 #[derive(Clone)]
@@ -77,6 +87,10 @@ impl Options {
         let mut config: Config = address.parse().map_err(unread)?;
         if config.get_hosts().is_empty() {
             return Err(Error::invalid("the store URL has no host").with_hint(format!("write e.g. {FORMS}")));
+        }
+        // It is the rest of a password, and hosts are shown.
+        if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(host) if host.contains('@'))) {
+            return Err(unescaped());
         }
         config.ssl_mode(match settings.security.unwrap_or(Security::Prefer) {
             Security::Disable => SslMode::Disable,
@@ -120,7 +134,7 @@ impl Options {
     /// # Errors
     /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no server answers within 5 s,
     /// [`Unavailable`](tenure::ErrorKind::Unavailable) if the servers are read-only,
-    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused, or a pool is in between,
+    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused,
     /// [`Damaged`](tenure::ErrorKind::Damaged) if the table is missing or of another version,
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used.
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
@@ -132,12 +146,13 @@ impl Options {
             config.user(std::env::var("USER").unwrap_or_else(|_| "postgres".to_owned()));
         }
         let listeners = Listeners::default();
+        if settings.advisory {
+            let source = Source::Servers { config: Box::new(config), tls };
+            let how = How { needs_table: false, ..How::new(source, "pg_locks".to_owned(), None, listeners, shown) };
+            return Ok(Arc::new(AdvisoryStore::open(Advisory(how), settings.terms).await?));
+        }
         let channel = if settings.listen { Some(channel()?) } else { None };
-        let table = settings.quoted('"');
-        let statements = Statements::on(&table);
-        let how = How { config, tls, statements, table, channel, listeners: listeners.clone(), shown };
-        let connection = Connection::open(how, settings.create).await?;
-        Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
+        open(Source::Servers { config: Box::new(config), tls }, channel, listeners, &settings, shown).await
     }
 
     /// Returns a [`Locker`] on the table.
@@ -147,6 +162,67 @@ impl Options {
     pub async fn connect(self) -> Result<Locker, Error> {
         self.open().await.map(Locker::new)
     }
+}
+
+/// Opens a table over a pool of the application's. `parameters` are those of a URL: `table=`, `create=`,
+/// `timeout=` and `poll_interval=`.
+///
+/// A connection is borrowed for one statement at a time, and goes back as it was. If a call is dropped,
+/// its statement is done to its end before. A connection without an answer is closed. Nothing is set
+/// in its session. It may have any isolation level, time zone and `search_path`: the table is found by
+/// the default one. Waiters poll. The language `plpgsql` has to be there, as it is by default.
+///
+/// If the pool has its connections through PgBouncer, give PgBouncer's URL to [`Options`] instead:
+/// the client library does not say when an error's answer has ended.
+///
+/// ```
+/// # use std::error::Error;
+/// use tenure_sql::postgres;
+///
+/// struct Database(deadpool_postgres::Pool);
+///
+/// impl postgres::Pool for Database {
+///     type Lent = deadpool_postgres::Object;
+///
+///     async fn lend(&self) -> Result<Self::Lent, Box<dyn Error + Send + Sync>> {
+///         Ok(self.0.get().await?)
+///     }
+///
+///     fn client(lent: &Self::Lent) -> &tokio_postgres::Client {
+///         lent
+///     }
+///
+///     fn discard(lent: Self::Lent) {
+///         drop(deadpool_postgres::Object::take(lent));
+///     }
+/// }
+///
+/// # async fn example(pool: deadpool_postgres::Pool) -> Result<(), tenure::Error> {
+/// let locks = tenure::Locker::new(postgres::over(Database(pool), "table=locks.door").await?);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// As [`Options::open`]. [`Unavailable`](tenure::ErrorKind::Unavailable) if the pool lends no
+/// connection within 3 s. Later calls wait for one for a part of their timeout. Then they fail with
+/// the same error, and were not applied.
+#[cfg(feature = "tokio-postgres-0_7")]
+pub async fn over(pool: impl super::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
+    let (settings, _) = Settings::read(parameters, &["table", "create", "timeout", "poll_interval"], &[])?;
+    let source = Source::Pool(super::pool::Lender::new(pool, settings.quoted('"')));
+    open(source, None, Listeners::default(), &settings, "the pool for postgres".to_owned()).await
+}
+
+async fn open(
+    source: Source,
+    channel: Option<String>,
+    listeners: Listeners,
+    settings: &Settings,
+    shown: String,
+) -> Result<Arc<dyn Store>, Error> {
+    let how = How::new(source, settings.quoted('"'), channel, listeners.clone(), shown);
+    let connection = Connection::open(how, settings.create).await?;
+    Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
 }
 
 /// Without secrets.

@@ -1,23 +1,30 @@
 //! PostgreSQL as the connection of a store sees it.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rustls::ClientConfig;
 use tenure::Error;
 use tenure::store::record::Listeners;
+use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Row};
 
-use super::client::Client;
-use super::statements::{CREATE, END_SESSION, FREE, HELLO, LIST, LISTEN, READ, RENEW, SWEEP, TABLE, TAKE, WRITE};
+use super::client::Prepared;
+use super::clock::{Clock, LATE};
+use super::pool::{Job, Lender};
+use super::statements::{END_SESSION, FREE, LIST, LISTEN, OWN_VERSION, READ, RENEW, SWEEP, TABLE, TAKE, WRITE};
 use super::{Argument, dial, failure};
-use crate::table::{Failed, Link, Server, Session};
+use crate::table::{Failed, Jobs, Link, Server, Session};
+
+/// How often a statement is run that the server has undone because of another transaction.
+pub(super) const TRIES: u32 = 10;
 
 /// The statements, with the name of the table.
 pub(super) struct Statements {
-    pub(super) create: String,
-    pub(super) hello: String,
+    pub(super) version: String,
     pub(super) end_session: String,
     pub(super) take: String,
     pub(super) free: String,
@@ -31,20 +38,36 @@ pub(super) struct Statements {
 impl Statements {
     /// `table` is a name as SQL writes it.
     pub(super) fn on(table: &str) -> Self {
-        let [create, hello, end_session, take, free, renew, read, list, write, sweep] =
-            [CREATE, HELLO, END_SESSION, TAKE, FREE, RENEW, READ, LIST, WRITE, SWEEP].map(|text| text.replace(TABLE, table));
-        Self { create, hello, end_session, take, free, renew, read, list, write, sweep }
+        let [version, end_session, take, free, renew, read, list, write, sweep] =
+            [OWN_VERSION, END_SESSION, TAKE, FREE, RENEW, READ, LIST, WRITE, SWEEP].map(|text| text.replace(TABLE, table));
+        Self { version, end_session, take, free, renew, read, list, write, sweep }
     }
+}
+
+/// Where connections come from.
+#[cfg_attr(not(feature = "tokio-postgres-0_7"), allow(dead_code, reason = "only that feature has a pool"))]
+pub(super) enum Source {
+    /// `tls`: `None` if there is to be none.
+    Servers {
+        config: Box<Config>,
+        tls: Option<Arc<ClientConfig>>,
+    },
+    Pool(Lender),
 }
 
 /// How connections are made.
 pub(super) struct How {
-    pub(super) config: Config,
-    /// `None` if there is to be none.
-    pub(super) tls: Option<Arc<ClientConfig>>,
-    pub(super) statements: Statements,
-    /// The table as SQL writes it.
+    pub(super) source: Source,
+    /// With the table's schema, once it was found.
+    pub(super) statements: OnceLock<Statements>,
+    /// Locks of sessions need none.
+    pub(super) needs_table: bool,
+    /// The table as the URL names it, and SQL writes it.
     pub(super) table: String,
+    /// The present connection is lent by a pool, for single transactions.
+    pub(super) is_pooled: AtomicBool,
+    /// Runs while a pool is in between.
+    pub(super) clock: Clock,
     /// The channel of this store, if it is to listen.
     pub(super) channel: Option<String>,
     pub(super) listeners: Listeners,
@@ -53,10 +76,26 @@ pub(super) struct How {
 }
 
 impl How {
-    fn failed(&self, error: &tokio_postgres::Error) -> Failed {
-        let (answered, is_over) = (error.as_db_error().is_some(), failure::ends_session(error));
-        Failed { error: failure::translate(error, &self.table), answered, is_over }
+    pub(super) fn new(source: Source, table: String, channel: Option<String>, listeners: Listeners, shown: String) -> Self {
+        let (statements, is_pooled, clock) = (OnceLock::new(), AtomicBool::new(false), Clock::default());
+        Self { source, statements, needs_table: true, table, is_pooled, clock, channel, listeners, shown }
     }
+
+    pub(super) fn statements(&self) -> &Statements {
+        self.statements.get_or_init(|| Statements::on(&self.table))
+    }
+
+    /// The table with its schema. Sessions of a pool may have other defaults than ours.
+    pub(super) fn found(&self, table: &str) {
+        self.statements.get_or_init(|| Statements::on(table));
+    }
+}
+
+/// A connection.
+pub(super) enum Client {
+    Own(Box<Prepared>),
+    /// The queue of a task that borrows one for each statement.
+    Lent(Jobs<Job, Result<Vec<Row>, Failed>>),
 }
 
 #[async_trait]
@@ -66,30 +105,64 @@ impl Server for How {
     type Answer = Vec<Row>;
 
     async fn open(&self, create: bool) -> Result<Link<Client>, Error> {
-        dial::open(self, create).await
+        let lender = match &self.source {
+            Source::Servers { config, tls } => return dial::open(self, config, tls.as_ref(), create).await,
+            Source::Pool(lender) => lender,
+        };
+        // Once is enough: each statement may have another connection.
+        if self.statements.get().is_none() {
+            let (hello, sent_at) = lender.check(self, create).await?;
+            self.clock.start(hello.now, sent_at);
+        }
+        let (jobs, driver) = Jobs::start(lender.clone());
+        Ok(Link::new(Client::Lent(jobs), driver, None))
     }
 
-    async fn run(&self, client: &Client, (sql, arguments): Self::Call<'_>) -> Result<Vec<Row>, Failed> {
-        client.query(sql, arguments).await.map_err(|error| self.failed(&error))
+    async fn run(&self, client: &Client, (sql, arguments): Self::Call<'_>, end: Instant) -> Result<Vec<Row>, Failed> {
+        match client {
+            Client::Own(client) => {
+                let answer = failure::while_overtaken(TRIES, || client.query(sql, arguments)).await;
+                answer.map_err(|error| failure::failed(&error, &self.table))
+            }
+            Client::Lent(jobs) => {
+                let unsent = |error| Failed { error, answered: true, is_over: false };
+                let ended = || {
+                    let error = Error::unreachable("the connection failed: it was closed").maybe_applied();
+                    Failed { error, answered: false, is_over: true }
+                };
+                let job = Job::new(sql, arguments, end).map_err(unsent)?;
+                jobs.run(job).await.unwrap_or_else(|| Err(ended()))
+            }
+        }
     }
 
     async fn end_session(&self, client: &Client, session: &Session) -> Result<bool, Failed> {
         let id = i32::try_from(session.id).unwrap_or(-1);
         let arguments: [Argument<'_>; 2] = [(&id, Type::INT4), (&session.began, Type::TEXT)];
-        Ok(self.run(client, (&self.statements.end_session, &arguments)).await?.is_empty())
+        // The attempt to connect has a limit.
+        let end = Instant::now() + Duration::from_secs(3_600);
+        Ok(self.run(client, (&self.statements().end_session, &arguments), end).await?.is_empty())
     }
 
     async fn listen(&self, client: &Client) -> Result<(), Failed> {
-        let Some(channel) = &self.channel else { return Ok(()) };
-        client.execute(&format!("{LISTEN}{channel}")).await.map_err(|error| self.failed(&error))
+        let (Some(channel), Client::Own(client)) = (&self.channel, client) else { return Ok(()) };
+        client.execute(&format!("{LISTEN}{channel}")).await.map_err(|error| failure::failed(&error, &self.table))
     }
 
     fn address(&self) -> Option<&str> {
-        self.channel.as_deref()
+        self.channel.as_deref().filter(|_| !self.is_pooled.load(Ordering::Acquire))
     }
 
     fn is_closed(&self, client: &Client) -> bool {
-        client.is_closed()
+        match client {
+            Client::Own(client) => client.is_closed(),
+            Client::Lent(jobs) => jobs.is_closed(),
+        }
+    }
+
+    fn lateness(&self, limit: Duration) -> Duration {
+        // It may wait for a row when it has begun.
+        LATE + limit / 4
     }
 
     fn reconnected(&self) {

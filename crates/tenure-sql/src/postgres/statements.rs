@@ -61,10 +61,19 @@ macro_rules! floor {
     };
 }
 
-/// How long this transaction waits for a row, from its argument in milliseconds as text.
+/// How long this transaction waits for a row, from an argument in milliseconds as text. No row if it
+/// begins after the time of the other argument, by the database's clock: then it does nothing.
 macro_rules! patience {
-    ($argument:literal) => {
-        concat!("patience AS MATERIALIZED (SELECT set_config('lock_timeout', ", $argument, ", true))")
+    ($patience:literal, $latest:literal) => {
+        concat!(
+            "patience AS MATERIALIZED (SELECT set_config('lock_timeout', ",
+            $patience,
+            ", true) WHERE ",
+            clock!(),
+            " <= ",
+            $latest,
+            ")"
+        )
     };
 }
 
@@ -75,14 +84,52 @@ macro_rules! found {
     };
 }
 
-/// Looks at a fresh connection.
+/// Fails in a transaction that somebody has begun, and has no effect out of one.
+pub(super) const BETWEEN_TRANSACTIONS: &str = "DO 'BEGIN COMMIT; END'";
+
+/// Takes the session's default search path for this transaction. A pool may lend a session in which
+/// somebody has set another. Stands before [`CREATE`].
+pub(super) const DEFAULT_PATH: &str =
+    "SELECT set_config('search_path', reset_val, true) FROM pg_settings WHERE name = 'search_path';\n";
+
+/// Looks at a fresh connection, and where the table is.
 ///
-/// Reply: whether nothing may be written here, the process id of the server's side and when it
-/// began, the encoding of the database, and the version of the table; NULL if its own row is missing.
-pub(super) const HELLO: &str = "\
+/// Arguments: the table as the URL names it. Reply: whether nothing may be written here, the process id
+/// of the server's side and when it began, the encoding of the database, and the table with its
+/// schema, found by the session's default search path, or NULL; the database's clock; and the
+/// isolation level of new transactions.
+/// A point in time is a number here: as a date, its text depends on `DateStyle` and may not read back.
+pub(super) const FIND: &str = "\
+WITH path AS MATERIALIZED (
+  SELECT set_config('search_path', reset_val, true) FROM pg_settings WHERE name = 'search_path'),
+found AS MATERIALIZED (SELECT to_regclass($1) AS id FROM path)
 SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
-  (SELECT backend_start::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
-  (SELECT version FROM tenure_lock WHERE name = '')";
+  (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
+  (SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = found.id),
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, current_setting('default_transaction_isolation')
+FROM found";
+
+/// The same for locks of sessions, which need no table. A standby has other locks than its primary.
+pub(super) const FIND_NO_TABLE: &str = "\
+SELECT pg_is_in_recovery(), pg_backend_pid(),
+  (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid())), current_setting('server_encoding'),
+  NULL::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, current_setting('default_transaction_isolation')";
+
+/// Reads the version of the table.
+///
+/// Two statements are one transaction here. A table that somebody keeps locked is waited for no longer
+/// than a call may take: else one session after another would wait for it, each given up by its client.
+///
+/// Reply: no row if its own row is missing.
+pub(super) const OWN_VERSION: &str = "SET LOCAL lock_timeout = '1s'; SELECT version FROM tenure_lock WHERE name = ''";
+
+/// The isolation level that the statements are written for, as the server names it.
+pub(super) const LEVEL: &str = "read committed";
+
+/// Sets that level, if the session has another. At a higher one, the server gives up statements
+/// of different names because of each other.
+pub(super) const SET_LEVEL: &str = "SET default_transaction_isolation = 'read committed'";
 
 /// Ends the session of a predecessor. The number of its process may be another's by now, so the
 /// time at which it began is compared as well.
@@ -90,23 +137,27 @@ SELECT current_setting('transaction_read_only') = 'on', pg_backend_pid(),
 /// Arguments: the process id of its server's side, and when it began. Reply: a row if it was still
 /// there. Once it is gone, all that it had under way has run, or never will.
 pub(super) const END_SESSION: &str = "\
-SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity($1) WHERE backend_start = $2::text::timestamptz";
+SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity($1) WHERE extract(epoch FROM backend_start)::text = $2";
 
 /// Takes a free mutex, or one that its owner has.
 ///
-/// Arguments: name, owner, ttl in microseconds, lock timeout, whether the owner may have it already.
+/// Its row may be swept while the statement waits for it. Then neither the row nor the fence that the
+/// sweep kept is seen, so the new row begins above the one that was there when the statement began.
+///
+/// Arguments: name, owner, ttl in microseconds, lock timeout, whether the owner may have it already,
+/// latest time.
 /// Reply: one row: the fence, or NULL and what was found.
 pub(super) const TAKE: &str = concat!(
     "WITH ",
-    patience!("$4"),
+    patience!("$4", "$6"),
     ",
 put AS (
   INSERT INTO tenure_lock AS l (name, version, fence, owner, since, until)
   SELECT $1, ",
     clock!(),
-    ", ",
+    ", greatest((SELECT fence + 1 FROM tenure_lock WHERE name = $1), ",
     floor!(),
-    ", $2, ",
+    "), $2, ",
     clock!(),
     ", ",
     clock!(),
@@ -140,10 +191,10 @@ SELECT (SELECT fence FROM put), ",
 
 /// Frees a mutex that nobody waits for.
 ///
-/// Arguments: name, owner, lock timeout. Reply: one row: 1, or NULL and what was found.
+/// Arguments: name, owner, lock timeout, latest time. Reply: one row: 1, or NULL and what was found.
 pub(super) const FREE: &str = concat!(
     "WITH ",
-    patience!("$3"),
+    patience!("$3", "$4"),
     ",
 put AS (
   UPDATE tenure_lock l SET version = l.version + 1, owner = NULL, until = ",
@@ -159,23 +210,27 @@ SELECT (SELECT done FROM put), ",
     " FROM (VALUES ($1)) AS asked (name) LEFT JOIN tenure_lock l ON l.name = asked.name"
 );
 
-/// Renews mutexes that nobody waits for.
+/// Renews mutexes that nobody waits for. A row that somebody has locked is passed over, so that it does
+/// not keep the others of the batch from being renewed.
 ///
-/// A row that another transaction has locked is left out: the others are not to wait for it.
-///
-/// Arguments: names, owners, ttls in microseconds. Reply: the positions, from 1, of those that were
-/// renewed.
+/// Arguments: names, owners, ttls in microseconds, lock timeout, latest time. Reply: the positions,
+/// from 1, of those that were renewed.
 pub(super) const RENEW: &str = concat!(
-    "WITH free AS MATERIALIZED (
-  SELECT l.name FROM tenure_lock l WHERE l.name = ANY ($1) FOR UPDATE SKIP LOCKED)
-UPDATE tenure_lock l SET version = l.version + 1, until = greatest(l.until, ",
-    clock!(),
-    " + n.ttl)
-FROM unnest($1, $2, $3) WITH ORDINALITY AS n (name, owner, ttl, at), free
-WHERE l.name = n.name AND l.name = free.name AND l.owner = n.owner AND l.record IS NULL AND l.until > ",
+    "WITH ",
+    patience!("$4", "$5"),
+    ", ours AS MATERIALIZED (
+  SELECT l.name, n.ttl, n.at
+  FROM patience, unnest($1, $2, $3) WITH ORDINALITY AS n (name, owner, ttl, at)
+  JOIN tenure_lock l ON l.name = n.name AND l.owner = n.owner
+  WHERE l.record IS NULL AND l.until > ",
     clock!(),
     "
-RETURNING n.at"
+  FOR NO KEY UPDATE OF l SKIP LOCKED)
+UPDATE tenure_lock l SET version = l.version + 1, until = greatest(l.until, ",
+    clock!(),
+    " + ours.ttl)
+FROM ours WHERE l.name = ours.name
+RETURNING ours.at"
 );
 
 /// Reads names.
@@ -204,12 +259,12 @@ pub(super) const LIST: &str = concat!(
 /// each other. If some were changed, the division by zero undoes the rest.
 ///
 /// Arguments: names; versions that were read, 0 for a missing row; new versions, fences, owners,
-/// since, until, records; a channel and a message for each notification; lock timeout. Reply: how
+/// since, until, records; a channel and a message for each notification; lock timeout; latest time. Reply: how
 /// many rows were written. If it was to be one row, and somebody has changed it, what was found: as
 /// it is after the change, because it was locked.
 pub(super) const WRITE: &str = concat!(
     "WITH ",
-    patience!("$11"),
+    patience!("$11", "$12"),
     ",
 new AS (
   SELECT n.* FROM patience, unnest($1, $2, $3, $4, $5, $6, $7, $8)
@@ -237,11 +292,11 @@ FROM written CROSS JOIN told LEFT JOIN kept l ON rows = 0 AND cardinality($1) = 
 /// Removes names of the next few that have been free for an hour, and keeps the largest of their
 /// fences.
 ///
-/// Arguments: the name behind which it begins, how many names, lock timeout. Reply: the last of those
-/// names; NULL at the end of the table.
+/// Arguments: the name behind which it begins, how many names, lock timeout, latest time. Reply: the
+/// last of those names; NULL at the end of the table.
 pub(super) const SWEEP: &str = concat!(
     "WITH ",
-    patience!("$3"),
+    patience!("$3", "$4"),
     ",
 looked AS (SELECT name, version, until FROM tenure_lock WHERE name > $1 ORDER BY name LIMIT $2),
 dead AS (

@@ -2,8 +2,9 @@
 //! which they were sent, so a release comes behind the acquisition that it takes back.
 //!
 //! A connection without an answer is dropped and replaced. It has nothing to clean up: each statement
-//! is a transaction of its own. Where it was a session of the server, its successor ends it first, so
-//! that nothing of it runs late.
+//! is a transaction of its own. If it was a session of the server, its successor ends it first, so
+//! that nothing of it runs late. Behind a pool nobody can do that, and
+//! [`Connection::has_late_commands`] says so until it comes too late.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,10 +24,6 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// Limit of an attempt to connect for which nobody waits any more.
 const CONTACT: Duration = Duration::from_secs(5);
 
-/// How long a statement may be on its way to a pool, when its connection was closed. The kernel gives
-/// up what it could not send in 10 s, and a pool drops what a closed connection waits for.
-const ON_THE_WAY: Duration = Duration::from_secs(15);
-
 /// How often it is looked whether a predecessor's session has ended, and the pause between.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -44,8 +41,8 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Connects to the first server that can be used. With `create`, makes the table if it is missing.
     async fn open(&self, create: bool) -> Result<Link<Self::Client>, Error>;
 
-    /// Runs a statement.
-    async fn run(&self, client: &Self::Client, call: Self::Call<'_>) -> Result<Self::Answer, Failed>;
+    /// Runs a statement. It is sent by `end`, or not at all if it has to wait for a connection.
+    async fn run(&self, client: &Self::Client, call: Self::Call<'_>, end: Instant) -> Result<Self::Answer, Failed>;
 
     /// Tells the server to end a session. Returns whether it is over.
     async fn end_session(&self, client: &Self::Client, session: &Session) -> Result<bool, Failed>;
@@ -57,6 +54,9 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn address(&self) -> Option<&str>;
 
     fn is_closed(&self, client: &Self::Client) -> bool;
+
+    /// How long after its end a statement that may take `limit` can still run, if nobody can end it.
+    fn lateness(&self, limit: Duration) -> Duration;
 
     /// There is a new connection, so notifications may have been lost.
     fn reconnected(&self);
@@ -104,6 +104,8 @@ struct Calls {
     dropped: AtomicU64,
     /// The largest number that was answered.
     answered: AtomicU64,
+    /// When the last of them comes too late, behind a pool.
+    latest: Mutex<Option<Instant>>,
 }
 
 /// A call under way. If it is dropped, it counts as unanswered until a later one is answered.
@@ -114,7 +116,10 @@ struct Call<'a> {
 }
 
 impl Calls {
-    fn begin(&self) -> Call<'_> {
+    fn begin(&self, latest: Instant) -> Call<'_> {
+        let mut last = lock(&self.latest);
+        *last = last.max(Some(latest));
+        drop(last);
         self.active.fetch_add(1, Ordering::SeqCst);
         Call { calls: self, number: self.last.fetch_add(1, Ordering::SeqCst) + 1, answered: false }
     }
@@ -140,6 +145,11 @@ impl<C> Link<C> {
     pub(crate) fn new(client: C, driver: AbortHandle, session: Option<Session>) -> Self {
         let heard = Mutex::new(Instant::now());
         Self { client, driver, session, listens: AtomicBool::new(false), heard, calls: Calls::default() }
+    }
+
+    /// The connection, its driver and its session.
+    pub(crate) fn into_parts(self) -> (C, AbortHandle, Option<Session>) {
+        (self.client, self.driver, self.session)
     }
 
     fn hears(&self) {
@@ -221,7 +231,7 @@ impl<S: Server> Connection<S> {
     /// Runs a statement once.
     pub(crate) async fn run(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
         let link = self.link(end).await?;
-        self.on(&link, end, self.0.server.run(&link.client, call)).await
+        self.on(&link, end, self.0.server.run(&link.client, call, end)).await
     }
 
     /// Runs a statement that may run twice. If a silent connection has not answered it in half of
@@ -230,14 +240,24 @@ impl<S: Server> Connection<S> {
         let began = Instant::now();
         let half = began + end.saturating_duration_since(began) / 2;
         let link = self.link(end).await?;
-        let mut answer = std::pin::pin!(self.on(&link, end, self.0.server.run(&link.client, call)));
-        match timeout_at(half, &mut answer).await {
-            Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => {}
+        let mut answer = std::pin::pin!(self.on(&link, end, self.0.server.run(&link.client, call, half)));
+        let is_lost = match timeout_at(half, &mut answer).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => false,
             Ok(answer) => return answer,
-            Err(_) if link.is_silent() => self.leave(&link, false),
+            Err(_) if link.is_silent() => {
+                self.leave(&link);
+                true
+            }
             Err(_) => return answer.await,
-        }
-        self.run(call, end).await.map_err(Error::maybe_applied)
+        };
+        let again = self.run(call, end).await;
+        again
+            .map_err(|error| match error.kind() {
+                // That no other connection was to be had says less than that the first was silent.
+                ErrorKind::Unavailable if is_lost => no_answer(end.saturating_duration_since(began)).with_source(error),
+                _ => error,
+            })
+            .map_err(Error::maybe_applied)
     }
 
     /// Has notifications come, if they may.
@@ -258,11 +278,11 @@ impl<S: Server> Connection<S> {
         call: impl Future<Output = Result<T, Failed>>,
     ) -> Result<T, Error> {
         let began = Instant::now();
-        let mut under_way = link.calls.begin();
+        let mut under_way = link.calls.begin(end + self.0.server.lateness(end.saturating_duration_since(began)));
         let Ok(answer) = timeout_at(end, call).await else {
             drop(under_way);
             if link.is_silent() {
-                self.leave(link, false);
+                self.leave(link);
             }
             return Err(no_answer(end.saturating_duration_since(began)).maybe_applied());
         };
@@ -272,18 +292,19 @@ impl<S: Server> Connection<S> {
         drop(under_way);
         answer.map_err(|failed| {
             if failed.is_over {
-                self.leave(link, answered);
+                self.leave(link);
             }
             failed.error
         })
     }
 
-    /// Stops using a link. `over`: the server has ended it.
-    fn leave(&self, link: &Arc<Link<S::Client>>, over: bool) {
+    /// Stops using a link. Even if an error says that its session is over, calls behind the failed one
+    /// may still run there.
+    fn leave(&self, link: &Arc<Link<S::Client>>) {
         let mut state = lock(&self.0.state);
         if state.link.as_ref().is_some_and(|present| Arc::ptr_eq(present, link)) {
             state.link = None;
-            state.bury(link, over);
+            state.bury(link);
         }
         drop(state);
         link.driver.abort();
@@ -313,7 +334,7 @@ impl<S: Server> Connection<S> {
             Some(link) if !self.0.server.is_closed(&link.client) && !link.driver.is_finished() => {
                 return Ok(state.link.insert(link).clone());
             }
-            Some(link) => state.bury(&link, false),
+            Some(link) => state.bury(&link),
             None => {}
         }
         let limit = end.saturating_duration_since(now);
@@ -395,13 +416,13 @@ impl<S: Server> Inner<S> {
 }
 
 impl<C> State<C> {
-    fn bury(&mut self, link: &Link<C>, over: bool) {
-        if over || link.calls.all_answered() {
+    fn bury(&mut self, link: &Link<C>) {
+        if link.calls.all_answered() {
             return;
         }
         match &link.session {
             Some(session) => self.predecessors.push(session.clone()),
-            None => self.late_until = Some(Instant::now() + ON_THE_WAY),
+            None => self.late_until = self.late_until.max(*lock(&link.calls.latest)),
         }
     }
 }

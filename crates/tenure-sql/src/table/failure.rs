@@ -48,6 +48,12 @@ pub(crate) fn other_version(table: &str, found: Option<impl Display>, known: imp
     Error::new(ErrorKind::Damaged, what).with_hint(fix)
 }
 
+/// A pool lends a connection in which somebody has left a transaction open.
+pub(crate) fn open_transaction() -> Error {
+    Error::unavailable("the pool lent a connection with an open transaction")
+        .with_hint("end each transaction before its connection goes back to the pool")
+}
+
 /// An answer that no server of this protocol gives.
 pub(crate) fn unexpected(what: impl Display) -> Error {
     Error::refused(format!("the server gave an answer that makes no sense here: {what}")).maybe_applied()

@@ -18,6 +18,10 @@ pub(crate) struct Settings {
     pub(crate) terms: Terms,
     pub(crate) security: Option<Security>,
     pub(crate) files: Files,
+    /// Locks of sessions, without a table.
+    pub(crate) advisory: bool,
+    /// In front of the name of each such lock.
+    pub(crate) prefix: String,
 }
 
 /// TLS, in the words of libpq.
@@ -48,10 +52,22 @@ impl Files {
     }
 }
 
+/// Parameters that only a table has.
+const OF_TABLES: &[&str] = &["table", "create", "listen"];
+
+/// Parameters that only session locks have.
+const OF_SESSIONS: &[&str] = &["prefix"];
+
 impl Settings {
     /// Reads the parameters, as they stand behind the `?`. Of all that are `known`, the `others` are
     /// returned as they are.
     pub(crate) fn read<'a>(parameters: &'a str, known: &[&str], others: &[&str]) -> Result<(Self, Vec<&'a str>), Error> {
+        let read = Self::read_each(parameters, known, others);
+        // They may be the rest of a password with a `?` in it, which no message shows.
+        if parameters.contains('@') { read.map_err(|_| unescaped()) } else { read }
+    }
+
+    fn read_each<'a>(parameters: &'a str, known: &[&str], others: &[&str]) -> Result<(Self, Vec<&'a str>), Error> {
         let mut settings = Self {
             table: vec!["tenure_lock".to_owned()],
             create: false,
@@ -59,6 +75,8 @@ impl Settings {
             terms: Terms { timeout: None, poll_interval: Duration::from_millis(100) },
             security: None,
             files: Files::default(),
+            advisory: false,
+            prefix: String::new(),
         };
         let (mut left, mut seen) = (Vec::new(), Vec::new());
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -78,7 +96,16 @@ impl Settings {
             let value = percent_decode_str(encoded).decode_utf8();
             settings.set(key, &value.map_err(|_| Error::invalid(format!("{key}= of the store URL is not UTF-8")))?)?;
         }
+        settings.check(&seen)?;
         Ok((settings, left))
+    }
+
+    /// Refuses parameters that are only for the other scheme.
+    fn check(&self, given: &[&str]) -> Result<(), Error> {
+        let (others, scheme) = if self.advisory { (OF_TABLES, "session locks") } else { (OF_SESSIONS, "a table") };
+        let Some(other) = given.iter().find(|key| others.contains(key)) else { return Ok(()) };
+        let what = format!("{other}= of the store URL is not for the locks of {scheme}");
+        Err(Error::invalid(what).with_hint("leave it out, or correct scheme="))
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
@@ -92,11 +119,15 @@ impl Settings {
             "ca" => self.files.ca = Some(value.into()),
             "cert" => self.files.cert = Some(value.into()),
             "key" => self.files.key = Some(value.into()),
-            _ if value == "native" => {}
-            _ => {
-                let what = format!("{key}={value} is none of a table");
-                return Err(Error::invalid(what).with_hint("leave it out"));
-            }
+            "prefix" => value.clone_into(&mut self.prefix),
+            _ => match value {
+                "native" => {}
+                "advisory" => self.advisory = true,
+                _ => {
+                    let what = format!("{key}={value} is none of this store");
+                    return Err(Error::invalid(what).with_hint("write scheme=advisory for session locks, or leave it out"));
+                }
+            },
         }
         Ok(())
     }
@@ -105,6 +136,12 @@ impl Settings {
     pub(crate) fn quoted(&self, quote: char) -> String {
         self.table.iter().map(|part| format!("{quote}{part}{quote}")).collect::<Vec<_>>().join(".")
     }
+}
+
+/// A character of the password is taken for one of the URL.
+pub(crate) fn unescaped() -> Error {
+    Error::invalid("the store URL cannot be read: it has an @ too many")
+        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
 }
 
 fn is_yes(key: &str, value: &str) -> Result<bool, Error> {

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use tenure::ErrorKind;
-use tenure::store::RenewReply;
+use tenure::store::{ReleaseReply, RenewReply};
+use tenure::{ErrorKind, Owner};
 use tenure_sql::mysql::Options;
 
 use crate::requests::{granted, lease, owner, request};
-use crate::rows::cycle;
-use crate::{Server, behind_proxy, in_sql, open};
+use crate::{Server, behind_proxy, open};
 
 #[tokio::test]
 async fn what_is_left_on_the_way_never_runs() {
@@ -45,6 +44,18 @@ async fn a_server_that_became_read_only_is_told() {
     assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
 }
 
+/// GUARANTEES.md names it. Root has the right.
+#[tokio::test]
+async fn a_read_only_server_grants_locks_to_who_may_write_there() {
+    let server = Server::start();
+    let store = open(&server.url("locks")).await;
+    granted(&store, &request("x", &owner())).await;
+    server.sql("SET GLOBAL read_only = 1");
+    granted(&store, &request("y", &owner())).await;
+    let error = Options::parse(&server.url("locks")).unwrap().open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "a new connection is refused: {error:?}");
+}
+
 /// Each says what to do, in one line and without the password.
 #[tokio::test]
 async fn bad_input_is_told() {
@@ -79,11 +90,19 @@ async fn bad_input_is_told() {
     assert!(Options::parse(&login).unwrap_err().to_string().contains("no database"));
 }
 
-/// As one of two processes that make it at once finds it.
+/// A token that the column cannot keep as it is.
 #[tokio::test]
-async fn a_table_without_its_own_row_is_made_whole() {
-    let (server, table) = (Server::shared(), Server::fresh_table());
-    let before = cycle(&open(&server.url(&table)).await, "x").await;
-    server.sql(&format!("DELETE FROM {} WHERE name = ''", in_sql(&table)));
-    assert!(cycle(&open(&server.url(&table)).await, "x").await > before);
+async fn a_token_that_is_too_long_is_refused_and_not_cut() {
+    let store = open(&Server::shared().url(&Server::fresh_table())).await;
+    let long = Owner::from_bytes("o".repeat(70_000).into_bytes());
+    let wanted = request("x", &long).with_generated(false);
+    for found in [None, Some(owner())] {
+        if let Some(held) = found {
+            granted(&store, &request("x", &held)).await;
+            assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        }
+        let error = store.acquire(&wanted).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && !error.may_have_been_applied(), "{error:?}");
+        assert_eq!(store.inspect(None).await.unwrap(), []);
+    }
 }

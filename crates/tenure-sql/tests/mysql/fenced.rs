@@ -176,3 +176,25 @@ async fn an_existing_table_gets_fences() {
     old.exec_drop("UPDATE stock SET units = 13 WHERE id = 7", ()).await.unwrap_err();
     assert_eq!((write(&mut moved, 14, 3).await, write(&mut moved, 15, 5).await), (0, 1));
 }
+
+/// A number that was not committed is given again: no gap.
+#[tokio::test]
+async fn numbers_have_no_gap_and_a_stale_holder_gets_none() {
+    let database = Database::new("fenced_numbers");
+    let [_, _, create, next, number] = &blocks("numbers.md", "Without gaps", "sql")[..] else { panic!("five statements") };
+    assert_eq!(
+        [create, next, number].map(|sql| sql.trim_end()),
+        [fenced::mysql::NUMBERS, fenced::mysql::NEXT, fenced::mysql::NUMBER]
+    );
+    let mut conn = database.connect("root", false).await;
+    conn.query_drop(create).await.unwrap();
+    for (fence, commits, expected) in
+        [(3, true, Some(1)), (3, false, Some(2)), (5, true, Some(2)), (3, true, None), (5, true, Some(3))]
+    {
+        conn.query_drop("BEGIN").await.unwrap();
+        conn.exec_drop(next, ("thread/42", fence)).await.unwrap();
+        let (made, largest) = conn.exec_first::<(i64, i64), _, _>(number, ("thread/42",)).await.unwrap().unwrap();
+        assert_eq!((largest == fence).then_some(made), expected, "with {fence}");
+        conn.query_drop(if commits && largest == fence { "COMMIT" } else { "ROLLBACK" }).await.unwrap();
+    }
+}

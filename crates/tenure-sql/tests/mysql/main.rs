@@ -8,6 +8,8 @@ mod conformance;
 mod dropped;
 mod faults;
 mod fenced;
+#[path = "../shared/lent.rs"]
+mod lent;
 #[path = "../shared/outages.rs"]
 mod outages;
 #[path = "../shared/requests.rs"]
@@ -15,6 +17,13 @@ mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
 mod secure;
+#[path = "../shared/session_conformance.rs"]
+mod session_conformance;
+#[path = "../shared/session_faults.rs"]
+mod session_faults;
+mod session_locks;
+mod settings;
+mod theirs;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +42,19 @@ const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS, exceptions::NO_PU
 
 /// Counts the transactions that are open.
 const OPEN_TRANSACTIONS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx";
+
+/// Counts the sessions of stores.
+const SESSIONS: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'locks'";
+
+/// Does something while another session keeps the table locked.
+async fn while_locked<T>(server: &Server, what: impl Future<Output = T>) -> T {
+    let opts = mysql_async::OptsBuilder::default().ip_or_hostname("127.0.0.1").tcp_port(server.addr().port()).user(Some("root"));
+    let mut session = mysql_async::Conn::new(opts).await.unwrap();
+    mysql_async::prelude::Queryable::query_drop(&mut session, "LOCK TABLES locks.locks WRITE").await.unwrap();
+    let outcome = what.await;
+    mysql_async::prelude::Queryable::query_drop(&mut session, "UNLOCK TABLES").await.unwrap();
+    outcome
+}
 
 /// A table as statements name it.
 fn in_sql(table: &str) -> String {

@@ -7,6 +7,7 @@ use tenure::{ErrorKind, Locker};
 use tenure_testkit::{PostgresServer, Proxy, wait_until};
 
 use crate::requests::{granted, lease, owner, request};
+use crate::rows::cycle;
 use crate::{PATIENCE, behind_proxy, open};
 
 /// The statement is on its way when its connection is given up. The next connection ends that session, so it never runs.
@@ -95,4 +96,38 @@ async fn a_waiter_whose_connection_is_replaced_is_served() {
     let guard = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(other.inspect(None).await.unwrap()[0].holders.len(), 1);
     let _ = guard.release().await;
+}
+
+/// An error of one call has the connection replaced, while another call is still under way in its session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_behind_one_that_spoils_the_session_never_runs_late() {
+    let (server, table) = (PostgresServer::shared(), PostgresServer::fresh_table());
+    let first = server.url(&table) + "&timeout=20s&application_name=" + &table;
+    let (store, other) = (open(&first).await, open(&server.url(&table)).await);
+    for name in ["bad", "x"] {
+        cycle(&store, name).await;
+    }
+    server.sql(&format!(
+        "CREATE FUNCTION {table}_fails() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE SQLSTATE ''XX000''; END';
+         CREATE TRIGGER fails BEFORE UPDATE ON {table} FOR EACH ROW WHEN (new.name = 'bad') EXECUTE FUNCTION {table}_fails()"
+    ));
+    let (mut keeps_bad, mut keeps_x) = (server.session(), server.session());
+    for (session, name) in [(&mut keeps_bad, "bad"), (&mut keeps_x, "x")] {
+        session.run(&format!("BEGIN; SELECT name FROM {table} WHERE name = '{name}' FOR UPDATE;"));
+    }
+    let waits = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{table}' AND wait_event_type = 'Lock'");
+    let wanted = request("bad", &owner()).with_generated(false);
+    let given = request("x", &owner()).with_generated(false);
+    let (spoilt, late, ()) = tokio::join!(store.acquire(&wanted), store.acquire(&given), async {
+        wait_until(PATIENCE, "the first call to wait", || server.sql(&waits) == ["1"]);
+        keeps_bad.run("ROLLBACK;");
+    });
+    spoilt.unwrap_err();
+    assert!(late.unwrap_err().may_have_been_applied());
+    assert_eq!(store.inspect(None).await.unwrap(), []);
+    assert!(!store.features().late_commands);
+    keeps_x.run("ROLLBACK;");
+    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{table}'");
+    wait_until(PATIENCE, "the first session to end", || server.sql(&sessions) == ["1"]);
+    assert_eq!(other.inspect(None).await.unwrap(), []);
 }

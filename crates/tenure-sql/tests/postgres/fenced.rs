@@ -252,3 +252,25 @@ async fn an_existing_table_gets_fences_without_downtime() {
     let slowest = services.iter().map(|service| service.slowest.load(Ordering::Relaxed)).max().unwrap();
     println!("{} writes, the slowest in {slowest} us", a + b + c);
 }
+
+/// A number that was not committed is given again: no gap.
+#[tokio::test]
+async fn numbers_have_no_gap_and_a_stale_holder_gets_none() {
+    let schema = Schema::new().await;
+    let mut client = schema.connect("tenure").await;
+    let [create, next, ..] = &blocks("numbers.md", "Without gaps", "sql")[..] else { panic!("two statements") };
+    assert_eq!((create.trim_end(), next.trim_end()), (fenced::postgres::NUMBERS, fenced::postgres::NEXT));
+    client.batch_execute(create).await.unwrap();
+    for (fence, commits, number) in
+        [(3_i64, true, Some(1_i64)), (3, false, Some(2)), (5, true, Some(2)), (3, true, None), (5, true, Some(3))]
+    {
+        let transaction = client.transaction().await.unwrap();
+        let row = transaction.query_opt(next, &[&"thread/42", &fence]).await.unwrap();
+        assert_eq!(row.map(|row| row.get::<_, i64>(0)), number, "with {fence}");
+        if commits {
+            transaction.commit().await.unwrap();
+        } else {
+            transaction.rollback().await.unwrap();
+        }
+    }
+}

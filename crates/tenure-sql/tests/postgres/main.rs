@@ -8,6 +8,8 @@ mod conformance;
 mod dropped;
 mod faults;
 mod fenced;
+#[path = "../shared/lent.rs"]
+mod lent;
 #[path = "../shared/outages.rs"]
 mod outages;
 mod pool;
@@ -16,7 +18,14 @@ mod requests;
 #[path = "../shared/rows.rs"]
 mod rows;
 mod secure;
+#[path = "../shared/session_conformance.rs"]
+mod session_conformance;
+#[path = "../shared/session_faults.rs"]
+mod session_faults;
+mod session_locks;
+mod settings;
 mod statements;
+mod theirs;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +45,18 @@ const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS];
 /// Counts the transactions that are open.
 const OPEN_TRANSACTIONS: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure' AND state LIKE 'idle in%'";
+
+/// Counts the sessions of stores.
+const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
+
+/// Does something while another session keeps the table locked.
+async fn while_locked<T>(server: &Server, what: impl Future<Output = T>) -> T {
+    let mut session = server.session();
+    session.run("BEGIN; LOCK TABLE locks IN ACCESS EXCLUSIVE MODE;");
+    let outcome = what.await;
+    session.run("COMMIT;");
+    outcome
+}
 
 /// A table as statements name it.
 fn in_sql(table: &str) -> String {

@@ -1,12 +1,41 @@
 //! Statements that are counted.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_testkit::PostgresServer;
 
-use crate::open;
 use crate::requests::{granted, lease, owner, request};
 use crate::rows::cycle;
+use crate::{PATIENCE, open};
+
+/// The row is being swept, by a clock that was ahead once, while its name is acquired.
+#[tokio::test]
+async fn a_fence_does_not_fall_while_its_row_is_swept() {
+    let (server, table) = (PostgresServer::shared(), PostgresServer::fresh_table());
+    let store = open(&server.url(&table)).await;
+    cycle(&store, "old").await;
+    server.sql(&format!("UPDATE {table} SET until = until - 7200000000, fence = fence + 99000000 WHERE name = 'old'"));
+    let before: u64 = server.sql(&format!("SELECT fence FROM {table} WHERE name = 'old'"))[0].parse().unwrap();
+    let mut session = server.session();
+    // As the store's own sweep does.
+    session.run(&format!(
+        "BEGIN; WITH dead AS (DELETE FROM {table} WHERE name = 'old' RETURNING fence)
+         UPDATE {table} SET fence = dead.fence FROM dead WHERE name = '';"
+    ));
+    let wanted = request("old", &owner());
+    let waits = async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%put AS%'";
+        let deadline = Instant::now() + PATIENCE;
+        while server.sql(waiting) == ["0"] {
+            assert!(Instant::now() < deadline, "it does not wait");
+            tokio::task::yield_now().await;
+        }
+        session.run("COMMIT;");
+    };
+    let (grant, ()) = tokio::join!(granted(&store, &wanted), waits);
+    let after = grant.fence.unwrap().counter();
+    assert!(after > before, "{after} after {before}");
+}
 
 /// The server logs each statement it is sent.
 #[tokio::test]

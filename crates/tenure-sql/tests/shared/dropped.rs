@@ -1,18 +1,22 @@
 //! Each call dropped at each of its polls: before it is sent, while it runs, and when its answer has come. The calls behind it run
 //! after it, on the same connection. No transaction is left open.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::Lease;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
+use tenure_testkit::Proxy;
 
 use crate::requests::{CALLS, Case, granted, lease, owner, request};
 use crate::{OPEN_TRANSACTIONS, Server, behind_proxy};
 
 const POLLS: usize = 6;
 
-async fn is_consistent(delay: Duration, what: &str, polls: usize) {
-    let (proxy, store, other) = behind_proxy().await;
+/// A proxy, and stores that reach a table through it and without it.
+type Stores = (Proxy, Arc<dyn Store>, Arc<dyn Store>);
+
+async fn is_consistent((proxy, store, other): Stores, delay: Duration, what: &str, polls: usize) {
     let case = Case { store: &store, owner: owner(), held: owner() };
     granted(&store, &request("taken", &case.held)).await;
     granted(&store, &request("mine", &case.held)).await;
@@ -40,15 +44,19 @@ async fn clear(store: &dyn Store, lease: &Lease) {
     assert!(matches!(store.release(lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released | ReleaseReply::NotHeld));
 }
 
-#[tokio::test]
-async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
+pub(crate) async fn leave_what_a_release_clears(stores: impl AsyncFn() -> Stores) {
     for delay in [Duration::ZERO, Duration::from_millis(2)] {
         for what in CALLS {
             for polls in 0..=POLLS {
-                is_consistent(delay, what, polls).await;
+                is_consistent(stores().await, delay, what, polls).await;
             }
         }
     }
     assert_eq!(Server::shared().sql(OPEN_TRANSACTIONS), ["0"], "a transaction is left open");
     println!("{} calls, dropped after 0 to {POLLS} polls, on a fast and on a slow connection", CALLS.len());
+}
+
+#[tokio::test]
+async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
+    leave_what_a_release_clears(behind_proxy).await;
 }

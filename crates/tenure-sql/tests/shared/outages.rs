@@ -83,3 +83,25 @@ async fn leases_survive_a_crash_of_the_server() {
     assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     assert!(granted(&store, &waits).await.fence.unwrap() > before);
 }
+
+/// Somebody keeps the whole table locked, as `ALTER TABLE` does. Calls fail, and leave no crowd of sessions that wait for it.
+#[tokio::test]
+async fn a_locked_table_gathers_no_sessions() {
+    let (server, table) = (Server::start(), "locks");
+    let store = open(&(server.url(table) + "&timeout=200ms")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let most = crate::while_locked(&server, async {
+        let mut most = 0;
+        for _ in 0..15 {
+            store.renew(&[lease("x", &held)]).await.remove(0).unwrap_err();
+            most = most.max(server.sql(crate::SESSIONS)[0].parse().unwrap());
+        }
+        most
+    })
+    .await;
+    // Each waits for a second, as long as five calls.
+    assert!(most < 10, "{most} sessions after fifteen calls");
+    let renewed = async { while store.renew(&[lease("x", &held)]).await.remove(0).ok() != Some(RenewReply::Renewed) {} };
+    tokio::time::timeout(crate::PATIENCE, renewed).await.expect("it does not find the way back");
+}

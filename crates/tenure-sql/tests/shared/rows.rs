@@ -56,6 +56,15 @@ async fn several_names_are_written_together_or_not_at_all() {
     crate::requests::all_or_none(&ours, &theirs).await;
 }
 
+/// As one of two processes that make it at once finds it.
+#[tokio::test]
+async fn a_table_without_its_own_row_is_made_whole() {
+    let (server, table) = (Server::shared(), Server::fresh_table());
+    let before = cycle(&open(&server.url(&table)).await, "x").await;
+    server.sql(&format!("DELETE FROM {} WHERE name = ''", in_sql(&table)));
+    assert!(cycle(&open(&server.url(&table)).await, "x").await > before);
+}
+
 /// A clock that is set back makes leases longer, and no fence smaller.
 #[tokio::test]
 async fn a_clock_that_jumps_changes_no_order() {

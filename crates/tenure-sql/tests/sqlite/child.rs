@@ -64,6 +64,7 @@ async fn entry() {
         "pass" => pass(&path).await,
         "queue" => queue(&path).await,
         "idle" => idle(&path).await,
+        "ids" => crate::ids::take(&path).await,
         "wait" => {
             wait(&open(&path).unwrap(), &joining("x")).await;
         }

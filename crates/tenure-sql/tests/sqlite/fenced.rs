@@ -54,3 +54,14 @@ fn a_table_of_fences_refuses_a_stale_holder() {
     assert_eq!((raise("stock/7", 3), raise("stock/7", 3), raise("stock/7", 5), raise("stock/7", 3)), (1, 1, 1, 0));
     assert_eq!((raise("stock/8", 1), raise("stock/7", i64::MAX)), (1, 1));
 }
+
+#[test]
+fn numbers_have_no_gap_and_a_stale_holder_gets_none() {
+    let connection = Connection::open_in_memory().unwrap();
+    let [create, next, ..] = &blocks("numbers.md", "Without gaps", "sql")[..] else { panic!("two statements") };
+    assert_eq!((create.trim_end(), next.trim_end()), (fenced::postgres::NUMBERS, fenced::postgres::NEXT));
+    connection.execute_batch(create).unwrap();
+    let next = |name: &str, fence: i64| connection.query_row(next, params![name, fence], |row| row.get::<_, i64>(0)).ok();
+    assert_eq!([next("a", 3), next("a", 3), next("a", 5)], [Some(1), Some(2), Some(3)]);
+    assert_eq!([next("a", 3), next("a", 5), next("b", 0), next("b", 0)], [None, Some(4), Some(1), Some(2)]);
+}

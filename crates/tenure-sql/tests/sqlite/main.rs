@@ -13,6 +13,7 @@ mod dropped;
 mod faults;
 mod fenced;
 mod identity;
+mod ids;
 mod machines;
 mod processes;
 mod replaced;

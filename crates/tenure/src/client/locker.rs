@@ -96,6 +96,10 @@ impl Locker {
         &self.core.session.store
     }
 
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.core.session
+    }
+
     /// Takes over a lease that a guard handed out with [`Guard::into_lease`], in this process or
     /// another.
     ///

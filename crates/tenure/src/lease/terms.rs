@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::store::Features;
-use crate::{Error, format_duration};
+use crate::{Error, ErrorKind, format_duration};
 
 /// Terms on which a lease is requested and held.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,9 +79,16 @@ impl Terms {
                 let what = format!("the longest hold of {max} is shorter than the shortest of {min}");
                 Err(Error::invalid(what).with_hint("raise max-hold or lower min-hold"))
             }
+            _ if features.process_bound && !(min_hold.is_zero() && self.linger.is_zero()) => Err(not_after_release()),
             _ => Ok(()),
         }
     }
+}
+
+/// A store that cannot keep a name taken without a holder.
+fn not_after_release() -> Error {
+    let what = "a name of this store cannot stay taken after its release: its lease ends with the process that has it";
+    Error::new(ErrorKind::Unsupported, what).with_hint("leave min-hold out, or use another store")
 }
 
 /// Longest span. Longer ones overflow the arithmetic of some stores.

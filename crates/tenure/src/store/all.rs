@@ -169,6 +169,7 @@ impl Store for AllOf {
             .with_server_clock(each(|store| store.server_clock))
             .with_late_commands(all.iter().any(|store| store.late_commands))
             .with_token_per_try(true)
+            .with_process_bound(all.iter().any(|store| store.process_bound))
             .with_min_ttl(all.iter().map(|store| store.min_ttl).max().unwrap_or_default())
             .with_max_name(all.iter().map(|store| store.max_name).min().unwrap_or_default())
             .with_operation_timeout(self.timeout)
@@ -183,6 +184,8 @@ impl Store for AllOf {
         for (at, store) in self.stores.iter().enumerate() {
             match until(end, store, store.acquire(&asked)).await {
                 Ok(AcquireReply::Granted(grant)) => grants.push(grant),
+                // Its owner held it before the call, and needs time to stop.
+                Ok(answer) if keeps => return Ok(self.not_granted(at, answer)),
                 Ok(answer) => {
                     if self.clear_up(&asked.lease(), at, end).await {
                         return Ok(self.not_granted(at, answer));

@@ -39,6 +39,9 @@ pub struct Features {
     /// An owner token is good for one try: after one that was not granted, the store releases it by
     /// itself. The next try needs another token, because that release may run late.
     pub token_per_try: bool,
+    /// A lease is bound to the process that took it, and ends with it. No other process can renew it
+    /// or adopt it, and nothing keeps the name taken after its release.
+    pub process_bound: bool,
 }
 
 impl Features {
@@ -58,6 +61,7 @@ impl Features {
             operation_timeout: None,
             timed_calls: false,
             token_per_try: false,
+            process_bound: false,
         }
     }
 
@@ -81,6 +85,7 @@ setters! { Features:
     with_operation_timeout(operation_timeout: impl Into<Option<Duration>>),
     with_timed_calls(timed_calls: bool),
     with_token_per_try(token_per_try: bool),
+    with_process_bound(process_bound: bool),
 }
 
 /// Default timeout of one call to a store: a sixth of the ttl, at most a second.

@@ -315,6 +315,7 @@ fn common(nodes: &[Arc<dyn Node>], fenced: bool) -> Features {
         .with_push(all.iter().any(|node| node.push))
         .with_server_clock(each(|node| node.server_clock))
         .with_token_per_try(true)
+        .with_process_bound(all.iter().any(|node| node.process_bound))
         .with_min_ttl(all.iter().map(|node| node.min_ttl).max().unwrap_or_default())
         .with_max_name(all.iter().map(|node| node.max_name).min().unwrap_or_default())
         .with_operation_timeout(all.iter().filter_map(|node| node.operation_timeout).max())

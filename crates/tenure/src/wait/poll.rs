@@ -36,17 +36,17 @@ impl Wait<'_> {
         let (core, terms) = (self.core, self.key.terms);
         let (queues, handoff_ttl) = (self.queues(), HANDOFF_TTL.min(terms.ttl));
         let state = self.state()?;
-        if state.contended && state.notices.is_none() {
-            // The name may have become free between the busy answer and the start of the watch, so
-            // this request follows it.
-            state.notices = Some(armed(&core.session, &state.attempt.request).await);
-        }
         let entry = match state.heartbeat {
             _ if !(queues && state.contended) => Enqueue::No,
             Some(_) => Enqueue::Heartbeat,
             None => Enqueue::Join { entry_ttl: handoff_ttl + ENTRY_GRACE, handoff_ttl },
         };
         state.attempt.request.enqueue = entry;
+        if state.contended && state.notices.is_none() {
+            // The name may have become free between the busy answer and the start of the watch, so
+            // this request follows it.
+            state.notices = Some(armed(&core.session, &state.attempt.request).await);
+        }
         let sent_at = core.session.clock.now();
         let answer = state.attempt.send().await;
         if matches!(answer, Ok(AcquireReply::Granted(_) | AcquireReply::Busy(_))) {

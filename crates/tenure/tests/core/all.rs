@@ -326,3 +326,18 @@ async fn polled(polls: usize, call: impl Future) -> bool {
     }
     true
 }
+
+/// Its holder needs time to stop, also if a downgrade is how it learns of the loss.
+#[tokio::test]
+async fn what_a_downgrade_finds_gone_keeps_the_name_taken_elsewhere() {
+    let world = two();
+    let locks = Locker::new(world.both.clone());
+    let guard = locks.write("door").acquire().await.unwrap();
+    let lost = Lease::new(Name::new("door").unwrap(), guard.token().clone(), Share::WRITE, LONG);
+    release(&world.second, &lost).await;
+    let error = guard.downgrade(Share::READ).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(world.taken().await, [true, false], "until the guard is released or dropped");
+    drop(guard);
+    world.is_free_soon().await;
+}

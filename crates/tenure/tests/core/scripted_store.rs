@@ -78,6 +78,7 @@ struct State {
     fate: Mutex<Fate>,
     hints: Mutex<Hints>,
     answers: Mutex<VecDeque<AcquireReply>>,
+    shown: Mutex<Option<Entry>>,
     watchers: Mutex<Vec<UnboundedSender<Notice>>>,
     calls: Mutex<Vec<(BootTime, Call)>>,
     called: Notify,
@@ -97,6 +98,7 @@ impl ScriptedStore {
             fate: Mutex::new(Fate::Works),
             hints: Mutex::new(Hints::Work),
             answers: Mutex::default(),
+            shown: Mutex::default(),
             watchers: Mutex::default(),
             calls: Mutex::default(),
             called: Notify::new(),
@@ -119,6 +121,11 @@ impl ScriptedStore {
     /// Sets the answers of the next acquires, one each, instead of the store's.
     pub(crate) fn answers(&self, answers: impl IntoIterator<Item = AcquireReply>) {
         self.0.answers.lock().unwrap().extend(answers);
+    }
+
+    /// Sets what is shown of its name from now on, instead of the truth.
+    pub(crate) fn shows(&self, entry: Entry) {
+        *self.0.shown.lock().unwrap() = Some(entry);
     }
 
     /// Sends `notice` to every armed watch.
@@ -280,6 +287,10 @@ impl Store for ScriptedStore {
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         self.note(Call::Inspect);
+        let shown = self.0.shown.lock().unwrap().clone();
+        if let Some(entry) = shown {
+            return Ok(vec![entry]);
+        }
         self.meets(self.0.inner.inspect(name)).await
     }
 }

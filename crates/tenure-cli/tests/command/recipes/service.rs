@@ -4,12 +4,13 @@ use tokio::signal::unix::{SignalKind, signal};
 pub async fn serve(locks: &tenure::Locker) -> Result<(), Box<dyn std::error::Error>> {
     let mut term = signal(SignalKind::terminate())?;
     let leading = async {
-        let guard = locks.mutex("leader").acquire().await?;
-        guard.run(lead()).await // Err(Lost) as soon as the lock is lost
+        let candidate = locks.election("leader").candidate(tenure::default_label());
+        let leadership = candidate.campaign().await?;
+        leadership.run(lead()).await // Err(Lost) as soon as the leadership is lost
     };
     tokio::select! {
         done = leading => done?,
-        _ = term.recv() => {} // the guard is dropped with the future
+        _ = term.recv() => {} // the leadership is dropped with the future
     }
     for (name, outcome) in locks.release_all().await {
         println!("{name}: {outcome:?}"); // guards that other tasks hold

@@ -72,7 +72,12 @@ fn share(fields: &mut Split<'_, char>) -> Option<Share> {
 }
 
 fn span(fields: &mut Split<'_, char>) -> Option<Duration> {
-    parsed(fields).map(Duration::from_micros)
+    parsed(fields).map(|micros| if micros == u64::MAX { Duration::MAX } else { Duration::from_micros(micros) })
+}
+
+/// A span that is too long for the text is for ever.
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn parsed<T: FromStr>(fields: &mut Split<'_, char>) -> Option<T> {
@@ -85,11 +90,12 @@ impl fmt::Display for Record {
         f.write_str(HEAD)?;
         for Held { owner, share, counter, since, until, lingers } in self.holders() {
             let (word, weight, capacity) = (if *lingers { "lingers" } else { "holds" }, share.weight(), share.capacity());
-            write!(f, "\n{word}\t{weight}\t{capacity}\t{counter}\t{}\t{}\t{owner}", since.as_micros(), until.as_micros())?;
+            let (since, until) = (micros(*since), micros(*until));
+            write!(f, "\n{word}\t{weight}\t{capacity}\t{counter}\t{since}\t{until}\t{owner}")?;
         }
         for Waiter { number, owner, share, entry_ttl, handoff_ttl, until, wake } in self.waiters() {
             let (weight, capacity) = (share.weight(), share.capacity());
-            let [entry_ttl, handoff_ttl, until] = [entry_ttl, handoff_ttl, until].map(Duration::as_micros);
+            let [entry_ttl, handoff_ttl, until] = [entry_ttl, handoff_ttl, until].map(|span| micros(*span));
             let wake = Owner::from_bytes(wake.as_bytes());
             write!(f, "\nwaits\t{weight}\t{capacity}\t{number}\t{entry_ttl}\t{handoff_ttl}\t{until}\t{owner}\t{wake}")?;
         }
@@ -133,6 +139,20 @@ mod tests {
         assert_eq!(read.waiters().cloned().collect::<Vec<_>>(), waiters);
         assert_eq!(read.to_string(), text);
         assert!(Record::read(Record::default().to_string().as_bytes()).unwrap().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_never_ends_reads_back() {
+        let held = Held {
+            owner: Owner::generate("web 1").unwrap(),
+            share: Share::READ,
+            counter: 7,
+            since: Duration::ZERO,
+            until: Duration::MAX,
+            lingers: false,
+        };
+        let text = Record::new(vec![held.clone()], Vec::new()).to_string();
+        assert_eq!(Record::read(text.as_bytes()).unwrap().unwrap().holders().cloned().collect::<Vec<_>>(), [held]);
     }
 
     #[test]

@@ -1,0 +1,268 @@
+//! `tenure lead`: one leader at a time, and a new one soon, whatever ends the old one.
+
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use nix::sys::signal::Signal;
+use tenure_testkit::{Proxy, RedisServer};
+
+use crate::common::{Place, Running, is_dead, wait_for};
+
+/// Leads, and writes its fence into a file for as long as it does.
+const ACTS: &str = "echo $$ > pid; while :; do echo $TENURE_FENCE >> acts; sleep 0.05; done";
+
+#[test]
+fn a_leader_whose_command_ends_makes_way() {
+    let place = Place::new();
+    let first = place.spawn(&["lead", "x", "--", "sh", "-c", "echo a >> led; sleep 0.5; exit 3"]);
+    place.line("led");
+    let mut second = place.spawn(&["lead", "x", "--", "sh", "-c", "echo b >> led; sleep 60"]);
+    wait_for("the second to lead", || place.read("led").contains('b'));
+    // The first waits behind it.
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(place.read("led"), "a\nb\n");
+    second.signal(Signal::SIGTERM);
+    assert_eq!(second.status().code(), Some(128 + 15));
+    wait_for("the first to lead again", || place.read("led").ends_with("a\n"));
+    first.signal(Signal::SIGTERM);
+    let ended = first.end();
+    assert_eq!(ended.code, 128 + 15, "{ended:?}");
+    assert!(
+        ended.err.contains("the command ended with 3 after") && ended.err.contains("campaigning for \"x\" again in 1s"),
+        "{ended:?}"
+    );
+    assert!(place.is_free("x"));
+}
+
+#[test]
+fn a_command_that_fails_at_once_is_run_ever_more_seldom() {
+    let place = Place::new();
+    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", "date +%s%N >> runs; exit 1"]);
+    wait_for("a third run", || place.read("runs").lines().count() >= 3);
+    // In the pause of 4 s.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(place.is_free("x"), "it leads without a command");
+    leading.signal(Signal::SIGTERM);
+    assert_eq!(leading.end().code, 128 + 15);
+    let runs: Vec<u64> = place.read("runs").lines().map(|at| at.parse().unwrap()).collect();
+    let pauses: Vec<u64> = runs.windows(2).map(|two| (two[1] - two[0]) / 1_000_000).collect();
+    assert!(runs.len() == 3 && pauses[0] >= 1_000 && pauses[1] >= 2_000, "{pauses:?}");
+}
+
+#[test]
+fn a_signal_ends_the_command_and_the_candidate() {
+    let place = Place::new();
+    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", "trap 'exit 9' TERM; echo > up; while :; do sleep 0.05; done"]);
+    let waiting = place.spawn(&["lead", "x", "--", "true"]);
+    place.line("up");
+    waiting.signal(Signal::SIGINT);
+    assert_eq!(waiting.end().code, 130);
+    leading.signal(Signal::SIGTERM);
+    assert_eq!(leading.end().code, 9);
+    assert!(place.is_free("x"));
+}
+
+#[test]
+fn a_leader_that_was_broken_campaigns_again() {
+    let place = Place::new();
+    let leading = place.spawn(&["lead", "--ttl", "2s", "x", "--", "sh", "-c", ACTS]);
+    place.line("acts");
+    let first = place.pid("pid");
+    assert_eq!(place.output(&["break", "x"]).code, 0);
+    wait_for("the command to end", || is_dead(first));
+    wait_for("it to lead again", || place.pid("pid") != first);
+    leading.signal(Signal::SIGTERM);
+    assert_eq!(leading.end().code, 128 + 15);
+    let fences: Vec<u64> = place.read("acts").lines().map(|fence| fence.parse().unwrap()).collect();
+    assert!(fences.is_sorted() && fences.first() < fences.last(), "{fences:?}");
+}
+
+#[test]
+fn a_command_that_cannot_be_run_ends_it() {
+    let place = Place::new();
+    let ended = place.output(&["lead", "x", "--", "./nothing"]);
+    assert_eq!(ended.code, 127, "{ended:?}");
+    let ended = place.output(&["lead", "--ttl", "1ms", "x", "--", "true"]);
+    assert_eq!(ended.code, 64, "{ended:?}");
+    assert!(place.is_free("x"));
+}
+
+/// A wait of the configuration is for `run`. A candidate is patient.
+#[test]
+fn a_candidate_waits_for_ever() {
+    let place = Place::new();
+    place.write_config("wait = \"100ms\"\n");
+    assert_eq!(place.output(&["acquire", "--ttl", "2s", "x"]).code, 0);
+    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", "echo > up; sleep 60"]);
+    place.line("up");
+    leading.signal(Signal::SIGTERM);
+    assert_eq!(leading.end().code, 128 + 15);
+}
+
+#[test]
+fn a_name_is_followed() {
+    let place = Place::new();
+    for (output, free, led) in
+        [("text", "x  nobody", "x  web.1  mutex, fence "), ("json", "\"holders\":[]", "\"owner\":\"web.1.")]
+    {
+        let mut following = place.spawn(&["show", "-w", "-o", output, "x"]);
+        let mut lines = BufReader::new(following.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut next = || lines.next().expect("it does not follow any more");
+        let first = next();
+        assert!(first.contains(free), "{first}");
+        let mut leading = place.spawn(&["lead", "--label", "web.1", "x", "--", "sh", "-c", "sleep 60"]);
+        let second = next();
+        assert!(second.contains(led), "{second}");
+        leading.signal(Signal::SIGTERM);
+        assert_eq!(leading.status().code(), Some(128 + 15));
+        let third = next();
+        assert!(third.contains(free), "{third}");
+        drop(following);
+    }
+    for args in [&["show", "-w"][..], &["show", "-w", "--wait", "1s", "x"]] {
+        assert_eq!(place.output(args).code, 64, "{args:?}");
+    }
+}
+
+/// A fault that ends a leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Killed,
+    Stopped,
+    Partitioned,
+    Resigned,
+}
+
+const TTL: Duration = Duration::from_secs(2);
+const HOSTS: usize = 3;
+
+/// Three hosts of an election, each with a way of its own to the server.
+struct Hosts<'a> {
+    place: Place,
+    proxies: Vec<Proxy>,
+    running: Vec<Running>,
+    name: &'a str,
+}
+
+/// Says who leads, and acts at a resource that refuses a stale leader. `tried` has all that was tried,
+/// in order.
+const FENCED: &str = "while :; do
+    echo $TENURE_FENCE >> tried
+    (
+        flock 9
+        max=$(cat max 2>/dev/null || echo 0)
+        if [ $TENURE_FENCE -ge $max ]; then
+            echo $TENURE_FENCE > new && mv new max
+            echo $HOST $TENURE_FENCE >> acts
+        else
+            echo >> refused
+        fi
+    ) 9> lock
+    sleep 0.03
+done";
+
+impl<'a> Hosts<'a> {
+    fn start(server: &RedisServer, name: &'a str) -> Self {
+        let proxies = (0..HOSTS).map(|_| Proxy::start(server.addr())).collect();
+        let mut hosts = Self { place: Place::new(), proxies, running: Vec::new(), name };
+        hosts.running = (0..HOSTS).map(|host| hosts.candidate(host)).collect();
+        hosts
+    }
+
+    fn candidate(&self, host: usize) -> Running {
+        let mut command = self.place.tenure(&["lead", "-q", "--store", &self.proxies[host].url(), "--ttl", "2s", self.name]);
+        command.args(["--", "sh", "-c", FENCED]).env("HOST", host.to_string());
+        Running::start(&mut command)
+    }
+
+    /// The last who acted: its host and its fence.
+    fn acted(&self) -> Option<(usize, u64)> {
+        let acts = self.place.read("acts");
+        let (host, fence) = acts.rsplit_once('\n')?.0.lines().last()?.split_once(' ')?;
+        Some((host.parse().unwrap(), fence.parse().unwrap()))
+    }
+
+    /// Waits until a later one than `before` acts.
+    fn later(&self, before: u64) -> (usize, u64) {
+        wait_for("a new leader to act", || self.acted().is_some_and(|(_, fence)| fence > before));
+        self.acted().unwrap()
+    }
+
+    /// Does it to the leader, and returns how long nobody led and who leads now.
+    fn meet(&mut self, fault: Fault, (host, fence): (usize, u64)) -> (Duration, (usize, u64)) {
+        let began = Instant::now();
+        match fault {
+            Fault::Killed => self.running[host].signal(Signal::SIGKILL),
+            Fault::Stopped => self.running[host].signal(Signal::SIGSTOP),
+            Fault::Partitioned => self.proxies[host].black_hole(),
+            Fault::Resigned => self.running[host].signal(Signal::SIGTERM),
+        }
+        let next = self.later(fence);
+        let took = began.elapsed();
+        match fault {
+            Fault::Stopped => {
+                // Its command has gone on meanwhile.
+                std::thread::sleep(Duration::from_millis(150));
+                self.running[host].signal(Signal::SIGCONT);
+            }
+            Fault::Partitioned => self.proxies[host].heal(),
+            Fault::Killed | Fault::Resigned => self.running[host] = self.candidate(host),
+        }
+        (took, next)
+    }
+}
+
+/// Each fault 13 times: 52 leaders in all.
+fn election(fault: Fault) {
+    const ROUNDS: usize = 13;
+    let server = RedisServer::start();
+    let mut hosts = Hosts::start(&server, "billing");
+    let url = server.url();
+    let (over, is_over) = tokio::sync::oneshot::channel::<()>();
+    let observer = std::thread::spawn(move || observed(&url, is_over));
+    let mut leader = hosts.later(0);
+    for round in 0..ROUNDS {
+        let (took, next) = hosts.meet(fault, leader);
+        let limit = if fault == Fault::Resigned { Duration::from_secs(1) } else { TTL + Duration::from_secs(1) };
+        assert!(took < limit, "{fault:?}, round {round}: nobody led for {took:?}");
+        leader = next;
+    }
+    over.send(()).unwrap();
+    let seen = observer.join().unwrap();
+    assert!(!seen.is_empty() && seen.is_sorted_by(|a, b| a < b), "an observer saw {seen:?}");
+    drop(hosts.running);
+    let fences = |file: &str| -> Vec<u64> {
+        let text = hosts.place.read(file);
+        text.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+    };
+    assert!(fences("acts").is_sorted(), "the resource took a stale leader's: {:?}", fences("acts"));
+    // The command of a stopped process goes on: there the resource has to refuse it.
+    let stale = hosts.place.read("refused").lines().count();
+    assert_eq!(stale > 0, fault == Fault::Stopped, "{stale} acts of stale leaders");
+    assert_eq!(fences("tried").is_sorted(), fault != Fault::Stopped, "two led at once: {:?}", fences("tried"));
+}
+
+/// The fences of the leaders that an observer sees.
+#[tokio::main(flavor = "current_thread")]
+async fn observed(url: &str, mut over: tokio::sync::oneshot::Receiver<()>) -> Vec<u64> {
+    let locks = tenure_redis::connect(url).await.unwrap();
+    let mut leaders = locks.election("billing").poll_interval(Duration::from_millis(50)).observe();
+    let mut fences = Vec::new();
+    loop {
+        tokio::select! {
+            leader = leaders.next() => fences.extend(leader.unwrap().unwrap().and_then(|leader| leader.fence).map(tenure::Fence::get)),
+            _ = &mut over => return fences,
+        }
+    }
+}
+
+/// At the same time, because most of it is waiting for the ttl.
+#[test]
+fn a_leader_is_followed_in_time_whatever_ends_it() {
+    std::thread::scope(|scope| {
+        for fault in [Fault::Killed, Fault::Stopped, Fault::Partitioned, Fault::Resigned] {
+            scope.spawn(move || election(fault));
+        }
+    });
+}

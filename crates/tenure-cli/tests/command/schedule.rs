@@ -1,0 +1,112 @@
+//! `tenure run --once-per`: one run in each period, on hosts whose clocks differ.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use tenure_testkit::RedisServer;
+
+use crate::common::{Place, Running, assert_one_line};
+
+const HOSTS: u32 = 5;
+const TICKS: u32 = 10;
+/// Twenty schedules at once make 200 ticks.
+const SCHEDULES: u32 = 20;
+/// A minute of the hosts takes this long here.
+const MINUTE: Duration = Duration::from_millis(300);
+/// A tick every ten minutes.
+const PERIOD: Duration = MINUTE.saturating_mul(10);
+
+/// Writes when it begins. It takes half a minute.
+const JOB: &str = "echo $TICK >> runs; sleep 0.15";
+
+/// A host's part of a schedule: at each tick of its own clock it starts the job, as cron does. Returns
+/// the ticks at which it was killed.
+fn host(place: &Place, url: &str, host: u32, began: Instant, kills: bool) -> Vec<u32> {
+    // Two minutes between the first clock and the last.
+    let shift = MINUTE * 2 * host / (HOSTS - 1);
+    let (period, mut killed) = (format!("{}ms", PERIOD.as_millis()), Vec::new());
+    for tick in 0..TICKS {
+        let at = began + PERIOD * tick + shift;
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        let mut command = place.tenure(&["run", "-q", "--store", url, "--once-per", &period, "report"]);
+        command.args(["--", "sh", "-c", JOB]).env("TICK", tick.to_string());
+        let mut running = Running::start(&mut command);
+        if kills && (tick * 7 + host * 3).is_multiple_of(4) {
+            std::thread::sleep(Duration::from_millis(((tick * 13 + host * 29) % 100).into()));
+            running.signal(Signal::SIGKILL);
+            if running.end_by_signal().code().is_none() {
+                killed.push(tick);
+            }
+        } else {
+            let code = running.status().code();
+            assert!([Some(0), Some(75)].contains(&code), "host {host}, tick {tick}: {code:?}");
+        }
+    }
+    killed
+}
+
+/// Runs a schedule, and looks how often each tick ran.
+fn schedule(url: &str, began: Instant, kills: bool) {
+    let place = Place::new();
+    let killed: Vec<u32> = std::thread::scope(|scope| {
+        let place = &place;
+        let hosts: Vec<_> = (0..HOSTS).map(|at| scope.spawn(move || host(place, url, at, began, kills))).collect();
+        hosts.into_iter().flat_map(|host| host.join().unwrap()).collect()
+    });
+    let runs: Vec<u32> = place.read("runs").lines().map(|tick| tick.parse().unwrap()).collect();
+    for tick in 0..TICKS {
+        let times = runs.iter().filter(|run| **run == tick).count();
+        let is_right = times == 1 || (times == 0 && killed.contains(&tick));
+        assert!(is_right, "tick {tick} ran {times} times: {runs:?}, killed at {killed:?}");
+    }
+    assert!(!kills || killed.len() > 3, "hardly anybody was killed: {killed:?}");
+}
+
+#[test]
+fn each_tick_runs_once_though_clocks_differ() {
+    let server = RedisServer::start();
+    let began = Instant::now() + Duration::from_millis(500);
+    std::thread::scope(|scope| {
+        for at in 0..SCHEDULES {
+            // Not all at the same moment.
+            let began = began + PERIOD * at / SCHEDULES;
+            let url = format!("{}?prefix=s{at}:", server.url());
+            scope.spawn(move || schedule(&url, began, at % 2 == 1));
+        }
+    });
+}
+
+/// A job that fails has run. It is not run again by the next host.
+#[test]
+fn a_tick_that_failed_is_over() {
+    let place = Place::new();
+    assert_eq!(place.output(&["run", "--once-per", "1h", "report", "--", "false"]).code, 1);
+    let second = place.output(&["run", "--once-per", "1h", "report", "--", "echo", "twice"]);
+    assert_eq!((second.code, second.out.as_str()), (75, ""), "{second:?}");
+    assert!(second.err.contains("nobody"), "{second:?}");
+    assert_eq!(place.output(&["run", "-E", "0", "--once-per", "1h", "report", "--", "false"]).code, 0);
+}
+
+#[test]
+fn what_cannot_be_once_per_period_is_refused() {
+    let place = Place::new();
+    place.write_config("ttl = \"10s\"\nwait = \"1m\"\n");
+    for flags in [
+        &["--once-per", "0"][..],
+        &["--once-per", "1h", "--wait", "1s"],
+        &["--once-per", "1h", "--min-hold", "1s"],
+        &["--once-per", "1h", "--restart"],
+        &["--once-per", "1m", "--ttl", "31s"],
+        &["--once-per", "1ms"],
+    ] {
+        let ended = place.output(&[&["run"], flags, &["report", "--", "echo", "run"]].concat());
+        assert_eq!((ended.code, ended.out.as_str()), (64, ""), "{flags:?}: {ended:?}");
+        if !ended.err.contains("Usage") {
+            assert_one_line(&ended);
+        }
+    }
+    assert!(place.is_free("report"));
+    // A usual ttl gives way, and a usual wait too.
+    assert_eq!(place.output(&["run", "--once-per", "10s", "report", "--", "true"]).code, 0);
+    assert_eq!(place.output(&["run", "--once-per", "10s", "report", "--", "true"]).code, 75);
+}

@@ -1,0 +1,127 @@
+//! Requests that get a copy of another one's answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, Version, response};
+use http_body::Frame;
+use tenure::Name;
+use tokio::sync::watch;
+
+use crate::body::{Frames, LockBody};
+use crate::problem::Problem;
+
+/// An answer, or why there is none.
+type Outcome = Result<Arc<Copied>, Problem>;
+
+/// The first requests of this process that are being served, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Joins(Mutex<HashMap<Name, watch::Receiver<Option<Outcome>>>>);
+
+/// Part of a request in a crowd with the same key.
+pub(crate) enum Joined {
+    First(Lead),
+    Later(Follower),
+}
+
+/// The first request. Its drop ends the crowd: those without an answer get none.
+#[derive(Debug)]
+pub(crate) struct Lead {
+    joins: Arc<Joins>,
+    name: Name,
+    outcome: watch::Sender<Option<Outcome>>,
+}
+
+/// A request that waits for the first one's answer.
+pub(crate) struct Follower(watch::Receiver<Option<Outcome>>);
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    status: StatusCode,
+    version: Version,
+    headers: HeaderMap,
+    frames: Frames,
+}
+
+/// Copies an answer while it is sent.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    lead: Lead,
+    copied: Copied,
+    limit: usize,
+}
+
+impl Joins {
+    pub(crate) fn enter(self: &Arc<Self>, name: &Name) -> Joined {
+        let mut first = self.first();
+        if let Some(outcome) = first.get(name) {
+            return Joined::Later(Follower(outcome.clone()));
+        }
+        let (outcome, followers) = watch::channel(None);
+        first.insert(name.clone(), followers);
+        Joined::First(Lead { joins: Arc::clone(self), name: name.clone(), outcome })
+    }
+
+    fn first(&self) -> MutexGuard<'_, HashMap<Name, watch::Receiver<Option<Outcome>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lead {
+    /// Ends the crowd with a refusal.
+    pub(crate) fn refuse(self, problem: Problem) {
+        self.outcome.send_replace(Some(Err(problem)));
+    }
+
+    pub(crate) fn record(self, head: &response::Parts, limit: usize) -> Recorder {
+        let (status, version, headers) = (head.status, head.version, head.headers.clone());
+        Recorder { lead: self, copied: Copied { status, version, headers, frames: Frames::default() }, limit }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        // Before the sender goes: who comes from now on is the first of the next crowd.
+        self.joins.first().remove(&self.name);
+    }
+}
+
+impl Follower {
+    /// Waits for the answer.
+    ///
+    /// # Cancel safety
+    /// A dropped future changes nothing.
+    pub(crate) async fn outcome(mut self) -> Outcome {
+        let outcome = self.0.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        outcome.ok().flatten().unwrap_or(Err(Problem::FirstFailed))
+    }
+}
+
+impl Copied {
+    pub(crate) fn response<R>(&self) -> Response<LockBody<R>> {
+        let mut response = Response::new(LockBody::of(self.frames.clone()));
+        *response.status_mut() = self.status;
+        *response.version_mut() = self.version;
+        *response.headers_mut() = self.headers.clone();
+        response
+    }
+}
+
+impl Recorder {
+    /// Copies a frame. `None` if the answer is too large by now.
+    pub(crate) fn push(mut self, frame: &Frame<Bytes>) -> Option<Self> {
+        self.copied.frames.push(frame);
+        if self.copied.frames.len() > self.limit as u64 {
+            self.lead.refuse(Problem::FirstTooLarge);
+            return None;
+        }
+        Some(self)
+    }
+
+    /// Ends the crowd with the answer.
+    pub(crate) fn publish(self) {
+        self.lead.outcome.send_replace(Some(Ok(Arc::new(self.copied))));
+    }
+}

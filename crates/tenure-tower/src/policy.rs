@@ -1,0 +1,72 @@
+//! Choices of a layer: what happens to a second request, and what without a key or a store.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+/// Treatment of a request whose key is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Duplicate {
+    /// It is refused at once. See [`RefuseWith`] for the status.
+    #[default]
+    Refuse,
+    /// It waits for the key, for this long at most, and is then served or refused.
+    ///
+    /// Waiters are served in order if the store has a queue. A wait rides out an outage of the
+    /// store, up to its limit. Waiting requests use memory, so limit their number in front of this
+    /// layer.
+    Wait(Duration),
+    /// It gets a copy of the first one's answer, if that is in this process. Else it is refused.
+    ///
+    /// The copy has the status, the headers, the body and its trailers. **Requests with the same
+    /// key get the same answer, so the key has to name the user**, and the method if there are
+    /// several. Requests that join never run a handler. They are answered with 503 and
+    /// `Retry-After` if the first one fails, panics, hangs up or loses its lease. The same goes for
+    /// an answer above [`copy_limit`](crate::LockLayerBuilder::copy_limit).
+    Join,
+}
+
+/// Status of a refused duplicate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RefuseWith {
+    /// 409: the request conflicts with one that is in progress.
+    #[default]
+    Conflict,
+    /// 429: the client asks too often.
+    TooManyRequests,
+}
+
+impl RefuseWith {
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Self::Conflict => StatusCode::CONFLICT,
+            Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+}
+
+/// Treatment of requests while the store does not answer, or cannot serve.
+///
+/// There is no default, because both are wrong for somebody. A store that *refuses*, by its
+/// password or permissions, is answered with 503 in either case. That is no outage, and would last
+/// until somebody noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnOutage {
+    /// Refuses them with 503. For work that must not be done twice.
+    FailClosed,
+    /// Serves them **without a lock**, and without a fence. For work that is rather done twice than
+    /// not at all. They are counted ([`Counts::failed_open`](crate::Counts::failed_open)), and a
+    /// warning is logged at once and then each second.
+    FailOpen,
+}
+
+/// Treatment of requests without a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keyless {
+    /// Refuses them with 400.
+    #[default]
+    Refuse,
+    /// Serves them without a lock. A client that leaves its key out is then not held back by it.
+    PassThrough,
+}

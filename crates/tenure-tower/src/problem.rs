@@ -1,0 +1,186 @@
+//! Refusals, as problem+json or as the status of a gRPC call.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use serde_json::json;
+
+use crate::body::{Frames, LockBody};
+use crate::policy::RefuseWith;
+
+/// Pause for a client if nothing better is known.
+const SOON: Duration = Duration::from_secs(1);
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+const GRPC: &[u8] = b"application/grpc";
+
+/// Form in which a client expects an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Json,
+    Grpc,
+}
+
+impl Form {
+    /// Recognises a gRPC request, but not one of gRPC-Web, whose clients expect another form.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        match kind.strip_prefix(GRPC) {
+            Some([] | [b'+' | b';', ..]) => Self::Grpc,
+            _ => Self::Json,
+        }
+    }
+}
+
+/// A refusal. It has nothing from the store in it: who holds is not for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    InProgress(RefuseWith, Option<Duration>),
+    CoolDown(RefuseWith, Option<Duration>),
+    NoKey,
+    BadKey(&'static str),
+    BodyTooLarge,
+    BodyUnreadable,
+    StoreUnavailable,
+    StoreRefused,
+    LockLost,
+    FirstFailed,
+    FirstTooLarge,
+}
+
+impl Problem {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::InProgress(..) => "in-progress",
+            Self::CoolDown(..) => "cool-down",
+            Self::NoKey => "no-key",
+            Self::BadKey(_) => "bad-key",
+            Self::BodyTooLarge => "body-too-large",
+            Self::BodyUnreadable => "body-unreadable",
+            Self::StoreUnavailable => "store-unavailable",
+            Self::StoreRefused => "store-refused",
+            Self::LockLost => "lock-lost",
+            Self::FirstFailed => "first-failed",
+            Self::FirstTooLarge => "first-too-large",
+        }
+    }
+
+    fn detail(self) -> &'static str {
+        match self {
+            Self::InProgress(..) => "A request with the same key is in progress.",
+            Self::CoolDown(..) => "A request with the same key was served a short time ago.",
+            Self::NoKey => "The request has no key.",
+            Self::BadKey(why) => why,
+            Self::BodyTooLarge => "The body is too large to look for the key.",
+            Self::BodyUnreadable => "The body broke off before the key was found.",
+            Self::StoreUnavailable => "The lock cannot be taken now.",
+            Self::StoreRefused => "The lock cannot be taken, because the service is not set up for it.",
+            Self::LockLost => "The lock was lost, and the request was cancelled. It may have had an effect.",
+            Self::FirstFailed => "The first request with the same key was not answered.",
+            Self::FirstTooLarge => "The answer to the first request with the same key is too large to copy.",
+        }
+    }
+
+    fn status(self) -> StatusCode {
+        match self {
+            Self::InProgress(with, _) | Self::CoolDown(with, _) => with.status(),
+            Self::NoKey | Self::BadKey(_) | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The gRPC status whose advice to clients is the same.
+    fn grpc_status(self) -> &'static str {
+        const INVALID_ARGUMENT: &str = "3";
+        const RESOURCE_EXHAUSTED: &str = "8";
+        const ABORTED: &str = "10";
+        const UNAVAILABLE: &str = "14";
+        match self {
+            Self::InProgress(RefuseWith::TooManyRequests, _)
+            | Self::CoolDown(RefuseWith::TooManyRequests, _)
+            | Self::BodyTooLarge => RESOURCE_EXHAUSTED,
+            Self::NoKey | Self::BadKey(_) | Self::BodyUnreadable => INVALID_ARGUMENT,
+            Self::StoreUnavailable | Self::StoreRefused => UNAVAILABLE,
+            // Clients may repeat by themselves what is unavailable. This may have had an effect.
+            _ => ABORTED,
+        }
+    }
+
+    /// Time after which a repeat makes sense; `None` if the request has to be changed first.
+    fn retry_after(self) -> Option<Duration> {
+        match self {
+            Self::InProgress(_, after) | Self::CoolDown(_, after) => Some(after.unwrap_or(SOON)),
+            Self::NoKey | Self::BadKey(_) | Self::BodyTooLarge | Self::BodyUnreadable => None,
+            _ => Some(SOON),
+        }
+    }
+
+    pub(crate) fn response<R>(self, form: Form) -> Response<LockBody<R>> {
+        match form {
+            Form::Json => self.json(),
+            Form::Grpc => self.grpc(),
+        }
+    }
+
+    fn json<R>(self) -> Response<LockBody<R>> {
+        let status = self.status();
+        let (title, reason, detail) = (status.canonical_reason().unwrap_or_default(), self.reason(), self.detail());
+        let body = json!({"type": "about:blank", "title": title, "status": status.as_u16(), "reason": reason, "detail": detail});
+        let mut response = Response::new(LockBody::of(Frames::whole(Bytes::from(body.to_string()))));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(after) = self.retry_after() {
+            response.headers_mut().insert(RETRY_AFTER, whole_seconds(after).into());
+        }
+        response
+    }
+
+    /// An answer of headers alone, as gRPC has it for calls that fail at once.
+    fn grpc<R>(self) -> Response<LockBody<R>> {
+        let mut response = Response::new(LockBody::of(Frames::default()));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(GRPC_STATUS, HeaderValue::from_static(self.grpc_status()));
+        headers.insert(GRPC_MESSAGE, HeaderValue::from_static(self.reason()));
+        if let Some(after) = self.retry_after() {
+            headers.insert(GRPC_PUSHBACK, u64::try_from(after.as_millis()).unwrap_or(u64::MAX).into());
+        }
+        response
+    }
+}
+
+/// Rounds up: a client that comes back too early is refused again.
+fn whole_seconds(time: Duration) -> u64 {
+    (time.as_secs() + u64::from(time.subsec_nanos() > 0)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_never_asked_back_too_early() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (4_999, 5)] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
+        }
+    }
+
+    #[test]
+    fn grpc_is_told_from_grpc_web() {
+        for (kind, form) in [
+            ("application/grpc", Form::Grpc),
+            ("application/grpc+proto", Form::Grpc),
+            ("application/grpc;v=1", Form::Grpc),
+            ("application/grpc-web", Form::Json),
+            ("application/json", Form::Json),
+        ] {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+            assert_eq!(Form::of(&headers), form, "{kind}");
+        }
+        assert_eq!(Form::of(&HeaderMap::new()), Form::Json);
+    }
+}

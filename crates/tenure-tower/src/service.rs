@@ -1,0 +1,179 @@
+//! The service: from the key to the lease, through the handler, to the end of the answer.
+
+use std::mem;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tenure::{Fence, Guard, Name};
+use tower_service::Service;
+
+use crate::BoxError;
+use crate::body::{LockBody, RequestBody, Tail};
+use crate::future::ResponseFuture;
+use crate::join::{Joined, Lead};
+use crate::policy::{Duplicate, Keyless};
+use crate::problem::{Form, Problem};
+use crate::shared::{Entry, Shared};
+use crate::stats::{Event, Stats};
+
+/// Serves requests with the same key one at a time. Made by [`LockLayer`](crate::LockLayer).
+#[derive(Clone, Debug)]
+pub struct Lock<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S> Lock<S> {
+    pub(crate) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+
+    /// Returns the counters of the layer.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats.clone()
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Lock<S>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Error: Send,
+    S::Future: Send,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    type Response = Response<LockBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<R, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The service that is ready serves the request. A clone of it need not be ready.
+        let clone = self.inner.clone();
+        let ready = mem::replace(&mut self.inner, clone);
+        ResponseFuture::new(serve(Arc::clone(&self.shared), ready, request))
+    }
+}
+
+async fn serve<S, B, R>(shared: Arc<Shared>, inner: S, request: Request<B>) -> Result<Response<LockBody<R>>, S::Error>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Send,
+    S::Error: Send,
+    S::Future: Send,
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
+    R: Body<Data = Bytes> + Send,
+    R::Error: Into<BoxError>,
+{
+    let (form, settings) = (Form::of(request.headers()), &shared.settings);
+    let (name, request) = match named(&shared, request).await {
+        Ok(found) => found,
+        Err(problem) => {
+            shared.stats.count(Event::Invalid);
+            return Ok(problem.response(form));
+        }
+    };
+    let Some(name) = name else {
+        shared.stats.count(Event::Keyless);
+        return handle(shared, inner, request, None, None, form).await;
+    };
+    let lead = match (settings.duplicate == Duplicate::Join).then(|| shared.joins.enter(&name)) {
+        Some(Joined::Later(follower)) => {
+            shared.stats.count(Event::Joined);
+            // The handler's capacity is for those who need it.
+            drop((inner, request));
+            return Ok(match follower.outcome().await {
+                Ok(copied) => copied.response(),
+                Err(problem) => problem.response(form),
+            });
+        }
+        Some(Joined::First(lead)) => Some(lead),
+        None => None,
+    };
+    match shared.enter(&name).await {
+        Entry::Locked(guard) => handle(shared, inner, request, Some(guard), lead, form).await,
+        Entry::Unlocked => handle(shared, inner, request, None, lead, form).await,
+        Entry::Refused(problem) => {
+            if let Some(lead) = lead {
+                lead.refuse(problem);
+            }
+            Ok(problem.response(form))
+        }
+    }
+}
+
+/// Finds the name of a request at the store; `None` if it is served without one.
+async fn named<B>(shared: &Shared, request: Request<B>) -> Result<(Option<Name>, Request<RequestBody<B>>), Problem>
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
+{
+    let settings = &shared.settings;
+    let (key, request) = settings.key.find(request).await?;
+    match key {
+        Some(key) => Ok((Some(settings.name(&key)?), request)),
+        None if settings.keyless == Keyless::PassThrough => Ok((None, request)),
+        None => Err(Problem::NoKey),
+    }
+}
+
+/// Runs the handler, for as long as the lease stands if there is one.
+async fn handle<S, B, R>(
+    shared: Arc<Shared>,
+    mut inner: S,
+    mut request: Request<RequestBody<B>>,
+    guard: Option<Guard>,
+    lead: Option<Lead>,
+    form: Form,
+) -> Result<Response<LockBody<R>>, S::Error>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Send,
+    S::Error: Send,
+    S::Future: Send,
+    B: Send,
+    R: Body<Data = Bytes> + Send,
+    R::Error: Into<BoxError>,
+{
+    // A fence of another layer would be taken for one of this key.
+    request.extensions_mut().remove::<Fence>();
+    if let Some(fence) = guard.as_ref().and_then(Guard::fence) {
+        request.extensions_mut().insert(fence);
+    }
+    let served = match &guard {
+        Some(guard) => match guard.run(inner.call(request)).await {
+            Ok(served) => served,
+            Err(error) => {
+                shared.note_lost(guard.name(), &error);
+                if let Some(lead) = lead {
+                    lead.refuse(Problem::LockLost);
+                }
+                return Ok(Problem::LockLost.response(form));
+            }
+        },
+        None => inner.call(request).await,
+    };
+    let response = match served {
+        Ok(response) => response,
+        Err(error) => {
+            if let Some(guard) = guard {
+                shared.release(guard).await;
+            }
+            return Err(error);
+        }
+    };
+    let (head, body) = response.into_parts();
+    let recorder = lead.map(|lead| lead.record(&head, shared.settings.copy_limit));
+    let mut tail = Tail::new(Arc::clone(&shared), guard, recorder);
+    if body.is_end_stream() {
+        tail.finish().await;
+    }
+    Ok(Response::from_parts(head, LockBody::handler(body, tail)))
+}

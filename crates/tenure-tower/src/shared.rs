@@ -1,0 +1,191 @@
+//! State that the clones of a layer share: its settings, and how a request gets its lease.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure::{Acquire, BootTime, Error, ErrorKind, Guard, Holder, Locker, Name, ReleaseOutcome, Waiting};
+
+use crate::join::Joins;
+use crate::key::Key;
+use crate::policy::{Duplicate, Keyless, OnOutage, RefuseWith};
+use crate::problem::Problem;
+use crate::stats::{Event, Stats};
+
+/// Time between two warnings about requests that are served without a lock.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) stats: Stats,
+    pub(crate) joins: Arc<Joins>,
+    outage: Outage,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) locks: Locker,
+    pub(crate) prefix: String,
+    pub(crate) key: Key,
+    pub(crate) on_outage: OnOutage,
+    pub(crate) duplicate: Duplicate,
+    pub(crate) refuse_with: RefuseWith,
+    pub(crate) keyless: Keyless,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) cool_down: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) max_key: usize,
+    pub(crate) digests: bool,
+    pub(crate) copy_limit: usize,
+}
+
+/// Requests that were served without a lock since the last warning.
+#[derive(Debug, Default)]
+struct Outage {
+    unlocked: AtomicU64,
+    /// Time of the next warning, in milliseconds since boot.
+    quiet_until: AtomicU64,
+}
+
+/// Outcome of the way in.
+pub(crate) enum Entry {
+    Locked(Guard),
+    Unlocked,
+    Refused(Problem),
+}
+
+impl Settings {
+    pub(crate) fn acquire(&self, name: &Name) -> Acquire {
+        let mut acquire = self.locks.mutex(name).min_hold(self.cool_down);
+        acquire = acquire.wait(if let Duplicate::Wait(limit) = self.duplicate { limit } else { Duration::ZERO });
+        if let Some(ttl) = self.ttl {
+            acquire = acquire.ttl(ttl);
+        }
+        if let Some(max) = self.max_hold {
+            acquire = acquire.max_hold(max);
+        }
+        acquire
+    }
+
+    /// Makes the name of a key at the store.
+    pub(crate) fn name(&self, key: &str) -> Result<Name, Problem> {
+        const TOO_LONG: Problem = Problem::BadKey("The key is too long.");
+        const ODD: Problem = Problem::BadKey("The key has control characters.");
+        let most = self.locks.store().features().max_name;
+        let is_long = key.len() > self.max_key;
+        if is_long && !self.digests {
+            return Err(TOO_LONG);
+        }
+        let whole = self.prefix.len() + 1 + key.len();
+        if whole > Name::MAX_BYTES || (whole > most && !self.digests) {
+            return Err(TOO_LONG);
+        }
+        let name = Name::new(format!("{}:{key}", self.prefix)).map_err(|_| ODD)?;
+        if !self.digests {
+            return Ok(name);
+        }
+        // Names that pose as digests are digested as well.
+        let room = if is_long { most.min(self.prefix.len() + 1 + self.max_key) } else { most };
+        Name::new(name.short_key(room, |_| true)).map_err(|_| ODD)
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self { settings, stats: Stats::default(), joins: Arc::default(), outage: Outage::default() }
+    }
+
+    /// Takes the lease of a request.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves nothing behind, as [`Acquire::acquire`] does not.
+    pub(crate) async fn enter(&self, name: &Name) -> Entry {
+        let mut acquire = self.settings.acquire(name);
+        if matches!(self.settings.duplicate, Duplicate::Wait(_)) {
+            let (stats, waited) = (self.stats.clone(), AtomicBool::new(false));
+            acquire = acquire.on_wait(move |event| {
+                if matches!(event, Waiting::Busy(_)) && !waited.swap(true, Ordering::Relaxed) {
+                    stats.count(Event::Waited);
+                }
+            });
+        }
+        match acquire.acquire().await {
+            Ok(guard) => {
+                self.stats.count(Event::Granted);
+                Entry::Locked(guard)
+            }
+            Err(error) => self.refused(name, &error),
+        }
+    }
+
+    fn refused(&self, name: &Name, error: &Error) -> Entry {
+        let (event, problem) = match error.kind() {
+            ErrorKind::TimedOut => (Event::Refused, self.taken(error.holder())),
+            ErrorKind::Invalid => (Event::Invalid, Problem::BadKey("The key cannot be used.")),
+            _ if error.is_transient() && self.settings.on_outage == OnOutage::FailOpen => {
+                self.stats.count(Event::FailedOpen);
+                self.outage.note(&self.settings.prefix, error);
+                return Entry::Unlocked;
+            }
+            _ => {
+                let is_outage = error.is_transient();
+                tracing::warn!(?name, %error, "a request was refused, because its lock cannot be taken");
+                (Event::FailedClosed, if is_outage { Problem::StoreUnavailable } else { Problem::StoreRefused })
+            }
+        };
+        self.stats.count(event);
+        Entry::Refused(problem)
+    }
+
+    fn taken(&self, holder: Option<&Holder>) -> Problem {
+        let with = self.settings.refuse_with;
+        match holder {
+            Some(holder) if holder.owner.lingers_after().is_some() => Problem::CoolDown(with, holder.ttl),
+            Some(holder) => {
+                let left = holder.age.map(|age| self.settings.cool_down.saturating_sub(age));
+                Problem::InProgress(with, left.filter(|left| !left.is_zero()))
+            }
+            None => Problem::InProgress(with, None),
+        }
+    }
+
+    /// Releases the lease of a request that was served.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves the release to the background.
+    pub(crate) async fn release(&self, guard: Guard) {
+        let name = guard.name().clone();
+        match guard.release().await {
+            Ok(ReleaseOutcome::WasLost) => {
+                let error = Error::new(ErrorKind::Lost, "the lease had ended before it was released");
+                self.note_lost(&name, &error);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(?name, %error, "a lock was not released; it is free after its ttl"),
+        }
+    }
+
+    pub(crate) fn note_lost(&self, name: &Name, error: &Error) {
+        self.stats.count(Event::Lost);
+        tracing::warn!(?name, %error, "a lock was lost while its request was served");
+    }
+}
+
+impl Outage {
+    /// Warns at once, and then once in a while: an outage may concern thousands of requests a
+    /// second.
+    fn note(&self, prefix: &str, error: &Error) {
+        self.unlocked.fetch_add(1, Ordering::Relaxed);
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let now = millis(BootTime::now().since_boot());
+        let quiet_until = self.quiet_until.load(Ordering::Relaxed);
+        let next = now.saturating_add(millis(BETWEEN_WARNINGS));
+        let ours = now >= quiet_until
+            && self.quiet_until.compare_exchange(quiet_until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if ours {
+            let requests = self.unlocked.swap(0, Ordering::Relaxed);
+            tracing::warn!(prefix, requests, %error, "requests were served without a lock, because the store is gone");
+        }
+    }
+}

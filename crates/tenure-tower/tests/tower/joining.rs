@@ -1,0 +1,180 @@
+//! Requests that get a copy of the first one's answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http_body::Frame;
+use tenure::{Error, Locker, MemoryStore};
+use tenure_testkit::{Fate, Faulty, Operation};
+use tenure_tower::{Counts, Duplicate, Lock, LockLayer};
+use tower::{Layer as _, ServiceExt as _};
+
+use crate::support::*;
+
+fn joining(locks: &Locker) -> LockLayer {
+    layer(locks).duplicate(Duplicate::Join).copy_limit(100).build().unwrap()
+}
+
+async fn joined(layer: &LockLayer, n: u64) {
+    let counted = async {
+        while layer.stats().counts().joined < n {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the crowd", counted).await;
+}
+
+/// A service that counts its runs, and answers with a body of `size` in two parts and with trailers.
+fn counting(handler: &Handler, size: usize) -> (Arc<AtomicU64>, Stub) {
+    let (runs, handler) = (Arc::new(AtomicU64::new(0)), handler.clone());
+    let counted = Arc::clone(&runs);
+    let serve = service(move |_| {
+        let (handler, runs) = (handler.clone(), Arc::clone(&runs));
+        Box::pin(async move {
+            let run = runs.fetch_add(1, Ordering::Relaxed) + 1;
+            handler.run().await;
+            let (frames, body) = streamed();
+            frames.send(Frame::data(Bytes::from(format!("run {run}"))))?;
+            frames.send(Frame::data(Bytes::from("x".repeat(size))))?;
+            let sum = [(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))];
+            frames.send(Frame::trailers(HeaderMap::from_iter(sum)))?;
+            Ok(Response::builder().status(201).header("x-run", run).body(body)?)
+        })
+    });
+    (counted, serve)
+}
+
+#[tokio::test]
+async fn a_crowd_gets_one_answer() {
+    let (locks, handler) = (memory(), Handler::new());
+    let (layer, (runs, serve)) = (joining(&locks), counting(&handler, 10));
+    let service = layer.layer(serve);
+    let crowd: Vec<_> = (0..50).map(|_| sending(&service, "7")).collect();
+    handler.entered(1).await;
+    joined(&layer, 49).await;
+    let other = sending(&service, "8");
+    handler.entered(2).await;
+    handler.let_out(2);
+    assert_eq!(other.await.unwrap().header("x-run"), "2");
+    for member in crowd {
+        let answer = member.await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.header("x-run")), (201, "1"));
+        assert_eq!(&answer.body[..], b"run 1xxxxxxxxxx");
+        assert_eq!(answer.trailers.unwrap()["x-sum"], "1");
+    }
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+    // The crowd is over.
+    handler.let_out(1);
+    assert_eq!(send(&service, request("7")).await.header("x-run"), "3");
+    let Counts { granted, joined, refused, .. } = layer.stats().counts();
+    assert_eq!((granted, joined, refused), (3, 49, 0));
+    all_free(&locks).await;
+}
+
+async fn two(
+    layer: &LockLayer,
+    handler: &Handler,
+    serve: Stub,
+) -> (tokio::task::JoinHandle<Answer>, tokio::task::JoinHandle<Answer>) {
+    let service: Lock<Stub> = layer.layer(serve);
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    let second = sending(&service, "7");
+    joined(layer, 1).await;
+    (first, second)
+}
+
+#[tokio::test]
+async fn a_crowd_that_is_over_has_freed_its_key() {
+    let (store, handler) = (Faulty::new(MemoryStore::new()), Handler::new());
+    let locks = Locker::new(store.clone());
+    let (layer, (_, serve)) = (joining(&locks), counting(&handler, 10));
+    store.at(Operation::Release, 1, Fate::DelayedBefore(Duration::from_millis(50)));
+    let (first, second) = two(&layer, &handler, serve).await;
+    handler.let_out(1);
+    assert_eq!(second.await.unwrap().status, 201);
+    assert!(is_free(&locks, "t:7").await);
+    first.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_sent_once() {
+    let (locks, handler) = (memory(), Handler::new());
+    let (layer, (runs, serve)) = (joining(&locks), counting(&handler, 100));
+    let (first, second) = two(&layer, &handler, serve).await;
+    handler.let_out(1);
+    assert_eq!(first.await.unwrap().body.len(), 105);
+    assert_eq!(second.await.unwrap().summary(), (503, "first-too-large".into(), "1".into()));
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_first_request_that_hangs_up_leaves_no_answer() {
+    let (locks, handler) = (memory(), Handler::new());
+    let (layer, (runs, serve)) = (joining(&locks), counting(&handler, 10));
+    let (first, second) = two(&layer, &handler, serve).await;
+    first.abort();
+    assert_eq!(second.await.unwrap().summary(), (503, "first-failed".into(), "1".into()));
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_first_request_that_fails_or_panics_leaves_no_answer() {
+    for panics in [false, true] {
+        let (locks, handler) = (memory(), Handler::new());
+        let layer = joining(&locks);
+        let inside = handler.clone();
+        let service = layer.layer(service(move |_| {
+            let inside = inside.clone();
+            Box::pin(async move {
+                inside.run().await;
+                assert!(!panics, "a handler panics, as the test wants it");
+                Err(Error::invalid("no").into())
+            })
+        }));
+        let first = tokio::spawn(service.clone().oneshot(request("7")));
+        handler.entered(1).await;
+        let second = sending(&service, "7");
+        joined(&layer, 1).await;
+        handler.let_out(1);
+        assert_eq!(first.await.is_err(), panics);
+        assert_eq!(second.await.unwrap().reason(), "first-failed");
+        assert_eq!(handler.entries(), 1);
+        all_free(&locks).await;
+    }
+}
+
+#[tokio::test]
+async fn a_first_body_that_is_dropped_leaves_no_answer() {
+    let (locks, handler) = (memory(), Handler::new());
+    let (layer, (_, serve)) = (joining(&locks), counting(&handler, 10));
+    let service = layer.layer(serve);
+    let first = tokio::spawn(service.clone().oneshot(request("7")));
+    handler.entered(1).await;
+    let second = sending(&service, "7");
+    joined(&layer, 1).await;
+    handler.let_out(1);
+    drop(first.await.unwrap().unwrap());
+    assert_eq!(second.await.unwrap().reason(), "first-failed");
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_crowd_whose_key_is_taken_elsewhere_is_refused() {
+    let (locks, handler) = (memory(), Handler::open());
+    let (layer, (runs, serve)) = (joining(&locks), counting(&handler, 10));
+    let service = layer.layer(serve);
+    let elsewhere = locks.mutex("t:7").acquire().await.unwrap();
+    let crowd: Vec<_> = (0..9).map(|_| sending(&service, "7")).collect();
+    for member in crowd {
+        assert_eq!(member.await.unwrap().reason(), "in-progress");
+    }
+    assert_eq!(runs.load(Ordering::Relaxed), 0);
+    elsewhere.release().await.unwrap();
+    assert_eq!(send(&service, request("7")).await.status, 201);
+}

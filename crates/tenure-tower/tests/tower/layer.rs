@@ -1,0 +1,389 @@
+//! The layer in front of a function: from the key to the end of the body.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, Empty, Full};
+use tenure::store::Features;
+use tenure::{Error, ErrorKind, Fence, Locker, MemoryStore};
+use tenure_testkit::{Fate, Faulty, Operation};
+use tenure_tower::{Duplicate, Key, LockLayer, OnOutage, RefuseWith};
+use tower::{Layer as _, Service, ServiceExt};
+
+use crate::support::*;
+
+/// A store whose operations time out soon, so that a short ttl is possible.
+fn faulty() -> (Faulty<MemoryStore>, Locker) {
+    let store = Faulty::new(MemoryStore::new()).features(|features: &mut Features| {
+        features.operation_timeout = Some(Duration::from_millis(50));
+    });
+    let locks = Locker::builder(store.clone()).ttl(Duration::from_secs(1)).build().unwrap();
+    (store, locks)
+}
+
+#[tokio::test]
+async fn a_second_request_is_refused_while_the_first_is_served() {
+    for (with, status) in [(RefuseWith::Conflict, 409), (RefuseWith::TooManyRequests, 429)] {
+        let (locks, handler) = (memory(), Handler::new());
+        let layer = layer(&locks).refuse_with(with).build().unwrap();
+        let service = locked(&layer, &handler);
+        let first = sending(&service, "7");
+        handler.entered(1).await;
+        assert_eq!(send(&service, request("7")).await.summary(), (status, "in-progress".into(), "1".into()));
+        let other = sending(&service, "8");
+        handler.entered(2).await;
+        handler.let_out(3);
+        let (first, other) = (first.await.unwrap(), other.await.unwrap());
+        assert_eq!((first.status.as_u16(), &first.body[..], other.status.as_u16()), (200, &b"ping"[..], 200));
+        let again = send(&service, request("7")).await;
+        assert!(again.fence() > first.fence() && first.fence().is_some(), "{again:?} after {first:?}");
+        let counts = layer.stats().counts();
+        assert_eq!((counts.granted, counts.refused, counts.lost), (3, 1, 0));
+        all_free(&locks).await;
+    }
+}
+
+#[tokio::test]
+async fn the_key_is_taken_until_the_body_has_ended() {
+    let (locks, layer) = {
+        let locks = memory();
+        (locks.clone(), layer(&locks).build().unwrap())
+    };
+    let (frames, body) = streamed();
+    let body = Arc::new(std::sync::Mutex::new(Some(body)));
+    let service = layer.layer(service(move |_| {
+        let body = body.lock().unwrap().take().expect("one request");
+        Box::pin(async { Ok(Response::new(body)) })
+    }));
+    let response = service.clone().oneshot(request("7")).await.unwrap();
+    assert!(!response.body().is_end_stream());
+    let mut body = response.into_body();
+    frames.send(Frame::data(Bytes::from_static(b"one"))).unwrap();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+    assert_eq!(send(&service, request("7")).await.reason(), "in-progress");
+    let trailers = HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))]);
+    frames.send(Frame::trailers(trailers.clone())).unwrap();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_trailers().unwrap(), trailers);
+    assert!(!is_free(&locks, "t:7").await);
+    drop(frames);
+    assert!(body.frame().await.is_none());
+    // At once, without a release in the background.
+    assert!(is_free(&locks, "t:7").await);
+}
+
+#[tokio::test]
+async fn a_whole_answer_means_that_the_key_is_free() {
+    let (locks, layer) = {
+        let locks = memory();
+        (locks.clone(), layer(&locks).build().unwrap())
+    };
+    let full = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Full::<Bytes>::from("pong"))) }));
+    let response = full.oneshot(request("full")).await.unwrap();
+    let mut body = pin!(response.into_body());
+    assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(4), false));
+    assert!(!is_free(&locks, "t:full").await);
+    // Readers of a body of known length do not ask for more.
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "pong");
+    assert!(body.is_end_stream() && is_free(&locks, "t:full").await);
+    assert!(body.frame().await.is_none());
+
+    let empty = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Empty::<Bytes>::new())) }));
+    let response = empty.oneshot(request("empty")).await.unwrap();
+    assert!(response.body().is_end_stream() && is_free(&locks, "t:empty").await);
+
+    let failing = layer.layer(tower::service_fn(|_| async { Err::<Response<Full<Bytes>>, _>(Error::invalid("no")) }));
+    failing.oneshot(request("failing")).await.unwrap_err();
+    assert!(is_free(&locks, "t:failing").await);
+}
+
+#[tokio::test]
+async fn the_end_of_an_answer_waits_for_its_release() {
+    let (store, locks) = faulty();
+    let layer = layer(&locks).ttl(Duration::from_secs(10)).build().unwrap();
+    let service = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Full::<Bytes>::from("pong"))) }));
+    store.at(Operation::Release, 1, Fate::DelayedBefore(Duration::from_millis(20)));
+    let response = service.oneshot(request("7")).await.unwrap();
+    let mut body = pin!(response.into_body());
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    assert!(body.as_mut().poll_frame(&mut context).is_pending());
+    assert_eq!((store.calls(Operation::Release), body.size_hint().exact()), (1, Some(4)));
+    assert!(!is_free(&locks, "t:7").await);
+    assert_eq!(soon("the body", body.frame()).await.unwrap().unwrap().into_data().unwrap(), "pong");
+    assert!(is_free(&locks, "t:7").await);
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_the_release_does_not_keep_the_answer() {
+    let (store, locks) = faulty();
+    let service = locked(&layer(&locks).ttl(Duration::from_secs(10)).build().unwrap(), &Handler::open());
+    store.plan(|operation, _| if operation == Operation::Release { Fate::HangsBefore } else { Fate::Works });
+    assert_eq!(send(&service, request("7")).await.status, 200);
+    store.heal();
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_dropped_frees_the_key() {
+    let locks = memory();
+    let service = locked(&layer(&locks).build().unwrap(), &Handler::open());
+    let response = service.oneshot(request("7")).await.unwrap();
+    assert!(!is_free(&locks, "t:7").await);
+    drop(response);
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_cancels_the_handler_and_frees_the_key() {
+    let (locks, handler) = (memory(), Handler::new());
+    let service = locked(&layer(&locks).build().unwrap(), &handler);
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    first.abort();
+    handler.is_empty().await;
+    first.await.unwrap_err();
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_panic_frees_the_key() {
+    let locks = memory();
+    let layer = layer(&locks).build().unwrap();
+    let panics = layer.layer(service(|_| Box::pin(async { panic!("a handler panics, as the test wants it") })));
+    let panicked = tokio::spawn(panics.oneshot(request("7"))).await.map(|_| ());
+    assert!(panicked.unwrap_err().is_panic());
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_lost_lease_cancels_the_handler() {
+    let (store, locks) = faulty();
+    let (layer, handler) = (layer(&locks).build().unwrap(), Handler::new());
+    let service = locked(&layer, &handler);
+    // Its own clock ends the lease, since no renewal is answered.
+    store.plan(|operation, _| if operation == Operation::Renew { Fate::Lost } else { Fate::Works });
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    let answer = first.await.unwrap();
+    assert_eq!(answer.summary(), (503, "lock-lost".into(), "1".into()));
+    handler.is_empty().await;
+    store.heal();
+    // The store reports that the lease is gone.
+    let first = sending(&service, "8");
+    handler.entered(2).await;
+    take_away(&locks, "t:8").await;
+    assert_eq!(first.await.unwrap().reason(), "lock-lost");
+    handler.is_empty().await;
+    assert_eq!(layer.stats().counts().lost, 2);
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_lost_while_the_body_is_sent_breaks_the_body_off() {
+    let (store, locks) = faulty();
+    let layer = layer(&locks).build().unwrap();
+    let (frames, body) = streamed();
+    let body = Arc::new(std::sync::Mutex::new(Some(body)));
+    let service = layer.layer(service(move |_| {
+        let body = body.lock().unwrap().take().expect("one request");
+        Box::pin(async { Ok(Response::new(body)) })
+    }));
+    let mut body = service.oneshot(request("7")).await.unwrap().into_body();
+    frames.send(Frame::data(Bytes::from_static(b"one"))).unwrap();
+    body.frame().await.unwrap().unwrap();
+    store.plan(|operation, _| if operation == Operation::Renew { Fate::Lost } else { Fate::Works });
+    let error = soon("the end of the lease", body.frame()).await.unwrap().unwrap_err();
+    assert_eq!(error.downcast::<Error>().unwrap().kind(), ErrorKind::Lost);
+    assert!(body.frame().await.is_none());
+    soon("the end of the handler's body", frames.closed()).await;
+    assert_eq!(layer.stats().counts().lost, 1);
+    store.heal();
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_last_frame_after_the_end_of_the_lease_is_not_sent() {
+    let (store, locks) = faulty();
+    let layer = layer(&locks).build().unwrap();
+    let service = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Full::<Bytes>::from("pong"))) }));
+    let response = service.oneshot(request("7")).await.unwrap();
+    store.plan(|operation, _| if operation == Operation::Renew { Fate::Lost } else { Fate::Works });
+    // No reader polls the body in this time.
+    while !is_free(&locks, "t:7").await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    response.into_body().frame().await.unwrap().unwrap_err();
+}
+
+#[tokio::test]
+async fn the_longest_hold_ends_a_handler_that_hangs() {
+    let (locks, handler) = (memory(), Handler::new());
+    let service = locked(&layer(&locks).max_hold(Duration::from_millis(100)).build().unwrap(), &handler);
+    assert_eq!(send(&service, request("7")).await.reason(), "lock-lost");
+    handler.is_empty().await;
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_duplicate_waits_as_long_as_it_may() {
+    let (locks, handler) = (memory(), Handler::new());
+    let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
+    let service = locked(&layer, &handler);
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    let second = sending(&service, "7");
+    while layer.stats().counts().waited < 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(handler.entries(), 1);
+    handler.let_out(2);
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    assert!(second.fence() > first.fence(), "{second:?} after {first:?}");
+    assert_eq!((layer.stats().counts().waited, layer.stats().counts().refused), (1, 0));
+
+    let impatient = self::layer(&locks).duplicate(Duplicate::Wait(Duration::from_millis(30))).build().unwrap();
+    let service = locked(&impatient, &handler);
+    let first = sending(&service, "7");
+    handler.entered(3).await;
+    assert_eq!(send(&service, request("7")).await.summary(), (409, "in-progress".into(), "1".into()));
+    assert_eq!((impatient.stats().counts().waited, impatient.stats().counts().refused), (1, 1));
+    handler.let_out(1);
+    first.await.unwrap();
+    all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_waiting_client_that_goes_away_leaves_nothing_behind() {
+    let (locks, handler) = (memory(), Handler::new());
+    let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
+    let service = locked(&layer, &handler);
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    let second = sending(&service, "7");
+    while layer.stats().counts().waited < 1 {
+        tokio::task::yield_now().await;
+    }
+    second.abort();
+    second.await.unwrap_err();
+    handler.let_out(2);
+    first.await.unwrap();
+    all_free(&locks).await;
+    assert_eq!(handler.entries(), 1);
+}
+
+#[tokio::test]
+async fn a_repeat_within_the_cool_down_is_refused() {
+    const COOL_DOWN: Duration = Duration::from_millis(1_900);
+    let (locks, handler) = (memory(), Handler::open());
+    let layer = layer(&locks).cool_down(COOL_DOWN).refuse_with(RefuseWith::TooManyRequests).build().unwrap();
+    let service = locked(&layer, &handler);
+    let began = std::time::Instant::now();
+    assert_eq!(send(&service, request("7")).await.status, 200);
+    let (status, reason, after) = send(&service, request("7")).await.summary();
+    assert_eq!((status, &*reason), (429, "cool-down"));
+    // Rounded up, so that a client that waits for it is served.
+    let (after, left) = (Duration::from_secs(after.parse().unwrap()), COOL_DOWN.saturating_sub(began.elapsed()));
+    assert!((left..=Duration::from_secs(2)).contains(&after), "{after:?} with {left:?} left");
+    assert_eq!(send(&service, request("8")).await.status, 200);
+    while !is_free(&locks, "t:7").await {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(began.elapsed() + Duration::from_millis(10) >= COOL_DOWN, "free after {:?}", began.elapsed());
+    assert_eq!(send(&service, request("7")).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_first_of_a_cool_down_says_when_to_come_back() {
+    let (locks, handler) = (memory(), Handler::new());
+    let service = locked(&layer(&locks).cool_down(Duration::from_secs(7)).build().unwrap(), &handler);
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    let (status, reason, after) = send(&service, request("7")).await.summary();
+    assert_eq!((status, &*reason), (409, "in-progress"));
+    // The store in memory does not know for how long a lease was held, and then it is a second.
+    assert!(after == "7" || after == "1", "{after}");
+    handler.let_out(1);
+    first.await.unwrap();
+}
+
+/// Serves only if this very value was ready, as a service with a limit does.
+#[derive(Debug, Default)]
+struct Picky {
+    ready: bool,
+    served: Arc<AtomicBool>,
+}
+
+impl Clone for Picky {
+    fn clone(&self) -> Self {
+        Self { ready: false, served: Arc::clone(&self.served) }
+    }
+}
+
+impl<B> Service<Request<B>> for Picky {
+    type Response = Response<Full<Bytes>>;
+    type Error = Error;
+    type Future = std::future::Ready<Result<Self::Response, Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<B>) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "called without having been ready");
+        self.served.store(true, Ordering::Relaxed);
+        std::future::ready(Ok(Response::default()))
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_was_ready_serves() {
+    let (locks, picky) = (memory(), Picky::default());
+    let mut service = layer(&locks).build().unwrap().layer(picky.clone());
+    for _ in 0..2 {
+        ServiceExt::<Request<Full<Bytes>>>::ready(&mut service).await.unwrap().call(request("7")).await.unwrap();
+        assert!(picky.served.swap(false, Ordering::Relaxed));
+        all_free(&locks).await;
+    }
+}
+
+async fn fence<B>(request: Request<B>) -> Result<Response<Full<Bytes>>, Error> {
+    Ok(Response::new(Full::from(format!("{:?}", request.extensions().get::<Fence>()))))
+}
+
+#[tokio::test]
+async fn the_fence_of_another_layer_is_not_passed_on() {
+    let locks = memory();
+    let outer = LockLayer::builder(locks.clone(), "outer", Key::header(KEY), OnOutage::FailClosed).build().unwrap();
+    let (store, gone) = faulty();
+    store.plan(|_, _| Fate::FailsBefore);
+    let inner = LockLayer::builder(gone, "inner", Key::header(KEY), OnOutage::FailOpen).build().unwrap();
+    let response = outer.layer(inner.layer(tower::service_fn(fence))).oneshot(request("7")).await.unwrap();
+    assert_eq!(&Answer::of(response).await.unwrap().body[..], b"None");
+    let response = outer.layer(tower::service_fn(fence)).oneshot(request("7")).await.unwrap();
+    assert!(Answer::of(response).await.unwrap().body.starts_with(b"Some"));
+}
+
+#[tokio::test]
+async fn settings_that_cannot_work_are_refused_before_any_request() {
+    let locks = memory();
+    let make = |prefix: &str, key| LockLayer::builder(locks.clone(), prefix, key, OnOutage::FailClosed);
+    for (builder, why) in [
+        (make("", Key::path()), "prefix"),
+        (make("a:b", Key::path()), "colon"),
+        (make("a\nb", Key::path()), "control"),
+        (make(&"a".repeat(1_000), Key::path()), "shorter prefix"),
+        (make("a", Key::json("user")), "slash"),
+        (make("a", Key::path()).ttl(Duration::from_millis(1)), "ttl"),
+        (make("a", Key::path()).cool_down(Duration::from_secs(9)).max_hold(Duration::from_secs(1)), "longest hold"),
+        (make("a", Key::path()).max_key(8).digest_long_keys(), "digest"),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert!(error.to_string().contains(why) && error.kind() == ErrorKind::Invalid, "{error}");
+    }
+}

@@ -1,0 +1,169 @@
+//! A store that is gone, and one that refuses.
+
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure::{Locker, MemoryStore};
+use tenure_testkit::{Fate, Faulty, Operation, RedisServer};
+use tenure_tower::{Duplicate, Key, LockLayer, OnOutage};
+use tracing::field::{Field, Visit};
+use tracing::{Level, Metadata, Subscriber, span};
+
+use crate::support::*;
+
+fn gone(on_outage: OnOutage) -> (Faulty<MemoryStore>, LockLayer) {
+    let store = Faulty::new(MemoryStore::new());
+    store.plan(|_, _| Fate::Lost);
+    let layer = LockLayer::builder(Locker::new(store.clone()), "t", Key::header(KEY), on_outage).build().unwrap();
+    (store, layer)
+}
+
+/// Keeps warnings as text.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.0, "{field}={value:?} ");
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN && metadata.target().starts_with("tenure_tower")
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[tokio::test]
+async fn a_layer_that_fails_closed_refuses() {
+    let (store, layer) = gone(OnOutage::FailClosed);
+    let handler = Handler::open();
+    let service = locked(&layer, &handler);
+    assert_eq!(send(&service, request("7")).await.summary(), (503, "store-unavailable".into(), "1".into()));
+    assert_eq!((layer.stats().counts().failed_closed, handler.entries()), (1, 0));
+    store.heal();
+    assert_eq!(send(&service, request("7")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_layer_that_fails_open_serves_and_says_so() {
+    let warnings = Warnings::default();
+    let logging = tracing::subscriber::set_default(warnings.clone());
+    let (store, layer) = gone(OnOutage::FailOpen);
+    let service = locked(&layer, &Handler::open());
+    for _ in 0..20 {
+        let answer = send(&service, request("7")).await;
+        assert_eq!((answer.status.as_u16(), answer.fence()), (200, None));
+    }
+    assert_eq!((layer.stats().counts().failed_open, layer.stats().counts().granted), (20, 0));
+    store.heal();
+    assert!(send(&service, request("7")).await.fence().is_some());
+    drop(logging);
+    let warnings = warnings.0.lock().unwrap();
+    assert!((1..=2).contains(&warnings.len()), "at once, and then each second: {warnings:?}");
+    assert!(warnings[0].contains("without a lock") && warnings[0].contains("prefix=\"t\""), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn a_crowd_of_an_outage_is_still_one() {
+    let store = Faulty::new(MemoryStore::new());
+    store.plan(|operation, _| if operation == Operation::Acquire { Fate::FailsBefore } else { Fate::Works });
+    let locks = Locker::new(store);
+    let layer = LockLayer::builder(locks, "t", Key::header(KEY), OnOutage::FailOpen).duplicate(Duplicate::Join).build().unwrap();
+    let handler = Handler::new();
+    let service = locked(&layer, &handler);
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    let second = sending(&service, "7");
+    while layer.stats().counts().joined < 1 {
+        tokio::task::yield_now().await;
+    }
+    handler.let_out(1);
+    assert_eq!((first.await.unwrap().status.as_u16(), second.await.unwrap().status.as_u16()), (200, 200));
+    assert_eq!(handler.entries(), 1);
+}
+
+/// The store answers, so this is no outage: it is refused also by a layer that fails open.
+#[tokio::test]
+async fn a_store_that_refuses_is_never_passed_by() {
+    let server = RedisServer::start();
+    server.cli("LPUSH t:7 x");
+    let locks = tenure_redis::connect(&server.url()).await.unwrap();
+    for on_outage in [OnOutage::FailOpen, OnOutage::FailClosed] {
+        let layer = LockLayer::builder(locks.clone(), "t", Key::header(KEY), on_outage).build().unwrap();
+        let handler = Handler::open();
+        let service = locked(&layer, &handler);
+        assert_eq!(send(&service, request("7")).await.summary(), (503, "store-refused".into(), "1".into()));
+        assert_eq!((layer.stats().counts().failed_closed, handler.entries()), (1, 0));
+        assert_eq!(send(&service, request("8")).await.status, 200);
+    }
+    assert_eq!(server.cli("TYPE t:7"), "list");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_is_stopped_in_the_middle() {
+    const TTL: Duration = Duration::from_secs(3);
+    let server = RedisServer::start();
+    let locks = tenure_redis::connect(&server.url()).await.unwrap();
+    let layer =
+        |prefix, on_outage| LockLayer::builder(locks.clone(), prefix, Key::header(KEY), on_outage).ttl(TTL).build().unwrap();
+    let (closed, open) = (layer("closed", OnOutage::FailClosed), layer("open", OnOutage::FailOpen));
+    let handler = Handler::new();
+    let services = [locked(&closed, &handler), locked(&open, &handler)];
+    let first = services.each_ref().map(|service| sending(service, "7"));
+    handler.entered(2).await;
+    server.stop();
+    // New requests meet the choice of their layer.
+    assert_eq!(send(&services[0], request("8")).await.reason(), "store-unavailable");
+    let unlocked = sending(&services[1], "8");
+    handler.entered(3).await;
+    // Requests that hold a lease are cancelled by the clock, while the server stands still.
+    for first in first {
+        assert_eq!(first.await.unwrap().reason(), "lock-lost");
+    }
+    assert_eq!(handler.entries(), 3);
+    handler.let_out(1);
+    assert_eq!(unlocked.await.unwrap().fence(), None);
+    server.cont();
+    let went_on = std::time::Instant::now();
+    while !locks.list().await.is_ok_and(|names| names.is_empty()) {
+        assert!(went_on.elapsed() < TTL + Duration::from_millis(500), "still taken: {:?}", locks.list().await);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    handler.let_out(2);
+    for service in &services {
+        assert!(send(service, request("7")).await.fence().is_some());
+    }
+    let (closed, open) = (closed.stats().counts(), open.stats().counts());
+    assert_eq!((closed.failed_closed, closed.failed_open, closed.lost), (1, 0, 1));
+    assert_eq!((open.failed_closed, open.failed_open, open.lost), (0, 1, 1));
+}
+
+#[tokio::test]
+async fn a_cool_down_at_redis_says_when_it_ends() {
+    let server = RedisServer::start();
+    let locks = tenure_redis::connect(&server.url()).await.unwrap();
+    let service = locked(&layer(&locks).cool_down(Duration::from_secs(60)).build().unwrap(), &Handler::open());
+    assert_eq!(send(&service, request("7")).await.status, 200);
+    for (left, seconds) in [("60000", 58..=60), ("10001", 8..=11)] {
+        server.cli(&format!("PEXPIRE t:7 {left}"));
+        let (status, reason, after) = send(&service, request("7")).await.summary();
+        assert_eq!((status, &*reason), (409, "cool-down"));
+        assert!(seconds.contains(&after.parse().unwrap()), "{after} with {left} ms left");
+    }
+}

@@ -1,0 +1,349 @@
+//! Pairs of requests with the same key, at random distances, to two processes of a service.
+//!
+//! The handlers read a number, think, and write the number plus one, without any protection but the
+//! layer. A number that is too small shows that two handlers ran at once.
+
+use std::fs::{File, OpenOptions};
+use std::io::BufReader;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tenure_testkit::lines::{hear, say};
+use tenure_testkit::{RedisServer, Spawned};
+use tenure_tower::{BoxError, Duplicate, Key, LockLayer, OnOutage};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::support::*;
+
+const ROLE: &str = "TENURE_TOWER_TEST_SERVICE";
+/// Ttl of tests in which leases are to end by themselves.
+const TTL: Duration = Duration::from_millis(1_500);
+/// Ttl of tests in which none is to end: calls to the store may take a second.
+const CALM: Duration = Duration::from_secs(30);
+
+/// Numbers in a file, one for each key.
+#[derive(Clone, Debug)]
+struct Numbers(Arc<File>);
+
+impl Numbers {
+    fn open(path: PathBuf, keys: u64) -> Self {
+        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
+        file.set_len(keys * 8).unwrap();
+        Self(Arc::new(file))
+    }
+
+    fn read(&self, key: u64) -> u64 {
+        let mut number = [0; 8];
+        self.0.read_exact_at(&mut number, key * 8).unwrap();
+        u64::from_le_bytes(number)
+    }
+
+    fn write(&self, key: u64, number: u64) {
+        self.0.write_all_at(&number.to_le_bytes(), key * 8).unwrap();
+    }
+}
+
+/// Reads, thinks, and writes, or fails as the request wants it. Answers with a number of its own.
+async fn visit(State(numbers): State<Numbers>, headers: HeaderMap) -> Result<String, StatusCode> {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let number = |name| headers.get(name).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let (key, think) = (number("x-key").unwrap(), number("x-think").unwrap_or(0));
+    let before = numbers.read(key);
+    tokio::time::sleep(Duration::from_micros(think)).await;
+    match headers.get("x-ending").map(http::HeaderValue::as_bytes) {
+        Some(b"panic") => panic!("a handler panics, as the test wants it"),
+        Some(b"error") => return Err(StatusCode::INTERNAL_SERVER_ERROR),
+        _ => {}
+    }
+    numbers.write(key, before + 1);
+    Ok(format!("{}.{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Not a case: the processes of the service begin here.
+#[tokio::test(flavor = "multi_thread")]
+async fn entry() {
+    let Ok(settings) = std::env::var(ROLE) else { return };
+    let settings: Value = serde_json::from_str(&settings).unwrap();
+    let text = |name: &str| settings[name].as_str().unwrap();
+    let locks = tenure_redis::connect(text("redis")).await.unwrap();
+    let duplicate = match text("duplicate") {
+        "wait" => Duplicate::Wait(LONG),
+        "join" => Duplicate::Join,
+        _ => Duplicate::Refuse,
+    };
+    let ttl = Duration::from_secs_f64(settings["ttl"].as_f64().unwrap());
+    let layer = LockLayer::builder(locks, "visit", Key::header(KEY), OnOutage::FailClosed).duplicate(duplicate).ttl(ttl);
+    let numbers = Numbers::open(text("numbers").into(), settings["keys"].as_u64().unwrap());
+    let app = Router::new().route("/", post(visit)).with_state(numbers).layer(layer.build().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    say(std::io::stdout(), &listener.local_addr().unwrap().to_string()).unwrap();
+    axum::serve(listener, app).await.unwrap();
+}
+
+/// Two processes of the service, with their Redis and their numbers.
+struct Service {
+    redis: RedisServer,
+    processes: Vec<Spawned>,
+    at: [SocketAddr; 2],
+    numbers: Numbers,
+    _dir: TempDir,
+}
+
+impl Service {
+    fn start(duplicate: &str, keys: u64, ttl: Duration) -> Self {
+        let (redis, dir) = (RedisServer::start(), tempfile::tempdir().unwrap());
+        let numbers = dir.path().join("numbers");
+        let settings =
+            json!({"redis": redis.url(), "numbers": numbers, "keys": keys, "duplicate": duplicate, "ttl": ttl.as_secs_f64()});
+        let mut processes = Vec::new();
+        let at = [(); 2].map(|()| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "pairs::entry", "--nocapture"]).env(ROLE, settings.to_string());
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut process = Spawned::spawn(&mut command).unwrap();
+            let at: String = hear(&mut BufReader::new(process.stdout.as_mut().unwrap())).unwrap().expect("an address");
+            processes.push(process);
+            at.parse().unwrap()
+        });
+        Self { redis, processes, at, numbers: Numbers::open(numbers, keys), _dir: dir }
+    }
+
+    /// Waits until no key is taken, which has to be soon.
+    async fn all_free_within(&self, limit: Duration) {
+        let locks = tenure_redis::connect(&self.redis.url()).await.unwrap();
+        let since = Instant::now();
+        while !locks.list().await.unwrap().is_empty() {
+            assert!(since.elapsed() < limit, "still taken: {:?}", locks.list().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// A connection that is kept. Thousands of new ones would use up the ports of the machine.
+struct Line {
+    at: SocketAddr,
+    sender: Option<SendRequest<Full<Bytes>>>,
+}
+
+impl Line {
+    fn to(at: SocketAddr) -> Self {
+        Self { at, sender: None }
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, BoxError> {
+        if self.sender.as_mut().is_none_or(|sender| sender.is_closed()) {
+            let stream = TcpStream::connect(self.at).await?;
+            stream.set_nodelay(true)?;
+            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+            tokio::spawn(connection);
+            self.sender = Some(sender);
+        }
+        let Some(sender) = &mut self.sender else { unreachable!("just connected") };
+        sender.ready().await?;
+        Ok(Answer::of(sender.send_request(request).await?).await?)
+    }
+}
+
+fn visiting(key: u64, think: u64, ending: &str) -> Request<Full<Bytes>> {
+    let request = Request::post("/").header(KEY, key).header("x-think", think).header("x-ending", ending);
+    request.body(Full::default()).unwrap()
+}
+
+/// A pair of answers to the same key, and whether the second was sent after the first had come.
+struct Pair {
+    key: u64,
+    answers: [Answer; 2],
+    one_process: bool,
+    apart: bool,
+}
+
+async fn pairs(service: &Service, count: u64) -> Vec<Pair> {
+    const CLIENTS: usize = 32;
+    let next = Arc::new(AtomicU64::new(0));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (at, next) = (service.at, Arc::clone(&next));
+        clients.spawn(async move {
+            let mut lines = [at, at].map(|at| at.map(Line::to));
+            let mut pairs = Vec::new();
+            loop {
+                let key = next.fetch_add(1, Ordering::Relaxed);
+                if key >= count {
+                    return pairs;
+                }
+                let [to, other] = [(); 2].map(|()| fastrand::usize(..2));
+                let (think, distance) = (fastrand::u64(..4_000), Duration::from_micros(fastrand::u64(..8_000)));
+                // One in eight comes as soon as the first has its answer, and must find the key free.
+                let follows = fastrand::u8(..8) == 0;
+                let [first, second] = &mut lines;
+                let (answered, came) = oneshot::channel::<()>();
+                let one = async {
+                    let answer = first[to].send(visiting(key, think, "")).await.unwrap();
+                    let came = Instant::now();
+                    drop(answered);
+                    (answer, came)
+                };
+                let two = async {
+                    if follows {
+                        let _ = came.await;
+                    } else {
+                        tokio::time::sleep(distance).await;
+                    }
+                    (Instant::now(), second[other].send(visiting(key, think, "")).await.unwrap())
+                };
+                let ((first, came), (sent, second)) = tokio::join!(one, two);
+                pairs.push(Pair { key, answers: [first, second], one_process: to == other, apart: sent >= came });
+            }
+        });
+    }
+    clients.join_all().await.into_iter().flatten().collect()
+}
+
+fn count(pairs: &[Pair], which: impl Fn(&&Pair) -> bool) -> usize {
+    pairs.iter().filter(which).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_pairs_are_served_one_at_a_time() {
+    const PAIRS: u64 = 10_000;
+    let service = Service::start("refuse", PAIRS, CALM);
+    let pairs = pairs(&service, PAIRS).await;
+    for Pair { key, answers, apart, .. } in &pairs {
+        let served = answers.iter().filter(|answer| answer.status == 200).count() as u64;
+        let refused = answers.iter().filter(|answer| answer.reason() == "in-progress").count() as u64;
+        assert!(served >= 1 && served + refused == 2, "{answers:?}");
+        assert_eq!(service.numbers.read(*key), served, "two handlers ran at once for {key}: {answers:?}");
+        // The answer of the first was whole, so the key was free, in the other process as well.
+        assert!(!apart || served == 2, "{answers:?}");
+    }
+    let refused = |pair: &&Pair| pair.answers.iter().any(|answer| answer.status == 409);
+    let (one, two) =
+        (count(&pairs, |pair| pair.one_process && refused(pair)), count(&pairs, |pair| !pair.one_process && refused(pair)));
+    println!("{PAIRS} pairs: refused {one} in one process, {two} in two; {} apart", count(&pairs, |pair| pair.apart));
+    assert!(one > 500 && two > 500 && count(&pairs, |pair| pair.apart) > 500, "the distances tested nothing");
+    service.all_free_within(LONG / 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pairs_that_wait_are_both_served() {
+    const PAIRS: u64 = 1_000;
+    let service = Service::start("wait", PAIRS, CALM);
+    for Pair { key, answers, .. } in pairs(&service, PAIRS).await {
+        assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+        assert_eq!(service.numbers.read(key), 2, "two handlers ran at once for {key}");
+    }
+    service.all_free_within(LONG / 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pairs_that_join_share_an_answer() {
+    const PAIRS: u64 = 2_000;
+    let service = Service::start("join", PAIRS, CALM);
+    let pairs = pairs(&service, PAIRS).await;
+    let joined = |pair: &&Pair| pair.answers[0].status == 200 && pair.answers[0].body == pair.answers[1].body;
+    for pair in &pairs {
+        let served = pair.answers.iter().filter(|answer| answer.status == 200).count() as u64;
+        let runs = if joined(&pair) { 1 } else { served };
+        assert_eq!(service.numbers.read(pair.key), runs, "{:?}", pair.answers);
+        assert!(!joined(&pair) || pair.one_process, "{:?}", pair.answers);
+        assert!(served == 2 || !pair.one_process, "in one process the second joins: {:?}", pair.answers);
+    }
+    assert!(count(&pairs, joined) > 100, "the distances tested nothing");
+    service.all_free_within(LONG / 4).await;
+}
+
+/// Outcome of the requests for one key.
+#[derive(Default)]
+struct Tally {
+    served: AtomicU64,
+    /// Handlers that may have written: the client did not stay for the answer, or it broke off.
+    open: AtomicU64,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hang_ups_panics_and_a_redis_that_stops_leave_no_key_taken() {
+    const KEYS: u64 = 8;
+    let service = Service::start("refuse", KEYS, TTL);
+    let tallies: Arc<Vec<Tally>> = Arc::new((0..KEYS).map(|_| Tally::default()).collect());
+    let (end, visits) = (Instant::now() + Duration::from_secs(6), Arc::new(AtomicUsize::new(0)));
+    let mut clients = JoinSet::new();
+    for _ in 0..24 {
+        let (at, tallies, visits) = (service.at, Arc::clone(&tallies), Arc::clone(&visits));
+        clients.spawn(async move {
+            let mut lines = at.map(Line::to);
+            while Instant::now() < end {
+                let (key, line) = (fastrand::u64(..KEYS), &mut lines[fastrand::usize(..2)]);
+                let ending = ["", "", "", "panic", "error", "hang up"][fastrand::usize(..6)];
+                let tally = &tallies[usize::try_from(key).unwrap()];
+                let sending = line.send(visiting(key, fastrand::u64(..3_000), ending));
+                let patience = if ending == "hang up" { Duration::from_micros(fastrand::u64(..3_000)) } else { LONG };
+                let answer = tokio::time::timeout(patience, sending).await;
+                visits.fetch_add(1, Ordering::Relaxed);
+                match answer {
+                    Ok(Ok(answer)) if answer.status == 200 => tally.served.fetch_add(1, Ordering::Relaxed),
+                    Ok(Ok(answer)) if answer.reason() != "lock-lost" => 0,
+                    Ok(_) => tally.open.fetch_add(1, Ordering::Relaxed),
+                    Err(_) => {
+                        line.sender = None;
+                        tally.open.fetch_add(1, Ordering::Relaxed)
+                    }
+                };
+            }
+        });
+    }
+    // Shorter than the ttl, and longer.
+    for stop in [300, 2_000] {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        service.redis.stop();
+        tokio::time::sleep(Duration::from_millis(stop)).await;
+        service.redis.cont();
+    }
+    clients.join_all().await;
+    service.all_free_within(TTL + Duration::from_millis(500)).await;
+    let mut all = 0;
+    for (key, tally) in (0..).zip(tallies.iter()) {
+        let (served, open) = (tally.served.load(Ordering::Relaxed), tally.open.load(Ordering::Relaxed));
+        let number = service.numbers.read(key);
+        assert!((served..=served + open).contains(&number), "key {key}: {number} of {served} and {open} more");
+        all += served;
+    }
+    println!("{} requests, {all} served", visits.load(Ordering::Relaxed));
+    assert!(all > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keys_of_a_killed_process_are_free_after_the_ttl() {
+    let mut service = Service::start("wait", 1, TTL);
+    let mut lines = service.at.map(Line::to);
+    let locks = tenure_redis::connect(&service.redis.url()).await.unwrap();
+    let [killed, other] = &mut lines;
+    let hanging = async { killed.send(visiting(0, 60_000_000, "")).await.map(|_| ()).unwrap_err() };
+    let killing = async {
+        while is_free(&locks, "visit:0").await {
+            tokio::task::yield_now().await;
+        }
+        service.processes[0].kill();
+        Instant::now()
+    };
+    let (_, since) = tokio::join!(hanging, killing);
+    assert_eq!(other.send(visiting(0, 0, "")).await.unwrap().status, 200);
+    assert!(since.elapsed() < TTL + Duration::from_millis(500), "{:?}", since.elapsed());
+}

@@ -1,0 +1,154 @@
+//! Elections: who leads, and what an observer sees of it.
+
+use futures_util::{FutureExt, StreamExt};
+use tenure::store::Notice;
+use tenure::{ErrorKind, Fence, Leader};
+use tokio::time::timeout;
+
+use crate::scripted_store::{Call, Fate, Hints};
+use crate::{LONG, SOON, ms, secs, settle, world};
+
+type Leaders = futures_util::stream::BoxStream<'static, Result<Option<Leader>, tenure::Error>>;
+
+async fn next(leaders: &mut Leaders) -> Option<Leader> {
+    timeout(LONG, leaders.next()).await.expect("nothing was seen").expect("the stream has ended").unwrap()
+}
+
+fn label(leader: Option<&Leader>) -> Option<&str> {
+    leader.and_then(Leader::label)
+}
+
+#[tokio::test(start_paused = true)]
+async fn candidates_lead_one_after_the_other() {
+    let (_, _, locks) = world();
+    let election = locks.election("billing");
+    let first = election.candidate("a").ttl(LONG).campaign().await.unwrap();
+    let second = tokio::spawn({
+        let election = election.clone();
+        async move { election.candidate("b").ttl(LONG).campaign().await.unwrap() }
+    });
+    settle().await;
+    assert!(!second.is_finished());
+    let fence = first.fence();
+    first.resign().await.unwrap();
+    let second = timeout(SOON, second).await.expect("nobody leads").unwrap();
+    assert!(second.fence() > fence && second.name().as_str() == "billing");
+    drop(second);
+    locks.flush_releases().await;
+    assert!(locks.inspect("billing").await.unwrap().is_none(), "a dropped leadership stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_leader_is_seen_once() {
+    let (clock, _, locks) = world();
+    let election = locks.election("billing");
+    let mut leaders = election.observe();
+    assert_eq!(next(&mut leaders).await, None);
+    let first = election.candidate("a").ttl(LONG).campaign().await.unwrap();
+    let seen = next(&mut leaders).await;
+    assert_eq!((label(seen.as_ref()), seen.as_ref().and_then(|leader| leader.fence)), (Some("a"), first.fence()));
+    clock.sleep(secs(5));
+    tokio::time::sleep(secs(5)).await;
+    assert!(leaders.next().now_or_never().is_none(), "the same leader comes again");
+    first.resign().await.unwrap();
+    assert_eq!(next(&mut leaders).await, None);
+    let _second = election.candidate("b").campaign().await.unwrap();
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_makes_it_look_at_once() {
+    let (_, store, locks) = world();
+    store.hints(Hints::Pushed);
+    let election = locks.election("billing").poll_interval(LONG);
+    let mut leaders = election.observe();
+    assert_eq!(next(&mut leaders).await, None);
+    let _leadership = election.candidate("a").campaign().await.unwrap();
+    assert!(timeout(secs(30), leaders.next()).await.is_err(), "it looks without a reason");
+    store.push(&Notice::Changed);
+    assert_eq!(label(timeout(ms(1), leaders.next()).await.unwrap().unwrap().unwrap().as_ref()), Some("a"));
+}
+
+/// A stream of notices that ends is armed anew, and never makes it look without a pause.
+#[tokio::test(start_paused = true)]
+async fn a_store_without_notices_is_looked_at_in_its_time() {
+    for hints in [Hints::Silent, Hints::End, Hints::Fail] {
+        let (_, store, locks) = world();
+        store.hints(hints);
+        let mut leaders = locks.election("billing").observe();
+        assert_eq!(next(&mut leaders).await, None);
+        assert!(timeout(secs(10), leaders.next()).await.is_err());
+        let polls = store.calls().iter().filter(|(_, call)| matches!(call, Call::Inspect)).count();
+        assert!((18..=21).contains(&polls), "{hints:?}: {polls} polls in 10 s");
+    }
+}
+
+/// The leader is dead, so nobody says when its lease ends. An observer that looks seldom knows when.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_dead_leader_is_seen_when_its_lease_ends() {
+    let (_, store, locks) = world();
+    store.hints(Hints::Silent);
+    let election = locks.election("billing").poll_interval(LONG);
+    let guard = locks.mutex("billing").label("a").ttl(secs(6)).acquire().await.unwrap();
+    let mut leaders = election.observe();
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
+    // Nobody renews it.
+    let _lease = guard.into_lease();
+    let seen = timeout(secs(7), leaders.next()).await.expect("it was not seen");
+    assert_eq!(seen.unwrap().unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_one_error_and_the_stream_goes_on() {
+    let (_, store, locks) = world();
+    let election = locks.election("billing");
+    let _leadership = election.candidate("a").ttl(LONG).campaign().await.unwrap();
+    let mut leaders = election.observe();
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
+    store.fated(Fate::Fails);
+    let told = timeout(LONG, leaders.next()).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Unreachable);
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "an outage comes twice");
+    store.fated(Fate::Works);
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"), "after an outage nobody knows who leads");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_stays_ends_the_stream() {
+    let (_, store, locks) = world();
+    store.fated(Fate::Says(ErrorKind::Refused));
+    let mut leaders = locks.election("billing").observe();
+    assert_eq!(leaders.next().await.unwrap().unwrap_err().kind(), ErrorKind::Refused);
+    assert!(leaders.next().await.is_none());
+    let told: Vec<_> = locks.election("").observe().collect().await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].as_ref().unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(locks.election("").candidate("a").campaign().await.unwrap_err().kind(), ErrorKind::Invalid);
+    store.fated(Fate::Works);
+    assert_eq!(locks.election("x").candidate("\n").campaign().await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// A store that is behind shows an earlier leader again, or forgets a fence.
+#[tokio::test(start_paused = true)]
+async fn fences_never_go_back() {
+    let (_, store, locks) = world();
+    let election = locks.election("billing");
+    let first = election.candidate("a").campaign().await.unwrap();
+    let old = locks.inspect("billing").await.unwrap().unwrap();
+    let mut leaders = election.observe();
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
+    first.resign().await.unwrap();
+    let second = election.candidate("b").campaign().await.unwrap();
+    let seen = next(&mut leaders).await;
+    assert_eq!((label(seen.as_ref()), seen.as_ref().unwrap().fence), (Some("b"), second.fence()));
+    store.shows(old.clone());
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "an old leader comes again");
+    let mut without = old.clone();
+    (without.holders[0].owner, without.holders[0].fence) = (second.token().clone(), None);
+    store.shows(without);
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "a fence is forgotten");
+    let mut later = old;
+    later.holders[0].fence = Fence::from_counter(second.fence().unwrap().counter() + 1);
+    store.shows(later.clone());
+    assert_eq!(next(&mut leaders).await.unwrap().fence, later.holders[0].fence);
+}

@@ -1,0 +1,170 @@
+//! The table: the service with the layer beside the same service without it, in turns.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::Error;
+use crate::measured::{Measured, Plan, measure};
+use crate::process::{Service, Store};
+
+const DAY: f64 = 86_400.0;
+/// Time of each rate while the limit is looked for.
+const STEP: Duration = Duration::from_secs(4);
+/// Latency of one in a hundred above which a rate counts as too high.
+const TOO_SLOW: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Store of the locks; a Redis is started without it
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Requests in a second
+    #[arg(long, default_value_t = 6_000)]
+    rate: u64,
+    /// Seconds for each of both services
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Turns of each
+    #[arg(long, default_value_t = 6)]
+    turns: u32,
+    /// Connections of the generator
+    #[arg(long, default_value_t = 512)]
+    connections: usize,
+    /// Threads of the service
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Does not look for the rate at which each service saturates
+    #[arg(long)]
+    no_limit: bool,
+}
+
+/// A service, and what was measured of it.
+struct Side {
+    name: &'static str,
+    service: Service,
+    measured: Measured,
+    cpu: Duration,
+    store_cpu: Duration,
+    limit: Option<u64>,
+}
+
+impl Side {
+    fn new(name: &'static str, service: Service) -> Result<Self, Error> {
+        let (measured, cpu, store_cpu) = (Measured::new()?, Duration::ZERO, Duration::ZERO);
+        Ok(Self { name, service, measured, cpu, store_cpu, limit: None })
+    }
+
+    async fn turn(&mut self, store: &Store, plan: Plan) -> Result<(), Error> {
+        let (cpu, store_cpu) = (self.service.cpu()?, store.cpu()?);
+        self.measured.append(&measure(self.service.at, plan).await?)?;
+        self.cpu += self.service.cpu()?.saturating_sub(cpu);
+        self.store_cpu += store.cpu()?.saturating_sub(store_cpu);
+        Ok(())
+    }
+
+    /// Raises the rate by a tenth each time, until the service does not keep up.
+    async fn find_limit(&mut self, plan: Plan) -> Result<(), Error> {
+        let mut rate = plan.rate;
+        loop {
+            let step = measure(self.service.at, Plan { rate, time: STEP, ..plan }).await?;
+            if step.failed > 0 || step.quantile(0.99) > TOO_SLOW {
+                return Ok(());
+            }
+            self.limit = Some(rate);
+            rate += rate / 10;
+        }
+    }
+
+    fn print(&self) {
+        let Self { name, measured, .. } = self;
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| millis(measured.quantile(quantile)));
+        let (longest, rate) = (millis(measured.longest()), measured.rate());
+        let (served, failed) = (measured.served, measured.failed);
+        let [cpu, store_cpu] = [self.cpu, self.store_cpu].map(|cpu| each(cpu, served + failed));
+        let limit = self.limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        println!(
+            "{name:<14}{served:>9}{failed:>8}{rate:>9.0}{p50:>9}{p99:>9}{p999:>9}{longest:>9}{cpu:>9}{store_cpu:>9}{limit:>9}"
+        );
+    }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.2}", time.as_secs_f64() * 1_000.0)
+}
+
+/// Microseconds for each of `n`.
+fn each(time: Duration, n: u64) -> String {
+    let n = f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+    format!("{:.1}", time.as_secs_f64() * 1_000_000.0 / n.max(1.0))
+}
+
+/// Processes that want to run, as the kernel averages them over a minute.
+fn machine_load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(compare(args))
+}
+
+async fn compare(args: &Args) -> Result<(), Error> {
+    let store = Store::start(args.store.as_deref());
+    let before = machine_load();
+    let mut sides = [
+        Side::new("with the layer", Service::start(Some(&store.url), args.threads)?)?,
+        Side::new("without it", Service::start(None, args.threads)?)?,
+    ];
+    let turns = args.turns.max(1);
+    let time = Duration::from_secs((args.seconds / u64::from(turns)).max(1));
+    let plan = Plan { rate: args.rate, time, connections: args.connections };
+    for side in &mut sides {
+        // The first second of a service is another: pages, connections, the connection to the store.
+        measure(side.service.at, Plan { time: Duration::from_secs(1), rate: args.rate / 2, ..plan }).await?;
+    }
+    for _ in 0..turns {
+        for side in &mut sides {
+            side.turn(&store, plan).await?;
+        }
+    }
+    if !args.no_limit {
+        for side in &mut sides {
+            side.find_limit(plan).await?;
+        }
+    }
+    print(args, &sides, &before);
+    Ok(())
+}
+
+fn print(args: &Args, sides: &[Side], before: &str) {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let seconds = u64::from(args.turns.max(1)) * (args.seconds / u64::from(args.turns.max(1))).max(1);
+    println!(
+        "{} requests/s for {seconds} s each, in {} turns, over {} connections;",
+        args.rate,
+        args.turns.max(1),
+        args.connections
+    );
+    println!("latencies in ms from the planned time; the service has {} thread(s), the machine {cores} cores", args.threads);
+    println!();
+    println!(
+        "{:<14}{:>9}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+        "", "served", "failed", "each s", "p50", "p99", "p99.9", "longest", "cpu us", "store us", "limit/s"
+    );
+    for side in sides {
+        side.print();
+    }
+    println!();
+    let late = sides.iter().map(|side| side.measured.late).max().unwrap_or_default();
+    println!(
+        "generator behind its plan by {} ms at most; load of the machine {before} before, {} after",
+        millis(late),
+        machine_load()
+    );
+    if let [with, ..] = sides {
+        let day = with.measured.rate() * DAY / 1_000_000.0;
+        println!("{day:.0} million requests a day at this rate; 300 million a day are {:.0} a second", 300_000_000.0 / DAY);
+    }
+    println!("limit/s: the highest rate with every answer, and 99 of 100 within {} ms", TOO_SLOW.as_millis());
+}

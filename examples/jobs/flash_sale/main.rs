@@ -1,0 +1,279 @@
+//! A flash sale: processes buy the same few items, and each lock shows what becomes of the stock.
+//!
+//! Buyers are killed between any two steps and stopped past their lease. This file starts them and
+//! prints the outcome. `buyer.rs` buys, `shop.rs` is the guarded database, `articles.rs` has the locks
+//! A1 to A8 as articles write them, and `picture.rs` draws.
+
+#![allow(clippy::print_stdout, reason = "the program reports on standard output")]
+#![allow(clippy::future_not_send, reason = "each process has one thread")]
+
+mod articles;
+mod buyer;
+mod picture;
+mod shop;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use jobs::{Children, Error, Faults, Place, Table, has_redis_server};
+
+use crate::articles::Article;
+use crate::buyer::{Buyer, Kind, Locks};
+use crate::shop::{Audit, Shop};
+
+/// Sells a few items to many processes, under one lock after another.
+#[derive(Clone, Debug, Parser)]
+struct Args {
+    /// `redis` starts a server, `redis://HOST` uses one, `embedded` leaves out what needs one. Without
+    /// it, a server is started if there is one
+    #[arg(long)]
+    store: Option<String>,
+    /// Buyers, each a process
+    #[arg(long, default_value_t = 8)]
+    buyers: usize,
+    /// Items on sale; each has a lock of its own
+    #[arg(long, default_value_t = 16)]
+    items: i64,
+    /// Units of each item
+    #[arg(long, default_value_t = 10)]
+    units: i64,
+    /// Kills and stops nobody
+    #[arg(long)]
+    no_crashes: bool,
+    /// Sells under this lock alone; may be repeated. The beginning of its name is enough
+    #[arg(long, value_name = "LOCK")]
+    only: Vec<String>,
+    /// File of the picture; without it, beside this program
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+    /// Becomes one of the buyers, at the lock of this row
+    #[arg(long, hide = true)]
+    row: Option<usize>,
+    #[arg(long, hide = true)]
+    number: Option<usize>,
+    #[arg(long, hide = true)]
+    shop: Option<PathBuf>,
+    /// In front of the keys of an article's lock
+    #[arg(long, hide = true, default_value = "")]
+    prefix: String,
+    #[arg(long, hide = true, default_value_t = 0.0)]
+    crashes: f64,
+}
+
+/// One lock, and its sale.
+#[derive(Debug)]
+struct Row {
+    name: &'static str,
+    kind: Kind,
+    /// Scheme at the Redis; `None` for the embedded file.
+    scheme: Option<&'static str>,
+    ttl: Duration,
+}
+
+const fn row(name: &'static str, kind: Kind, scheme: Option<&'static str>, millis: u64) -> Row {
+    Row { name, kind, scheme, ttl: Duration::from_millis(millis) }
+}
+
+const fn article(name: &'static str, article: Article) -> Row {
+    Row { name, kind: Kind::Article(article), scheme: Some(""), ttl: articles::TTL }
+}
+
+const ROWS: [Row; 19] = [
+    row("no lock", Kind::Nothing, None, 300),
+    row("tenure, a file", Kind::Mutex, None, 1_000),
+    row("tenure, a file, permits", Kind::Permit, None, 1_000),
+    article("A1 SETNX, EXPIRE", Article::A1),
+    article("A2 both in a script", Article::A2),
+    article("A3 A1, takes over", Article::A3),
+    article("A4 GETSET", Article::A4),
+    article("A5 SET NX EX, DEL", Article::A5),
+    article("A6 with a token", Article::A6),
+    article("A7 renewed", Article::A7),
+    article("A8 WATCH, on a pool", Article::A8),
+    row("tenure as A1", Kind::Mutex, Some("setnx-expire"), 1_000),
+    row("tenure as A2", Kind::Mutex, Some("setnx-expire-lua"), 1_000),
+    // The class keeps a lock for 5 s at least.
+    row("tenure as A3", Kind::Mutex, Some("php"), 5_000),
+    row("tenure as A4", Kind::Mutex, Some("getset"), 1_000),
+    row("tenure as A5, A6, A7", Kind::Mutex, Some("set-nx"), 1_000),
+    row("tenure as A8", Kind::Mutex, Some("watch"), 1_000),
+    row("tenure, native", Kind::Mutex, Some("native"), 1_000),
+    row("tenure, permits", Kind::Permit, Some("native"), 1_000),
+];
+
+/// Sales at a time. Buyers sleep while they pay, so several share a processor.
+const AT_ONCE: usize = 5;
+/// Longest sale.
+const LONGEST: Duration = Duration::from_secs(50);
+/// Time without an order after which nobody is killed or stopped any more. Who cannot buy then never can.
+const CALM: Duration = Duration::from_secs(1);
+/// Longest time between two looks at a sale that counts in full.
+const TICK: Duration = Duration::from_millis(25);
+/// Probability of a crash between two steps of a buyer.
+const CRASHES: f64 = 0.04;
+
+/// Outcome of a row.
+#[derive(Clone, Debug)]
+struct Sale {
+    row: usize,
+    audit: Audit,
+    crashes: u32,
+    seconds: f64,
+}
+
+impl Sale {
+    /// Whether it is tenure's, and lost or oversold something that it promises not to.
+    fn is_broken(&self) -> bool {
+        let Row { kind, scheme, .. } = ROWS[self.row];
+        let has_fence = matches!(scheme, None | Some("native" | "watch"));
+        let is_ours = matches!(kind, Kind::Mutex | Kind::Permit);
+        is_ours && (self.audit.dead > 0 || (has_fence && self.audit.twice > 0))
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<ExitCode, Error> {
+    let args = Args::parse();
+    match (args.row, &args.shop) {
+        (Some(row), Some(shop)) => {
+            let Row { kind, ttl, .. } = ROWS[row];
+            let store = args.store.as_deref().ok_or("a buyer needs a store")?;
+            let locks = Locks::open(kind, store, &args.prefix, ttl, args.crashes).await?;
+            Buyer::new(kind, locks, Shop::open(shop)?, args.crashes).run().await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => sell_everything(&args),
+    }
+}
+
+fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
+    let missing = if args.store.is_none() { has_redis_server().err() } else { None };
+    let store = args.store.as_deref().or(missing.is_none().then_some("redis"));
+    let place = Place::new(store)?;
+    let is_chosen = |row: &Row| args.only.is_empty() || args.only.iter().any(|only| row.name.starts_with(only.as_str()));
+    let (wanted, left_out): (Vec<usize>, Vec<usize>) = (0..ROWS.len())
+        .filter(|row| is_chosen(&ROWS[*row]))
+        .partition(|row| ROWS[*row].scheme.is_none() || place.redis().is_some());
+    let stock = args.items * args.units;
+    println!(
+        "{} buyers, {} items, {stock} units. {}",
+        args.buyers,
+        args.items,
+        if args.no_crashes { "No crashes." } else { "Buyers crash and stall." }
+    );
+    let began = Instant::now();
+    let sales = sell_at_once(args, &place, wanted)?;
+    place.forget(&prefix_of_run())?;
+    report(&sales).print();
+    println!();
+    println!("twice     orders of units that were sold before: the sale is oversold by that many");
+    println!("at once   orders by two who held the same lock at once, each within its own ttl");
+    println!("dead      units that nobody could buy any more");
+    println!("refused   writes of stale holders, by the fence");
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|row| ROWS[*row].name).collect();
+        let why = missing.map_or_else(|| "--store embedded".to_owned(), |error| error.to_string());
+        println!("not shown ({why}), as they need a Redis: {}", names.join("; "));
+    }
+    let picture = args.picture.clone().unwrap_or(std::env::current_exe()?.with_extension("svg"));
+    std::fs::write(&picture, picture::draw(stock, &sales))?;
+    println!("{:.0} s. The picture is {}", began.elapsed().as_secs_f64(), picture.display());
+    let broken: Vec<&str> = sales.iter().filter(|sale| sale.is_broken()).map(|sale| ROWS[sale.row].name).collect();
+    if broken.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("BROKEN: {}", broken.join("; "));
+    Ok(ExitCode::FAILURE)
+}
+
+fn sell_at_once(args: &Args, place: &Place, rows: Vec<usize>) -> Result<Vec<Sale>, Error> {
+    // From the end, because tenure's with the longest ttl take the longest.
+    let left = Mutex::new(rows);
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let seller = || -> Result<Vec<Sale>, Error> { std::iter::from_fn(next).map(|row| sell(args, place, row)).collect() };
+    let mut sales = std::thread::scope(|scope| -> Result<Vec<Sale>, Error> {
+        let sellers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(seller)).collect();
+        let mut sales = Vec::new();
+        for seller in sellers {
+            sales.extend(seller.join().map_err(|_| "a thread failed")??);
+        }
+        Ok(sales)
+    })?;
+    sales.sort_unstable_by_key(|sale| sale.row);
+    Ok(sales)
+}
+
+/// Sells until nothing is left, or until nobody can buy any more.
+fn sell(args: &Args, place: &Place, number: usize) -> Result<Sale, Error> {
+    let Row { ttl, .. } = ROWS[number];
+    let path = place.file(&format!("shop-{number}.db"));
+    let shop = Shop::create(&path, args.items, args.units)?;
+    let faults = Faults {
+        kill_every: Duration::from_secs(1),
+        stop_every: Duration::from_millis(300),
+        stop_for: ttl + Duration::from_millis(400),
+    };
+    let (faults, crashes) = if args.no_crashes { (Faults::NONE, 0.0) } else { (faults, CRASHES) };
+    let command = [
+        ("--row", number.to_string()),
+        ("--store", store_of(place, number)),
+        ("--prefix", prefix(number)),
+        ("--shop", path.display().to_string()),
+        ("--crashes", crashes.to_string()),
+    ];
+    let command = command.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect();
+    // A name may stay taken for a ttl, and for a stop.
+    let longest_quiet = ttl * 3 + Duration::from_secs(1);
+    let mut probe = place.probe()?;
+    let began = Instant::now();
+    let (mut orders, mut last_order, mut quiet, mut looked) = (0, began, Duration::ZERO, began);
+    let mut buyers = Children::start(args.buyers, command, faults)?;
+    while !buyers.tend()? && quiet < longest_quiet && began.elapsed() < LONGEST {
+        // A busy machine, or a store that stalls, is no dead stock: such time counts little.
+        shop.touch()?;
+        probe.touch()?;
+        quiet += std::mem::replace(&mut looked, Instant::now()).elapsed().min(TICK);
+        let now = shop.orders()?;
+        if now != std::mem::replace(&mut orders, now) {
+            (last_order, quiet) = (Instant::now(), Duration::ZERO);
+        }
+        buyers.faults = if quiet < CALM { faults } else { Faults::NONE };
+    }
+    let (crashes, seconds) = (buyers.killed, last_order.duration_since(began).as_secs_f64());
+    drop(buyers);
+    Ok(Sale { row: number, audit: shop.audit(args.items * args.units)?, crashes, seconds })
+}
+
+/// URL of the locks of a row.
+fn store_of(place: &Place, number: usize) -> String {
+    match (ROWS[number].scheme, place.redis()) {
+        (Some(""), Some(url)) => url.to_owned(),
+        (Some(scheme), Some(url)) => {
+            format!("{url}{}scheme={scheme}&prefix={}", if url.contains('?') { '&' } else { '?' }, prefix(number))
+        }
+        _ => format!("sqlite:{}", Path::new(&place.file(&format!("locks-{number}.db"))).display()),
+    }
+}
+
+/// In front of the keys of a row.
+fn prefix(number: usize) -> String {
+    format!("{}{number}:", prefix_of_run())
+}
+
+fn prefix_of_run() -> String {
+    format!("flash_sale/{}/", std::process::id())
+}
+
+fn report(sales: &[Sale]) -> Table {
+    let mut table = Table::new(&["lock", "sold", "twice", "at once", "dead", "refused", "crashes", "seconds"]);
+    for Sale { row, audit, crashes, seconds } in sales {
+        let numbers = [audit.sold, audit.twice, audit.at_once, audit.dead, audit.refused, i64::from(*crashes)];
+        let name = ROWS[*row].name.to_owned();
+        table.row([name].into_iter().chain(numbers.map(|number| number.to_string())).chain([format!("{seconds:.1}")]));
+    }
+    table
+}

@@ -1,0 +1,87 @@
+//! Numbers without gaps from many processes, some of which are killed; and what each kind of number
+//! costs.
+
+#![allow(clippy::print_stdout, reason = "the program reports on standard output")]
+#![allow(clippy::future_not_send, reason = "each process has one thread")]
+
+mod costs;
+mod floors;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use jobs::{Children, Error, Faults, Place, open_locks};
+
+use crate::floors::Thread;
+
+/// Numbers the floors of a thread by several processes, and measures other kinds of numbers.
+#[derive(Clone, Debug, Parser)]
+struct Args {
+    /// Where the locks are: `embedded` (a file, the default), `redis` starts a server, `redis://HOST`
+    /// uses one
+    #[arg(long)]
+    store: Option<String>,
+    /// Processes
+    #[arg(long, default_value_t = 32)]
+    processes: usize,
+    /// Numbers of each process
+    #[arg(long, default_value_t = 1_000)]
+    numbers: i64,
+    /// Kills nobody
+    #[arg(long)]
+    no_crashes: bool,
+    /// Measures nothing else
+    #[arg(long)]
+    no_costs: bool,
+    #[arg(long, hide = true)]
+    thread: Option<PathBuf>,
+    #[arg(long, hide = true, default_value_t = 0)]
+    number: i64,
+}
+
+/// Time for which a killed process keeps the others waiting.
+const TTL: Duration = Duration::from_millis(500);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<ExitCode, Error> {
+    let args = Args::parse();
+    if let Some(path) = &args.thread {
+        let locks = open_locks(args.store.as_deref().unwrap_or_default(), TTL).await?;
+        floors::write(&locks, &mut Thread::open(path)?, args.number, args.numbers).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let place = Place::new(args.store.as_deref())?;
+    let file = format!("sqlite:{}", place.file("locks.db").display());
+    let prefix = format!("numbers/{}/", std::process::id());
+    let parameters = |url: &str| format!("{url}{}prefix={prefix}", if url.contains('?') { '&' } else { '?' });
+    let store = place.redis().map_or(file, parameters);
+    let is_sound = number_floors(&args, &place, &store)?;
+    if !args.no_costs {
+        println!();
+        costs::measure(&place, &store, &prefix).await?;
+    }
+    place.forget(&prefix)?;
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Has the processes write their floors, and looks for gaps.
+fn number_floors(args: &Args, place: &Place, store: &str) -> Result<bool, Error> {
+    let path = place.file("thread.db");
+    let thread = Thread::create(&path)?;
+    let options =
+        [("--store", store.to_owned()), ("--thread", path.display().to_string()), ("--numbers", args.numbers.to_string())];
+    let command = options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect();
+    let kills = Faults { kill_every: Duration::from_secs(1), ..Faults::NONE };
+    let began = Instant::now();
+    let mut processes = Children::start(args.processes, command, if args.no_crashes { Faults::NONE } else { kills })?;
+    while !processes.tend()? {}
+    let (seconds, wanted) = (began.elapsed().as_secs_f64(), i64::try_from(args.processes)? * args.numbers);
+    let audit = thread.audit()?;
+    println!("{} processes x {} floors in {seconds:.1} s, {} killed", args.processes, args.numbers, processes.killed);
+    println!("floors      {} of {wanted}", audit.floors);
+    println!("duplicates  {}", audit.floors - audit.distinct);
+    println!("gaps        {}", audit.largest - audit.distinct);
+    Ok(audit.floors == wanted && audit.distinct == wanted && audit.largest == wanted)
+}

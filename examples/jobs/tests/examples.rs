@@ -1,0 +1,152 @@
+//! The examples as their README has them, for some seconds each.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops where its set-up does")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use tenure_testkit::Spawned;
+
+/// Tries until a fault has met a step where it does harm.
+const TRIES: usize = 8;
+
+/// An example that `cargo test` has built beside this test.
+fn example(name: &str) -> PathBuf {
+    let path = std::env::current_exe().unwrap().parent().unwrap().with_file_name("examples").join(name);
+    let built = fs::metadata(&path).and_then(|file| file.modified()).ok();
+    // With `--test`, cargo builds no examples, and an older one would be tested.
+    let changed = sources(Path::new(env!("CARGO_MANIFEST_DIR")));
+    assert!(built > changed, "{} is not there, or older than its source: use `cargo test -p jobs` as a whole", path.display());
+    path
+}
+
+/// Time of the last change of the examples.
+fn sources(folder: &Path) -> Option<SystemTime> {
+    let files = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    let changed = |path: PathBuf| match path.extension() {
+        _ if path.ends_with("tests") => None,
+        _ if path.is_dir() => sources(&path),
+        Some(extension) if extension == "rs" => fs::metadata(&path).and_then(|file| file.modified()).ok(),
+        _ => None,
+    };
+    files.filter_map(changed).max()
+}
+
+/// Runs an example. Returns whether it was content, and its report.
+fn run(name: &str, args: &[&str]) -> (bool, String) {
+    let output = Spawned::output(Command::new(example(name)).args(args)).unwrap();
+    let report = String::from_utf8(output.stdout).unwrap();
+    println!("{name} {args:?}\n{report}");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.success(), report)
+}
+
+/// Number in a column of the row that begins with `row`.
+fn number(report: &str, row: &str, column: usize) -> i64 {
+    let line = report.lines().find_map(|line| line.strip_prefix(row)).unwrap_or_else(|| panic!("no {row:?}: {report}"));
+    // The rest of the name is no number.
+    let numbers: Vec<&str> = line.split_whitespace().filter(|word| word.parse::<f64>().is_ok()).collect();
+    numbers.get(column).unwrap_or_else(|| panic!("{row:?} has no column {column}: {report}")).parse().unwrap()
+}
+
+fn sold(report: &str, row: &str) -> i64 {
+    number(report, row, 0)
+}
+
+fn twice(report: &str, row: &str) -> i64 {
+    number(report, row, 1)
+}
+
+fn at_once(report: &str, row: &str) -> i64 {
+    number(report, row, 2)
+}
+
+fn dead(report: &str, row: &str) -> i64 {
+    number(report, row, 3)
+}
+
+#[test]
+fn a_flash_sale_shows_the_dead_stock_of_a1() {
+    let is_dead = || {
+        let (_, report) = run("flash_sale", &["--store", "redis", "--only", "A1"]);
+        dead(&report, "A1 SETNX, EXPIRE") > 0
+    };
+    assert!((0..TRIES).any(|_| is_dead()), "no crash between SETNX and EXPIRE left stock");
+}
+
+/// Where many want an item, a third buyer comes while the second one pays.
+#[test]
+fn a_flash_sale_shows_the_double_sale_of_a5() {
+    let is_double = || {
+        let (_, report) = run("flash_sale", &["--store", "redis", "--only", "A5", "--items", "3", "--units", "50"]);
+        twice(&report, "A5 SET NX EX, DEL") > 0 && at_once(&report, "A5 SET NX EX, DEL") > 0
+    };
+    assert!((0..TRIES).any(|_| is_double()), "no late buyer let two in at once");
+}
+
+#[test]
+fn a_flash_sale_under_tenure_sells_each_unit_once() {
+    let picture = tempfile::NamedTempFile::new().unwrap();
+    let (rows, small) = (["tenure, a file", "tenure, native", "tenure, permits"], ["--items", "3", "--units", "20"]);
+    let only = rows.iter().flat_map(|row| ["--only", *row]);
+    let file = ["--picture", picture.path().to_str().unwrap()];
+    let args: Vec<&str> = ["--store", "redis"].into_iter().chain(small).chain(only).chain(file).collect();
+    let (is_content, report) = run("flash_sale", &args);
+    for row in rows {
+        assert_eq!((sold(&report, row), twice(&report, row), dead(&report, row)), (60, 0, 0), "{row}");
+    }
+    assert!(is_content);
+    let picture = fs::read_to_string(picture.path()).unwrap();
+    assert!(rows.iter().all(|row| picture.contains(row)) && picture.ends_with("</svg>\n"), "{picture}");
+}
+
+#[test]
+fn a_flash_sale_without_a_server_names_what_it_leaves_out() {
+    let args = ["--store", "embedded", "--items", "2", "--units", "10", "--no-crashes"];
+    let (is_content, report) = run("flash_sale", &args);
+    assert!(is_content && twice(&report, "no lock") > 0, "{report}");
+    assert_eq!((sold(&report, "tenure, a file"), twice(&report, "tenure, a file")), (20, 0));
+    let left_out = report.lines().find(|line| line.starts_with("not shown")).unwrap();
+    assert!(["A1 ", "A8 ", "tenure as A4", "tenure, native"].iter().all(|row| left_out.contains(row)), "{left_out}");
+}
+
+#[test]
+fn a_task_queue_does_each_task_once() {
+    const ROW: &str = "lock and fence";
+    for store in ["embedded", "redis"] {
+        let refused = (0..TRIES).map(|_| {
+            let (is_content, report) = run("task_queue", &["--store", store, "--only", "fence", "--tasks", "300"]);
+            let [made, done, twice, lost, refused] = [0, 1, 2, 3, 4].map(|column| number(&report, ROW, column));
+            assert_eq!((made, done, twice, lost), (300, 300, 0, 0));
+            assert!(is_content && number(&report, ROW, 5) > 0 && number(&report, ROW, 6) > 0, "nobody was killed and stopped");
+            refused
+        });
+        assert!(refused.into_iter().any(|refused| refused > 0), "{store}: no stopped worker ever came too late");
+    }
+}
+
+#[test]
+fn a_task_queue_without_a_lock_does_tasks_twice_or_loses_them() {
+    let goes_wrong = || {
+        let (_, report) = run("task_queue", &["--only", "nothing", "--only", "pop", "--tasks", "300"]);
+        number(&report, "no lock, removed when done", 2) > 0 && number(&report, "no lock, removed first", 3) > 0
+    };
+    assert!((0..TRIES).any(|_| goes_wrong()), "nothing went wrong");
+}
+
+#[test]
+fn floors_have_no_gap_though_their_writers_are_killed() {
+    for store in ["embedded", "redis"] {
+        let killed = (0..TRIES).map(|_| {
+            let (is_content, report) = run("numbers", &["--store", store, "--numbers", "40", "--no-costs"]);
+            assert!(is_content, "a gap or a duplicate");
+            let [floors, wanted] = [0, 1].map(|column| number(&report, "floors ", column));
+            assert_eq!((floors, wanted, number(&report, "duplicates ", 0), number(&report, "gaps ", 0)), (1_280, 1_280, 0, 0));
+            let line = report.lines().next().unwrap();
+            line.rsplit_once("s, ").unwrap().1.split(' ').next().unwrap().parse::<u32>().unwrap()
+        });
+        assert!(killed.into_iter().any(|killed| killed > 0), "{store}: nobody was killed");
+    }
+}
