@@ -175,7 +175,7 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["max_hold", "no_renew"])]
     pub(crate) restart: bool,
     /// One run in each period of a schedule, on however many hosts: the name stays taken for half
-    /// of it. The clocks of the hosts may differ by up to a quarter of it. Does not wait
+    /// of it. The hosts may come late or early by a fifth of it. Waits 5 s at most
     #[arg(long, value_name = "DUR", value_parser = parse_duration, conflicts_with_all = ["wait", "min_hold", "restart"])]
     pub(crate) once_per: Option<Duration>,
     #[command(flatten)]
@@ -460,9 +460,10 @@ When the command ends by itself, this host resigns, and the next candidate leads
 at once. It campaigns again: at once if the command ran for a minute, else after
 a pause of 1 s, which doubles with each such end, to a minute at most.
 
-TERM, INT, HUP and QUIT are passed on to the command. When it has ended, so has
-this: with the command's exit code, or 128+n before it ran. A command that
-cannot be run ends it as well, with 126 or 127.
+TERM, INT and QUIT are passed on to the command. When it has ended, so has this:
+with the command's exit code, or 128+n before it ran. A command that cannot be
+run ends it as well, with 126 or 127. A HUP ends it if the command dies of it.
+What the command leaves behind is ended before another host can lead.
 
 The command gets the variables of `tenure run`, TENURE_FENCE among them.
 `tenure show -w NAME` follows who leads.

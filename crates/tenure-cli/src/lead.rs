@@ -15,6 +15,8 @@ use crate::take::Plan;
 
 /// A command that ran for less time ended too soon.
 const LONG_ENOUGH: Duration = Duration::from_secs(60);
+/// A command that cannot be run ends in less.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// Pause after a command that ended too soon, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -39,10 +41,11 @@ pub(crate) async fn main(args: &Lead) -> Result<u8, Failure> {
             }
             done => done?,
         };
-        if was_asked || [CANNOT_RUN, NOT_FOUND].contains(&code) {
+        let (names, voice, ran) = (&plan.names, settings.voice, BootTime::now().since(began));
+        let never_ran = [CANNOT_RUN, NOT_FOUND].contains(&code) && ran < AT_ONCE;
+        if was_asked || never_ran {
             return Ok(code);
         }
-        let (names, voice, ran) = (&plan.names, settings.voice, BootTime::now().since(began));
         if end == End::Lost {
             voice.say(format_args!("campaigning for {names} again"));
             continue;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tenure::{BootTime, EndReason, Error, Guards, Locker, Name, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
 
@@ -18,6 +19,9 @@ use crate::supervise::{End, Supervisor};
 use crate::take::{CLEAN_UP, Plan};
 use crate::terminal::{self, Terminal};
 use crate::variables::variables;
+
+/// Longest wait for a name that is taken once in each period.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Takes the lock, runs the command under it and ends with its exit code.
 pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
@@ -41,10 +45,13 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
 
 /// How a lock is taken once in each period of a schedule.
 ///
-/// Let `s` be how far a clock may be from the right time. The first host of a period comes `s` too
-/// early at most and the last `s` too late, so the name has to stay taken for more than `2s`. It has
-/// to be free `2s` before the period ends. Half of the period leaves the same room on both sides. No
-/// host's clock is read.
+/// Let `s` be how far a host may come from the right time. The first of a period comes `s` too early at
+/// most and the last `s` too late, so the name has to stay taken for more than `2s`. It has to be free
+/// `2s` before the period ends. Half of the period leaves the same room on both sides. No host's clock
+/// is read.
+///
+/// A short wait is for stores that answer "busy" to all when several come at the same moment, and for
+/// an outage. It is a part of the room.
 fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Taking, Failure> {
     let (half, asked) = (period / 2, taking.ttl.or(settings.ttl));
     if period.is_zero() {
@@ -57,7 +64,8 @@ fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Ta
         return Err(Failure::usage(format!("{what}; lower --ttl to {half} at most")));
     }
     let ttl = asked.unwrap_or(TTL).min(half);
-    Ok(Taking { ttl: Some(ttl), min_hold: Some(half), no_wait: true, ..taking.clone() })
+    let wait = (half / 10).min(LONGEST_WAIT);
+    Ok(Taking { ttl: Some(ttl), min_hold: Some(half), wait: Some(wait), no_wait: false, ..taking.clone() })
 }
 
 /// How a run of the command went.
@@ -66,7 +74,7 @@ pub(crate) struct Done {
     pub(crate) end: End,
     /// The exit code that says so.
     pub(crate) code: u8,
-    /// We were asked to end, and passed that on.
+    /// We were asked to end, and passed that on. A HUP that the command survived was for something else.
     pub(crate) was_asked: bool,
 }
 
@@ -87,7 +95,7 @@ pub(crate) async fn under_lock(
     if let Some(lost) = guards.end_reason().map(|(name, loss)| lost_before(name, loss)) {
         return Err(give_up(locker, guards, min_hold, lost).await);
     }
-    let (child, terminal) = match start(command, plan.settings, &guards) {
+    let (child, terminal) = match start(command, plan, &guards) {
         Ok(started) => started,
         Err(failure) => return Err(give_up(locker, guards, min_hold, failure).await),
     };
@@ -96,7 +104,13 @@ pub(crate) async fn under_lock(
     let end = supervisor.watch(passed_on, &mut jobs).await;
     supervisor.terminal.take_back();
     let left = supervisor.child.is_left();
-    let (interrupt, was_asked) = (supervisor.interrupt(), !supervisor.asked.is_empty());
+    if plan.is_patient {
+        // Another host leads next.
+        supervisor.end_rest().await;
+    }
+    let hung_up = supervisor.child.died_of() == Some(Signal::HUP.as_raw());
+    let was_asked = supervisor.asked.iter().any(|signal| *signal != Signal::HUP || hung_up);
+    let interrupt = supervisor.interrupt();
     let code = match end {
         End::Ended(code) => released(locker, guards, code, voice).await,
         End::Lost => {
@@ -126,9 +140,10 @@ async fn tell_held(plan: &Plan<'_>, guards: &Guards) {
     told.finish().await;
 }
 
-fn start(command: &[OsString], settings: &Settings, guards: &Guards) -> Result<(Child, Terminal), Failure> {
-    let front = Terminal::is_wanted();
-    let child = Child::spawn(command, &variables(guards), &store::for_child(settings), front)?;
+fn start(command: &[OsString], plan: &Plan<'_>, guards: &Guards) -> Result<(Child, Terminal), Failure> {
+    // The keys of a candidate are for the candidate.
+    let front = Terminal::is_wanted() && !plan.is_patient;
+    let child = Child::spawn(command, &variables(guards), &store::for_child(plan.settings), front)?;
     terminal::write_from_background();
     let mut terminal = Terminal::default();
     if front {

@@ -218,6 +218,19 @@ impl<'a> Supervisor<'a> {
         self.terminal.restore();
     }
 
+    /// Ends what the command has left behind.
+    pub(crate) async fn end_rest(&mut self) {
+        let kill_at = BootTime::now() + self.kill_after;
+        if self.child.is_left() {
+            self.child.signal(Signal::TERM);
+        }
+        if !(self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await) {
+            self.child.signal(Signal::KILL);
+            let gone = self.killed_by(BootTime::now() + GIVE_UP).await;
+            self.tell_kill(gone).await;
+        }
+    }
+
     async fn tell_kill(&self, gone: bool) {
         let group = self.child.group();
         if !gone {

@@ -16,6 +16,7 @@ use crate::exit::{Failure, UNREACHABLE, about};
 use crate::names::Names;
 use crate::observer::Observer;
 use crate::signals::Signals;
+use crate::supervise::asks_to_end;
 use crate::{min_hold, nested, store};
 
 /// How long a clean-up may hold up our end.
@@ -75,7 +76,7 @@ impl<'a> Plan<'a> {
     pub(crate) async fn locker_unless(&self, signals: &mut Signals) -> Result<Locker, Failure> {
         tokio::select! {
             biased;
-            signal = signals.next() => Err(self.interrupted(signal)),
+            signal = self.asked(signals) => Err(self.interrupted(signal)),
             locker = self.locker(BootTime::now()) => locker,
         }
     }
@@ -133,7 +134,7 @@ impl<'a> Plan<'a> {
             loop {
                 tokio::select! {
                     biased;
-                    signal = signals.next() => break Err(self.interrupted(signal)),
+                    signal = self.asked(signals) => break Err(self.interrupted(signal)),
                     guards = &mut acquiring => match guards {
                         Ok(guards) => break Ok(guards),
                         Err(error) => break Err(self.not_acquired(locker, error).await),
@@ -147,6 +148,16 @@ impl<'a> Plan<'a> {
         match timeout(CLEAN_UP, locker.flush_releases()).await {
             Ok(()) => Err(failure),
             Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, format_duration(self.ttl)))),
+        }
+    }
+
+    /// The next signal that ends the wait. A candidate goes on if a signal is for its command.
+    async fn asked(&self, signals: &mut Signals) -> Signal {
+        loop {
+            let signal = signals.next().await;
+            if !self.is_patient || asks_to_end(signal) {
+                return signal;
+            }
         }
     }
 

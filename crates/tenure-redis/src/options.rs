@@ -576,7 +576,6 @@ mod tests {
             ("redis://:hunter2@h#prefix=app:", "#"),
             ("redis://u:1#hunter2@h", "%23"),
             ("redis://u:1?hunter2@h", "%3F"),
-            ("quorum+redis://u:1?hunter2@h,i,j", "%3F"),
             ("redis://:hunter2@h?durability=replicas:0", "replicas:1"),
             ("redis://:hunter2@h?durability=majority&scheme=set-nx", "native scheme"),
             ("quorum+redis://:hunter2@a,b,c?durability=aof", "quorum"),

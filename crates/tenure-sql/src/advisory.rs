@@ -11,7 +11,7 @@
 pub(crate) mod locks;
 mod session;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,9 +39,11 @@ const CALL: Duration = Duration::from_secs(24 * 3_600);
 pub(crate) struct AdvisoryStore<L: Locks> {
     sessions: Sessions<L>,
     terms: Terms,
-    /// By owner, also if no answer has said yet that it holds.
-    leases: Mutex<HashMap<Owner, Held<L>>>,
+    /// By owner and name, also if no answer has said yet that it holds. A supplied owner may have several.
+    leases: Mutex<Leases<L>>,
 }
+
+type Leases<L> = HashMap<(Owner, Name), Held<L>>;
 
 /// A lease, and its session.
 struct Held<L: Locks> {
@@ -85,21 +87,39 @@ impl<L: Locks> AdvisoryStore<L> {
         Instant::now() + self.features().limit(ttl).min(CALL)
     }
 
-    fn leases(&self) -> MutexGuard<'_, HashMap<Owner, Held<L>>> {
+    fn leases(&self) -> MutexGuard<'_, Leases<L>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lease of an owner, if it is for this name.
     fn held(&self, owner: &Owner, name: &Name) -> Option<Held<L>> {
-        self.leases().get(owner).filter(|held| held.name == *name).cloned()
+        self.leases().get(&(owner.clone(), name.clone())).cloned()
+    }
+
+    /// Changes a lease, if it is still the one in this session. Returns whether it is.
+    fn change(&self, owner: &Owner, held: &Held<L>, change: impl FnOnce(&mut Held<L>)) -> bool {
+        let mut leases = self.leases();
+        let present = leases.get_mut(&(owner.clone(), held.name.clone()));
+        present.filter(|present| Arc::ptr_eq(&present.live, &held.live)).map(change).is_some()
+    }
+
+    /// Notes a lease that is about to be asked for, unless this owner has one of that name or asks for it.
+    fn begin(&self, owner: &Owner, held: &Held<L>) -> bool {
+        match self.leases().entry((owner.clone(), held.name.clone())) {
+            hash_map::Entry::Vacant(free) => {
+                free.insert(held.clone());
+                true
+            }
+            hash_map::Entry::Occupied(_) => false,
+        }
     }
 
     /// Forgets a lease. Its session ends when nothing of it is under way any more. Returns whether nobody
     /// else has forgotten it.
     fn forget(&self, owner: &Owner, held: &Held<L>) -> bool {
-        let mut leases = self.leases();
-        let is_present = leases.get(owner).is_some_and(|present| Arc::ptr_eq(&present.live, &held.live));
-        is_present && leases.remove(owner).is_some()
+        let (mut leases, key) = (self.leases(), (owner.clone(), held.name.clone()));
+        let is_present = leases.get(&key).is_some_and(|present| Arc::ptr_eq(&present.live, &held.live));
+        is_present && leases.remove(&key).is_some()
     }
 
     /// Forgets leases whose session has ended.
@@ -129,7 +149,7 @@ impl<L: Locks> AdvisoryStore<L> {
     fn shown(&self, found: Found) -> Holder {
         let leases = self.leases();
         let own = leases.iter().find(|(_, held)| held.live.session.id == found.id && held.until.is_some());
-        own.map_or(found.holder, |(owner, held)| {
+        own.map_or(found.holder, |((owner, _), held)| {
             let left = held.until.map(|until| until.saturating_duration_since(Instant::now()));
             Holder::new(owner.clone(), Share::MUTEX).with_ttl(left).with_age(held.since.elapsed())
         })
@@ -176,12 +196,12 @@ impl<L: Locks> AdvisoryStore<L> {
             return busy;
         };
         {
-            let mut leases = self.leases();
-            if leases.get(from).is_none_or(|present| !Arc::ptr_eq(&present.live, &held.live)) {
+            let (mut leases, key) = (self.leases(), (from.clone(), held.name.clone()));
+            if leases.get(&key).is_none_or(|present| !Arc::ptr_eq(&present.live, &held.live)) {
                 return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval)));
             }
-            leases.remove(from);
-            leases.insert(request.owner.clone(), Held { since: Instant::now(), ..held.clone() });
+            leases.remove(&key);
+            leases.insert((request.owner.clone(), held.name.clone()), Held { since: Instant::now(), ..held.clone() });
         }
         let passed = self.sessions.on(&held.live, end, self.locks().pass(&held.live, &key, from, &request.owner)).await;
         passed.map_err(|failed| failed.error)?;
@@ -194,7 +214,10 @@ impl<L: Locks> AdvisoryStore<L> {
     /// Fails if the lease is that of another process, or of another store of this one.
     async fn check_elsewhere(&self, live: &LiveOf<L>, key: &L::Key, owner: &Owner, end: Instant) -> Result<(), Error> {
         let found = self.sessions.on(live, end, self.locks().session_of(live, key, owner)).await;
-        if found.map_err(|failed| failed.error)?.is_none() {
+        let found = found.map_err(|failed| failed.error)?;
+        // It is being passed on by another call of this store.
+        let is_ours = |session: &Session| self.leases().values().any(|held| held.live.session == *session);
+        if found.is_none_or(|session| is_ours(&session)) {
             return Ok(());
         }
         let what = "the lock is held by a session of another process, which alone can renew it or pass it on";
@@ -221,9 +244,7 @@ impl<L: Locks> AdvisoryStore<L> {
         let sent_at = Instant::now();
         match self.sessions.on(&held.live, end, self.locks().keep(&held.live, &held.key, &lease.owner, ttl)).await {
             Ok(true) => {
-                if let Some(present) = self.leases().get_mut(&lease.owner) {
-                    present.until = present.until.max(Some(sent_at + ttl));
-                }
+                self.change(&lease.owner, held, |present| present.until = present.until.max(Some(sent_at + ttl)));
                 Ok(RenewReply::Renewed)
             }
             Ok(false) => {
@@ -266,9 +287,7 @@ impl<L: Locks> AdvisoryStore<L> {
 
     /// Releases a lease of this store. A session that does not answer is ended by another.
     async fn release_held(&self, lease: &Lease, held: Held<L>, end: Instant) -> Result<ReleaseReply, Error> {
-        if let Some(present) = self.leases().get_mut(&lease.owner) {
-            present.released = true;
-        }
+        self.change(&lease.owner, &held, |present| present.released = true);
         if let Some(reply) = self.free(lease, &held, end).await? {
             return Ok(reply);
         }
@@ -308,15 +327,18 @@ impl<L: Locks> Store for AdvisoryStore<L> {
             let (since, is_new) = (Instant::now(), live.is_new());
             let held = Held { name: request.name.clone(), key: key.clone(), live, since, until: None, released: false };
             // From here on a release finds the session, whatever becomes of this call.
-            self.leases().insert(request.owner.clone(), held.clone());
+            if !self.begin(&request.owner, &held) {
+                // Another call has the same supplied owner.
+                self.sessions.give_back(held.live);
+                return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval)));
+            }
             let live = &held.live;
             match self.sessions.on(live, end, self.locks().take(live, &key, &request.owner, request.ttl)).await {
-                Ok(true) => {
-                    if let Some(held) = self.leases().get_mut(&request.owner) {
-                        held.until = Some(since + request.ttl);
-                    }
+                Ok(true) if self.change(&request.owner, &held, |held| held.until = Some(since + request.ttl)) => {
                     return Ok(self.granted(request));
                 }
+                // A release of this owner was faster. The session ends with what is left of it.
+                Ok(true) => return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval))),
                 // A release of this owner was faster, and may still use the session.
                 Ok(false) if !self.forget(&request.owner, &held) => {
                     return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval)));
@@ -332,6 +354,7 @@ impl<L: Locks> Store for AdvisoryStore<L> {
                     if is_new || Instant::now() >= end {
                         return Err(failed.error);
                     }
+                    self.forget(&request.owner, &held);
                 }
                 Err(failed) if failed.answered => {
                     self.forget(&request.owner, &held);

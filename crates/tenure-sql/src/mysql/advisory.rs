@@ -37,8 +37,9 @@ const IDLE_TIME: &str = "SET SESSION wait_timeout = ";
 
 /// Takes a lock if it is free, and the one that marks its owner.
 ///
-/// Arguments: the lock, the mark. Reply: 1 if it was taken, 0 if it is busy, NULL after an error.
-const TAKE: &str = "SELECT CASE GET_LOCK(?, 0) WHEN 1 THEN GET_LOCK(?, 0) WHEN 0 THEN 0 END";
+/// Arguments: the lock, the mark. Reply: 1 if it was taken, 0 if it is busy. NULL after an error, or if
+/// the mark alone is busy: then the session has the lock, and is not to be used any more.
+const TAKE: &str = "SELECT CASE GET_LOCK(?, 0) WHEN 1 THEN NULLIF(GET_LOCK(?, 0), 0) WHEN 0 THEN 0 END";
 
 /// Arguments: the lock. Reply: 1 if this session holds it.
 const KEEP: &str = "SELECT IS_USED_LOCK(?) = CONNECTION_ID()";

@@ -16,16 +16,12 @@ use tenure::Error;
 use tokio::time::{Instant, timeout};
 
 use super::failure::{contact, failed};
-use super::server::{Done, How, Job, run};
+use super::server::{COMMIT, Done, How, Job, ROLLBACK, end, run};
 use super::statements::LOCK_WAIT;
 use crate::table::{Borrowed, Failed, Lent, Worker, lend, lend_by};
 
 /// Limit of the first look at the table.
 const CONTACT: Duration = Duration::from_secs(3);
-
-/// Ends of a transaction, whatever `completion_type` says.
-const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
-const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
 
 /// Borrows a connection for each job.
 #[derive(Clone)]
@@ -92,6 +88,12 @@ impl Worker for Lender {
     async fn work(&mut self, job: Job) -> (Self::Answer, bool) {
         let by = lend_by(job.end);
         let answer = loop {
+            // A pool may lend a dead connection again and again.
+            tokio::task::yield_now().await;
+            if tokio::time::Instant::now() >= by {
+                let error = tenure::Error::unavailable("the pool lends no connection that works");
+                break Err(Failed { error, answered: true, is_over: false });
+            }
             let mut borrowed = match self.lend(by).await {
                 Ok(borrowed) => borrowed,
                 Err(failed) => break Err(failed),
@@ -134,6 +136,6 @@ async fn run_and_end(conn: &mut Conn, job: &Job, commits: bool) -> Result<Done, 
     if commits || is_fatal {
         return done;
     }
-    conn.query_drop(if done.is_ok() { COMMIT } else { ROLLBACK }).await?;
+    end(conn, if done.is_ok() { COMMIT } else { ROLLBACK }).await?;
     done
 }

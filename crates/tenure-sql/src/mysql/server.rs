@@ -301,6 +301,19 @@ async fn send(conn: &mut Conn, Statement { sql, arguments }: &Statement) -> Resu
     Ok(Done { rows: result.collect().await?, affected, insert_id })
 }
 
+/// Ends a transaction, whatever the session's `completion_type` says.
+pub(super) const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
+pub(super) const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
+
+/// Ends a transaction. The server's error is that it has undone it. After any other nobody knows, and the
+/// connection is not to be used any more.
+pub(super) async fn end(conn: &mut Conn, statement: &str) -> Result<(), Answer> {
+    conn.query_drop(statement).await.map_err(|error| match error {
+        Answer::Server(error) if !is_overtaken(&error) => DriverError::ConnectionClosed.into(),
+        error => error,
+    })
+}
+
 /// Runs a transaction. It is over when this returns: if anything fails, also by the end of the
 /// connection.
 async fn all(conn: &mut Conn, statements: &[Statement]) -> Result<Done, Answer> {
@@ -308,7 +321,7 @@ async fn all(conn: &mut Conn, statements: &[Statement]) -> Result<Done, Answer> 
     for statement in statements {
         let done = exec(conn, statement).await;
         if !done.as_ref().is_ok_and(|done| done.affected == 1) {
-            conn.query_drop("ROLLBACK").await?;
+            end(conn, ROLLBACK).await?;
             return match done {
                 // Another transaction has some of the rows, and was there first.
                 Err(Answer::Server(error)) if is_overtaken(&error) => Ok(Done::default()),
@@ -317,11 +330,9 @@ async fn all(conn: &mut Conn, statements: &[Statement]) -> Result<Done, Answer> 
             };
         }
     }
-    match conn.query_drop("COMMIT").await {
+    match end(conn, COMMIT).await {
         Ok(()) => Ok(Done { affected: 1, ..Done::default() }),
-        Err(Answer::Server(error)) if is_overtaken(&error) => Ok(Done::default()),
-        // Nobody knows whether it was done.
-        Err(Answer::Server(_)) => Err(DriverError::ConnectionClosed.into()),
+        Err(Answer::Server(_)) => Ok(Done::default()),
         Err(error) => Err(error),
     }
 }

@@ -205,6 +205,36 @@ async fn two_releases_at_once_leave_one_session() {
     }
 }
 
+/// A supplied token is one owner of several names, with a session for each.
+#[tokio::test]
+async fn one_token_holds_two_names() {
+    let (_proxy, store, other) = through_proxy(Server::shared()).await;
+    let held = owner();
+    for name in ["x", "y"] {
+        granted(&store, &request(name, &held).with_generated(false)).await;
+    }
+    busy(&other, &request("x", &owner())).await;
+    assert_eq!(renewed(&store, lease("x", &held)).await, RenewReply::Renewed);
+    for name in ["x", "y"] {
+        assert_eq!(store.release(&lease(name, &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    }
+}
+
+/// Two tasks have the same supplied token. One of them gets the lock, and keeps it.
+#[tokio::test]
+async fn one_of_two_calls_with_one_token_is_granted() {
+    let (proxy, store, other) = through_proxy(Server::shared()).await;
+    proxy.delay(Duration::from_millis(5));
+    for _ in 0..10 {
+        let wanted = request("x", &owner()).with_generated(false);
+        let (first, second) = futures_util::future::join(store.acquire(&wanted), store.acquire(&wanted)).await;
+        let are_granted = [first, second].map(|reply| matches!(reply.unwrap(), AcquireReply::Granted(_)));
+        assert_eq!(are_granted.iter().filter(|granted| **granted).count(), 1, "{are_granted:?}");
+        busy(&other, &request("x", &owner())).await;
+        assert_eq!(store.release(&wanted.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    }
+}
+
 async fn is_consistent(delay: Duration, what: &str, polls: usize) {
     let (proxy, store, other) = through_proxy(Server::shared()).await;
     let case = Case { store: &store, owner: owner(), held: owner() };

@@ -8,13 +8,13 @@ pub async fn serve(locks: &tenure::Locker) -> Result<(), Box<dyn std::error::Err
         let leadership = candidate.campaign().await?;
         leadership.run(lead()).await // Err(Lost) as soon as the leadership is lost
     };
-    tokio::select! {
-        done = leading => done?,
-        _ = term.recv() => {} // the leadership is dropped with the future
-    }
+    let outcome = tokio::select! {
+        done = leading => done,
+        _ = term.recv() => Ok(()), // the leadership is dropped with the future
+    };
     for (name, outcome) in locks.release_all().await {
         println!("{name}: {outcome:?}"); // guards that other tasks hold
     }
     locks.flush_releases().await; // what was dropped is released before the program ends
-    Ok(())
+    Ok(outcome?)
 }
