@@ -51,7 +51,7 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
 /// is read.
 ///
 /// A short wait is for stores that answer "busy" to all when several come at the same moment, and for
-/// an outage. It is a part of the room.
+/// an outage. It counts as coming late.
 fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Taking, Failure> {
     let (half, asked) = (period / 2, taking.ttl.or(settings.ttl));
     if period.is_zero() {

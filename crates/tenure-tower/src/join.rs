@@ -2,15 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, Version, response};
 use http_body::Frame;
 use tenure::Name;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::body::{Frames, LockBody};
 use crate::problem::Problem;
+
+/// Longest wait for the first one's answer. Its client may stop reading, and then the answer never ends.
+const LONGEST_JOIN: Duration = Duration::from_secs(30);
 
 /// An answer, or why there is none.
 type Outcome = Result<Arc<Copied>, Problem>;
@@ -94,8 +99,9 @@ impl Follower {
     /// # Cancel safety
     /// A dropped future changes nothing.
     pub(crate) async fn outcome(mut self) -> Outcome {
-        let outcome = self.0.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
-        outcome.ok().flatten().unwrap_or(Err(Problem::FirstFailed))
+        let outcome = timeout(LONGEST_JOIN, self.0.wait_for(Option::is_some)).await;
+        let outcome = outcome.ok().and_then(|answer| answer.ok()?.clone());
+        outcome.unwrap_or(Err(Problem::FirstFailed))
     }
 }
 
@@ -123,5 +129,21 @@ impl Recorder {
     /// Ends the crowd with the answer.
     pub(crate) fn publish(self) {
         self.lead.outcome.send_replace(Some(Ok(Arc::new(self.copied))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
+
+    use super::*;
+
+    /// The first one's client does not read, so its answer never ends.
+    #[tokio::test(start_paused = true)]
+    async fn a_joiner_does_not_wait_for_ever() {
+        let (joins, name) = (Arc::new(Joins::default()), Name::new("door").unwrap());
+        let Joined::First(_lead) = joins.enter(&name) else { panic!("there is another one") };
+        let Joined::Later(follower) = joins.enter(&name) else { panic!("it would run the handler") };
+        assert!(matches!(follower.outcome().await, Err(Problem::FirstFailed)));
     }
 }

@@ -68,7 +68,8 @@
 //!   [`Key::from_parts`] can.
 //! - Long keys are refused, or [digested](LockLayerBuilder::digest_long_keys). Control characters
 //!   and repeated headers are refused.
-//! - A client that reads slowly keeps its key taken. [`LockLayerBuilder::max_hold`] limits that.
+//! - A client that reads slowly keeps its key taken. [`LockLayerBuilder::max_hold`] limits that: the
+//!   key is free a ttl later. A body that nobody polls is not broken off before it is polled.
 //!
 //! [RFC 9457]: https://www.rfc-editor.org/rfc/rfc9457
 

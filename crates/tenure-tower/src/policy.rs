@@ -23,7 +23,8 @@ pub enum Duplicate {
     /// key get the same answer, so the key has to name the user**, and the method if there are
     /// several. Requests that join never run a handler. They are answered with 503 and
     /// `Retry-After` if the first one fails, panics, hangs up or loses its lease. The same goes for
-    /// an answer above [`copy_limit`](crate::LockLayerBuilder::copy_limit).
+    /// an answer above [`copy_limit`](crate::LockLayerBuilder::copy_limit), and after 30 s: the
+    /// first client may read its answer as slowly as it likes.
     Join,
 }
 
