@@ -103,11 +103,11 @@ pub(crate) async fn under_lock(
     supervisor.unrenewed = (!plan.renews).then_some("its ttl ran out, and with --no-renew nothing prolongs it");
     let end = supervisor.watch(passed_on, &mut jobs).await;
     supervisor.terminal.take_back();
-    let left = supervisor.child.is_left();
-    if plan.is_patient {
+    if plan.is_patient && end != End::Lost {
         // Another host leads next.
         supervisor.end_rest().await;
     }
+    let left = supervisor.child.is_left();
     let hung_up = supervisor.child.died_of() == Some(Signal::HUP.as_raw());
     let was_asked = supervisor.asked.iter().any(|signal| *signal != Signal::HUP || hung_up);
     let interrupt = supervisor.interrupt();

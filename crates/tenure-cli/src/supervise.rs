@@ -199,36 +199,46 @@ impl<'a> Supervisor<'a> {
     /// TERM, then KILL, until nothing of the group is left, nor of what it started outside: the
     /// group of another tenure, say.
     async fn end_group(&mut self, name: &Name, loss: EndReason) {
-        let grace = self.kill_after.min(self.guards.lease_remaining().saturating_sub(MARGIN));
+        let grace = self.grace();
         let kill_at = BootTime::now() + grace;
         self.child.signal(Signal::TERM);
         let grace = format_duration(grace);
         let unrenewed = self.unrenewed.filter(|_| loss == EndReason::Expired);
         let why = unrenewed.map_or_else(|| loss.to_string(), String::from);
         let told = say_aside(format!("the lock {name:?} is lost: {why}; the command gets TERM, and KILL {grace} later"));
-        let obeyed = self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await;
-        if !obeyed {
-            self.child.signal(Signal::KILL);
-            let gone = self.killed_by(BootTime::now() + GIVE_UP).await;
-            told.finish().await;
+        let killed = self.ended_by(kill_at).await;
+        told.finish().await;
+        if let Some(gone) = killed {
             self.tell_kill(gone).await;
         }
-        told.finish().await;
         self.terminal.take_back();
         self.terminal.restore();
     }
 
-    /// Ends what the command has left behind.
+    /// Ends what the command has left behind, while the lock is held.
     pub(crate) async fn end_rest(&mut self) {
-        let kill_at = BootTime::now() + self.kill_after;
+        let kill_at = BootTime::now() + self.grace();
         if self.child.is_left() {
             self.child.signal(Signal::TERM);
         }
-        if !(self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await) {
-            self.child.signal(Signal::KILL);
-            let gone = self.killed_by(BootTime::now() + GIVE_UP).await;
+        if let Some(gone) = self.ended_by(kill_at).await {
             self.tell_kill(gone).await;
         }
+    }
+
+    /// Time between TERM and KILL: nothing runs when the lease ends.
+    fn grace(&self) -> Duration {
+        self.kill_after.min(self.guards.lease_remaining().saturating_sub(MARGIN))
+    }
+
+    /// Waits for the group, which has got TERM, and ends what it has started outside. `None` if all obeyed
+    /// in time. Else they were killed: whether they are gone.
+    async fn ended_by(&mut self, kill_at: BootTime) -> Option<bool> {
+        if self.gone_by(kill_at).await && self.strays_gone_by(kill_at).await {
+            return None;
+        }
+        self.child.signal(Signal::KILL);
+        Some(self.killed_by(BootTime::now() + GIVE_UP).await)
     }
 
     async fn tell_kill(&self, gone: bool) {

@@ -78,6 +78,51 @@ fn a_leader_that_was_broken_campaigns_again() {
     assert!(fences.is_sorted() && fences.first() < fences.last(), "{fences:?}");
 }
 
+/// A service that goes to the background, and a process of it in a group of its own.
+#[test]
+fn what_a_command_leaves_behind_is_ended_before_the_next_leads() {
+    let place = Place::new();
+    let leaves = "(while :; do echo $$ > left; sleep 0.02; done) & echo $! > inside; \
+                  setsid sh -c 'echo $$ > outside; exec sleep 60' & while ! [ -s left -a -s outside ]; do sleep 0.02; done";
+    let first = place.spawn(&["lead", "x", "--", "sh", "-c", leaves]);
+    // Alive, if one of them is.
+    let looks = "for pid in $(cat inside outside); do kill -0 $pid && echo alive >> seen; done; echo over >> seen; sleep 60";
+    wait_for("the first to lead", || place.read("outside").ends_with('\n'));
+    let second = place.spawn(&["lead", "x", "--", "sh", "-c", looks]);
+    assert_eq!(place.line("seen"), "over");
+    assert!(is_dead(place.pid("inside")) && is_dead(place.pid("outside")));
+    for candidate in [first, second] {
+        candidate.signal(Signal::SIGTERM);
+        assert_eq!(candidate.end().code, 128 + 15);
+    }
+}
+
+/// USR1, and a HUP for a service that reads its configuration anew.
+#[test]
+fn signals_for_the_command_end_no_candidate() {
+    let place = Place::new();
+    let serves = "trap 'echo usr1 >> got' USR1; trap 'echo hup >> got' HUP; echo up >> got; \
+                  until [ -e end ]; do sleep 0.02; done; exit 3";
+    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", serves]);
+    assert_eq!(place.line("got"), "up");
+    let mut waiting = place.spawn(&["lead", "x", "--", "sh", "-c", "echo next >> got; sleep 60"]);
+    wait_for("the second to wait", || place.output(&["show", "x"]).out.contains("waiter 1"));
+    for (signal, got) in [(Signal::SIGUSR1, "usr1\n"), (Signal::SIGHUP, "hup\n")] {
+        leading.signal(signal);
+        wait_for("the command to have it", || place.read("got").ends_with(got));
+    }
+    waiting.signal(Signal::SIGUSR1);
+    std::fs::write(place.path("end"), "").unwrap();
+    wait_for("the one that waited to lead", || place.read("got").ends_with("next\n"));
+    // The first has not gone: it campaigns again.
+    waiting.signal(Signal::SIGTERM);
+    assert_eq!(waiting.status().code(), Some(128 + 15));
+    std::fs::remove_file(place.path("end")).unwrap();
+    wait_for("the first to lead again", || place.read("got").ends_with("up\n"));
+    leading.signal(Signal::SIGTERM);
+    assert_eq!(leading.end().code, 128 + 15);
+}
+
 #[test]
 fn a_command_that_cannot_be_run_ends_it() {
     let place = Place::new();

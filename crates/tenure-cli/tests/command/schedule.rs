@@ -76,6 +76,23 @@ fn each_tick_runs_once_though_clocks_differ() {
     });
 }
 
+/// All hosts come at the same moment, and split the servers of a quorum. One of them runs the job.
+#[test]
+fn a_tick_of_a_quorum_runs_though_all_come_at_once() {
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let addrs: Vec<_> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let (place, url) = (Place::new(), format!("quorum+redis://{}", addrs.join(",")));
+    assert_eq!(place.output(&["admit", "--store", &url]).code, 0);
+    for tick in 0..5 {
+        let name = format!("report{tick}");
+        let start = || place.spawn(&["run", "-q", "--store", &url, "--once-per", "1m", &name, "--", "sh", "-c", "echo >> runs"]);
+        let hosts: Vec<_> = (0..HOSTS).map(|_| start()).collect();
+        let codes: Vec<i32> = hosts.into_iter().map(|host| host.end().code).collect();
+        assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1, "{codes:?}");
+        assert_eq!(place.read("runs").lines().count(), tick + 1);
+    }
+}
+
 /// A job that fails has run. It is not run again by the next host.
 #[test]
 fn a_tick_that_failed_is_over() {
