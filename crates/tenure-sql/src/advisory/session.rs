@@ -13,17 +13,14 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::{LiveOf, Locks};
-use crate::table::{Failed, Server, Session};
+use crate::table::failure::no_answer;
+use crate::table::{Failed, Server, Session, end_session};
 
 /// Limit of an attempt to connect for which nobody waits any more.
 const CONTACT: Duration = Duration::from_secs(5);
 
 /// Sessions that are kept though they have held nothing yet.
 const MOST_IDLE: usize = 4;
-
-/// How often it is looked whether a session has ended, and the pause between.
-const LOOKS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// A session of the server. If it is dropped, the server ends it when it has done what it was sent.
 pub(crate) struct Live<C> {
@@ -169,13 +166,10 @@ impl<L: Locks> Sessions<L> {
             let what = format!("the server {} does not answer, and a session there may hold the lock", session.server);
             return Err(Error::unreachable(what).maybe_applied());
         }
-        for look in 0..LOOKS {
-            let ended = self.on(live, end, self.locks().server().end_session(&live.client, session)).await;
-            if ended.map_err(|failed| failed.error)? {
-                self.state().buried.retain(|buried| buried != session);
-                return Ok(look > 0);
-            }
-            tokio::time::sleep(PAUSE).await;
+        let ended = self.on(live, end, end_session(self.locks().server(), &live.client, session)).await;
+        if let Some(was_there) = ended.map_err(|failed| failed.error)? {
+            self.state().buried.retain(|buried| buried != session);
+            return Ok(was_there);
         }
         let what = format!("session {} has not ended, though it was asked to", session.id);
         Err(Error::unavailable(what).maybe_applied())
@@ -223,8 +217,4 @@ impl<L: Locks> Inner<L> {
             state.idle.push(live);
         }
     }
-}
-
-fn no_answer(limit: Duration) -> Error {
-    Error::unreachable(format!("the server did not answer within {limit:?}"))
 }

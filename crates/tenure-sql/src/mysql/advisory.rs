@@ -10,7 +10,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mysql_async::{Row, Value};
 use tenure::{Error, ErrorKind, Holder, Name, Owner, Share};
-use tokio::time::Instant;
 
 use super::read::column;
 use super::server::{Done, How, Statement, Work};
@@ -18,7 +17,7 @@ use super::statements::VERSION;
 use super::text;
 use crate::advisory::{Found, Live, Locks, hex_digest};
 use crate::table::failure::unexpected;
-use crate::table::{Failed, Server, Session};
+use crate::table::{Failed, Server, Session, no_end};
 
 /// Looks at a fresh connection, as the statement of the same name of a table does.
 pub(super) fn hello() -> String {
@@ -108,7 +107,7 @@ pub(super) fn check(name: &str, folds_case: bool) -> Result<(), Error> {
 
 impl Advisory {
     async fn ask(&self, live: &Live<Client>, sql: &str, arguments: Vec<Value>) -> Result<Done, Failed> {
-        let answer = self.how.run(&live.client, Work::One(&Statement { sql: sql.to_owned(), arguments }), never()).await;
+        let answer = self.how.run(&live.client, Work::One(&Statement { sql: sql.to_owned(), arguments }), no_end()).await;
         answer.map_err(|failed| if failed.answered && !failed.is_over { refused(failed) } else { failed })
     }
 
@@ -134,11 +133,6 @@ impl Advisory {
 fn session(live: &Live<Client>, row: &Row) -> Result<(i64, Option<Session>), Error> {
     let (id, began): (i64, Option<String>) = (column(row, 0)?, column(row, 1)?);
     Ok((id, began.map(|began| Session { server: live.session.server.clone(), id, began })))
-}
-
-/// The end of a statement that a session of our own does in any case. Its caller waits for less.
-fn never() -> Instant {
-    Instant::now() + Duration::from_secs(3_600)
 }
 
 fn answered(error: Error) -> Failed {

@@ -19,7 +19,7 @@ use super::statements::{
     TAKE, UNHURRIED, VERSION,
 };
 use crate::table::failure::unexpected;
-use crate::table::{Failed, Jobs, Link, Server, Session, Worker};
+use crate::table::{Failed, Jobs, Link, Server, Session, Worker, no_end};
 
 /// How often a statement is run that the server has given up because of a deadlock.
 const TRIES: u32 = 5;
@@ -203,8 +203,7 @@ impl Server for How {
 
     async fn end_session(&self, client: &Self::Client, session: &Session) -> Result<bool, Failed> {
         let find = Statement { sql: FIND_SESSION.to_owned(), arguments: vec![session.id.into(), (&*session.began).into()] };
-        // The attempt to connect has a limit.
-        let end = Instant::now() + Duration::from_secs(3_600);
+        let end = no_end();
         let found = self.run(client, Work::One(&find), end).await?;
         let left = found.rows.first().and_then(|row| row.get::<i64, usize>(0)).unwrap_or_default();
         if left > 0 {

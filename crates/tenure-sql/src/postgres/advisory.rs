@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::{Error, Holder, Name, Owner, Share};
-use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -17,7 +16,7 @@ use super::server::{Client, How};
 use crate::advisory::locks::digest;
 use crate::advisory::{Found, Live, Locks, hex_digest};
 use crate::table::failure::unexpected;
-use crate::table::{Failed, Server, Session};
+use crate::table::{Failed, Server, Session, no_end};
 
 /// Makes sure that the server can end an idle session: it cannot before PostgreSQL 14. No row if not.
 const CHECK: &str = "SELECT 1 FROM pg_settings WHERE name = 'idle_session_timeout'";
@@ -164,7 +163,7 @@ pub(super) struct Advisory(pub(super) How);
 
 impl Advisory {
     async fn ask(&self, live: &Live<Client>, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failed> {
-        self.0.run(&live.client, (sql, arguments), never()).await
+        self.0.run(&live.client, (sql, arguments), no_end()).await
     }
 
     /// Asks a question that has yes or no for an answer.
@@ -179,11 +178,6 @@ impl Advisory {
         let shown = format!("{} {ttl}", mark(owner));
         self.is(live, sql, &[&key.arguments()[..], &[(&ttl, Type::TEXT), (&shown, Type::TEXT)]].concat()).await
     }
-}
-
-/// The end of a statement that a session of our own does in any case. Its caller waits for less.
-fn never() -> Instant {
-    Instant::now() + Duration::from_secs(3_600)
 }
 
 fn answered(error: Error) -> Failed {

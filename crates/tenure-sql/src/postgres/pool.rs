@@ -173,12 +173,6 @@ impl Worker for Lender {
     async fn work(&mut self, job: Job) -> (Self::Answer, bool) {
         let by = lend_by(job.end);
         let answer = loop {
-            // A pool may lend a dead connection again and again.
-            tokio::task::yield_now().await;
-            if Instant::now() >= by {
-                let error = Error::unavailable("the pool lends no connection that works");
-                break Err(Failed { error, answered: true, is_over: false });
-            }
             let mut borrowed = match self.lend(by).await {
                 Ok(borrowed) => borrowed,
                 Err(failed) => break Err(failed),

@@ -17,7 +17,7 @@ use super::clock::{Clock, LATE};
 use super::pool::{Job, Lender};
 use super::statements::{END_SESSION, FREE, LIST, LISTEN, OWN_VERSION, READ, RENEW, SWEEP, TABLE, TAKE, WRITE};
 use super::{Argument, dial, failure};
-use crate::table::{Failed, Jobs, Link, Server, Session};
+use crate::table::{Failed, Jobs, Link, Server, Session, no_end};
 
 /// How often a statement is run that the server has undone because of another transaction.
 pub(super) const TRIES: u32 = 10;
@@ -139,9 +139,7 @@ impl Server for How {
     async fn end_session(&self, client: &Client, session: &Session) -> Result<bool, Failed> {
         let id = i32::try_from(session.id).unwrap_or(-1);
         let arguments: [Argument<'_>; 2] = [(&id, Type::INT4), (&session.began, Type::TEXT)];
-        // The attempt to connect has a limit.
-        let end = Instant::now() + Duration::from_secs(3_600);
-        Ok(self.run(client, (&self.statements().end_session, &arguments), end).await?.is_empty())
+        Ok(self.run(client, (&self.statements().end_session, &arguments), no_end()).await?.is_empty())
     }
 
     async fn listen(&self, client: &Client) -> Result<(), Failed> {

@@ -18,6 +18,8 @@ use tenure::{Error, ErrorKind};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
+use super::failure::no_answer;
+
 /// A connection that has answered anything this short a time ago is only slow.
 const SILENCE: Duration = Duration::from_millis(100);
 
@@ -396,23 +398,28 @@ impl<S: Server> Inner<S> {
         let mut ended = Vec::new();
         for predecessor in predecessors {
             let same_server = link.session.as_ref().is_some_and(|session| session.server == predecessor.server);
-            if same_server && self.ends(link, &predecessor).await {
+            if same_server && matches!(end_session(&self.server, &link.client, &predecessor).await, Ok(Some(_))) {
                 ended.push(predecessor);
             }
         }
         ended
     }
+}
 
-    async fn ends(&self, link: &Link<S::Client>, session: &Session) -> bool {
-        for _ in 0..LOOKS {
-            match self.server.end_session(&link.client, session).await {
-                Ok(true) => return true,
-                Ok(false) => tokio::time::sleep(PAUSE).await,
-                Err(_) => return false,
-            }
+/// Ends a session, and looks until it is over. Returns whether it was still there, or nothing if it stays.
+pub(crate) async fn end_session<S: Server>(server: &S, client: &S::Client, session: &Session) -> Result<Option<bool>, Failed> {
+    for look in 0..LOOKS {
+        if server.end_session(client, session).await? {
+            return Ok(Some(look > 0));
         }
-        false
+        tokio::time::sleep(PAUSE).await;
     }
+    Ok(None)
+}
+
+/// The end of a statement that has no limit of its own: its caller waits for less.
+pub(crate) fn no_end() -> Instant {
+    Instant::now() + Duration::from_secs(3_600)
 }
 
 impl<C> State<C> {
@@ -425,10 +432,6 @@ impl<C> State<C> {
             None => self.late_until = self.late_until.max(*lock(&link.calls.latest)),
         }
     }
-}
-
-fn no_answer(limit: Duration) -> Error {
-    Error::unreachable(format!("the server did not answer within {limit:?}"))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,6 +1,7 @@
 //! Errors that are the same for every database.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use tenure::{Error, ErrorKind};
 
@@ -46,6 +47,11 @@ pub(crate) fn other_version(table: &str, found: Option<impl Display>, known: imp
         }
     };
     Error::new(ErrorKind::Damaged, what).with_hint(fix)
+}
+
+/// Nothing came within the limit.
+pub(crate) fn no_answer(limit: Duration) -> Error {
+    Error::unreachable(format!("the server did not answer within {limit:?}"))
 }
 
 /// A pool lends a connection in which somebody has left a transaction open.

@@ -47,7 +47,8 @@ pub(crate) fn lend_by(end: Instant) -> Instant {
     now + end.saturating_duration_since(now).min(Duration::from_secs(30)) * 7 / 8
 }
 
-/// Waits for a connection. `failed` translates the pool's error.
+/// Waits for a connection. `failed` translates the pool's error. Fails if the time is over, and lets other
+/// tasks run: a pool may lend dead connections, again and again, without a wait.
 pub(crate) async fn lend<L: Lent, E>(
     by: Instant,
     lending: impl Future<Output = Result<L, E>>,
@@ -59,8 +60,37 @@ pub(crate) async fn lend<L: Lent, E>(
         Error::unavailable(format!("the pool lent no connection within {waited:?}"))
             .with_hint("give the pool more connections, or the locks one of their own")
     };
+    let lending = async {
+        tokio::task::yield_now().await;
+        lending.await
+    };
     let lent = timeout_at(by, lending).await.map_err(late).and_then(|lent| lent.map_err(failed));
     // Nothing was sent, so nothing is open.
     let lent = lent.map_err(|error| Failed { error, answered: true, is_over: false })?;
     Ok(Borrowed { lent: Some(lent), is_busy: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dead;
+
+    impl Lent for Dead {
+        fn discard(self) {}
+    }
+
+    /// Its caller throws each of them away and asks for the next.
+    #[tokio::test]
+    async fn a_pool_that_lends_dead_connections_is_left_in_time() {
+        let by = Instant::now() + Duration::from_millis(20);
+        for _ in 0..50_000_000 {
+            let lent = lend(by, std::future::ready(Ok::<_, Error>(Dead)), |error| error).await;
+            if let Err(failed) = lent {
+                assert!(failed.answered && Instant::now() >= by, "{failed:?}");
+                return;
+            }
+        }
+        panic!("it goes on for ever");
+    }
 }
