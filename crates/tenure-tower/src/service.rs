@@ -88,7 +88,7 @@ where
     let lead = match (settings.duplicate == Duplicate::Join).then(|| shared.joins.enter(&name)) {
         Some(Joined::Later(follower)) => {
             shared.stats.count(Event::Joined);
-            // The handler's capacity is for those who need it.
+            // It needs no handler, so it takes up none of the handler's capacity.
             drop((inner, request));
             return Ok(match follower.outcome().await {
                 Ok(copied) => copied.response(),

@@ -18,15 +18,6 @@ fn joining(locks: &Locker) -> LockLayer {
     layer(locks).duplicate(Duplicate::Join).copy_limit(100).build().unwrap()
 }
 
-async fn joined(layer: &LockLayer, n: u64) {
-    let counted = async {
-        while layer.stats().counts().joined < n {
-            tokio::task::yield_now().await;
-        }
-    };
-    soon("the crowd", counted).await;
-}
-
 /// A service that counts its runs, and answers with a body of `size` in two parts and with trailers.
 fn counting(handler: &Handler, size: usize) -> (Arc<AtomicU64>, Stub) {
     let (runs, handler) = (Arc::new(AtomicU64::new(0)), handler.clone());
@@ -54,7 +45,7 @@ async fn a_crowd_gets_one_answer() {
     let service = layer.layer(serve);
     let crowd: Vec<_> = (0..50).map(|_| sending(&service, "7")).collect();
     handler.entered(1).await;
-    joined(&layer, 49).await;
+    behind(&layer, 49).await;
     let other = sending(&service, "8");
     handler.entered(2).await;
     handler.let_out(2);
@@ -83,7 +74,7 @@ async fn two(
     let first = sending(&service, "7");
     handler.entered(1).await;
     let second = sending(&service, "7");
-    joined(layer, 1).await;
+    behind(layer, 1).await;
     (first, second)
 }
 
@@ -140,7 +131,7 @@ async fn a_first_request_that_fails_or_panics_leaves_no_answer() {
         let first = tokio::spawn(service.clone().oneshot(request("7")));
         handler.entered(1).await;
         let second = sending(&service, "7");
-        joined(&layer, 1).await;
+        behind(&layer, 1).await;
         handler.let_out(1);
         assert_eq!(first.await.is_err(), panics);
         assert_eq!(second.await.unwrap().reason(), "first-failed");
@@ -157,7 +148,7 @@ async fn a_first_body_that_is_dropped_leaves_no_answer() {
     let first = tokio::spawn(service.clone().oneshot(request("7")));
     handler.entered(1).await;
     let second = sending(&service, "7");
-    joined(&layer, 1).await;
+    behind(&layer, 1).await;
     handler.let_out(1);
     drop(first.await.unwrap().unwrap());
     assert_eq!(second.await.unwrap().reason(), "first-failed");

@@ -234,12 +234,7 @@ async fn a_duplicate_waits_as_long_as_it_may() {
     let (locks, handler) = (memory(), Handler::new());
     let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
     let service = locked(&layer, &handler);
-    let first = sending(&service, "7");
-    handler.entered(1).await;
-    let second = sending(&service, "7");
-    while layer.stats().counts().waited < 1 {
-        tokio::task::yield_now().await;
-    }
+    let [first, second] = one_in_and_one_behind(&layer, &service, &handler).await;
     assert_eq!(handler.entries(), 1);
     handler.let_out(2);
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
@@ -262,12 +257,7 @@ async fn a_waiting_client_that_goes_away_leaves_nothing_behind() {
     let (locks, handler) = (memory(), Handler::new());
     let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
     let service = locked(&layer, &handler);
-    let first = sending(&service, "7");
-    handler.entered(1).await;
-    let second = sending(&service, "7");
-    while layer.stats().counts().waited < 1 {
-        tokio::task::yield_now().await;
-    }
+    let [first, second] = one_in_and_one_behind(&layer, &service, &handler).await;
     second.abort();
     second.await.unwrap_err();
     handler.let_out(2);

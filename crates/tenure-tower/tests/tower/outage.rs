@@ -87,12 +87,7 @@ async fn a_crowd_of_an_outage_is_still_one() {
     let layer = LockLayer::builder(locks, "t", Key::header(KEY), OnOutage::FailOpen).duplicate(Duplicate::Join).build().unwrap();
     let handler = Handler::new();
     let service = locked(&layer, &handler);
-    let first = sending(&service, "7");
-    handler.entered(1).await;
-    let second = sending(&service, "7");
-    while layer.stats().counts().joined < 1 {
-        tokio::task::yield_now().await;
-    }
+    let [first, second] = one_in_and_one_behind(&layer, &service, &handler).await;
     handler.let_out(1);
     assert_eq!((first.await.unwrap().status.as_u16(), second.await.unwrap().status.as_u16()), (200, 200));
     assert_eq!(handler.entries(), 1);

@@ -238,6 +238,29 @@ pub(crate) fn sending(service: &Lock<Stub>, key: &str) -> tokio::task::JoinHandl
     tokio::spawn(async move { send(&service, request).await })
 }
 
+/// Waits until so many requests wait behind another, or have joined it.
+pub(crate) async fn behind(layer: &LockLayer, n: u64) {
+    let counted = async {
+        while layer.stats().counts().waited + layer.stats().counts().joined < n {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the requests behind another", counted).await;
+}
+
+/// A first request that is in the handler, and a second one with its key behind it.
+pub(crate) async fn one_in_and_one_behind(
+    layer: &LockLayer,
+    service: &Lock<Stub>,
+    handler: &Handler,
+) -> [tokio::task::JoinHandle<Answer>; 2] {
+    let first = sending(service, "7");
+    handler.entered(1).await;
+    let second = sending(service, "7");
+    behind(layer, 1).await;
+    [first, second]
+}
+
 /// Waits until no name is taken.
 pub(crate) async fn all_free(locks: &Locker) {
     locks.flush_releases().await;
