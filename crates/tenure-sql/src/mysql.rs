@@ -8,6 +8,7 @@ mod pool;
 mod server;
 mod statements;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -21,7 +22,6 @@ pub use self::options::Options;
 #[cfg(feature = "mysql_async-0_37")]
 pub use self::options::over;
 use self::server::{Done, How, Statement, Statements, Work};
-use self::statements::IMPATIENT;
 use crate::table::failure::unexpected;
 use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
@@ -50,27 +50,32 @@ impl MySql {
         self.read(&[name], end).await?.pop().ok_or_else(|| unexpected("it has no row"))
     }
 
-    /// As [`renew_batch`](Self::renew_batch). A row that is locked does not hold up the others.
-    async fn renew_singly(&self, leases: &[Lease], end: Instant) -> Renewed {
-        let mut renewed = Renewed::new();
-        for (at, lease) in leases.iter().enumerate() {
-            let indexes = self.renew_batch(std::slice::from_ref(lease), IMPATIENT, end).await;
-            let outcome = indexes.map(|indexes| !indexes.is_empty());
-            if let Some(outcome) = outcome.map(|done| done.then_some(())).transpose() {
-                renewed.push((at, outcome));
-            }
+    /// As [`renew_batch`](Self::renew_batch), after it failed because of a row that somebody keeps locked: that one does not hold
+    /// up the others again.
+    async fn renew_unlocked(&self, leases: &[Lease], locked: Error, end: Instant) -> Result<Renewed, Error> {
+        let names = leases.iter().map(|lease| text(lease.name.as_str())).collect();
+        // An old server does not know how to ask.
+        let Ok(done) = self.run_freely(&self.statements().unlocked(leases.len()), names, end).await else { return Err(locked) };
+        let unlocked = done.rows.iter().map(|row| read::column(row, 0)).collect::<Result<HashSet<Vec<u8>>, Error>>()?;
+        let is_unlocked = |lease: &Lease| unlocked.contains(lease.name.as_str().as_bytes());
+        let (positions, free): (Vec<usize>, Vec<Lease>) =
+            leases.iter().cloned().enumerate().filter(|(_, lease)| is_unlocked(lease)).unzip();
+        let mut renewed: Renewed = Vec::with_capacity(leases.len());
+        if !free.is_empty() {
+            renewed.extend(self.renew_batch(&free, end).await?.into_iter().map(|at| (positions[at], Ok(()))));
         }
-        renewed
+        let others = leases.iter().enumerate().filter(|(_, lease)| !is_unlocked(lease));
+        renewed.extend(others.map(|(at, _)| (at, Err(locked.clone()))));
+        Ok(renewed)
     }
 
-    /// Renews at most [`BATCH`] leases. The `prefix` says how the statement waits.
-    async fn renew_batch(&self, leases: &[Lease], prefix: &str, end: Instant) -> Result<Vec<usize>, Error> {
+    /// Renews at most [`BATCH`] leases.
+    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
         let (sent_at, mut arguments) = (Instant::now(), Vec::with_capacity(leases.len() * 3));
         for lease in leases {
             arguments.extend([text(lease.name.as_str()), owner(&lease.owner), micros(lease.ttl).into()]);
         }
-        let renew = prefix.to_owned() + &self.statements().renew(leases.len());
-        let done = self.run_freely(&renew, arguments, end).await?;
+        let done = self.run_freely(&self.statements().renew(leases.len()), arguments, end).await?;
         if usize::try_from(done.affected) == Ok(leases.len()) {
             return Ok((0..leases.len()).collect());
         }
@@ -148,8 +153,10 @@ impl Table for MySql {
     async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Renewed, Error> {
         let mut renewed = Vec::with_capacity(leases.len());
         for (part, batch) in leases.chunks(BATCH).enumerate() {
-            let outcomes = match self.renew_batch(batch, "", end).await {
-                Err(error) if batch.len() > 1 && error.kind() == ErrorKind::Unavailable => self.renew_singly(batch, end).await,
+            let outcomes = match self.renew_batch(batch, end).await {
+                Err(error) if batch.len() > 1 && error.kind() == ErrorKind::Unavailable => {
+                    self.renew_unlocked(batch, error, end).await?
+                }
                 indexes => indexes?.into_iter().map(|at| (at, Ok(()))).collect(),
             };
             renewed.extend(outcomes.into_iter().map(|(at, outcome)| (part * BATCH + at, outcome)));

@@ -1,5 +1,6 @@
-//! A real MariaDB for one test, or for all tests of a process.
+//! A real MariaDB, or the MySQL of `TENURE_MYSQL_BIN`, for one test or for all tests of a process.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,8 +21,15 @@ use crate::unprivileged::User;
 const START: Duration = Duration::from_secs(60);
 const LOG: &str = "log";
 const DATA: &str = "data";
+/// What `mariadb-install-db` does by itself: a superuser without a password, who comes by TCP.
+const MYSQL_GRANTS: &str = "CREATE USER root@'127.0.0.1';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n";
 /// The system has a limit for all servers together.
 const NO_AIO: &str = "--innodb-use-native-aio=0";
+
+/// The directory of the programs of a MySQL, where the tests are to run on one.
+fn mysql() -> Option<PathBuf> {
+    std::env::var_os("TENURE_MYSQL_BIN").map(PathBuf::from)
+}
 
 /// How to start a [`MariaDbServer`].
 #[derive(Debug, Default)]
@@ -87,6 +95,11 @@ impl MariaDbServer {
     /// For one with settings of its own.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    /// Whether it is a MySQL.
+    pub fn is_mysql() -> bool {
+        mysql().is_some()
     }
 
     /// The one that all tests of this process share, for those that do not harm it. It ends with the process.
@@ -170,13 +183,13 @@ impl MariaDbServer {
     }
 
     fn client(&self) -> Command {
-        let mut client = Command::new("mariadb");
+        let mut client = mysql().map_or_else(|| Command::new("mariadb"), |bin| Command::new(bin.join("mysql")));
         client.args(["--no-defaults", "-BN", "-h", "127.0.0.1", "-P", &self.port.to_string(), "-u", "root"]);
         client.stdin(Stdio::null());
         client
     }
 
-    fn command(&self, program: &str) -> Command {
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.dir.path()).arg("--no-defaults").stdin(Stdio::null());
         if let Some(user) = self.user {
@@ -192,13 +205,22 @@ impl MariaDbServer {
     fn initialize(&self) {
         // Two at once come into each other's way.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let mut install = self.command("mariadb-install-db");
-        install.args(["--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
+        let mut install = if let Some(bin) = mysql() {
+            let mut install = self.command(bin.join("mysqld"));
+            let grants = self.dir.path().join("grants.sql");
+            fs::write(&grants, MYSQL_GRANTS).expect("the server's directory can be written");
+            install.args(["--initialize-insecure", NO_AIO]).arg(format!("--init-file={}", grants.display()));
+            install
+        } else {
+            let mut install = self.command("mariadb-install-db");
+            install.args(["--auth-root-authentication-method=normal", "--skip-test-db", NO_AIO]);
+            install
+        };
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         install.arg(format!("--datadir={}", self.data().display())).arg(format!("--tmpdir={}", self.dir.path().display()));
-        let output = Spawned::output(&mut install).expect("mariadb-install-db can be started: apt-get install mariadb-server");
+        let output = Spawned::output(&mut install).expect("the database can be made: apt-get install mariadb-server");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "mariadb-install-db: {}{said}", String::from_utf8_lossy(&output.stdout));
+        assert!(output.status.success(), "the database was not made: {}{said}", String::from_utf8_lossy(&output.stdout));
     }
 
     /// A copy that the user of the server may read.
@@ -214,7 +236,17 @@ impl MariaDbServer {
     /// Starts the process and waits until it answers; false when its port was taken.
     fn launch(&self) -> bool {
         let log = fs::File::create(self.dir.path().join(LOG)).expect("the server's directory can be written");
-        let mut server = self.command("mariadbd");
+        let mut server = if let Some(bin) = mysql() {
+            let mut server = self.command(bin.join("mysqld"));
+            server.arg("--mysqlx=OFF");
+            if self.how.certificates.is_none() {
+                // It would make some of its own.
+                server.arg("--tls-version=");
+            }
+            server
+        } else {
+            self.command("mariadbd")
+        };
         server.arg(format!("--datadir={}", self.data().display())).arg(format!("--port={}", self.port));
         server.arg(format!("--socket={}", self.dir.path().join("sock").display()));
         // Each one that starts removes all temporary tables that it finds where it keeps its own.

@@ -55,12 +55,12 @@ const FREE: &str = "SELECT RELEASE_LOCK(?), RELEASE_LOCK(?)";
 const PASS: &str = "SELECT RELEASE_LOCK(?), GET_LOCK(?, 0)";
 
 /// Arguments: the lock. Reply: the session that holds it, its client's address and its user, if this
-/// user may see them.
-const HOLDER: &str = "SELECT u.id, p.host, p.user FROM (SELECT IS_USED_LOCK(?) AS id) u
+/// user may see them. The `LIMIT` has MySQL ask for the lock once, and not wherever the number is used.
+const HOLDER: &str = "SELECT u.id, p.host, p.user FROM (SELECT IS_USED_LOCK(?) AS id LIMIT 1) u
   LEFT JOIN information_schema.processlist p ON p.id = u.id WHERE u.id IS NOT NULL";
 
 /// Arguments: the lock, the mark. Reply: the session that holds both, and its client's address.
-const SESSION_OF: &str = "SELECT p.id, p.host FROM (SELECT IS_USED_LOCK(?) AS id, IS_USED_LOCK(?) AS marked) u
+const SESSION_OF: &str = "SELECT p.id, p.host FROM (SELECT IS_USED_LOCK(?) AS id, IS_USED_LOCK(?) AS marked LIMIT 1) u
   JOIN information_schema.processlist p ON p.id = u.id WHERE u.id = u.marked";
 
 /// Longest name of a lock, in characters.

@@ -13,7 +13,9 @@ const DEADLOCK: u16 = 1_213;
 /// The row was changed since the transaction began to read. Only newer servers look.
 const CHANGED: u16 = 1_020;
 /// The row is there already.
-pub(super) const DUPLICATE: u16 = 1_062;
+const DUPLICATE: u16 = 1_062;
+/// The session to end has ended.
+const NO_SESSION: u16 = 1_094;
 const NO_TABLE: u16 = 1_146;
 /// The session was killed, or the server shuts down.
 const SESSION_OVER: &[u16] = &[1_053, 1_077, 1_080, 1_152, 1_158, 1_159, 1_160, 1_161, 1_927, 3_169, 4_031];
@@ -105,6 +107,11 @@ pub(super) fn contact(answer: &Answer, table: &str) -> Error {
 /// Whether the server has undone a statement because of another transaction.
 pub(super) fn is_overtaken(server: &ServerError) -> bool {
     [DEADLOCK, CHANGED].contains(&server.code)
+}
+
+/// Whether a statement found nothing to do: the row is there already, or the session gone.
+pub(super) fn is_without_effect(server: &ServerError) -> bool {
+    [DUPLICATE, NO_SESSION].contains(&server.code)
 }
 
 fn is_of_tls(error: &std::io::Error) -> bool {

@@ -11,12 +11,12 @@ use mysql_async::{Conn, DriverError, Error as Answer, Opts, Params, Row, Value};
 use tenure::Error;
 use tokio::time::Instant;
 
-use super::failure::{contact, failed, is_missing, is_overtaken, other_version, read_only};
+use super::failure::{contact, failed, is_missing, is_overtaken, is_without_effect, other_version, read_only};
 use super::pool::Lender;
 use super::read::column;
 use super::statements::{
     ADD, ASKED, CHANGE, CREATE, END_SESSION, FIND_SESSION, FREE, HELLO, INSERT, KEEP, LIST, LOOK, READ, REMOVE, RENEW, TABLE,
-    TAKE, UNHURRIED, VERSION,
+    TAKE, UNHURRIED, UNLOCKED, VERSION,
 };
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Jobs, Link, Server, Session, Worker, no_end};
@@ -31,6 +31,7 @@ pub(super) struct Statements {
     pub(super) add: String,
     pub(super) free: String,
     pub(super) renew: [String; 2],
+    pub(super) unlocked: String,
     pub(super) read: [String; 2],
     pub(super) list: String,
     pub(super) change: String,
@@ -49,6 +50,7 @@ impl Statements {
             add: on(ADD),
             free: on(FREE),
             renew: RENEW.map(on),
+            unlocked: on(UNLOCKED),
             read: READ.map(on),
             list: on(LIST),
             change: on(CHANGE),
@@ -62,6 +64,11 @@ impl Statements {
     /// Reads so many names.
     pub(super) fn read(&self, names: usize) -> String {
         repeated(&self.read, ASKED, names)
+    }
+
+    /// Finds which of so many names are not locked.
+    pub(super) fn unlocked(&self, names: usize) -> String {
+        self.unlocked.replace('?', &vec!["?"; names].join(", "))
     }
 
     /// Renews so many leases.
@@ -283,8 +290,7 @@ async fn one(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {
 
 async fn exec(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {
     match send(conn, statement).await {
-        // No row was affected.
-        Err(Answer::Server(error)) if error.code == super::failure::DUPLICATE => Ok(Done::default()),
+        Err(Answer::Server(error)) if is_without_effect(&error) => Ok(Done::default()),
         answer => answer,
     }
 }

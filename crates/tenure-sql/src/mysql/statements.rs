@@ -65,9 +65,6 @@ SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 /// Stands before a statement that may take its time: the first contact has its own limit.
 pub(super) const UNHURRIED: &str = "/*M!100101 SET STATEMENT max_statement_time = 0 FOR */ ";
 
-/// Stands before a statement that waits for no row.
-pub(super) const IMPATIENT: &str = "/*M!100301 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ ";
-
 /// The database's clock, in microseconds since 1970.
 macro_rules! clock {
     () => {
@@ -177,6 +174,11 @@ pub(super) const RENEW: [&str; 2] = [
     ),
 ];
 pub(super) const RENEWED: &str = "SELECT ? AS name, ? AS owner, ? AS ttl";
+
+/// Finds the rows that no other transaction has locked. The `?` stands once for each name.
+///
+/// Arguments: each name. Reply: the names.
+pub(super) const UNLOCKED: &str = "SELECT name FROM tenure_lock WHERE name IN (?) FOR UPDATE SKIP LOCKED";
 
 /// Reads names. Stands between [`ASKED`] for each of them.
 ///

@@ -40,8 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Nobody but tenure writes to its table.
 const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS, exceptions::NO_PUSH];
 
-/// Counts the transactions that are open.
-const OPEN_TRANSACTIONS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx";
+/// The transactions that are open, of all tests.
+const OPEN_TRANSACTIONS: &str =
+    "SELECT trx_id, trx_mysql_thread_id, trx_started, trx_state, trx_query FROM information_schema.innodb_trx";
 
 /// Counts the sessions of stores.
 const SESSIONS: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'locks'";

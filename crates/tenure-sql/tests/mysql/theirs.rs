@@ -11,8 +11,9 @@ use tenure_sql::mysql;
 
 use crate::in_sql;
 
-/// Not strict, and with all that changes what SQL means.
-const SETTINGS: &str = "SET SESSION autocommit = 0, SESSION sql_mode = 'ORACLE,EMPTY_STRING_IS_NULL,NO_UNSIGNED_SUBTRACTION',
+/// Not strict, and with all that changes what SQL means. MariaDB alone reads the comment.
+const SETTINGS: &str = "SET SESSION autocommit = 0,
+    SESSION sql_mode = CONCAT('ANSI,NO_UNSIGNED_SUBTRACTION' /*M! , ',ORACLE,EMPTY_STRING_IS_NULL' */),
     SESSION time_zone = '+09:00', SESSION completion_type = CHAIN, SESSION innodb_lock_wait_timeout = 1";
 const LEVEL: &str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE";
 
@@ -52,7 +53,7 @@ impl Theirs {
     pub(crate) async fn settings(&self) -> String {
         self.ask(
             "SELECT CONCAT_WS(' ', @@autocommit, @@sql_mode, @@time_zone, @@completion_type, @@innodb_lock_wait_timeout,
-                @@tx_isolation, DATABASE(), @@character_set_client)",
+                /*M! @@tx_isolation */ /*!80000 @@transaction_isolation */, DATABASE(), @@character_set_client)",
         )
         .await
     }

@@ -42,9 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Nobody but tenure writes to its table.
 const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS];
 
-/// Counts the transactions that are open.
+/// The transactions that are open, of all tests.
 const OPEN_TRANSACTIONS: &str =
-    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure' AND state LIKE 'idle in%'";
+    "SELECT pid, xact_start FROM pg_stat_activity WHERE application_name = 'tenure' AND state LIKE 'idle in%'";
 
 /// Counts the sessions of stores.
 const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";

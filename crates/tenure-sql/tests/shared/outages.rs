@@ -45,7 +45,8 @@ async fn a_renewal_gets_through_on_another_connection() {
 #[tokio::test]
 async fn a_locked_row_holds_up_its_own_name_only() {
     let (server, table) = (Server::shared(), Server::fresh_table());
-    let store = open(&(server.url(&table) + "&timeout=1s")).await;
+    // MySQL waits a whole second for a row.
+    let store = open(&(server.url(&table) + "&timeout=4s")).await;
     let held = owner();
     for name in ["x", "y", "z"] {
         granted(&store, &request(name, &held)).await;
