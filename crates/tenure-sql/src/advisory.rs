@@ -27,7 +27,7 @@ use tokio::time::Instant;
 pub(crate) use self::locks::{Found, LiveOf, Locks, hex_digest};
 pub(crate) use self::session::Live;
 use self::session::Sessions;
-use crate::table::{Server as _, Session, Terms};
+use crate::table::{Failed, Server as _, Session, Terms};
 
 /// The longest ttl: servers count the idle time of a session in milliseconds, in 31 bits.
 const LONGEST: Duration = Duration::from_secs(24 * 24 * 3_600);
@@ -53,23 +53,17 @@ struct Held<L: Locks> {
     since: Instant,
     /// When its ttl ends, at the earliest. `None` until an answer says that it holds.
     until: Option<Instant>,
+    /// The latest end that was asked for: a renewal never shortens, whichever of two runs first.
+    asked: Instant,
     /// A release was sent.
     released: bool,
 }
 
 impl<L: Locks> Clone for Held<L> {
     fn clone(&self) -> Self {
-        let Self { name, key, live, since, until, released } = self;
+        let Self { name, key, live, since, until, asked, released } = self;
         let (name, key, live) = (name.clone(), key.clone(), Arc::clone(live));
-        Self { name, key, live, since: *since, until: *until, released: *released }
-    }
-}
-
-impl<L: Locks> Held<L> {
-    /// For how long the server is to keep it after a renewal for `ttl`: a renewal never shortens.
-    fn renewed(&self, ttl: Duration) -> Duration {
-        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-        left.unwrap_or_default().max(ttl)
+        Self { name, key, live, since: *since, until: *until, asked: *asked, released: *released }
     }
 }
 
@@ -157,19 +151,19 @@ impl<L: Locks> AdvisoryStore<L> {
 
     /// Repeats an acquisition that may have been granted. `None` if it was not, and can be made anew.
     async fn repeat(&self, request: &Request, held: Held<L>, end: Instant) -> Result<Option<AcquireReply>, Error> {
+        if self.sessions.is_buried(&held.live.session) {
+            self.sessions.end_session(&held.live.session, end).await?;
+            self.forget(&request.owner, &held);
+            return Ok(None);
+        }
         if held.released || !request.generated {
             let live = self.sessions.get(end).await?;
             let busy = self.busy(&live, &held.key, end).await;
             self.sessions.give_back(live);
             return busy.map(Some);
         }
-        if self.sessions.is_buried(&held.live.session) {
-            self.sessions.end_session(&held.live.session, end).await?;
-            self.forget(&request.owner, &held);
-            return Ok(None);
-        }
         match self.keep(&request.lease(), &held, end).await {
-            Ok(RenewReply::Renewed) => Ok(Some(self.granted(request))),
+            Ok(RenewReply::Renewed) => Ok(Some(granted(request))),
             Ok(RenewReply::Gone) => Ok(None),
             Err(error) => {
                 // The next repetition is not to wait for it again.
@@ -181,8 +175,13 @@ impl<L: Locks> AdvisoryStore<L> {
         }
     }
 
-    fn granted(&self, request: &Request) -> AcquireReply {
-        AcquireReply::Granted(Grant::new(None, self.locks().kept(request.ttl)))
+    /// Takes a lock on a fresh session. A supplied token is not repeated, so without an answer its session is given up.
+    async fn take(&self, request: &Request, held: &Held<L>, end: Instant) -> Result<bool, Failed> {
+        let mut unanswered = Unanswered { sessions: &self.sessions, live: &held.live, matters: !request.generated };
+        let taken = self.locks().take(&held.live, &held.key, &request.owner, request.ttl);
+        let answer = self.sessions.on(&held.live, end, taken).await;
+        unanswered.matters &= answer.as_ref().is_err_and(|failed| !failed.answered);
+        answer
     }
 
     /// Takes over a lease of this store: its session goes on with it.
@@ -206,7 +205,7 @@ impl<L: Locks> AdvisoryStore<L> {
         let passed = self.sessions.on(&held.live, end, self.locks().pass(&held.live, &key, from, &request.owner)).await;
         passed.map_err(|failed| failed.error)?;
         match self.keep(&request.lease(), &held, end).await? {
-            RenewReply::Renewed => Ok(self.granted(request)),
+            RenewReply::Renewed => Ok(granted(request)),
             RenewReply::Gone => Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval))),
         }
     }
@@ -240,8 +239,11 @@ impl<L: Locks> AdvisoryStore<L> {
 
     /// Renews on the session that holds.
     async fn keep(&self, lease: &Lease, held: &Held<L>, end: Instant) -> Result<RenewReply, Error> {
-        let ttl = held.renewed(lease.ttl);
-        let sent_at = Instant::now();
+        let (sent_at, mut ttl) = (Instant::now(), lease.ttl);
+        self.change(&lease.owner, held, |present| {
+            present.asked = present.asked.max(sent_at + ttl);
+            ttl = present.asked - sent_at;
+        });
         match self.sessions.on(&held.live, end, self.locks().keep(&held.live, &held.key, &lease.owner, ttl)).await {
             Ok(true) => {
                 self.change(&lease.owner, held, |present| present.until = present.until.max(Some(sent_at + ttl)));
@@ -325,7 +327,8 @@ impl<L: Locks> Store for AdvisoryStore<L> {
         loop {
             let live = self.sessions.get(end).await?;
             let (since, is_new) = (Instant::now(), live.is_new());
-            let held = Held { name: request.name.clone(), key: key.clone(), live, since, until: None, released: false };
+            let (name, asked) = (request.name.clone(), since + request.ttl);
+            let held = Held { name, key: key.clone(), live, since, until: None, asked, released: false };
             // From here on a release finds the session, whatever becomes of this call.
             if !self.begin(&request.owner, &held) {
                 // Another call has the same supplied owner.
@@ -333,9 +336,9 @@ impl<L: Locks> Store for AdvisoryStore<L> {
                 return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval)));
             }
             let live = &held.live;
-            match self.sessions.on(live, end, self.locks().take(live, &key, &request.owner, request.ttl)).await {
+            match self.take(request, &held, end).await {
                 Ok(true) if self.change(&request.owner, &held, |held| held.until = Some(since + request.ttl)) => {
-                    return Ok(self.granted(request));
+                    return Ok(granted(request));
                 }
                 // A release of this owner was faster. The session ends with what is left of it.
                 Ok(true) => return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval))),
@@ -429,12 +432,32 @@ impl<L: Locks> Store for AdvisoryStore<L> {
     }
 }
 
+/// An acquisition without an answer so far.
+struct Unanswered<'a, L: Locks> {
+    sessions: &'a Sessions<L>,
+    live: &'a LiveOf<L>,
+    matters: bool,
+}
+
+impl<L: Locks> Drop for Unanswered<'_, L> {
+    fn drop(&mut self) {
+        if self.matters {
+            self.sessions.bury(self.live, false);
+        }
+    }
+}
+
 impl<L: Locks> AdvisoryStore<L> {
     /// The name under which this store holds a lock: the server knows its key alone.
     fn name_of(&self, found: &Found) -> Option<Name> {
         let leases = self.leases();
         leases.values().find(|held| held.live.session.id == found.id).map(|held| held.name.clone())
     }
+}
+
+/// The server keeps it for the ttl at least.
+fn granted(request: &Request) -> AcquireReply {
+    AcquireReply::Granted(Grant::new(None, request.ttl))
 }
 
 fn check_ttl(ttl: Duration) -> Result<(), Error> {

@@ -28,9 +28,6 @@ pub(crate) trait Locks: Send + Sync + 'static {
     /// Shortest ttl.
     fn min_ttl(&self) -> Duration;
 
-    /// For how long the server keeps a lease of `ttl`.
-    fn kept(&self, ttl: Duration) -> Duration;
-
     /// Makes sure that a new session can hold locks.
     async fn check(&self, live: &LiveOf<Self>) -> Result<(), Failed>;
 

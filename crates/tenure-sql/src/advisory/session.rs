@@ -1,9 +1,7 @@
 //! The sessions of a store: some hold a lock, a few are idle, and some are given up and have to be
 //! ended.
 
-#[cfg(feature = "mysql")]
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,23 +20,39 @@ const CONTACT: Duration = Duration::from_secs(5);
 /// Sessions that are kept though they have held nothing yet.
 const MOST_IDLE: usize = 4;
 
+/// How long they are kept. Firewalls forget connections that nobody uses.
+const LONGEST_IDLE: Duration = Duration::from_secs(60);
+
 /// A session of the server. If it is dropped, the server ends it when it has done what it was sent.
 pub(crate) struct Live<C> {
     pub(crate) client: C,
     driver: AbortHandle,
     pub(crate) session: Session,
-    was_idle: AtomicBool,
+    /// Since when it is idle, or was the last time.
+    idle_since: Mutex<Option<Instant>>,
     /// Its last statement was not answered in time.
     silent: AtomicBool,
-    /// The idle time that was set, for databases that need a statement for that alone.
-    #[cfg(feature = "mysql")]
+    /// Seconds after which the server ends it when it is idle, where that stays set; 0 if it was not.
     pub(crate) idle_time: AtomicU64,
 }
 
 impl<C> Live<C> {
     /// Whether it was never idle since it was made.
     pub(crate) fn is_new(&self) -> bool {
-        !self.was_idle.load(Ordering::Relaxed)
+        self.idle_since().is_none()
+    }
+
+    /// Whether it was idle for so long that the server may have ended it unnoticed.
+    fn is_stale(&self) -> bool {
+        let left = match self.idle_time.load(Ordering::Relaxed) {
+            0 => LONGEST_IDLE,
+            seconds => LONGEST_IDLE.min(Duration::from_secs(seconds) / 2),
+        };
+        self.idle_since().is_some_and(|since| since.elapsed() > left)
+    }
+
+    fn idle_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,9 +113,10 @@ impl<L: Locks> Sessions<L> {
 
     async fn any(&self, end: Instant) -> Result<Arc<LiveOf<L>>, Error> {
         while let Some(live) = self.pop() {
-            if !self.is_over(&live) {
+            if !self.is_over(&live) && !live.is_stale() {
                 return Ok(live);
             }
+            live.driver.abort();
         }
         let began = Instant::now();
         let (send, opened) = oneshot::channel();
@@ -197,9 +212,8 @@ impl<L: Locks> Inner<L> {
             client,
             driver,
             session,
-            was_idle: AtomicBool::new(false),
+            idle_since: Mutex::default(),
             silent: AtomicBool::new(false),
-            #[cfg(feature = "mysql")]
             idle_time: AtomicU64::new(0),
         };
         self.locks.check(&live).await.map_err(|failed| failed.error)?;
@@ -207,7 +221,7 @@ impl<L: Locks> Inner<L> {
     }
 
     fn give_back(&self, live: Arc<LiveOf<L>>) {
-        live.was_idle.store(true, Ordering::Relaxed);
+        *live.idle_since() = Some(Instant::now());
         if self.is_over(&live) || live.silent.load(Ordering::Relaxed) {
             live.driver.abort();
             return;

@@ -118,9 +118,10 @@ impl Advisory {
         column(row, 0).map_err(answered)
     }
 
-    /// Sets the time for which the session may be idle.
+    /// Sets the time for which the session may be idle: whole seconds, and one more, because some servers
+    /// count in steps of half a second.
     async fn set_idle_time(&self, live: &Live<Client>, ttl: Duration) -> Result<(), Failed> {
-        let seconds = self.kept(ttl).as_secs();
+        let seconds = ttl.as_secs() + 1 + u64::from(ttl.subsec_nanos() > 0);
         if live.idle_time.load(Ordering::Relaxed) != seconds {
             self.ask(live, &format!("{IDLE_TIME}{seconds}"), Vec::new()).await?;
             live.idle_time.store(seconds, Ordering::Relaxed);
@@ -178,11 +179,6 @@ impl Locks for Advisory {
 
     fn min_ttl(&self) -> Duration {
         Duration::from_secs(1)
-    }
-
-    /// In whole seconds, and one more: some servers count in steps of half a second.
-    fn kept(&self, ttl: Duration) -> Duration {
-        Duration::from_secs(ttl.as_secs() + 1 + u64::from(ttl.subsec_nanos() > 0))
     }
 
     async fn check(&self, live: &Live<Client>) -> Result<(), Failed> {

@@ -148,3 +148,15 @@ pub(super) fn other_version(table: &str, found: Option<u64>) -> Error {
 pub(super) fn read_only() -> Error {
     REPLICA.error()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_is_there_and_a_session_that_is_gone_are_no_errors() {
+        let error = |code| ServerError { code, message: String::new(), state: String::new() };
+        assert!(is_without_effect(&error(DUPLICATE)) && is_without_effect(&error(NO_SESSION)));
+        assert!(!is_without_effect(&error(DEADLOCK)));
+    }
+}

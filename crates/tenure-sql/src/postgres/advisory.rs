@@ -227,10 +227,6 @@ impl Locks for Advisory {
         Duration::from_millis(10)
     }
 
-    fn kept(&self, ttl: Duration) -> Duration {
-        ttl
-    }
-
     async fn check(&self, live: &Live<Client>) -> Result<(), Failed> {
         if self.ask(live, CHECK, &[]).await?.is_empty() {
             let what = "the server is older than PostgreSQL 14, so it cannot end the session of a holder that is gone";

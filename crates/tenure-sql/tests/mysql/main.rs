@@ -40,6 +40,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Nobody but tenure writes to its table.
 const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS, exceptions::NO_PUSH];
 
+/// A timeout that leaves time for others beside a locked row. MySQL waits for it a second or two.
+fn timeout_beside_a_lock() -> &'static str {
+    if Server::is_mysql() { "5s" } else { "1s" }
+}
+
 /// The transactions that are open, of all tests.
 const OPEN_TRANSACTIONS: &str =
     "SELECT trx_id, trx_mysql_thread_id, trx_started, trx_state, trx_query FROM information_schema.innodb_trx";

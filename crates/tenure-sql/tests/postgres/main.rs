@@ -42,6 +42,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Nobody but tenure writes to its table.
 const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS];
 
+/// A timeout that leaves time for others beside a locked row.
+fn timeout_beside_a_lock() -> &'static str {
+    "1s"
+}
+
 /// The transactions that are open, of all tests.
 const OPEN_TRANSACTIONS: &str =
     "SELECT pid, xact_start FROM pg_stat_activity WHERE application_name = 'tenure' AND state LIKE 'idle in%'";

@@ -6,7 +6,7 @@ use tenure::ErrorKind;
 use tenure::store::{ReleaseReply, RenewReply};
 
 use crate::requests::{busy, granted, joining, lease, owner, request};
-use crate::{Server, behind_proxy, in_sql, open};
+use crate::{Server, behind_proxy, in_sql, open, timeout_beside_a_lock};
 
 #[tokio::test]
 async fn a_call_whose_answer_is_lost_may_be_made_again() {
@@ -45,8 +45,7 @@ async fn a_renewal_gets_through_on_another_connection() {
 #[tokio::test]
 async fn a_locked_row_holds_up_its_own_name_only() {
     let (server, table) = (Server::shared(), Server::fresh_table());
-    // MySQL waits a whole second for a row.
-    let store = open(&(server.url(&table) + "&timeout=4s")).await;
+    let store = open(&(server.url(&table) + "&timeout=" + timeout_beside_a_lock())).await;
     let held = owner();
     for name in ["x", "y", "z"] {
         granted(&store, &request(name, &held)).await;

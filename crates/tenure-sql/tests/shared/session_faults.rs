@@ -65,9 +65,9 @@ async fn a_cut_connection_is_a_loss() {
     let guard = locker(&store).mutex("x").ttl(Duration::from_secs(30)).acquire().await.unwrap();
     proxy.cut();
     proxy.heal();
-    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     // The server sees the end of the connection as well.
     free_at_last(&other, "x").await;
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     let again = locker(&store).mutex("x").try_acquire().await.unwrap();
     assert!(again.is_some(), "the store has a new session");
 }
@@ -160,6 +160,53 @@ async fn a_renewal_for_less_ends_no_session_early() {
     tokio::time::sleep(KEPT).await;
     busy(&other, &request("x", &owner())).await;
     assert_eq!(renewed(&store, lease("x", &held)).await, RenewReply::Renewed);
+}
+
+/// Whichever of them the server runs last.
+#[tokio::test]
+async fn two_renewals_at_once_shorten_nothing() {
+    let (_proxy, store, other) = through_proxy(Server::shared()).await;
+    let held = owner();
+    let mut short = request("x", &held);
+    short.ttl = Duration::from_secs(1);
+    granted(&store, &short).await;
+    let [long, short] = [Duration::from_secs(10), short.ttl].map(|ttl| renewed(&store, lease("x", &held).with_ttl(ttl)));
+    assert_eq!(futures_util::future::join(long, short).await, (RenewReply::Renewed, RenewReply::Renewed));
+    tokio::time::sleep(KEPT).await;
+    busy(&other, &request("x", &owner())).await;
+}
+
+/// Nobody repeats an acquisition with such a token, so what is left of a dropped one is ended by the next.
+#[tokio::test]
+async fn a_dropped_call_with_a_supplied_token_leaves_it_usable() {
+    let (proxy, store, other) = through_proxy(Server::shared()).await;
+    let wanted = request("x", &owner()).with_generated(false);
+    for is_busy in [false, true] {
+        let theirs = owner();
+        if is_busy {
+            granted(&other, &request("x", &theirs)).await;
+        }
+        proxy.delay(Duration::from_millis(50));
+        timeout(Duration::from_millis(20), store.acquire(&wanted)).await.unwrap_err();
+        proxy.delay(Duration::ZERO);
+        if is_busy {
+            assert_eq!(other.release(&lease("x", &theirs), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        }
+        granted(&store, &wanted).await;
+        assert_eq!(store.release(&wanted.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    }
+}
+
+/// A session of an attempt that found the name busy is ended by the server after the ttl, on some of them.
+#[tokio::test]
+async fn an_idle_session_is_not_used_after_its_time() {
+    let (_proxy, store, other) = through_proxy(Server::shared()).await;
+    granted(&other, &request("x", &owner())).await;
+    let mut short = request("x", &owner());
+    short.ttl = Duration::from_secs(1);
+    busy(&store, &short).await;
+    tokio::time::sleep(KEPT).await;
+    assert_eq!(store.inspect(Some(&short.name)).await.unwrap().len(), 1);
 }
 
 /// An attempt without an answer has found the name busy. Its session answers, and holds nothing.
