@@ -227,7 +227,8 @@ impl<L: Locks> Inner<L> {
             return;
         }
         let mut state = self.state();
-        if state.idle.len() < MOST_IDLE && !state.idle.iter().any(|idle| Arc::ptr_eq(idle, &live)) {
+        // Another call that still has it may give it up.
+        if state.idle.len() < MOST_IDLE && Arc::strong_count(&live) == 1 {
             state.idle.push(live);
         }
     }

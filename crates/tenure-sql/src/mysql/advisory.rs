@@ -148,6 +148,18 @@ fn taken(answer: Option<i64>) -> Result<bool, Failed> {
     })
 }
 
+/// Whether a session can hold several locks. On older servers the second frees the first.
+fn holds_several(version: &str) -> bool {
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let version_is = [(); 3].map(|()| numbers.next().unwrap_or_default());
+    version_is >= if version.contains("MariaDB") { [10, 0, 2] } else { [5, 7, 5] }
+}
+
+fn too_old(version: &str) -> Error {
+    let what = format!("the server is {version}, on which a session holds one lock: MariaDB 10.0.2 and MySQL 5.7.5 hold several");
+    Error::new(ErrorKind::Unsupported, what).with_hint("leave scheme=advisory out, or use a newer server")
+}
+
 /// A server of a cluster refuses the functions as not supported yet.
 fn refused(failed: Failed) -> Failed {
     if failed.error.to_string().contains("yet support") { answered(in_a_cluster()) } else { failed }
@@ -185,6 +197,7 @@ impl Locks for Advisory {
         for row in self.ask(live, CHECK, Vec::new()).await?.rows {
             let (variable, value): (String, String) = (column(&row, 0).map_err(answered)?, column(&row, 1).map_err(answered)?);
             match &*variable {
+                "version" if !holds_several(&value) => return Err(answered(too_old(&value))),
                 "version" => self.folds_case.store(!value.contains("MariaDB"), Ordering::Relaxed),
                 _ if value.eq_ignore_ascii_case("on") => return Err(answered(in_a_cluster())),
                 _ => {}
@@ -248,6 +261,16 @@ mod tests {
         assert_eq!(check("Door", true).unwrap_err().kind(), ErrorKind::Invalid);
         for name in ["t\u{fc}r", "door ", " door", "\u{212a}", &"n".repeat(65)] {
             assert_eq!(check(name, false).unwrap_err().kind(), ErrorKind::Invalid, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_on_which_the_mark_would_free_the_lock_is_refused() {
+        for version in ["10.11.6-MariaDB-0+deb12u1", "10.0.2-MariaDB", "5.7.5", "5.7.44-log", "8.0.33", "9.7.4"] {
+            assert!(holds_several(version), "{version}");
+        }
+        for version in ["10.0.1-MariaDB", "5.5.68-MariaDB", "5.7.4-m14", "5.6.51", "5.1", "", "odd"] {
+            assert!(!holds_several(version), "{version}");
         }
     }
 

@@ -32,6 +32,14 @@ struct Reading {
     now: i64,
 }
 
+impl Reading {
+    /// An answer that took long was given at an unknown time. So a statement may rather begin too little later than too much.
+    fn new(now: i64, sent_at: Instant) -> Self {
+        let earliest = Instant::now().checked_sub(PROMPT);
+        Self { sent_at: earliest.map_or(sent_at, |earliest| sent_at.max(earliest)), now }
+    }
+}
+
 impl Clock {
     /// Forgets what it was. Statements have no latest time from now on.
     pub(super) fn stop(&self) {
@@ -40,7 +48,7 @@ impl Clock {
 
     /// Begins with an answer, however long it took.
     pub(super) fn start(&self, now: i64, sent_at: Instant) {
-        *self.lock() = Some(Reading { sent_at, now });
+        *self.lock() = Some(Reading::new(now, sent_at));
     }
 
     /// Takes over what an answer says, if it has begun.
@@ -49,7 +57,7 @@ impl Clock {
             // A clock that has jumped forward refuses all that comes, until it is known.
             let is_ahead = now > reading.now.saturating_add(micros(reading.sent_at.elapsed()));
             if is_ahead || sent_at.elapsed() < PROMPT {
-                *reading = Reading { sent_at, now };
+                *reading = Reading::new(now, sent_at);
             }
         }
     }

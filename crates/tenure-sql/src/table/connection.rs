@@ -110,36 +110,29 @@ struct Calls {
     latest: Mutex<Option<Instant>>,
 }
 
-/// A call under way. If it is dropped, it counts as unanswered until a later one is answered.
-struct Call<'a> {
-    calls: &'a Calls,
+/// A call under way on a link. If it is dropped, it counts as unanswered until a later one is answered.
+struct Call<C> {
+    link: Arc<Link<C>>,
     number: u64,
     answered: bool,
 }
 
 impl Calls {
-    fn begin(&self, latest: Instant) -> Call<'_> {
-        let mut last = lock(&self.latest);
-        *last = last.max(Some(latest));
-        drop(last);
-        self.active.fetch_add(1, Ordering::SeqCst);
-        Call { calls: self, number: self.last.fetch_add(1, Ordering::SeqCst) + 1, answered: false }
-    }
-
     fn all_answered(&self) -> bool {
         let settled = self.dropped.load(Ordering::SeqCst) < self.answered.load(Ordering::SeqCst);
         self.active.load(Ordering::SeqCst) == 0 && (settled || self.dropped.load(Ordering::SeqCst) == 0)
     }
 }
 
-impl Drop for Call<'_> {
+impl<C> Drop for Call<C> {
     fn drop(&mut self) {
+        let calls = &self.link.calls;
         if self.answered {
-            self.calls.answered.fetch_max(self.number, Ordering::SeqCst);
+            calls.answered.fetch_max(self.number, Ordering::SeqCst);
         } else {
-            self.calls.dropped.fetch_max(self.calls.last.load(Ordering::SeqCst), Ordering::SeqCst);
+            calls.dropped.fetch_max(calls.last.load(Ordering::SeqCst), Ordering::SeqCst);
         }
-        self.calls.active.fetch_sub(1, Ordering::SeqCst);
+        calls.active.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -152,6 +145,16 @@ impl<C> Link<C> {
     /// The connection, its driver and its session.
     pub(crate) fn into_parts(self) -> (C, AbortHandle, Option<Session>) {
         (self.client, self.driver, self.session)
+    }
+
+    /// Begins a call, which may still run until `latest`.
+    fn begin(self: Arc<Self>, latest: Instant) -> Call<C> {
+        let mut last = lock(&self.calls.latest);
+        *last = last.max(Some(latest));
+        drop(last);
+        self.calls.active.fetch_add(1, Ordering::SeqCst);
+        let number = self.calls.last.fetch_add(1, Ordering::SeqCst) + 1;
+        Call { link: self, number, answered: false }
     }
 
     fn hears(&self) {
@@ -232,8 +235,9 @@ impl<S: Server> Connection<S> {
 
     /// Runs a statement once.
     pub(crate) async fn run(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
-        let link = self.link(end).await?;
-        self.on(&link, end, self.0.server.run(&link.client, call, end)).await
+        let under_way = self.begin(end).await?;
+        let link = Arc::clone(&under_way.link);
+        self.on(under_way, end, self.0.server.run(&link.client, call, end)).await
     }
 
     /// Runs a statement that may run twice. If a silent connection has not answered it in half of
@@ -241,8 +245,9 @@ impl<S: Server> Connection<S> {
     pub(crate) async fn run_freely(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
         let began = Instant::now();
         let half = began + end.saturating_duration_since(began) / 2;
-        let link = self.link(end).await?;
-        let mut answer = std::pin::pin!(self.on(&link, end, self.0.server.run(&link.client, call, half)));
+        let under_way = self.begin(end).await?;
+        let link = Arc::clone(&under_way.link);
+        let mut answer = std::pin::pin!(self.on(under_way, end, self.0.server.run(&link.client, call, half)));
         let is_lost = match timeout_at(half, &mut answer).await {
             Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => false,
             Ok(answer) => return answer,
@@ -268,23 +273,23 @@ impl<S: Server> Connection<S> {
             return Ok(());
         }
         self.0.listen.store(true, Ordering::Release);
-        let link = self.link(end).await?;
-        self.on(&link, end, self.0.listen_on(&link)).await
+        let under_way = self.begin(end).await?;
+        let link = Arc::clone(&under_way.link);
+        self.on(under_way, end, self.0.listen_on(&link)).await
     }
 
-    /// Waits for the answer to a call on a link, and leaves the link if it is not to be used again.
+    /// Waits for the answer to a call, and leaves its link if that is not to be used again.
     async fn on<T>(
         &self,
-        link: &Arc<Link<S::Client>>,
+        mut under_way: Call<S::Client>,
         end: Instant,
         call: impl Future<Output = Result<T, Failed>>,
     ) -> Result<T, Error> {
-        let began = Instant::now();
-        let mut under_way = link.calls.begin(end + self.0.server.lateness(end.saturating_duration_since(began)));
+        let (began, link) = (Instant::now(), Arc::clone(&under_way.link));
         let Ok(answer) = timeout_at(end, call).await else {
             drop(under_way);
             if link.is_silent() {
-                self.leave(link);
+                self.leave(&link);
             }
             return Err(no_answer(end.saturating_duration_since(began)).maybe_applied());
         };
@@ -294,7 +299,7 @@ impl<S: Server> Connection<S> {
         drop(under_way);
         answer.map_err(|failed| {
             if failed.is_over {
-                self.leave(link);
+                self.leave(&link);
             }
             failed.error
         })
@@ -312,29 +317,37 @@ impl<S: Server> Connection<S> {
         link.driver.abort();
     }
 
-    /// The link, or a new one if there is none.
-    async fn link(&self, end: Instant) -> Result<Arc<Link<S::Client>>, Error> {
+    /// Begins a call on the link, or on a new one if there is none.
+    async fn begin(&self, end: Instant) -> Result<Call<S::Client>, Error> {
         let began = Instant::now();
         loop {
-            let (attempt, joined) = match self.present_or_attempt(began, end) {
-                Ok(link) => return Ok(link),
+            let (attempt, joined) = match self.begin_or_attempt(began, end) {
+                Ok(call) => return Ok(call),
                 Err(attempt) => attempt,
             };
             match timeout_at(end, attempt.outcome).await {
                 Err(_) => return Err(no_answer(end.saturating_duration_since(began))),
                 // It began before this call, so its failure may be old news.
                 Ok(Err(_)) if joined => {}
-                Ok(connected) => return connected,
+                Ok(connected) => {
+                    connected?;
+                    // It may be gone again.
+                    if Instant::now() >= end {
+                        return Err(no_answer(end.saturating_duration_since(began)));
+                    }
+                }
             }
         }
     }
 
-    /// The link, or an attempt to make one, and whether that had begun before.
-    fn present_or_attempt(&self, now: Instant, end: Instant) -> Result<Arc<Link<S::Client>>, Wait<S::Client>> {
+    /// A call on the link, or an attempt to make one, and whether that had begun before. Whoever leaves the link later finds the
+    /// call under way.
+    fn begin_or_attempt(&self, now: Instant, end: Instant) -> Result<Call<S::Client>, Wait<S::Client>> {
         let mut state = lock(&self.0.state);
         match state.link.take() {
             Some(link) if !self.0.server.is_closed(&link.client) && !link.driver.is_finished() => {
-                return Ok(state.link.insert(link).clone());
+                let latest = end + self.0.server.lateness(end.saturating_duration_since(Instant::now()));
+                return Ok(state.link.insert(link).clone().begin(latest));
             }
             Some(link) => state.bury(&link),
             None => {}
@@ -348,12 +361,12 @@ impl<S: Server> Connection<S> {
             // An older one has lost its packets. It has sent nothing that matters.
             older => {
                 older.inspect(|older| older.task.abort());
-                Err((state.attempt.insert(self.begin()).clone(), false))
+                Err((state.attempt.insert(self.attempt()).clone(), false))
             }
         }
     }
 
-    fn begin(&self) -> Attempt<S::Client> {
+    fn attempt(&self) -> Attempt<S::Client> {
         let inner = Arc::downgrade(&self.0);
         let task = tokio::spawn(async move {
             let connected = tokio::time::timeout(CONTACT, Inner::connect(&inner)).await;
