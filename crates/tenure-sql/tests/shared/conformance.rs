@@ -13,7 +13,7 @@ use tenure_testkit::{Program, Proxy, Worker};
 use crate::{EXCEPTIONS, Server, open};
 
 /// On a machine with other work, a row that eight tasks and two stores write at once takes a while.
-const LONGER: &str = "&timeout=400ms";
+const LONGER: &str = "&timeout=700ms";
 
 /// Opens a store on a table of the server at an address.
 type Open = fn(SocketAddr, String) -> BoxFuture<'static, Arc<dyn Store>>;

@@ -24,7 +24,7 @@ mod conformance {
     use crate::{EXCEPTIONS, Server};
 
     fn over_a_pool(addr: SocketAddr, table: String) -> BoxFuture<'static, Arc<dyn Store>> {
-        async move { Theirs::at(addr, 4).store(&table, "&timeout=600ms").await }.boxed()
+        async move { Theirs::at(addr, 4).store(&table, "&timeout=700ms").await }.boxed()
     }
 
     fn subject() -> Way {

@@ -154,7 +154,8 @@ impl Candidate {
 pub struct Leadership(Guard);
 
 impl Leadership {
-    /// Gives the leadership up. The next candidate leads at once.
+    /// Gives the leadership up. The next candidate leads at once, or when the last guard that was made
+    /// of it by [`reenter`](Guard::reenter) is gone.
     ///
     /// # Errors
     /// As [`Guard::release`].
