@@ -22,11 +22,12 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, BoxStream};
 use tenure::store::{AcquireReply, Busy, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Holder, Lease, Name, Owner, Share};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::locks::{Found, LiveOf, Locks, hex_digest};
 pub(crate) use self::session::Live;
 use self::session::Sessions;
+use crate::table::failure::no_answer;
 use crate::table::{Failed, Server as _, Session, Terms};
 
 /// The longest ttl: servers count the idle time of a session in milliseconds, in 31 bits.
@@ -57,13 +58,14 @@ struct Held<L: Locks> {
     asked: Instant,
     /// A release was sent.
     released: bool,
+    /// Its connection broke before an answer came, and its session is to be ended.
+    given_up: bool,
 }
 
 impl<L: Locks> Clone for Held<L> {
     fn clone(&self) -> Self {
-        let Self { name, key, live, since, until, asked, released } = self;
-        let (name, key, live) = (name.clone(), key.clone(), Arc::clone(live));
-        Self { name, key, live, since: *since, until: *until, asked: *asked, released: *released }
+        let (name, key, live) = (self.name.clone(), self.key.clone(), Arc::clone(&self.live));
+        Self { name, key, live, ..*self }
     }
 }
 
@@ -116,10 +118,20 @@ impl<L: Locks> AdvisoryStore<L> {
         is_present && leases.remove(&key).is_some()
     }
 
-    /// Forgets leases whose session has ended.
+    /// Forgets leases whose session has ended. What was asked for on one that broke may still run there, until another
+    /// session has ended it.
     fn sweep(&self) {
-        let ended = |held: &Held<L>| self.sessions.is_over(&held.live) && !self.sessions.is_buried(&held.live.session);
-        self.leases().retain(|_, held| !ended(held));
+        self.leases().retain(|_, held| {
+            if !self.sessions.is_over(&held.live) || self.sessions.is_buried(&held.live.session) {
+                return true;
+            }
+            let is_open = held.until.is_none() && !held.given_up;
+            if is_open {
+                self.sessions.bury(&held.live, false);
+                held.given_up = true;
+            }
+            is_open
+        });
     }
 
     fn check_request(&self, request: &Request) -> Result<L::Key, Error> {
@@ -239,6 +251,9 @@ impl<L: Locks> AdvisoryStore<L> {
 
     /// Renews on the session that holds.
     async fn keep(&self, lease: &Lease, held: &Held<L>, end: Instant) -> Result<RenewReply, Error> {
+        let began = Instant::now();
+        let silent = |_| no_answer(end.saturating_duration_since(began));
+        let _turn = timeout_at(end, held.live.renewing.lock()).await.map_err(silent)?;
         let (sent_at, mut ttl) = (Instant::now(), lease.ttl);
         self.change(&lease.owner, held, |present| {
             present.asked = present.asked.max(sent_at + ttl);
@@ -277,7 +292,10 @@ impl<L: Locks> AdvisoryStore<L> {
         let now = Instant::now();
         // So that the other has time.
         let half = now + end.saturating_duration_since(now) / 2;
-        match self.sessions.on(&held.live, half, self.locks().free(&held.live, &held.key, &lease.owner)).await {
+        let mut unanswered = Unanswered { sessions: &self.sessions, live: &held.live, matters: true };
+        let answer = self.sessions.on(&held.live, half, self.locks().free(&held.live, &held.key, &lease.owner)).await;
+        unanswered.matters = answer.as_ref().is_err_and(|failed| !failed.answered);
+        match answer {
             Ok(was_held) => {
                 self.forget(&lease.owner, held);
                 Ok(Some(if was_held { ReleaseReply::Released } else { ReleaseReply::NotHeld }))
@@ -328,7 +346,7 @@ impl<L: Locks> Store for AdvisoryStore<L> {
             let live = self.sessions.get(end).await?;
             let (since, is_new) = (Instant::now(), live.is_new());
             let (name, asked) = (request.name.clone(), since + request.ttl);
-            let held = Held { name, key: key.clone(), live, since, until: None, asked, released: false };
+            let held = Held { name, key: key.clone(), live, since, until: None, asked, released: false, given_up: false };
             // From here on a release finds the session, whatever becomes of this call.
             if !self.begin(&request.owner, &held) {
                 // Another call has the same supplied owner.
@@ -347,9 +365,10 @@ impl<L: Locks> Store for AdvisoryStore<L> {
                     return Ok(AcquireReply::Busy(Busy::new(self.terms.poll_interval)));
                 }
                 Ok(false) => {
-                    let busy = self.busy(live, &key, end).await?;
+                    let busy = self.busy(live, &key, end).await;
                     self.sessions.give_back(held.live);
-                    return Ok(busy);
+                    // It is, also if the server does not say by whom.
+                    return Ok(busy.unwrap_or_else(|_| AcquireReply::Busy(Busy::new(self.terms.poll_interval))));
                 }
                 Err(failed) if failed.is_over => {
                     self.sessions.bury(live, failed.answered);
@@ -432,7 +451,7 @@ impl<L: Locks> Store for AdvisoryStore<L> {
     }
 }
 
-/// An acquisition without an answer so far.
+/// A statement without an answer so far, after which nobody asks on that session again.
 struct Unanswered<'a, L: Locks> {
     sessions: &'a Sessions<L>,
     live: &'a LiveOf<L>,

@@ -155,10 +155,13 @@ impl Table for MySql {
         for (part, batch) in leases.chunks(BATCH).enumerate() {
             let outcomes = match self.renew_batch(batch, end).await {
                 Err(error) if batch.len() > 1 && error.kind() == ErrorKind::Unavailable => {
-                    self.renew_unlocked(batch, error, end).await?
+                    self.renew_unlocked(batch, error, end).await
                 }
-                indexes => indexes?.into_iter().map(|at| (at, Ok(()))).collect(),
+                indexes => indexes.map(|indexes| indexes.into_iter().map(|at| (at, Ok(()))).collect()),
             };
+            // What other batches were answered stays true.
+            let failed = |error: Error| (0..batch.len()).map(|at| (at, Err(error.clone()))).collect();
+            let outcomes: Renewed = outcomes.unwrap_or_else(failed);
             renewed.extend(outcomes.into_iter().map(|(at, outcome)| (part * BATCH + at, outcome)));
         }
         Ok(renewed)

@@ -21,7 +21,7 @@ use crate::unprivileged::User;
 const START: Duration = Duration::from_secs(60);
 const LOG: &str = "log";
 const DATA: &str = "data";
-/// What `mariadb-install-db` does by itself: a superuser without a password, who comes by TCP.
+/// A superuser without a password, who comes by TCP. `mariadb-install-db` makes one by itself.
 const MYSQL_GRANTS: &str = "CREATE USER root@'127.0.0.1';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n";
 /// The system has a limit for all servers together.
 const NO_AIO: &str = "--innodb-use-native-aio=0";

@@ -32,6 +32,8 @@ pub(crate) struct Live<C> {
     idle_since: Mutex<Option<Instant>>,
     /// Its last statement was not answered in time.
     silent: AtomicBool,
+    /// For one renewal after another: the server is to run them in the order of the ends that they ask for.
+    pub(crate) renewing: tokio::sync::Mutex<()>,
     /// Seconds after which the server ends it when it is idle, where that stays set; 0 if it was not.
     pub(crate) idle_time: AtomicU64,
 }
@@ -214,6 +216,7 @@ impl<L: Locks> Inner<L> {
             session,
             idle_since: Mutex::default(),
             silent: AtomicBool::new(false),
+            renewing: tokio::sync::Mutex::default(),
             idle_time: AtomicU64::new(0),
         };
         self.locks.check(&live).await.map_err(|failed| failed.error)?;

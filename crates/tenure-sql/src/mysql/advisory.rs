@@ -122,11 +122,12 @@ impl Advisory {
     /// count in steps of half a second.
     async fn set_idle_time(&self, live: &Live<Client>, ttl: Duration) -> Result<(), Failed> {
         let seconds = ttl.as_secs() + 1 + u64::from(ttl.subsec_nanos() > 0);
-        if live.idle_time.load(Ordering::Relaxed) != seconds {
-            self.ask(live, &format!("{IDLE_TIME}{seconds}"), Vec::new()).await?;
-            live.idle_time.store(seconds, Ordering::Relaxed);
+        // Noted before it is sent: it runs also if this call is dropped.
+        if live.idle_time.swap(seconds, Ordering::Relaxed) == seconds {
+            return Ok(());
         }
-        Ok(())
+        let set = self.ask(live, &format!("{IDLE_TIME}{seconds}"), Vec::new()).await;
+        set.map(drop).inspect_err(|_| live.idle_time.store(0, Ordering::Relaxed))
     }
 }
 

@@ -48,8 +48,8 @@ pub(super) const CREATE: [&str; 2] = [
 /// connection may be idle for hours.
 ///
 /// A row or a table that somebody keeps locked is waited for no longer than a call may take: on MariaDB,
-/// which alone reads the comment, for a part of that, so that its answer is there in time. MySQL knows
-/// whole seconds. It is less than the half, after which another connection is tried.
+/// which alone reads the comment, for a part of that: less than the half, after which another connection
+/// is tried. MySQL knows whole seconds, so its answer is there in time only if the timeout is 5 s.
 pub(super) fn session_settings(timeout: Duration) -> String {
     let patience = (timeout * 2 / 5).as_secs_f64();
     format!(
@@ -178,7 +178,7 @@ pub(super) const RENEWED: &str = "SELECT ? AS name, ? AS owner, ? AS ttl";
 /// Finds the rows that no other transaction has locked. The `?` stands once for each name.
 ///
 /// Arguments: each name. Reply: the names.
-pub(super) const UNLOCKED: &str = "SELECT name FROM tenure_lock WHERE name IN (?) FOR UPDATE SKIP LOCKED";
+pub(super) const UNLOCKED: &str = "SELECT name FROM tenure_lock FORCE INDEX (PRIMARY) WHERE name IN (?) FOR UPDATE SKIP LOCKED";
 
 /// Reads names. Stands between [`ASKED`] for each of them.
 ///

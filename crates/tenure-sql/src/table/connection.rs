@@ -340,8 +340,8 @@ impl<S: Server> Connection<S> {
         }
     }
 
-    /// A call on the link, or an attempt to make one, and whether that had begun before. Whoever leaves the link later finds the
-    /// call under way.
+    /// A call on the link, or an attempt to make one, and whether that had begun before. A task that leaves the link later finds
+    /// the call under way.
     fn begin_or_attempt(&self, now: Instant, end: Instant) -> Result<Call<S::Client>, Wait<S::Client>> {
         let mut state = lock(&self.0.state);
         match state.link.take() {

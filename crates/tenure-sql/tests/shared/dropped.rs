@@ -55,7 +55,7 @@ pub(crate) async fn leave_what_a_release_clears(stores: impl AsyncFn() -> Stores
     // Those of other tests end by themselves, and others begin.
     let mut open = Server::shared().sql(OPEN_TRANSACTIONS);
     wait_until(crate::PATIENCE, "the open transactions to end", || {
-        // InnoDB gives the same answer again to whoever asks more often than every 100 ms.
+        // InnoDB gives the same answer again to a client that asks more often than every 100 ms.
         std::thread::sleep(Duration::from_millis(150));
         let still = Server::shared().sql(OPEN_TRANSACTIONS);
         open.retain(|transaction| still.contains(transaction));

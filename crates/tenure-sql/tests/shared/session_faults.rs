@@ -170,10 +170,26 @@ async fn two_renewals_at_once_shorten_nothing() {
     let mut short = request("x", &held);
     short.ttl = Duration::from_secs(1);
     granted(&store, &short).await;
-    let [long, short] = [Duration::from_secs(10), short.ttl].map(|ttl| renewed(&store, lease("x", &held).with_ttl(ttl)));
-    assert_eq!(futures_util::future::join(long, short).await, (RenewReply::Renewed, RenewReply::Renewed));
+    let renewal = |ttl: u64| renewed(&store, lease("x", &held).with_ttl(Duration::from_secs(ttl)));
+    assert_eq!(futures_util::future::join(renewal(4), renewal(1)).await, (RenewReply::Renewed, RenewReply::Renewed));
     tokio::time::sleep(KEPT).await;
     busy(&other, &request("x", &owner())).await;
+    // The first of these asks for what is left, and the second for more.
+    assert_eq!(futures_util::future::join(renewal(1), renewal(4)).await, (RenewReply::Renewed, RenewReply::Renewed));
+    tokio::time::sleep(KEPT).await;
+    busy(&other, &request("x", &owner())).await;
+}
+
+/// The lock is free then, and the token is no owner of it any more.
+#[tokio::test]
+async fn a_dropped_release_leaves_a_supplied_token_usable() {
+    let (proxy, store, _) = through_proxy(Server::shared()).await;
+    let wanted = request("x", &owner()).with_generated(false);
+    granted(&store, &wanted).await;
+    proxy.delay(Duration::from_millis(50));
+    timeout(Duration::from_millis(20), store.release(&wanted.lease(), Duration::ZERO)).await.unwrap_err();
+    proxy.delay(Duration::ZERO);
+    granted(&store, &wanted).await;
 }
 
 /// Nobody repeats an acquisition with such a token, so what is left of a dropped one is ended by the next.
