@@ -35,7 +35,8 @@ pub async fn a_killed_holder_frees_within_its_ttl(subject: &dyn Subject) -> Outc
     let killed_at = BootTime::now();
     worker.kill();
     let freed = granted_after(&store, &request("door", LONG), killed_at).await;
-    assert!(freed < kept(&store).await + Duration::from_secs(1), "free only after {freed:?}");
+    // A scheme that counts in whole seconds may be one behind.
+    assert!(freed < kept(&store).await + Duration::from_secs(2), "free only after {freed:?}");
     Ok(())
 }
 
