@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tenure::BootTime;
 
-/// How far the shown time may be behind.
-const BEHIND: Duration = Duration::from_secs(2);
+/// How far the shown time may be behind, with a quarter of a second for a timer that is late.
+pub(crate) const BEHIND: Duration = Duration::from_millis(2_250);
 /// How far it is behind right after it has moved on, at most.
 const BEHIND_AT_BEST: Duration = Duration::from_secs(1);
 /// A time that was read this long ago is read again, because no two clocks are equally fast.

@@ -12,14 +12,14 @@ use tenure::Error;
 use tokio::time::{Instant, timeout_at};
 
 use crate::link::{Answers, Failed, Link};
+use crate::list;
 use crate::options::Login;
 use crate::protocol::Commands;
 
-/// How much longer than its ttl an item may live.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// Longest time for which anything may run late: no server is stopped for longer, and then goes on.
-const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+/// How long the commands of a connection that was given up are reckoned with. On a server that was
+/// stopped for longer they may still run. But each write carries the end of its lease as a point in
+/// time, so it takes a name for no longer than the lease would have lasted.
+const LATE: Duration = Duration::from_secs(10);
 
 /// The way to one server.
 pub(crate) struct Connection {
@@ -44,7 +44,8 @@ impl Connection {
 
     pub(crate) fn has_late_commands(&self) -> bool {
         let state = self.state();
-        state.late_until.is_some_and(|until| Instant::now() < until) || state.link.as_ref().is_some_and(|link| link.lost().is_some())
+        state.late_until.is_some_and(|until| Instant::now() < until)
+            || state.link.as_ref().is_some_and(|link| link.lost().is_some())
     }
 
     /// The connection that there is, or a new one. Its view of the server's clock is fresh.
@@ -108,6 +109,16 @@ impl Connection {
         outcome.map_err(|failed| Failed { error: failed.error.context(self), ..failed })
     }
 
+    /// All keys that the server has, on a connection of its own: they may be many.
+    pub(crate) async fn keys(&self, end: Instant) -> Result<Vec<String>, Error> {
+        let keys = timeout_at(end, list::keys(&self.host, self.port, &self.login)).await;
+        let keys = keys.unwrap_or_else(|_| {
+            let error = Error::unreachable("the server did not list its keys in time");
+            Err(error.with_hint("give it more time, with timeout= in the store URL"))
+        });
+        keys.map_err(|error| error.context(self))
+    }
+
     fn present(&self) -> Option<Arc<Link>> {
         self.state().link.clone().filter(|link| !link.is_closed())
     }
@@ -130,7 +141,7 @@ impl Connection {
 impl State {
     /// Commands of a closed connection without an answer may run late.
     fn note_lost(&mut self, link: &Link) {
-        let until = link.lost().map(|ttl| Instant::now() + ttl.min(LONGEST) + GRACE);
+        let until = link.lost().map(|ttl| Instant::now() + ttl.min(LATE));
         self.late_until = self.late_until.max(until);
     }
 }
@@ -142,7 +153,11 @@ fn no_answer() -> Failed {
 /// Address of the server.
 impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') { write!(f, "[{}]:{}", self.host, self.port) } else { write!(f, "{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
     }
 }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure::store::record::{Answer, Change, Held, Record};
 use tenure::store::{Enqueue, Grant, ReleaseReply, RenewReply, Request};
-use tenure::{Error, Fence, Owner, Share};
+use tenure::{Entry, Error, Fence, Holder, Name, Owner, Share};
 
-use crate::clock::{Now, ServerClock};
+use crate::clock::{BEHIND, Now, ServerClock};
 use crate::options::Scheme;
 use crate::protocol::{Commands, Expect, Expiry, Key, Value};
 
@@ -24,12 +24,14 @@ pub(crate) struct Item {
     /// End of a value that is an owner token alone. In the scheme of records it is of another
     /// client.
     plain: Option<Duration>,
+    /// Somebody was granted, and needs a version of its own.
+    granted: bool,
 }
 
 impl Item {
     /// For a name without an item.
     pub(crate) fn missing(scheme: Scheme, now: Now) -> Self {
-        Self { record: Record::default(), now, scheme, found: None, plain: None }
+        Self { record: Record::default(), now, scheme, found: None, plain: None, granted: false }
     }
 
     /// From what the server answered to a question that was sent at `sent_at`.
@@ -44,14 +46,21 @@ impl Item {
             let shown = left.and_then(|left| u64::from(flags).checked_sub(left.into())).map(Duration::from_secs);
             let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
             let record = counted(record, clock.counter(version));
-            return Ok(Self { record, now, scheme, found: Some((bytes, version)), plain: None });
+            return Ok(Self { record, now, scheme, found: Some((bytes, version)), plain: None, granted: false });
         }
         let now = clock.estimate(sent_at);
         let until = left.map_or(Duration::MAX, |left| now.shown + Duration::from_secs(left.into()));
         let owner = Owner::from_bytes(&bytes[..]);
         let lingers = owner.lingers_after().is_some();
         let held = Held::new(owner, Share::MUTEX, 0, now.shown, until).with_lingers(lingers);
-        Ok(Self { record: Record::new([held], []), now, scheme, found: Some((bytes, version)), plain: Some(until) })
+        Ok(Self {
+            record: Record::new([held], []),
+            now,
+            scheme,
+            found: Some((bytes, version)),
+            plain: Some(until),
+            granted: false,
+        })
     }
 
     /// The time that the server showed when it answered, if the item tells.
@@ -65,15 +74,38 @@ impl Item {
         let enqueue = match request.enqueue {
             // A holder of another client knows of no queue.
             _ if self.plain.is_some() || self.scheme == Scheme::Add => Enqueue::No,
-            Enqueue::Join { entry_ttl, handoff_ttl } => Enqueue::Join { entry_ttl: entry_ttl + pad, handoff_ttl: handoff_ttl + pad },
+            Enqueue::Join { entry_ttl, handoff_ttl } => {
+                Enqueue::Join { entry_ttl: entry_ttl + pad, handoff_ttl: handoff_ttl + pad }
+            }
             other => other,
         };
         let padded = request.clone().with_enqueue(enqueue).with_ttl(request.ttl.saturating_add(pad));
         let mut change = self.record.acquire(&padded, "", shown, &mut || 0)?;
         if let Answer::Granted(grant) = &mut change.answer {
             *grant = Grant::new(None, request.ttl);
+            self.granted = true;
+        }
+        if let Answer::Busy { holder: Some(holder), .. } = &mut change.answer {
+            self.show(holder);
         }
         Ok(change)
+    }
+
+    /// As [`Record::inspect`].
+    pub(crate) fn inspect(&self, name: &Name) -> Option<Entry> {
+        let mut entry = self.record.inspect(name, self.now.shown)?;
+        entry.holders.iter_mut().for_each(|holder| self.show(holder));
+        Some(entry)
+    }
+
+    /// Shows of a lease what is left at least.
+    fn show(&self, holder: &mut Holder) {
+        holder.ttl = holder.ttl.map(|ttl| ttl.saturating_sub(BEHIND + Duration::from_secs(1)));
+    }
+
+    /// Whether this is a lock as one of us keeps it, and not a value of another client.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.plain.is_none() || self.record.holders().any(|held| held.owner.is_generated())
     }
 
     /// As [`Record::renew`].
@@ -106,7 +138,7 @@ impl Item {
         let plain = held.filter(|held| self.scheme == Scheme::Add || keeps(&held.owner));
         let value = plain.map_or_else(|| self.record.to_string().into_bytes(), |held| held.owner.as_bytes().to_vec());
         let is_as_found = self.found_is(&value) && (plain.is_none() || self.plain.is_some_and(|found| until <= found));
-        if is_as_found {
+        if is_as_found && !self.granted {
             return false;
         }
         let expiry = expiry(until);

@@ -31,6 +31,7 @@ mod clock;
 mod connection;
 mod item;
 mod link;
+mod list;
 mod options;
 mod protocol;
 mod servers;

@@ -77,12 +77,7 @@ struct Waiting {
 impl Link {
     /// Connects, logs in, and reads the server's clock.
     pub(crate) async fn open(host: &str, port: u16, login: &Login) -> Result<Self, Error> {
-        let cannot = |error: io::Error| Error::unreachable("cannot connect").with_source(error);
-        let stream = TcpStream::connect((host, port)).await.map_err(cannot)?;
-        stream.set_nodelay(true).map_err(cannot)?;
-        if let Some(words) = login.words() {
-            log_in(&stream, &words).await?;
-        }
+        let stream = dial(host, port, login).await?;
         let state =
             State { out: Vec::new(), waiting: VecDeque::new(), heard_at: Instant::now(), closed: None, lost: None, clock: None };
         let shared = Arc::new(Shared { stream, state: Mutex::new(state), more: Notify::new() });
@@ -228,7 +223,7 @@ impl Shared {
                         Err(error) => error,
                     }
                 }
-                Err(error) => Error::unreachable("the connection broke").with_source(error),
+                Err(error) => broken(error),
             };
             return self.close(error);
         }
@@ -285,11 +280,19 @@ fn no_reply() -> Error {
     Error::unavailable("the server gave an answer that nobody asked for").maybe_applied()
 }
 
-/// Logs in as `memcached -Y` wants it: by a command that looks like a write.
-async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
-    let broken = |error: io::Error| Error::unreachable("the connection broke at the login").with_source(error);
-    let command = format!("set tenure 0 0 {}\r\n{words}\r\n", words.len());
-    let (mut left, mut answer) = (command.as_bytes(), Vec::new());
+/// Connects, and logs in.
+pub(crate) async fn dial(host: &str, port: u16, login: &Login) -> Result<TcpStream, Error> {
+    let cannot = |error: io::Error| Error::unreachable("cannot connect").with_source(error);
+    let stream = TcpStream::connect((host, port)).await.map_err(cannot)?;
+    stream.set_nodelay(true).map_err(cannot)?;
+    if let Some(words) = login.words() {
+        log_in(&stream, &words).await?;
+    }
+    Ok(stream)
+}
+
+/// Writes all of it.
+pub(crate) async fn write(stream: &TcpStream, mut left: &[u8]) -> Result<(), Error> {
     while !left.is_empty() {
         stream.writable().await.map_err(broken)?;
         match stream.try_write(left) {
@@ -298,9 +301,14 @@ async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
             Err(error) => return Err(broken(error)),
         }
     }
-    while !answer.ends_with(b"\r\n") {
+    Ok(())
+}
+
+/// Reads until the answer ends so.
+pub(crate) async fn read_until(stream: &TcpStream, is_over: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, Error> {
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    while !is_over(&answer) {
         stream.readable().await.map_err(broken)?;
-        let mut buffer = [0; 512];
         match stream.try_read(&mut buffer) {
             Ok(0) => return Err(broken(io::ErrorKind::ConnectionReset.into())),
             Ok(length) => answer.extend_from_slice(&buffer[..length]),
@@ -308,6 +316,18 @@ async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
             Err(error) => return Err(broken(error)),
         }
     }
+    Ok(answer)
+}
+
+fn broken(error: io::Error) -> Error {
+    Error::unreachable("the connection broke").with_source(error)
+}
+
+/// Logs in as `memcached -Y` wants it: by a command that looks like a write.
+async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
+    let command = format!("set tenure 0 0 {}\r\n{words}\r\n", words.len());
+    write(stream, command.as_bytes()).await?;
+    let answer = read_until(stream, |answer| answer.ends_with(b"\r\n")).await?;
     if answer == b"STORED\r\n" {
         return Ok(());
     }
@@ -331,7 +351,9 @@ mod tests {
 
     #[test]
     fn old_servers_are_refused() {
-        for (version, good) in [("1.6.18", true), ("1.6.40", true), ("1.7.0-rc1", true), ("2.0", true), ("1.6.9", false), ("", false)] {
+        for (version, good) in
+            [("1.6.18", true), ("1.6.40", true), ("1.7.0-rc1", true), ("2.0", true), ("1.6.9", false), ("", false)]
+        {
             assert_eq!(check_version(version).is_ok(), good, "{version}");
         }
     }

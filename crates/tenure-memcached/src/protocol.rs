@@ -119,7 +119,11 @@ pub(crate) enum Reply {
     /// The key is not as the command expects.
     Refused,
     /// Server time in Unix seconds and seconds for which it has run.
-    Stats { time: u64, uptime: u64, version: String },
+    Stats {
+        time: u64,
+        uptime: u64,
+        version: String,
+    },
     /// The server's own words.
     Failed(String),
 }
@@ -326,7 +330,8 @@ mod tests {
 
     #[test]
     fn replies_are_read_in_whatever_pieces_they_come() {
-        let all = b"VA 4 c7 t30 f9 O1\r\na\r\nb\r\nEN O2\r\nHD c8 O3\r\nNS c0 O4\r\nEX O5\r\nNF O6\r\nSERVER_ERROR out of memory\r\n\
+        let all =
+            b"VA 4 c7 t30 f9 O1\r\na\r\nb\r\nEN O2\r\nHD c8 O3\r\nNS c0 O4\r\nEX O5\r\nNF O6\r\nSERVER_ERROR out of memory\r\n\
                     STAT time 1700\r\nSTAT uptime 5\r\nSTAT version 1.6.18\r\nEND\r\nVA 0 c9 t-1 f0 O9\r\n\r\n";
         let expected = [
             Reply::Value(Value { bytes: b"a\r\nb".to_vec(), version: 7, left: Some(30), flags: 9 }),

@@ -26,6 +26,8 @@ const CONTACT: Duration = Duration::from_secs(5);
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// A waiter far back in the queue polls less often, and never less than this.
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
+/// Names that are read at once.
+const READS: usize = 64;
 /// Longest time for a call that concerns no lease.
 const CALL: Duration = Duration::from_secs(24 * 3_600);
 
@@ -100,11 +102,36 @@ impl MemcachedStore {
         renewed.await.map(|done| done.outcome)
     }
 
-    async fn inspect_name(&self, name: &Name) -> Result<Option<Entry>, Error> {
+    /// The entry of a name. Not `any`: only if it looks like a lock.
+    async fn inspect_name(&self, name: &Name, any: bool) -> Result<Option<Entry>, Error> {
         let key = self.key(name)?;
         let call = self.call(&key, Duration::MAX, true);
-        let read = call.transact(|item| Ok(item.record.inspect(name, item.now.shown)));
-        read.await.map(|done| done.outcome)
+        let read = call.transact(|item| Ok((item.inspect(name), item.is_ours())));
+        read.await.map(|done| done.outcome.0.filter(|_| any || done.outcome.1))
+    }
+
+    /// Every name that looks like a lock.
+    async fn inspect_all(&self) -> Result<Vec<Entry>, Error> {
+        let end = self.end(Duration::MAX);
+        let mut entries = Vec::new();
+        for server in &self.0.servers.all {
+            let keys = server.keys(end).await?;
+            let names: Vec<Name> = keys.iter().filter_map(|key| Name::new(key.strip_prefix(&self.0.prefix)?).ok()).collect();
+            for part in names.chunks(READS) {
+                let mut reads = Vec::with_capacity(part.len());
+                for name in part {
+                    reads.push(self.inspect_name(name, false));
+                }
+                for entry in join_all(reads).await {
+                    match entry {
+                        Err(error) if error.is_transient() => return Err(error),
+                        // It is of another version, or no lock.
+                        entry => entries.extend(entry.ok().flatten()),
+                    }
+                }
+            }
+        }
+        Ok(entries)
     }
 }
 
@@ -162,9 +189,8 @@ impl Store for MemcachedStore {
             names.entry(&lease.name).or_default().push(lease);
         }
         let renewals = names.iter().map(|(name, leases)| async move { (*name, self.renew_name(name, leases).await) });
-        let mut renewed: HashMap<&Name, _> = join_all(renewals).await.into_iter().map(|(name, renewed)| {
-            (name, renewed.map(Vec::into_iter))
-        }).collect();
+        let mut renewed: HashMap<&Name, _> =
+            join_all(renewals).await.into_iter().map(|(name, renewed)| (name, renewed.map(Vec::into_iter))).collect();
         let one = |lease: &Lease| match renewed.get_mut(&lease.name) {
             Some(Ok(replies)) => replies.next().ok_or_else(|| Error::unavailable("a lease has no answer")),
             Some(Err(error)) => Err(error.clone()),
@@ -190,10 +216,8 @@ impl Store for MemcachedStore {
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        let Some(name) = name else {
-            return Err(Error::new(ErrorKind::Unsupported, "memcached does not list its names").with_hint("name the lock"));
-        };
-        Ok(self.inspect_name(name).await?.into_iter().collect())
+        let Some(name) = name else { return self.inspect_all().await };
+        Ok(self.inspect_name(name, true).await?.into_iter().collect())
     }
 }
 

@@ -102,9 +102,7 @@ impl Call<'_> {
         item.add_write(&mut commands, self.key);
         match self.exchange(&link, &commands, true, half_way(self.end)).await {
             Ok((mut replies, _)) => match replies.pop() {
-                Some(Reply::Done(Some(version))) => {
-                    Ok((Some(Done { outcome: (), version, clock, repeated: false }), false))
-                }
+                Some(Reply::Done(Some(version))) => Ok((Some(Done { outcome: (), version, clock, repeated: false }), false)),
                 Some(Reply::Refused) => Ok((None, false)),
                 other => Err(odd(other)),
             },
@@ -113,11 +111,6 @@ impl Call<'_> {
                 if over { Err(if unheard { error.maybe_applied() } else { error }) } else { Ok((None, unheard)) }
             }
         }
-    }
-
-    /// Reads the name.
-    pub(crate) async fn read(&self, link: &Arc<Link>, half: Instant) -> Result<Item, Error> {
-        self.look(link, half).await.map_err(|fault| fault.error)
     }
 
     async fn attempt<T>(

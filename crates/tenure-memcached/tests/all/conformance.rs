@@ -60,6 +60,10 @@ impl Subject for Way {
         Ok(())
     }
 
+    fn overtime(&self) -> Duration {
+        Duration::from_millis(4_500)
+    }
+
     fn exceptions(&self) -> Vec<&'static str> {
         self.exceptions.clone()
     }
@@ -72,7 +76,7 @@ mod cas {
     use super::*;
 
     fn subject() -> Way {
-        Way::new("", &[exceptions::NO_PUSH, exceptions::ONE_BY_ONE, exceptions::NO_LIST, NO_TYPES])
+        Way::new("", &[exceptions::NO_PUSH, exceptions::ONE_BY_ONE, NO_TYPES])
     }
 
     tenure_conformance::conformance!(subject);
@@ -86,7 +90,7 @@ mod add {
 
     fn subject() -> Way {
         let mutexes: Vec<&str> = exceptions::MUTEXES_ONLY.iter().copied().filter(|case| !FENCES.contains(case)).collect();
-        Way::new("&scheme=add", &[&mutexes, exceptions::NO_LIST, NO_TYPES])
+        Way::new("&scheme=add", &[&mutexes, NO_TYPES])
     }
 
     tenure_conformance::conformance!(subject);
