@@ -16,14 +16,16 @@ use crate::exit::{DAMAGED, Failure};
 use crate::output::print;
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
-                      quorum+redis:// (or valkey for redis), postgres:// and mysql://";
-const PLANNED: [&str; 2] = ["memcached", "zookeeper"];
+                      quorum+redis:// (or valkey for redis), postgres://, mysql:// and memcached://";
+const PLANNED: [&str; 1] = ["zookeeper"];
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
 enum Location {
     Sqlite(LockFile),
     Redis(String),
+    #[cfg(feature = "memcached")]
+    Memcached(String),
     #[cfg(feature = "postgres")]
     Postgres(String),
     #[cfg(feature = "mysql")]
@@ -130,11 +132,25 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
     match checked(location(&settings.store)?, settings.store_from)? {
         Location::Sqlite(file) => Ok(Locker::builder(file.open()?)),
         Location::Redis(url) => Ok(Locker::builder(redis(&url, settings)?.open().await?)),
+        #[cfg(feature = "memcached")]
+        Location::Memcached(url) => Ok(Locker::builder(memcached(&url, settings)?.open().await?)),
         #[cfg(feature = "postgres")]
         Location::Postgres(url) => Ok(Locker::builder(postgres(&url, settings)?.open().await?)),
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(Locker::builder(mysql(&url, settings)?.open().await?)),
     }
+}
+
+#[cfg(feature = "memcached")]
+fn memcached(url: &str, settings: &Settings) -> Result<tenure_memcached::Options, Failure> {
+    let mut options = tenure_memcached::Options::parse(url)?;
+    if let Some(username) = &settings.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &settings.password {
+        options = options.password(&password.0);
+    }
+    Ok(options)
 }
 
 #[cfg(feature = "postgres")]
@@ -182,6 +198,8 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
         match location(&settings.store)? {
             Location::Redis(url) => Ok(redis(&url, &settings)?.quorum().await?.admit().await?),
             Location::Sqlite(_) => Err(Failure::usage("the store is a file, and no quorum has to be admitted")),
+            #[cfg(feature = "memcached")]
+            Location::Memcached(_) => Err(Failure::usage("several memcached are no quorum, and none has to be admitted")),
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => Err(Failure::usage("the store is a table, and no quorum has to be admitted")),
         }
@@ -204,10 +222,14 @@ fn statements(settings: &Settings) -> Result<String, Failure> {
         Location::Postgres(url) => Ok(postgres(&url, settings)?.migration()),
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(mysql(&url, settings)?.migration()),
-        Location::Redis(_) | Location::Sqlite(_) => {
-            Err(Failure::usage("this store has no table that you would make; only postgres: and mysql: have one"))
-        }
+        #[cfg(feature = "memcached")]
+        Location::Memcached(_) => Err(no_table()),
+        Location::Redis(_) | Location::Sqlite(_) => Err(no_table()),
     }
+}
+
+fn no_table() -> Failure {
+    Failure::usage("this store has no table that you would make; only postgres: and mysql: have one")
 }
 
 /// Reads the part of the URL that says which store it is.
@@ -216,6 +238,10 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
     match &*scheme {
         "sqlite" => lock_file(rest),
         "redis+unix" | "valkey+unix" | "unix" => redis_url(url),
+        #[cfg(feature = "memcached")]
+        "memcached" => text(url).map(Location::Memcached),
+        #[cfg(not(feature = "memcached"))]
+        "memcached" => Err(without("memcached", "memcached")),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => text(url).map(Location::Postgres),
         #[cfg(not(feature = "postgres"))]
@@ -243,7 +269,7 @@ fn text(url: &OsStr) -> Result<String, Failure> {
 }
 
 /// For a store that this command was built without.
-#[cfg(not(all(feature = "mysql", feature = "postgres")))]
+#[cfg(not(all(feature = "memcached", feature = "mysql", feature = "postgres")))]
 fn without(store: &str, feature: &str) -> Failure {
     let how = format!("cargo install tenure-cli --features {feature}");
     Failure::usage(format!("this tenure was built without {store}; build it with: {how}"))
@@ -341,7 +367,7 @@ mod tests {
     #[test]
     fn others_are_refused_with_what_to_write() {
         let table = [
-            ("memcached://h", "cannot speak memcached: yet"),
+            ("zookeeper://h", "cannot speak zookeeper: yet"),
             ("quorum+redis+cluster://a,b,c", "quorum+redis+cluster: is no store"),
             ("memory:", "excludes nobody"),
             ("ftp://h", "ftp: is no store"),

@@ -45,7 +45,7 @@ fn bad_input_is_one_clear_line() {
         (&["run", "-E", "256", "x", "--", "true"], 64, "256"),
         (&["run", "--label", "a\nb", "x", "--", "true"], 64, "control characters"),
         (&["run", "--store", "ftp://h", "x", "--", "true"], 64, "ftp:"),
-        (&["run", "--store", "memcached://h", "x", "--", "true"], 64, "cannot speak memcached: yet"),
+        (&["run", "--store", "zookeeper://h", "x", "--", "true"], 64, "cannot speak zookeeper: yet"),
         (&["run", "--store", "quorum+redis://a,b", "x", "--", "true"], 64, "an odd number of them"),
         (&["run", "--store", "quorum+redis://a,b,a", "x", "--", "true"], 64, "redis://a:6379 twice"),
         (&["admit", "--store", "redis://a"], 64, "quorum+redis://"),

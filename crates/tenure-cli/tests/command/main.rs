@@ -12,6 +12,8 @@ mod kinds;
 mod lab;
 mod lead;
 mod lease;
+#[cfg(feature = "memcached")]
+mod memcached;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod pages;

@@ -1,0 +1,75 @@
+//! The command on memcached.
+
+use tenure_testkit::{MemcachedServer, Spawned};
+
+use crate::common::{Ended, Place, assert_one_line, count};
+
+fn url(parameters: &str) -> String {
+    MemcachedServer::url_at(MemcachedServer::shared().addr(), &MemcachedServer::fresh_prefix()) + parameters
+}
+
+#[test]
+fn two_hundred_and_fifty_turns_on_memcached() {
+    count(10, Some(&url("")), || ());
+}
+
+#[test]
+fn two_hundred_and_fifty_turns_by_add() {
+    count(10, Some(&url("&scheme=add")), || ());
+}
+
+#[test]
+fn two_hundred_and_fifty_turns_on_three_servers() {
+    let servers = [(); 3].map(|()| MemcachedServer::start());
+    let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
+    count(10, Some(&format!("memcached://{hosts}")), || ());
+}
+
+#[test]
+fn every_command_speaks_to_memcached() {
+    for scheme in ["cas", "add"] {
+        let (place, url) = (Place::new(), url(&format!("&scheme={scheme}")));
+        let lease = place.output(&["acquire", "--store", &url, "--ttl", "1m", "x"]);
+        assert!(lease.code == 0 && lease.out.contains("TENURE_FENCE="), "{lease:?}");
+        assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
+        let shown = place.output(&["show", "--store", &url, "-o", "json"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown.out).unwrap();
+        assert_eq!((shown.as_array().unwrap().len(), &shown[0]["name"]), (1, &"x".into()), "{shown}");
+        assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
+        let shared = place.output(&["run", "-n", "--store", &url, "--shared", "x", "--", "true"]);
+        assert_eq!(shared.code, if scheme == "cas" { 0 } else { 64 }, "{shared:?}");
+        let migration = place.output(&["migration", "--store", &url]);
+        assert!(migration.code == 64 && migration.err.contains("no table"), "{migration:?}");
+        let admitted = place.output(&["admit", "--store", &url]);
+        assert!(admitted.code == 64 && admitted.err.contains("no quorum"), "{admitted:?}");
+    }
+}
+
+/// Each has its code and says what to do, in one line and without the password.
+#[test]
+fn bad_input_is_told() {
+    let server = MemcachedServer::builder().login("app", "s3cret").start();
+    let (addr, place) = (server.addr(), Place::new());
+    // Not by --store: a password there has a line of its own.
+    let run = |url: &str, name: &str| {
+        let mut run = place.tenure(&["run", "-n", name, "--", "true"]);
+        Ended::from(Spawned::output(run.env("TENURE_STORE", url)).unwrap())
+    };
+    assert_eq!(run(&format!("memcached://app:s3cret@{addr}"), "x").code, 0);
+    for (url, code, why) in [
+        (format!("memcached://app:s3crets@{addr}"), 77, "password"),
+        (format!("memcached://{addr}"), 77, "password"),
+        (format!("memcached://app:s3cret@{addr}?colour=red"), 64, "colour="),
+        (format!("memcached://app:s3cret@{addr}?scheme=gets"), 64, "scheme="),
+        (format!("memcached://app:s3cret@{addr}/db"), 64, "has a path"),
+        ("memcached://".to_owned(), 64, "is no server"),
+        ("memcached://127.0.0.1:1".to_owned(), 69, "refused"),
+    ] {
+        let ended = run(&url, "x");
+        assert!(ended.code == code && ended.err.contains(why) && !ended.err.contains("s3cret"), "{url}: {ended:?}");
+        assert_one_line(&ended);
+    }
+    let long = "n".repeat(251);
+    let ended = run(&format!("memcached://app:s3cret@{addr}"), &long);
+    assert!(ended.code == 64 && ended.err.contains("25"), "{ended:?}");
+}

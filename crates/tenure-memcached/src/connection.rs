@@ -1,0 +1,168 @@
+//! The connection of a store to one server. One at a time: the server runs commands of one connection
+//! in the order in which they were sent, so a release comes behind the acquisition that it takes back.
+//!
+//! A silent connection is dropped and replaced. Commands that it was given may still run, on a server
+//! that was stopped. [`Connection::has_late_commands`] says so until none can take a name any more.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure::Error;
+use tokio::time::{Instant, timeout_at};
+
+use crate::link::{Answers, Failed, Link};
+use crate::list;
+use crate::options::Login;
+use crate::protocol::Commands;
+
+/// How long the commands of a connection that was given up are reckoned with. On a server that was
+/// stopped for longer they may still run. But each write carries the end of its lease as a point in
+/// time, so it takes a name for no longer than the lease would have lasted.
+const LATE: Duration = Duration::from_secs(10);
+
+/// The way to one server.
+pub(crate) struct Connection {
+    host: String,
+    port: u16,
+    login: Login,
+    state: Mutex<State>,
+    /// One caller connects, and the others wait for it.
+    opening: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    link: Option<Arc<Link>>,
+    late_until: Option<Instant>,
+}
+
+impl Connection {
+    pub(crate) fn new(host: &str, port: u16, login: Login) -> Self {
+        Self { host: host.to_owned(), port, login, state: Mutex::default(), opening: tokio::sync::Mutex::default() }
+    }
+
+    pub(crate) fn has_late_commands(&self) -> bool {
+        let state = self.state();
+        state.late_until.is_some_and(|until| Instant::now() < until)
+            || state.link.as_ref().is_some_and(|link| link.lost().is_some())
+    }
+
+    /// The connection that there is, or a new one. Its view of the server's clock is fresh.
+    pub(crate) async fn link(&self, end: Instant) -> Result<Arc<Link>, Error> {
+        let in_time = timeout_at(end, self.fresh_link()).await.unwrap_or_else(|_| {
+            // It did not even tell its time.
+            if let Some(link) = self.present().filter(|link| link.is_silent()) {
+                self.drop_link(&link);
+            }
+            Err(Error::unreachable("the server did not answer in time"))
+        });
+        in_time.map_err(|error| error.context(self))
+    }
+
+    async fn fresh_link(&self) -> Result<Arc<Link>, Error> {
+        if let Some(link) = self.present() {
+            if !link.clock().is_stale(tenure::BootTime::now()) {
+                return Ok(link);
+            }
+            match link.read_clock().await {
+                Ok(_) => return Ok(link),
+                // Nothing was under way on it.
+                Err(_) => self.drop_link(&link),
+            }
+        }
+        self.open().await
+    }
+
+    async fn open(&self) -> Result<Arc<Link>, Error> {
+        let _one = self.opening.lock().await;
+        if let Some(link) = self.present() {
+            return Ok(link);
+        }
+        let link = Arc::new(Link::open(&self.host, self.port, &self.login).await?);
+        let mut state = self.state();
+        if let Some(before) = state.link.replace(Arc::clone(&link)) {
+            state.note_lost(&before);
+        }
+        Ok(link)
+    }
+
+    /// Sends commands that may take a name for `ttl`, and waits until `end`. After `half` a silent
+    /// connection is given up.
+    pub(crate) async fn ask(
+        &self,
+        link: &Arc<Link>,
+        commands: &Commands,
+        ttl: Option<Duration>,
+        half: Instant,
+        end: Instant,
+    ) -> Result<Answers, Failed> {
+        let mut answer = std::pin::pin!(link.ask(commands, ttl));
+        let outcome = match timeout_at(half, &mut answer).await {
+            Ok(outcome) => outcome,
+            Err(_) if link.is_silent() || half >= end => Err(no_answer()),
+            Err(_) => timeout_at(end, answer).await.unwrap_or_else(|_| Err(no_answer())),
+        };
+        if outcome.is_err() && (link.is_closed() || link.is_silent()) {
+            self.drop_link(link);
+        }
+        outcome.map_err(|failed| Failed { error: failed.error.context(self), ..failed })
+    }
+
+    /// All keys that the server has, on a connection of its own: they may be many.
+    pub(crate) async fn keys(&self, end: Instant) -> Result<Vec<String>, Error> {
+        let keys = timeout_at(end, list::keys(&self.host, self.port, &self.login)).await;
+        let keys = keys.unwrap_or_else(|_| {
+            let error = Error::unreachable("the server did not list its keys in time");
+            Err(error.with_hint("give it more time, with timeout= in the store URL"))
+        });
+        keys.map_err(|error| error.context(self))
+    }
+
+    fn present(&self) -> Option<Arc<Link>> {
+        self.state().link.clone().filter(|link| !link.is_closed())
+    }
+
+    /// Gives a connection up. Another caller may have replaced it already.
+    fn drop_link(&self, link: &Arc<Link>) {
+        link.give_up();
+        let mut state = self.state();
+        state.note_lost(link);
+        if state.link.as_ref().is_some_and(|present| Arc::ptr_eq(present, link)) {
+            state.link = None;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Commands of a closed connection without an answer may run late.
+    fn note_lost(&mut self, link: &Link) {
+        let until = link.lost().map(|ttl| Instant::now() + ttl.min(LATE));
+        self.late_until = self.late_until.max(until);
+    }
+}
+
+fn no_answer() -> Failed {
+    Failed { error: Error::unreachable("the server did not answer in time"), sent: true }
+}
+
+/// Address of the server.
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connection({self})")
+    }
+}

@@ -1,0 +1,189 @@
+//! The item of a name as it was read, and the command that writes its new state.
+
+use std::time::Duration;
+
+use tenure::store::record::{Answer, Change, Held, Record};
+use tenure::store::{Enqueue, Grant, ReleaseReply, RenewReply, Request};
+use tenure::{Entry, Error, Fence, Holder, Name, Owner, Share};
+
+use crate::clock::{BEHIND, Now, ServerClock};
+use crate::options::Scheme;
+use crate::protocol::{Commands, Expect, Expiry, Key, Value};
+
+/// Latest time that servers read: they count in 31 bits.
+const LATEST: u64 = (1 << 31) - 1;
+
+/// The state of a name.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) record: Record,
+    pub(crate) now: Now,
+    scheme: Scheme,
+    /// The value as it was read, and its version.
+    found: Option<(Vec<u8>, u64)>,
+    /// End of a value that is an owner token alone. In the scheme of records it is of another
+    /// client.
+    plain: Option<Duration>,
+    /// Somebody was granted, and needs a version of its own.
+    granted: bool,
+}
+
+impl Item {
+    /// For a name without an item.
+    pub(crate) fn missing(scheme: Scheme, now: Now) -> Self {
+        Self { record: Record::default(), now, scheme, found: None, plain: None, granted: false }
+    }
+
+    /// From what the server answered to a question that was sent at `sent_at`.
+    ///
+    /// # Errors
+    /// `Mismatch` for a record that this version cannot read.
+    pub(crate) fn read(scheme: Scheme, value: Value, clock: &ServerClock, sent_at: tenure::BootTime) -> Result<Self, Error> {
+        let Value { bytes, version, left, flags } = value;
+        if scheme == Scheme::Cas
+            && let Some(record) = Record::read(&bytes)?
+        {
+            let shown = left.and_then(|left| u64::from(flags).checked_sub(left.into())).map(Duration::from_secs);
+            let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
+            let record = counted(record, clock.counter(version));
+            return Ok(Self { record, now, scheme, found: Some((bytes, version)), plain: None, granted: false });
+        }
+        let now = clock.estimate(sent_at);
+        let until = left.map_or(Duration::MAX, |left| now.shown + Duration::from_secs(left.into()));
+        let owner = Owner::from_bytes(&bytes[..]);
+        let lingers = owner.lingers_after().is_some();
+        let held = Held::new(owner, Share::MUTEX, 0, now.shown, until).with_lingers(lingers);
+        Ok(Self {
+            record: Record::new([held], []),
+            now,
+            scheme,
+            found: Some((bytes, version)),
+            plain: Some(until),
+            granted: false,
+        })
+    }
+
+    /// The time that the server showed when it answered, if the item tells.
+    pub(crate) fn shown(&self) -> Option<Duration> {
+        (self.found.is_some() && self.plain.is_none()).then_some(self.now.shown)
+    }
+
+    /// As [`Record::acquire`].
+    pub(crate) fn acquire(&mut self, request: &Request) -> Result<Change<Answer>, Error> {
+        let Now { shown, pad } = self.now;
+        let enqueue = match request.enqueue {
+            // A holder of another client knows of no queue.
+            _ if self.plain.is_some() || self.scheme == Scheme::Add => Enqueue::No,
+            Enqueue::Join { entry_ttl, handoff_ttl } => {
+                Enqueue::Join { entry_ttl: entry_ttl + pad, handoff_ttl: handoff_ttl + pad }
+            }
+            other => other,
+        };
+        let padded = request.clone().with_enqueue(enqueue).with_ttl(request.ttl.saturating_add(pad));
+        let mut change = self.record.acquire(&padded, "", shown, &mut || 0)?;
+        if let Answer::Granted(grant) = &mut change.answer {
+            *grant = Grant::new(None, request.ttl);
+            self.granted = true;
+        }
+        if let Answer::Busy { holder: Some(holder), .. } = &mut change.answer {
+            self.show(holder);
+        }
+        Ok(change)
+    }
+
+    /// As [`Record::inspect`].
+    pub(crate) fn inspect(&self, name: &Name) -> Option<Entry> {
+        let mut entry = self.record.inspect(name, self.now.shown)?;
+        entry.holders.iter_mut().for_each(|holder| self.show(holder));
+        Some(entry)
+    }
+
+    /// Shows of a lease what is left at least.
+    fn show(&self, holder: &mut Holder) {
+        holder.ttl = holder.ttl.map(|ttl| ttl.saturating_sub(BEHIND + Duration::from_secs(1)));
+    }
+
+    /// Whether this is a lock as one of us keeps it, and not a value of another client.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.plain.is_none() || self.record.holders().any(|held| held.owner.is_generated())
+    }
+
+    /// As [`Record::renew`].
+    pub(crate) fn renew(&mut self, owner: &Owner, ttl: Duration) -> RenewReply {
+        self.record.renew(owner, ttl.saturating_add(self.now.pad), self.now.shown)
+    }
+
+    /// As [`Record::release`].
+    pub(crate) fn release(&mut self, owner: &Owner, linger: Duration) -> ReleaseReply {
+        let linger = if linger.is_zero() { linger } else { linger.saturating_add(self.now.pad) };
+        self.record.release(owner, linger, self.now.shown, &mut || 0).answer
+    }
+
+    /// Version of the item that was read.
+    pub(crate) fn version(&self) -> u64 {
+        self.found.as_ref().map_or(0, |(_, version)| *version)
+    }
+
+    /// Adds the command that writes the new state. Returns false if there is none, because nothing
+    /// has changed.
+    pub(crate) fn add_write(&self, commands: &mut Commands, key: &Key) -> bool {
+        let Some((until, held)) = self.last() else {
+            return self.found.as_ref().is_some_and(|(_, version)| {
+                commands.delete(key, *version);
+                true
+            });
+        };
+        let keeps = |owner: &Owner| self.plain.is_some() && self.found_is(owner.as_bytes());
+        // A value of another client stays as it is, until one of us takes it over.
+        let plain = held.filter(|held| self.scheme == Scheme::Add || keeps(&held.owner));
+        let value = plain.map_or_else(|| self.record.to_string().into_bytes(), |held| held.owner.as_bytes().to_vec());
+        let is_as_found = self.found_is(&value) && (plain.is_none() || self.plain.is_some_and(|found| until <= found));
+        if is_as_found && !self.granted {
+            return false;
+        }
+        let expiry = expiry(until);
+        // By these a reader finds the server's time. Other clients take them for types of values.
+        let flags = if plain.is_some() { 0 } else { expiry };
+        let expect = self.found.as_ref().map_or(Expect::Nothing, |(_, version)| Expect::Version(*version));
+        commands.set(key, &value, flags, expiry, expect);
+        true
+    }
+
+    /// The last end of all holders and waiters, and one of the holders. `None` if there are none.
+    fn last(&self) -> Option<(Duration, Option<&Held>)> {
+        let ends = self.record.holders().map(|held| held.until).chain(self.record.waiters().map(|waiter| waiter.until));
+        ends.max().map(|until| (until, self.record.holders().next()))
+    }
+
+    fn found_is(&self, value: &[u8]) -> bool {
+        self.found.as_ref().is_some_and(|(bytes, _)| bytes == value)
+    }
+}
+
+/// Grants that were written with number 0 have that of the version which they made.
+fn counted(record: Record, counter: u64) -> Record {
+    if record.holders().all(|held| held.counter > 0) {
+        return record;
+    }
+    let number = |mut held: Held| {
+        if held.counter == 0 {
+            held.counter = counter;
+        }
+        held
+    };
+    Record::new(record.holders().cloned().map(number), record.waiters().cloned())
+}
+
+/// Fence of a grant that gave an item this version.
+pub(crate) fn fence(clock: &ServerClock, version: u64) -> Result<Fence, Error> {
+    Fence::from_counter(clock.counter(version)).ok_or_else(|| {
+        let what = "the server's clock and its number of writes are beyond what a fence can be made of";
+        Error::refused(what).maybe_applied().with_hint("set the server's clock right, and start memcached again")
+    })
+}
+
+/// The first second at which a point is due.
+fn expiry(until: Duration) -> Expiry {
+    let seconds = until.as_secs().saturating_add(u64::from(until.subsec_nanos() > 0));
+    if seconds > u64::MAX / 2 { 0 } else { Expiry::try_from(seconds.min(LATEST)).unwrap_or(0) }
+}

@@ -1,0 +1,360 @@
+//! One connection to a server. Commands of all callers go out in the order in which they were given,
+//! and a task reads the replies.
+//!
+//! A caller that goes away leaves its commands to run: their replies are read and dropped. A
+//! connection that breaks, or gives an answer that nobody asked for, is never used again.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure::{BootTime, Error};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::clock::ServerClock;
+use crate::options::Login;
+use crate::protocol::{Commands, Parser, Reply};
+
+/// A connection that has answered anything this short a time ago is only slow.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// Oldest version with all that is used here. Tested with it.
+const FLOOR: [u32; 3] = [1, 6, 18];
+
+/// A call without an answer.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+    /// The commands were given to the connection, so they may run.
+    pub(crate) sent: bool,
+}
+
+/// Answers to commands.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    pub(crate) replies: Vec<Reply>,
+    pub(crate) sent_at: BootTime,
+}
+
+/// An open connection. Closed when it is dropped.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+struct Shared {
+    stream: TcpStream,
+    state: Mutex<State>,
+    /// Something is left to be written.
+    more: Notify,
+}
+
+struct State {
+    /// Bytes that the system would not take yet.
+    out: Vec<u8>,
+    waiting: VecDeque<Waiting>,
+    heard_at: Instant,
+    closed: Option<Error>,
+    /// Longest ttl of the commands that had no answer when it was closed.
+    lost: Option<Duration>,
+    clock: Option<ServerClock>,
+}
+
+/// Commands that have no answer yet.
+struct Waiting {
+    opaques: Vec<u32>,
+    replies: Vec<Reply>,
+    /// How long they may take a name. `None` if they take none.
+    ttl: Option<Duration>,
+    answer: oneshot::Sender<Vec<Reply>>,
+}
+
+impl Link {
+    /// Connects, logs in, and reads the server's clock.
+    pub(crate) async fn open(host: &str, port: u16, login: &Login) -> Result<Self, Error> {
+        let stream = dial(host, port, login).await?;
+        let state =
+            State { out: Vec::new(), waiting: VecDeque::new(), heard_at: Instant::now(), closed: None, lost: None, clock: None };
+        let shared = Arc::new(Shared { stream, state: Mutex::new(state), more: Notify::new() });
+        let theirs = Arc::clone(&shared);
+        let task = tokio::spawn(async move { theirs.run().await }).abort_handle();
+        let link = Self { shared, task };
+        let version = link.read_clock().await.map_err(|failed| failed.error)?;
+        check_version(&version)?;
+        Ok(link)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.task.is_finished() || self.shared.state().closed.is_some()
+    }
+
+    /// Whether nothing has come for a while.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.shared.state().heard_at.elapsed() > SILENCE
+    }
+
+    /// The server's clock, as far as it was seen.
+    pub(crate) fn clock(&self) -> ServerClock {
+        self.shared.state().clock.unwrap_or_else(|| ServerClock::new(0, 0, BootTime::now(), BootTime::now()))
+    }
+
+    /// Notes a time that the server has shown in an answer.
+    pub(crate) fn saw(&self, shown: Duration, sent_at: BootTime) {
+        if let Some(clock) = &mut self.shared.state().clock {
+            clock.saw(shown, sent_at, BootTime::now());
+        }
+    }
+
+    /// Asks the server for its time. Returns its version.
+    pub(crate) async fn read_clock(&self) -> Result<String, Failed> {
+        let mut commands = Commands::default();
+        commands.stats();
+        let Answers { mut replies, sent_at } = self.ask(&commands, None).await?;
+        let reply = replies.pop();
+        let Some(Reply::Stats { time, uptime, version }) = reply else {
+            let odd = reply.map_or_else(no_reply, |reply| reply.unexpected());
+            return Err(Failed { error: odd.context("asked for the server's time"), sent: false });
+        };
+        let (heard_at, mut state) = (BootTime::now(), self.shared.state());
+        match &mut state.clock {
+            Some(clock) => clock.renew(time, sent_at, heard_at),
+            none => *none = Some(ServerClock::new(time, uptime, sent_at, heard_at)),
+        }
+        Ok(version)
+    }
+
+    /// Sends commands, and waits for their answers. They may take a name for `ttl`.
+    ///
+    /// # Cancel safety
+    /// The commands are sent with the first poll, and run.
+    pub(crate) async fn ask(&self, commands: &Commands, ttl: Option<Duration>) -> Result<Answers, Failed> {
+        let sent_at = BootTime::now();
+        let answer = self.shared.send(commands, ttl)?;
+        match answer.await {
+            Ok(replies) => Ok(Answers { replies, sent_at }),
+            Err(_) => Err(Failed { error: self.shared.why_closed(), sent: true }),
+        }
+    }
+
+    /// Closes it. Those who wait for an answer get none.
+    pub(crate) fn give_up(&self) {
+        self.task.abort();
+        self.shared.close(Error::unreachable("the server did not answer in time"));
+    }
+
+    /// Longest time for which a command that was never answered may take a name, if the connection
+    /// is closed.
+    pub(crate) fn lost(&self) -> Option<Duration> {
+        self.shared.state().lost
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("closed", &self.is_closed()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, commands: &Commands, ttl: Option<Duration>) -> Result<oneshot::Receiver<Vec<Reply>>, Failed> {
+        let (answer, receiver) = oneshot::channel();
+        let mut state = self.state();
+        if let Some(error) = &state.closed {
+            return Err(Failed { error: error.clone(), sent: false });
+        }
+        let mut rest = &commands.bytes[..];
+        if state.out.is_empty() {
+            // An error is left to the task, which ends the connection.
+            let written = self.stream.try_write(rest).unwrap_or(0);
+            rest = &rest[written..];
+        }
+        if !rest.is_empty() {
+            state.out.extend_from_slice(rest);
+            self.more.notify_one();
+        }
+        let replies = Vec::with_capacity(commands.opaques().len());
+        state.waiting.push_back(Waiting { opaques: commands.opaques().to_vec(), replies, ttl, answer });
+        Ok(receiver)
+    }
+
+    /// Writes and reads until the connection breaks.
+    async fn run(&self) {
+        let (mut parser, mut buffer) = (Parser::default(), vec![0; 16 << 10]);
+        loop {
+            let wrote = async {
+                loop {
+                    if self.state().out.is_empty() {
+                        self.more.notified().await;
+                    }
+                    self.stream.writable().await?;
+                    self.flush()?;
+                }
+            };
+            let outcome: io::Result<()> = tokio::select! {
+                ready = self.stream.readable() => ready,
+                broken = wrote => broken,
+            };
+            let read = outcome.and_then(|()| match self.stream.try_read(&mut buffer) {
+                Ok(0) => Err(io::ErrorKind::ConnectionReset.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                read => read,
+            });
+            let error = match read {
+                Ok(0) => continue,
+                Ok(length) => {
+                    parser.add(&buffer[..length]);
+                    match self.take(&mut parser) {
+                        Ok(()) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => broken(error),
+            };
+            return self.close(error);
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut state = self.state();
+        match self.stream.try_write(&state.out) {
+            Ok(written) => {
+                state.out.drain(..written);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Hands the replies that have come to those who wait for them.
+    fn take(&self, parser: &mut Parser) -> Result<(), Error> {
+        let mut state = self.state();
+        state.heard_at = Instant::now();
+        while let Some(first) = state.waiting.front_mut() {
+            let Some(opaque) = first.opaques.get(first.replies.len()) else { return Err(no_reply()) };
+            let Some(reply) = parser.next(*opaque)? else { return Ok(()) };
+            // The server may take the next bytes for another command than was meant.
+            let confused = matches!(&reply, Reply::Failed(text) if !text.starts_with("SERVER_ERROR"));
+            first.replies.push(reply);
+            if first.replies.len() == first.opaques.len() || confused {
+                let done = state.waiting.pop_front();
+                // Nobody may wait any more.
+                let _ = done.map(|done| done.answer.send(done.replies));
+            }
+            if confused {
+                return Err(Error::unreachable("the server refused a command"));
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&self, error: Error) {
+        let mut state = self.state();
+        state.closed.get_or_insert(error);
+        let lost = state.waiting.iter().filter_map(|waiting| waiting.ttl).max();
+        state.lost = state.lost.max(lost);
+        state.waiting.clear();
+    }
+
+    fn why_closed(&self) -> Error {
+        self.state().closed.clone().unwrap_or_else(|| Error::unreachable("the runtime of the connection has ended"))
+    }
+}
+
+fn no_reply() -> Error {
+    Error::unavailable("the server gave an answer that nobody asked for").maybe_applied()
+}
+
+/// Connects, and logs in.
+pub(crate) async fn dial(host: &str, port: u16, login: &Login) -> Result<TcpStream, Error> {
+    let cannot = |error: io::Error| Error::unreachable("cannot connect").with_source(error);
+    let stream = TcpStream::connect((host, port)).await.map_err(cannot)?;
+    stream.set_nodelay(true).map_err(cannot)?;
+    if let Some(words) = login.words() {
+        log_in(&stream, &words).await?;
+    }
+    Ok(stream)
+}
+
+/// Writes all of it.
+pub(crate) async fn write(stream: &TcpStream, mut left: &[u8]) -> Result<(), Error> {
+    while !left.is_empty() {
+        stream.writable().await.map_err(broken)?;
+        match stream.try_write(left) {
+            Ok(written) => left = &left[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(broken(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Reads until the answer ends so.
+pub(crate) async fn read_until(stream: &TcpStream, is_over: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, Error> {
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    while !is_over(&answer) {
+        stream.readable().await.map_err(broken)?;
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return Err(broken(io::ErrorKind::ConnectionReset.into())),
+            Ok(length) => answer.extend_from_slice(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(broken(error)),
+        }
+    }
+    Ok(answer)
+}
+
+fn broken(error: io::Error) -> Error {
+    Error::unreachable("the connection broke").with_source(error)
+}
+
+/// Logs in as `memcached -Y` wants it: by a command that looks like a write.
+async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
+    let command = format!("set tenure 0 0 {}\r\n{words}\r\n", words.len());
+    write(stream, command.as_bytes()).await?;
+    let answer = read_until(stream, |answer| answer.ends_with(b"\r\n")).await?;
+    if answer == b"STORED\r\n" {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&answer);
+    Err(Error::refused(format!("the login is refused: {}", said.trim_end())).with_hint("check the user and the password"))
+}
+
+fn check_version(version: &str) -> Result<(), Error> {
+    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let found = std::array::from_fn::<u32, 3, _>(|_| parts.next().unwrap_or(0));
+    if found >= FLOOR {
+        return Ok(());
+    }
+    let [major, minor, patch] = FLOOR;
+    Err(Error::refused(format!("the server is memcached {version}")).with_hint(format!("use {major}.{minor}.{patch} or newer")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_servers_are_refused() {
+        for (version, good) in
+            [("1.6.18", true), ("1.6.40", true), ("1.7.0-rc1", true), ("2.0", true), ("1.6.9", false), ("", false)]
+        {
+            assert_eq!(check_version(version).is_ok(), good, "{version}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The keys of a server. memcached has no command for clients that lists them, but one for operators.
+
+use percent_encoding::percent_decode_str;
+use tenure::Error;
+
+use crate::link::{dial, read_until, write};
+use crate::options::Login;
+
+/// All keys that are text.
+pub(crate) async fn keys(host: &str, port: u16, login: &Login) -> Result<Vec<String>, Error> {
+    let stream = dial(host, port, login).await?;
+    write(&stream, b"lru_crawler metadump all\r\n").await?;
+    let is_over = |answer: &[u8]| answer.ends_with(b"END\r\n") || (answer.ends_with(b"\r\n") && !answer.starts_with(b"key="));
+    let answer = read_until(&stream, is_over).await?;
+    let text = String::from_utf8_lossy(&answer);
+    if let Some(error) = text.lines().next().filter(|line| !line.starts_with("key=") && *line != "END") {
+        return Err(refused(error));
+    }
+    let key = |line: &str| percent_decode_str(line.strip_prefix("key=")?.split(' ').next()?).decode_utf8().ok().map(String::from);
+    Ok(text.lines().filter_map(key).collect())
+}
+
+fn refused(text: &str) -> Error {
+    if text.starts_with("BUSY") || text.starts_with("locked") {
+        return Error::unavailable("the server lists its keys for another client").with_hint("try again");
+    }
+    Error::refused(format!("the server does not list its keys: {text}"))
+        .with_hint("name the lock, or start memcached with lru_crawler")
+}

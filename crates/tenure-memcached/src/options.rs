@@ -1,0 +1,274 @@
+//! The URL of one memcached, or of several.
+
+use std::fmt;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tenure::{Error, Locker, parse_duration};
+
+use crate::store::MemcachedStore;
+
+const FORMS: &str = "memcached://host:11211, or memcached://a:11211,b:11211 for several";
+const PORT: u16 = 11_211;
+const KNOWN: [&str; 4] = ["scheme", "prefix", "timeout", "poll_interval"];
+
+/// How locks are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Scheme {
+    /// A record in each item, changed by compare-and-swap: every kind of lock, and a queue.
+    #[default]
+    Cas,
+    /// The owner token alone, by `add`, as other libraries keep it: mutexes only.
+    Add,
+}
+
+/// Settings of a store in memcached, read from a URL.
+///
+/// `memcached://[user[:password]@]host[:port][,host[:port]...][?parameters]`
+///
+/// | parameter | meaning | default |
+/// |---|---|---|
+/// | `scheme=` | `cas`: every kind of lock, with a queue; `add`: mutexes as other libraries keep them | `cas` |
+/// | `prefix=app:` | put in front of each name | |
+/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
+/// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
+///
+/// The key of a name is the prefix and the name, 250 bytes at most, or 186 if one of them is a space.
+/// A user and a password are for servers that were started with `-Y`.
+#[derive(Clone)]
+pub struct Options {
+    pub(crate) servers: Vec<(String, u16)>,
+    pub(crate) login: Login,
+    pub(crate) scheme: Scheme,
+    pub(crate) prefix: String,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) poll_interval: Duration,
+}
+
+/// User and password.
+#[derive(Clone, Default)]
+pub(crate) struct Login {
+    username: String,
+    password: Option<String>,
+}
+
+impl Login {
+    /// The words of a login; `None` if there is no password.
+    pub(crate) fn words(&self) -> Option<String> {
+        self.password.as_ref().map(|password| format!("{} {password}", self.username))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let odd = |text: &str| text.chars().any(|c| c.is_control() || c == ' ');
+        if odd(&self.username) || self.password.as_deref().is_some_and(odd) {
+            let what = "the user or the password has a space or a control character, and memcached reads none";
+            return Err(Error::invalid(what).with_hint("use another password"));
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let unread = || Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}"));
+        let rest = url.strip_prefix("memcached://").ok_or_else(unread)?;
+        let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        if parameters.contains('@') || address.matches('@').count() > 1 {
+            return Err(Error::invalid("the store URL cannot be read: it has an @ too many")
+                .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23"));
+        }
+        let (user, hosts) = address.rsplit_once('@').map_or((None, address), |(user, hosts)| (Some(user), hosts));
+        let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
+        if hosts.contains('/') {
+            let what = "the store URL has a path, and memcached has no databases";
+            return Err(Error::invalid(what).with_hint(format!("it looks like {FORMS}")));
+        }
+        let servers = hosts.split(',').map(server).collect::<Result<Vec<_>, _>>()?;
+        if servers.iter().enumerate().any(|(at, server)| servers[..at].contains(server)) {
+            return Err(Error::invalid("the store URL names a server twice").with_hint("name each once"));
+        }
+        let mut options = Self {
+            servers,
+            login: user.map(login).transpose()?.unwrap_or_default(),
+            scheme: Scheme::default(),
+            prefix: String::new(),
+            timeout: None,
+            poll_interval: Duration::from_millis(100),
+        };
+        let mut seen = Vec::new();
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (key, encoded) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if !KNOWN.contains(&key) {
+                let what = format!("{key}= is no parameter of this store URL");
+                return Err(Error::invalid(what).with_hint(format!("known are {}", KNOWN.join(", "))));
+            }
+            if seen.contains(&key) {
+                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
+            }
+            seen.push(key);
+            options.set(key, &decoded(encoded, key)?)?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
+        match (key, value) {
+            ("prefix", prefix) => self.prefix = checked_prefix(prefix)?,
+            ("timeout", span) => self.timeout = Some(positive(key, span)?),
+            ("poll_interval", span) => self.poll_interval = positive(key, span)?,
+            (_, "cas" | "native") => self.scheme = Scheme::Cas,
+            (_, "add") => self.scheme = Scheme::Add,
+            (_, other) => {
+                let what = format!("{key}={other} is none of this store");
+                return Err(Error::invalid(what).with_hint("write scheme=cas or scheme=add"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the user to log in as, instead of the URL's.
+    #[must_use]
+    pub fn username(mut self, username: &str) -> Self {
+        username.clone_into(&mut self.login.username);
+        self
+    }
+
+    /// Sets the password to log in with, instead of the URL's.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.login.password = Some(password.to_owned());
+        self
+    }
+
+    /// Connects to every server.
+    ///
+    /// # Errors
+    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if one does not answer within 5 s,
+    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused or the server is too old.
+    pub async fn open(self) -> Result<MemcachedStore, Error> {
+        self.login.check()?;
+        MemcachedStore::open(self).await
+    }
+
+    /// Returns a [`Locker`] on the store.
+    ///
+    /// # Errors
+    /// As [`open`](Options::open).
+    pub async fn connect(self) -> Result<Locker, Error> {
+        self.open().await.map(Locker::new)
+    }
+}
+
+fn server(text: &str) -> Result<(String, u16), Error> {
+    let bad = || Error::invalid(format!("{text:?} is no server of the store URL")).with_hint(format!("write e.g. {FORMS}"));
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(bad)?)),
+        None => text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| bad()))?;
+    if host.is_empty() || port == 0 || (host.contains(':') && !text.starts_with('[')) {
+        return Err(bad());
+    }
+    Ok((host.to_ascii_lowercase(), port))
+}
+
+fn login(text: &str) -> Result<Login, Error> {
+    let (username, password) = text.split_once(':').map_or((text, None), |(user, password)| (user, Some(password)));
+    let password = password.map(|password| decoded(password, "the password")).transpose()?;
+    Ok(Login { username: decoded(username, "the user")?, password })
+}
+
+fn decoded(text: &str, of: &str) -> Result<String, Error> {
+    let text = percent_decode_str(text).decode_utf8();
+    text.map(String::from).map_err(|_| Error::invalid(format!("{of} of the store URL is not UTF-8")))
+}
+
+fn checked_prefix(prefix: &str) -> Result<String, Error> {
+    if prefix.chars().any(char::is_control) || prefix.len() > 128 {
+        let what = "prefix= of the store URL has a control character, or more than 128 bytes";
+        return Err(Error::invalid(what).with_hint("use a short word, e.g. prefix=app:"));
+    }
+    Ok(prefix.to_owned())
+}
+
+fn positive(key: &str, value: &str) -> Result<Duration, Error> {
+    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
+    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
+    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
+}
+
+/// Without secrets.
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("memcached://")?;
+        for (at, (host, port)) in self.servers.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+            write!(f, "{comma}{open}{host}{close}:{port}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(url: &str) -> String {
+        Options::parse(url).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn urls_are_read() {
+        for (url, shown) in [
+            ("memcached://h", "memcached://h:11211"),
+            ("memcached://H:1/", "memcached://h:1"),
+            ("memcached://[::1]:7,a", "memcached://[::1]:7,a:11211"),
+            ("memcached://u:s3cret@h?scheme=add&prefix=a%20b&timeout=1s&poll_interval=5ms", "memcached://h:11211"),
+        ] {
+            let options = Options::parse(url).unwrap();
+            assert_eq!((options.to_string(), format!("{options:?}")), (shown.to_owned(), format!("Options({shown})")));
+        }
+        let options = Options::parse("memcached://u:s%203@h?scheme=add&prefix=a%20b&poll_interval=5ms").unwrap();
+        assert_eq!((options.scheme, &*options.prefix), (Scheme::Add, "a b"));
+        assert_eq!(options.login.words().as_deref(), Some("u s 3"));
+    }
+
+    #[test]
+    fn bad_urls_are_refused_by_the_name_of_what_is_wrong() {
+        for (url, why) in [
+            ("memcached:h", "cannot be read"),
+            ("memcached://", "is no server"),
+            ("memcached://h:x", "is no server"),
+            ("memcached://h:0", "is no server"),
+            ("memcached://a:1:2", "is no server"),
+            ("memcached://a,a:11211", "names a server twice"),
+            ("memcached://h/db", "has a path"),
+            ("memcached://h?sheme=add", "sheme= is no parameter"),
+            ("memcached://h?timeout=1s&timeout=2s", "timeout= is given twice"),
+            ("memcached://h?timeout=0", "timeout=0"),
+            ("memcached://h?timeout=soon", "the parameter timeout="),
+            ("memcached://h?scheme=gets", "scheme=gets is none"),
+            ("memcached://h?prefix=%0a", "prefix= of the store URL"),
+            ("memcached://h?prefix=%ff", "not UTF-8"),
+            ("memcached://u:a@b@h", "an @ too many"),
+        ] {
+            let text = refused(url);
+            assert!(text.contains(why), "{url}: {text}");
+        }
+        assert!(!refused("memcached://u:s3cret@x@h").contains("s3cret"));
+        assert!(!refused("memcached://u:s3cret?@h").contains("s3cret"));
+    }
+}

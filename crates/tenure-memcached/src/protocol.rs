@@ -1,0 +1,370 @@
+//! The meta commands of memcached, and their replies.
+//!
+//! Each command carries an opaque number that its reply repeats. A reply with another number ends the
+//! connection, so the answer to one command is never taken for that to another.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tenure::{Error, ErrorKind};
+
+/// Longest line of a reply: error texts and statistics are shorter.
+const LONGEST_LINE: usize = 8_192;
+/// Longest value: servers keep at most 1 GB, and no record comes near.
+const LONGEST_VALUE: usize = 1 << 30;
+
+/// Longest key on the wire, in bytes.
+const LONGEST_KEY: usize = 250;
+/// Longest key with a space in it: it is sent in Base64.
+const LONGEST_BINARY: usize = LONGEST_KEY / 4 * 3;
+
+/// A key as commands write it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// Its own bytes, by which a ring of servers finds its server.
+    pub(crate) bytes: String,
+    /// Base64, for a key with a byte that would end the word.
+    encoded: Option<String>,
+}
+
+impl Key {
+    /// Longest key that may have any bytes.
+    pub(crate) const MAX: usize = LONGEST_KEY;
+
+    /// # Errors
+    /// `Invalid` if it is too long.
+    pub(crate) fn new(bytes: String) -> Result<Self, Error> {
+        let plain = bytes.bytes().all(|byte| byte > b' ' && byte != 0x7f);
+        let (longest, why) = if plain { (LONGEST_KEY, "") } else { (LONGEST_BINARY, ", with a space in it") };
+        if bytes.len() > longest {
+            let what = format!("the name and its prefix have {} bytes, and memcached keeps {longest}{why}", bytes.len());
+            return Err(Error::invalid(what).with_hint("use a shorter name, or a digest of it"));
+        }
+        let encoded = (!plain).then(|| base64(bytes.as_bytes()));
+        Ok(Self { bytes, encoded })
+    }
+}
+
+/// When the server may forget an item: a point on its own clock, in seconds. 0 for never.
+pub(crate) type Expiry = u32;
+
+/// What a write expects at its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expect {
+    Nothing,
+    Version(u64),
+}
+
+/// Commands that are sent in one piece, and answered in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Commands {
+    pub(crate) bytes: Vec<u8>,
+    opaques: Vec<u32>,
+}
+
+impl Commands {
+    /// Asks for the value at a key, its version, the rest of its life and its flags.
+    pub(crate) fn get(&mut self, key: &Key) {
+        self.begin(b"mg ", key, b" v c t f");
+    }
+
+    /// Writes the value at a key if the key is as expected. The reply has the new version.
+    pub(crate) fn set(&mut self, key: &Key, value: &[u8], flags: u32, expiry: Expiry, expect: Expect) {
+        let expect = match expect {
+            Expect::Nothing => "ME".to_owned(),
+            Expect::Version(version) => format!("C{version}"),
+        };
+        self.begin(b"ms ", key, format!(" {} T{expiry} F{flags} {expect} c", value.len()).as_bytes());
+        self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// Deletes the value at a key if it has this version.
+    pub(crate) fn delete(&mut self, key: &Key, version: u64) {
+        self.begin(b"md ", key, format!(" C{version}").as_bytes());
+    }
+
+    /// Asks for the statistics, among them the server's time.
+    pub(crate) fn stats(&mut self) {
+        self.bytes.extend_from_slice(b"stats\r\n");
+        self.opaques.push(0);
+    }
+
+    pub(crate) fn opaques(&self) -> &[u32] {
+        &self.opaques
+    }
+
+    fn begin(&mut self, command: &[u8], key: &Key, rest: &[u8]) {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let opaque = LAST.fetch_add(1, Ordering::Relaxed);
+        self.opaques.push(opaque);
+        self.bytes.extend_from_slice(command);
+        self.bytes.extend_from_slice(key.encoded.as_ref().unwrap_or(&key.bytes).as_bytes());
+        self.bytes.extend_from_slice(rest);
+        if key.encoded.is_some() {
+            self.bytes.extend_from_slice(b" b");
+        }
+        self.bytes.extend_from_slice(format!(" O{opaque}\r\n").as_bytes());
+    }
+}
+
+/// Reply to one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Value(Value),
+    /// There is nothing at the key.
+    Missing,
+    /// It was done. A write has its new version.
+    Done(Option<u64>),
+    /// The key is not as the command expects.
+    Refused,
+    /// Server time in Unix seconds and seconds for which it has run.
+    Stats {
+        time: u64,
+        uptime: u64,
+        version: String,
+    },
+    /// The server's own words.
+    Failed(String),
+}
+
+/// A value with what the server says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) version: u64,
+    /// Whole seconds until the server may forget it; `None` if it never does so by itself.
+    pub(crate) left: Option<u32>,
+    pub(crate) flags: u32,
+}
+
+impl Reply {
+    /// The error of a reply that does not fit its command.
+    pub(crate) fn unexpected(&self) -> Error {
+        match self {
+            Self::Failed(text) => failed(text),
+            other => Error::refused(format!("the server gave an answer that makes no sense here: {other:?}")).maybe_applied(),
+        }
+    }
+}
+
+/// The meaning of an error text.
+fn failed(text: &str) -> Error {
+    if text.contains("out of memory") || text.contains("too large") {
+        let what = format!("the server cannot keep the lock: {text}");
+        return Error::unavailable(what).with_hint("give memcached more memory (-m) or larger items (-I)");
+    }
+    if text.contains("unauthenticated") || text.contains("authentication failure") {
+        return Error::refused(format!("the login is refused: {text}")).with_hint("check the user and the password");
+    }
+    let kind = if text.starts_with("SERVER_ERROR") { ErrorKind::Unavailable } else { ErrorKind::Refused };
+    Error::new(kind, format!("the server answered: {text}"))
+}
+
+/// Reads replies from bytes as they come.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    bytes: Vec<u8>,
+    at: usize,
+    stats: Vec<(String, String)>,
+}
+
+impl Parser {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        if self.at > 0 {
+            self.bytes.drain(..self.at);
+            self.at = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Reads the reply to the command with this opaque number. `None` until all of it is there.
+    ///
+    /// # Errors
+    /// If the bytes are no such reply: nothing behind them can be read.
+    pub(crate) fn next(&mut self, opaque: u32) -> Result<Option<Reply>, Error> {
+        loop {
+            let Some(line) = self.line()? else { return Ok(None) };
+            let text = std::str::from_utf8(&self.bytes[line.clone()]).map_err(|_| confused("a line that is no text"))?;
+            let after = line.end + 2;
+            let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+            match word {
+                "STAT" => {
+                    let (key, value) = rest.split_once(' ').unwrap_or((rest, ""));
+                    self.stats.push((key.to_owned(), value.to_owned()));
+                    self.at = after;
+                    continue;
+                }
+                "END" => {
+                    self.at = after;
+                    return stats(&std::mem::take(&mut self.stats)).map(Some);
+                }
+                "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR" => {
+                    let reply = Reply::Failed(text.to_owned());
+                    self.at = after;
+                    return Ok(Some(reply));
+                }
+                _ => {}
+            }
+            let (size, flags) = if word == "VA" { rest.split_once(' ').unwrap_or((rest, "")) } else { ("", rest) };
+            let flags = Flags::read(flags)?;
+            if flags.opaque != Some(opaque) {
+                return Err(confused(text));
+            }
+            let reply = match word {
+                "EN" => Reply::Missing,
+                "HD" => Reply::Done(flags.version),
+                "NS" | "EX" | "NF" => Reply::Refused,
+                "VA" => {
+                    let size = size.parse::<usize>().ok().filter(|size| *size <= LONGEST_VALUE).ok_or_else(|| confused(text))?;
+                    let end = after + size;
+                    let Some(tail) = self.bytes.get(end..end + 2) else { return Ok(None) };
+                    if tail != b"\r\n" {
+                        return Err(confused("a value of another length"));
+                    }
+                    let version = flags.version.ok_or_else(|| confused("a value without its version"))?;
+                    let value = Value { bytes: self.bytes[after..end].to_vec(), version, left: flags.left, flags: flags.flags };
+                    self.at = end + 2;
+                    return Ok(Some(Reply::Value(value)));
+                }
+                _ => return Err(confused(text)),
+            };
+            self.at = after;
+            return Ok(Some(reply));
+        }
+    }
+
+    /// The next line without its end; `None` until all of it is there.
+    fn line(&self) -> Result<Option<Range<usize>>, Error> {
+        let rest = &self.bytes[self.at..];
+        match rest.windows(2).position(|two| two == b"\r\n") {
+            Some(length) => Ok(Some(self.at..self.at + length)),
+            None if rest.len() > LONGEST_LINE => Err(confused("a line without an end")),
+            None => Ok(None),
+        }
+    }
+}
+
+/// What stands behind the first word of a reply.
+#[derive(Debug, Default)]
+struct Flags {
+    opaque: Option<u32>,
+    version: Option<u64>,
+    left: Option<u32>,
+    flags: u32,
+}
+
+impl Flags {
+    fn read(text: &str) -> Result<Self, Error> {
+        let mut flags = Self::default();
+        for word in text.split_ascii_whitespace() {
+            let (letter, value) = word.split_at_checked(1).ok_or_else(|| confused(text))?;
+            let bad = |_| confused(text);
+            match letter {
+                "O" => flags.opaque = Some(value.parse().map_err(bad)?),
+                "c" => flags.version = Some(value.parse().map_err(bad)?),
+                "f" => flags.flags = value.parse().map_err(bad)?,
+                "t" if value != "-1" => flags.left = Some(value.parse().map_err(bad)?),
+                _ => {}
+            }
+        }
+        Ok(flags)
+    }
+}
+
+fn stats(all: &[(String, String)]) -> Result<Reply, Error> {
+    let find = |wanted: &str| all.iter().find(|(key, _)| key == wanted).map(|(_, value)| value);
+    let number = |wanted| find(wanted).and_then(|value| value.parse().ok());
+    match (number("time"), number("uptime"), find("version")) {
+        (Some(time), Some(uptime), Some(version)) => Ok(Reply::Stats { time, uptime, version: version.clone() }),
+        _ => Err(Error::refused("the server does not tell its time").with_hint("name a memcached itself, and no proxy for it")),
+    }
+}
+
+/// Bytes that are no answer of memcached.
+fn confused(what: &str) -> Error {
+    let what: String = what.chars().take(80).collect();
+    Error::unavailable(format!("the server does not speak the meta commands of memcached: {what:?}")).maybe_applied()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let padded = [three[0], three.get(1).copied().unwrap_or(0), three.get(2).copied().unwrap_or(0)];
+        let bits = u32::from_be_bytes([0, padded[0], padded[1], padded[2]]);
+        for place in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * place)) as usize & 63];
+            text.push(if place <= three.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::new(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn keys_with_spaces_are_sent_in_base64() {
+        for (bytes, text) in [("a", "YQ=="), ("ab", "YWI="), ("abc", "YWJj"), ("a b c", "YSBiIGM=")] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(key("ключ").encoded, None);
+        assert_eq!(key("a b").encoded.as_deref(), Some("YSBi"));
+        let mut commands = Commands::default();
+        commands.get(&key("a b"));
+        let text = String::from_utf8(commands.bytes.clone()).unwrap();
+        assert_eq!(text, format!("mg YSBi v c t f b O{}\r\n", commands.opaques()[0]));
+    }
+
+    #[test]
+    fn long_keys_are_refused() {
+        assert!(Key::new("k".repeat(250)).is_ok() && Key::new("k".repeat(251)).is_err());
+        assert!(Key::new(" ".repeat(186)).is_ok() && Key::new(" ".repeat(188)).is_err());
+    }
+
+    #[test]
+    fn replies_are_read_in_whatever_pieces_they_come() {
+        let all =
+            b"VA 4 c7 t30 f9 O1\r\na\r\nb\r\nEN O2\r\nHD c8 O3\r\nNS c0 O4\r\nEX O5\r\nNF O6\r\nSERVER_ERROR out of memory\r\n\
+                    STAT time 1700\r\nSTAT uptime 5\r\nSTAT version 1.6.18\r\nEND\r\nVA 0 c9 t-1 f0 O9\r\n\r\n";
+        let expected = [
+            Reply::Value(Value { bytes: b"a\r\nb".to_vec(), version: 7, left: Some(30), flags: 9 }),
+            Reply::Missing,
+            Reply::Done(Some(8)),
+            Reply::Refused,
+            Reply::Refused,
+            Reply::Refused,
+            Reply::Failed("SERVER_ERROR out of memory".to_owned()),
+            Reply::Stats { time: 1_700, uptime: 5, version: "1.6.18".to_owned() },
+            Reply::Value(Value { bytes: Vec::new(), version: 9, left: None, flags: 0 }),
+        ];
+        for size in 1..all.len() {
+            let (mut parser, mut read) = (Parser::default(), Vec::new());
+            for piece in all.chunks(size) {
+                parser.add(piece);
+                while let Some(reply) = parser.next(u32::try_from(read.len() + 1).unwrap()).unwrap() {
+                    read.push(reply);
+                    if read.len() == expected.len() {
+                        break;
+                    }
+                }
+            }
+            assert_eq!(read, expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_another_command_is_refused() {
+        for text in ["EN O2\r\n", "EN\r\n", "HD c1 O77\r\n", "VALUE a 0 1\r\n", "-ERR unknown\r\n", "VA x c1 O1\r\n"] {
+            let mut parser = Parser::default();
+            parser.add(text.as_bytes());
+            assert!(parser.next(1).is_err(), "{text:?}");
+        }
+    }
+}

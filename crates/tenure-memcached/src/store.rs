@@ -1,0 +1,234 @@
+//! The store: every call is a compare-and-swap of the item of its name.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::{self, BoxStream};
+use tenure::store::record::Answer;
+use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
+use tokio::time::{Instant, timeout};
+
+use crate::item::fence;
+use crate::options::{Options, Scheme};
+use crate::protocol::Key;
+use crate::servers::Servers;
+use crate::transaction::{Call, Done};
+
+/// Limit of the first contact.
+const CONTACT: Duration = Duration::from_secs(5);
+/// memcached counts whole seconds.
+const MIN_TTL: Duration = Duration::from_secs(1);
+/// A waiter far back in the queue polls less often, and never less than this.
+const SLOWEST_POLL: Duration = Duration::from_secs(1);
+/// Names that are read at once.
+const READS: usize = 64;
+/// Longest time for a call that concerns no lease.
+const CALL: Duration = Duration::from_secs(24 * 3_600);
+
+/// Locks in one memcached, or in several.
+///
+/// # Round trips
+/// Acquire 1, and 2 more if the name is not free; renew 2 for all leases together; release 2. Each
+/// call 2 more whenever another client was faster.
+pub struct MemcachedStore(Arc<Inner>);
+
+struct Inner {
+    servers: Servers,
+    scheme: Scheme,
+    prefix: String,
+    timeout: Option<Duration>,
+    poll_interval: Duration,
+    shown: String,
+}
+
+impl MemcachedStore {
+    pub(crate) async fn open(options: Options) -> Result<Self, Error> {
+        let (servers, shown) = (Servers::new(&options), options.to_string());
+        let Options { scheme, prefix, timeout: limit, poll_interval, .. } = options;
+        let contact = join_all(servers.all.iter().map(|server| server.link(Instant::now() + CONTACT)));
+        let contacts = timeout(CONTACT, contact).await;
+        for contact in contacts.map_err(|_| Error::unreachable(format!("{shown} did not answer within {CONTACT:?}")))? {
+            contact?;
+        }
+        Ok(Self(Arc::new(Inner { servers, scheme, prefix, timeout: limit, poll_interval, shown })))
+    }
+
+    fn key(&self, name: &Name) -> Result<Key, Error> {
+        Key::new(format!("{}{name}", self.0.prefix))
+    }
+
+    fn end(&self, ttl: Duration) -> Instant {
+        Instant::now() + self.features().limit(ttl).min(CALL)
+    }
+
+    fn call<'a>(&'a self, key: &'a Key, ttl: Duration, repeats: bool) -> Call<'a> {
+        let (servers, scheme) = (&self.0.servers, self.0.scheme);
+        Call { connection: &servers.all[servers.of(key)], scheme, key, ttl, repeats, end: self.end(ttl) }
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Error> {
+        if self.0.scheme == Scheme::Add && request.share != Share::MUTEX {
+            let what = format!("the locks in this scheme at {self} are mutexes only");
+            return Err(Error::new(ErrorKind::Unsupported, what).with_hint("use a mutex, or scheme=cas"));
+        }
+        if request.owner.as_bytes().is_empty() {
+            return Err(Error::invalid("the owner is empty").with_hint("use one with a byte at least"));
+        }
+        Ok(())
+    }
+
+    /// The pause of a waiter until its next poll.
+    fn poll_interval(&self, position: Option<u32>) -> Duration {
+        let every = self.0.poll_interval;
+        every.saturating_mul(position.unwrap_or(0).saturating_add(1)).min(every.max(SLOWEST_POLL))
+    }
+
+    fn granted(request: &Request, done: &Done<()>) -> Result<AcquireReply, Error> {
+        let fence = fence(&done.clock, done.version)?;
+        Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl)))
+    }
+
+    /// Renews leases of one name.
+    async fn renew_name(&self, name: &Name, leases: &[&Lease]) -> Result<Vec<RenewReply>, Error> {
+        let (key, ttl) = (self.key(name)?, leases.iter().map(|lease| lease.ttl).max().unwrap_or_default());
+        let call = self.call(&key, ttl, true);
+        let renewed = call.transact(|item| Ok(leases.iter().map(|lease| item.renew(&lease.owner, lease.ttl)).collect()));
+        renewed.await.map(|done| done.outcome)
+    }
+
+    /// The entry of a name. Not `any`: only if it looks like a lock.
+    async fn inspect_name(&self, name: &Name, any: bool) -> Result<Option<Entry>, Error> {
+        let key = self.key(name)?;
+        let call = self.call(&key, Duration::MAX, true);
+        let read = call.transact(|item| Ok((item.inspect(name), item.is_ours())));
+        read.await.map(|done| done.outcome.0.filter(|_| any || done.outcome.1))
+    }
+
+    /// Every name that looks like a lock.
+    async fn inspect_all(&self) -> Result<Vec<Entry>, Error> {
+        let end = self.end(Duration::MAX);
+        let mut entries = Vec::new();
+        for server in &self.0.servers.all {
+            let keys = server.keys(end).await?;
+            let names: Vec<Name> = keys.iter().filter_map(|key| Name::new(key.strip_prefix(&self.0.prefix)?).ok()).collect();
+            for part in names.chunks(READS) {
+                let mut reads = Vec::with_capacity(part.len());
+                for name in part {
+                    reads.push(self.inspect_name(name, false));
+                }
+                for entry in join_all(reads).await {
+                    match entry {
+                        Err(error) if error.is_transient() => return Err(error),
+                        // It is of another version, or no lock.
+                        entry => entries.extend(entry.ok().flatten()),
+                    }
+                }
+            }
+        }
+        Ok(entries)
+    }
+}
+
+#[async_trait]
+impl Store for MemcachedStore {
+    fn features(&self) -> Features {
+        let records = self.0.scheme == Scheme::Cas;
+        Features::basic()
+            .with_fence(true)
+            .with_shares(records)
+            .with_queue(records)
+            .with_cohort(true)
+            .with_server_clock(true)
+            .with_late_commands(self.0.servers.all.iter().any(|server| server.has_late_commands()))
+            .with_min_ttl(MIN_TTL)
+            .with_max_name(Key::MAX - self.0.prefix.len())
+            .with_operation_timeout(self.0.timeout)
+            .with_timed_calls(true)
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        self.check(request)?;
+        let key = self.key(&request.name)?;
+        let call = self.call(&key, request.ttl, request.generated);
+        let mut unheard = false;
+        if request.from.is_none() && request.enqueue != Enqueue::Heartbeat {
+            match call.take(request).await? {
+                (Some(done), _) => return Self::granted(request, &done),
+                (None, unknown) => unheard = unknown,
+            }
+        }
+        let done = call.transact(|item| item.acquire(request)).await.map_err(|e| if unheard { e.maybe_applied() } else { e })?;
+        let answer = done.outcome.answer;
+        let repeated = unheard || done.repeated;
+        match answer {
+            Answer::Granted(_) => {
+                Self::granted(request, &Done { outcome: (), version: done.version, clock: done.clock, repeated })
+            }
+            Answer::Busy { position, holder } => {
+                let busy = Busy::new(self.poll_interval(position)).with_position(position).with_holder(holder);
+                Ok(AcquireReply::Busy(busy))
+            }
+        }
+    }
+
+    async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        // Each item is changed on its own.
+        Ok(None)
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        // Leases of one name are changes to one record.
+        let mut names: BTreeMap<&Name, Vec<&Lease>> = BTreeMap::new();
+        for lease in leases {
+            names.entry(&lease.name).or_default().push(lease);
+        }
+        let renewals = names.iter().map(|(name, leases)| async move { (*name, self.renew_name(name, leases).await) });
+        let mut renewed: HashMap<&Name, _> =
+            join_all(renewals).await.into_iter().map(|(name, renewed)| (name, renewed.map(Vec::into_iter))).collect();
+        let one = |lease: &Lease| match renewed.get_mut(&lease.name) {
+            Some(Ok(replies)) => replies.next().ok_or_else(|| Error::unavailable("a lease has no answer")),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(Error::unavailable("a lease has no answer")),
+        };
+        leases.iter().map(one).collect()
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        let key = self.key(&lease.name)?;
+        // Between two releases by a supplied token, another client may take the name with it.
+        let call = self.call(&key, lease.ttl, lease.owner.is_generated());
+        let done = call.transact(|item| Ok(item.release(&lease.owner, linger))).await?;
+        if done.outcome == ReleaseReply::NotHeld && done.repeated {
+            let what = "the first release had no answer, and the second found nothing";
+            return Err(Error::unreachable(what).maybe_applied());
+        }
+        Ok(done.outcome)
+    }
+
+    async fn watch(&self, _: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        Ok(stream::pending().boxed())
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        let Some(name) = name else { return self.inspect_all().await };
+        Ok(self.inspect_name(name, true).await?.into_iter().collect())
+    }
+}
+
+impl fmt::Display for MemcachedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.shown)
+    }
+}
+
+impl fmt::Debug for MemcachedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemcachedStore({self})")
+    }
+}

@@ -1,0 +1,190 @@
+//! Answers that are lost, connections that die, servers that stop.
+
+use std::time::{Duration, Instant};
+
+use tenure::ErrorKind;
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
+use tenure_testkit::{MemcachedServer, Proxy};
+
+use crate::requests::{busy, granted, joining, lease, owner, request};
+use crate::{PATIENCE, behind_proxy, open};
+
+#[tokio::test]
+async fn a_call_whose_answer_is_lost_may_be_made_again() {
+    let (proxy, store, other) = behind_proxy().await;
+    let held = owner();
+    proxy.hold_replies();
+    let error = store.acquire(&request("x", &held)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error:?}");
+    assert!(store.features().late_commands, "the server may be stopped, and run it later");
+    proxy.cut();
+    proxy.heal();
+    granted(&store, &request("x", &held)).await;
+    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, held);
+    proxy.hold_replies();
+    let error = store.release(&lease("x", &held), Duration::ZERO).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unreachable, "{error:?}");
+    proxy.cut();
+    proxy.heal();
+    // It may have run, so what the second finds says nothing.
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    granted(&other, &request("x", &owner())).await;
+}
+
+/// The first connection has the write and never answers. The second finds what it did.
+#[tokio::test]
+async fn calls_get_through_on_another_connection() {
+    let (proxy, store, other) = behind_proxy().await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    proxy.hold_present_requests();
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(proxy.accepted(), 2);
+    proxy.heal();
+    proxy.hold_present_requests();
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    proxy.heal();
+    let again = owner();
+    proxy.hold_present_requests();
+    granted(&store, &request("x", &again)).await;
+    // What was held is executed now, on a connection that nobody reads.
+    proxy.heal();
+    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, again);
+    assert_eq!(store.release(&lease("x", &again), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    granted(&other, &request("x", &owner())).await;
+}
+
+/// A token that was supplied may be another client's as well, so nothing is made twice with it.
+#[tokio::test]
+async fn a_supplied_token_is_not_sent_twice() {
+    let (proxy, store, other) = behind_proxy().await;
+    let given = tenure::Owner::from_bytes(&b"given"[..]);
+    let request = request("x", &given).with_generated(false);
+    proxy.hold_present_requests();
+    let error = store.acquire(&request).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error:?}");
+    proxy.heal();
+    assert_eq!(proxy.accepted(), 1);
+    // It may come late, and then holds for its ttl.
+    let _ = store.acquire(&request).await.unwrap();
+    assert!(matches!(other.acquire(&request).await.unwrap(), AcquireReply::Busy(_)));
+}
+
+#[tokio::test]
+async fn a_stopped_server_ends_every_call_in_time() {
+    let server = MemcachedServer::start();
+    let store = open(&(server.url() + "?timeout=200ms")).await;
+    let (held, waits) = (owner(), joining("x"));
+    granted(&store, &request("x", &held)).await;
+    server.stop();
+    for _ in 0..3 {
+        let began = Instant::now();
+        let failed = [
+            store.acquire(&waits).await.unwrap_err(),
+            store.renew(&[lease("x", &held)]).await.remove(0).unwrap_err(),
+            store.release(&lease("y", &held), Duration::ZERO).await.unwrap_err(),
+            store.inspect(None).await.unwrap_err(),
+        ];
+        assert!(failed.iter().all(|error| error.kind() == ErrorKind::Unreachable), "{failed:?}");
+        assert!(began.elapsed() < Duration::from_millis(1_500), "{:?}", began.elapsed());
+    }
+    server.cont();
+    let renewed = async { while store.renew(&[lease("x", &held)]).await.remove(0).ok() != Some(RenewReply::Renewed) {} };
+    tokio::time::timeout(PATIENCE, renewed).await.expect("it does not find the way back");
+}
+
+/// The server was stopped, and shows the old time for a moment. A lease that is granted then lasts all the same.
+#[tokio::test]
+async fn leases_of_a_server_that_was_stopped_last_their_ttl() {
+    let server = MemcachedServer::start();
+    let (store, other) = (open(&server.url()).await, open(&server.url()).await);
+    for name in ["a", "b", "c", "d"] {
+        let warm = request(name, &owner());
+        granted(&store, &warm).await;
+        granted(&store, &joining(name).with_enqueue(tenure::store::Enqueue::No).with_owner(warm.owner.clone())).await;
+        server.stop();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let request = request("x", &owner()).with_ttl(Duration::from_secs(2));
+        let began = Instant::now();
+        let (answer, ()) = tokio::join!(store.acquire(&request), async { server.cont() });
+        if let Ok(AcquireReply::Granted(_)) = answer {
+            while began.elapsed() < Duration::from_millis(1_950) {
+                let found = other.inspect(Some(&request.name)).await.unwrap();
+                assert!(!found.is_empty(), "free after {:?}", began.elapsed());
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        store.release(&request.lease(), Duration::ZERO).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_replaced() {
+    let (proxy, store, _) = behind_proxy().await;
+    let held = owner();
+    for round in 0..20 {
+        granted(&store, &request("x", &held)).await;
+        proxy.cut();
+        assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed, "in round {round}");
+    }
+}
+
+#[tokio::test]
+async fn calls_of_many_tasks_share_a_connection() {
+    let (proxy, store, _) = behind_proxy().await;
+    proxy.slice(7);
+    let mut tasks = Vec::new();
+    for task in 0..50 {
+        let store = std::sync::Arc::clone(&store);
+        tasks.push(tokio::spawn(async move {
+            let (name, held) = (format!("door {task}"), owner());
+            for _ in 0..10 {
+                granted(&store, &request(&name, &held)).await;
+                assert_eq!(store.release(&lease(&name, &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(proxy.accepted(), 1);
+}
+
+/// A lost server keeps its names: they are unreachable, and nobody else gets them. The others go on.
+#[tokio::test]
+async fn a_lost_server_takes_its_own_names_along() {
+    let servers = [(); 3].map(|()| MemcachedServer::start());
+    let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
+    let store = open(&format!("memcached://{hosts}?timeout=500ms")).await;
+    let held = owner();
+    let names: Vec<String> = (0..30).map(|number| format!("door {number}")).collect();
+    for name in &names {
+        granted(&store, &request(name, &held)).await;
+    }
+    assert!(servers.iter().all(|server| server.stat("curr_items") > 0), "each has some of them");
+    assert_eq!(store.inspect(None).await.unwrap().len(), names.len());
+    let lost = servers[1].stat("curr_items");
+    servers[1].kill();
+    let mut unreachable = 0;
+    for name in &names {
+        match store.acquire(&request(name, &owner())).await {
+            Ok(AcquireReply::Busy(_)) => {}
+            Err(error) if error.kind() == ErrorKind::Unreachable => unreachable += 1,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert_eq!(unreachable, lost, "all of the lost server, and no other");
+}
+
+/// Whatever it is that listens there, the first contact says so.
+#[tokio::test]
+async fn what_is_no_memcached_is_refused() {
+    let redis = tenure_testkit::RedisServer::start();
+    let options = tenure_memcached::Options::parse(&format!("memcached://{}", redis.addr())).unwrap();
+    let error = options.open().await.unwrap_err();
+    assert!(error.to_string().contains("meta commands"), "{error}");
+    let proxy = Proxy::start_opaque(MemcachedServer::shared().addr());
+    proxy.black_hole();
+    let options = tenure_memcached::Options::parse(&format!("memcached://{}", proxy.addr())).unwrap();
+    assert_eq!(options.open().await.unwrap_err().kind(), ErrorKind::Unreachable);
+}

@@ -1,0 +1,87 @@
+//! memcached forgets: a lock is free at once, its holder learns it at the next renewal, and the next holder has a larger fence.
+
+use std::time::Duration;
+
+use tenure::ErrorKind;
+use tenure::store::{ReleaseReply, RenewReply, Store};
+use tenure_testkit::MemcachedServer;
+
+use crate::open;
+use crate::requests::{granted, lease, owner, request};
+
+/// Both schemes, on a server of their own.
+async fn each(arguments: &[&str], forget: impl Fn(&MemcachedServer)) {
+    for scheme in ["cas", "add"] {
+        let builder = arguments.iter().fold(MemcachedServer::builder(), |builder, argument| builder.arg(argument));
+        let server = builder.start();
+        let store = open(&(server.url() + "?scheme=" + scheme)).await;
+        let (first, second) = (owner(), owner());
+        let before = granted(&store, &request("x", &first)).await.fence.unwrap();
+        // The start of a server is known in whole seconds.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        forget(&server);
+        let after = granted_when_back(&store, &second).await;
+        assert!(after > before, "{scheme}: {after} after {before}");
+        assert_eq!(store.renew(&[lease("x", &first)]).await.remove(0).unwrap(), RenewReply::Gone, "{scheme}");
+        assert_eq!(store.release(&lease("x", &first), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld, "{scheme}");
+        assert_eq!(store.renew(&[lease("x", &second)]).await.remove(0).unwrap(), RenewReply::Renewed, "{scheme}");
+    }
+}
+
+/// The connection may have died with the server.
+async fn granted_when_back(store: &dyn Store, held: &tenure::Owner) -> tenure::Fence {
+    let _ = store.inspect(Some(&tenure::Name::new("x").unwrap())).await;
+    granted(store, &request("x", held)).await.fence.unwrap()
+}
+
+#[tokio::test]
+async fn a_flush_frees_all_and_fences_go_on() {
+    each(&[], MemcachedServer::flush_all).await;
+}
+
+#[tokio::test]
+async fn a_restart_frees_all_and_fences_go_on() {
+    each(&[], MemcachedServer::restart).await;
+}
+
+/// Fills the memory with other values, as an application does that uses the same server as a cache.
+fn fill(server: &MemcachedServer) {
+    let value = vec![b'x'; 80];
+    let mut number = 0;
+    while server.stat("evictions") == 0 || server.ask("mg x v", Some(1)) != ["EN"] {
+        for _ in 0..2_000 {
+            number += 1;
+            server.set_bytes(&format!("other{number}"), &value, 0);
+        }
+        assert!(number < 200_000, "nothing is evicted");
+    }
+}
+
+#[tokio::test]
+async fn an_eviction_frees_a_lock_and_fences_go_on() {
+    each(&["-m", "1", "-I", "512k"], fill).await;
+}
+
+/// With `-M` the server refuses new locks instead, and keeps the old ones.
+#[tokio::test]
+async fn a_full_server_that_evicts_nothing_refuses_new_locks() {
+    let server = MemcachedServer::builder().arg("-m").arg("1").arg("-I").arg("512k").arg("-M").start();
+    let store = open(&server.url()).await;
+    let mut held = Vec::new();
+    let error = loop {
+        let request = request(&format!("door {}", held.len()), &owner());
+        match store.acquire(&request).await {
+            Ok(_) => held.push(request.lease()),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 100_000, "it never gets full");
+    };
+    assert!(error.kind() == ErrorKind::Unavailable && !error.may_have_been_applied(), "{error:?}");
+    assert!(error.to_string().contains("-m"), "{error}");
+    assert_eq!(server.stat("evictions"), 0);
+    // Those that are held are renewed in the place they have.
+    for lease in held.iter().step_by(500) {
+        assert_eq!(store.renew(std::slice::from_ref(lease)).await.remove(0).unwrap(), RenewReply::Renewed);
+    }
+    assert_eq!(store.release(&held[0], Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
