@@ -94,6 +94,11 @@ pub trait Subject: Send + Sync {
         false
     }
 
+    /// How much longer than its ttl the store may keep a lease or a queue entry. Not zero for one whose clock has whole seconds.
+    fn overtime(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Whether the store refuses this name as invalid, because of the layout that it shares with other clients.
     fn refuses(&self, _name: &str) -> bool {
         false

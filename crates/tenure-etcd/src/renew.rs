@@ -1,5 +1,7 @@
 //! Renewals, many at a time.
 
+use std::sync::Arc;
+
 use futures_util::future::{BoxFuture, ready, try_join};
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tenure::store::RenewReply;
@@ -17,7 +19,7 @@ pub(crate) const AT_ONCE: usize = 120;
 const LOOKS: usize = 16;
 
 /// Renews a batch. A lease that is not as it was last seen is looked for.
-pub(crate) async fn all(shared: &Shared, leases: &[Lease], end: Instant) -> Vec<Result<RenewReply, Error>> {
+pub(crate) async fn all(shared: &Arc<Shared>, leases: &[Lease], end: Instant) -> Vec<Result<RenewReply, Error>> {
     let spots: Vec<Option<Spot>> = leases.iter().map(|lease| shared.spot(&(lease.name.clone(), lease.owner.clone()))).collect();
     let known = match known(shared, leases, &spots, end).await {
         Ok(known) => known,
@@ -32,7 +34,7 @@ pub(crate) async fn all(shared: &Shared, leases: &[Lease], end: Instant) -> Vec<
 
 /// Renews those whose key and lease are known: a renewal of the lease, and a look whether it has the key.
 /// Returns which of them are renewed.
-async fn known(shared: &Shared, leases: &[Lease], spots: &[Option<Spot>], end: Instant) -> Result<Vec<bool>, Error> {
+async fn known(shared: &Arc<Shared>, leases: &[Lease], spots: &[Option<Spot>], end: Instant) -> Result<Vec<bool>, Error> {
     let ids: Vec<i64> = spots.iter().flatten().map(|spot| spot.lease).collect();
     if ids.is_empty() {
         return Ok(vec![false; leases.len()]);
@@ -62,7 +64,7 @@ fn is_held(kv: &KeyValue, spot: &Spot, lease: &Lease) -> bool {
 }
 
 /// Looks for a lease, and renews it: by a longer one if need be.
-async fn one(shared: &Shared, lease: &Lease, end: Instant) -> Result<RenewReply, Error> {
+async fn one(shared: &Arc<Shared>, lease: &Lease, end: Instant) -> Result<RenewReply, Error> {
     let id = (lease.name.clone(), lease.owner.clone());
     let mut queue = shared.queue(&lease.name, end).await?;
     loop {

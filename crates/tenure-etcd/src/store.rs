@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::connection::{Connection, FIRST_CONTACT};
 use crate::failure::unexpected;
 use crate::keys::{Layout, State, Value, seconds, span};
-use crate::lease::{FreshLease, keep_alive, left, revoke_later};
+use crate::lease::{FreshLease, Unanswered, keep_alive, left, revoke_later};
 use crate::proto::{
     Compare, DeleteRangeRequest, KeyValue, Op, PutRequest, RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse,
 };
@@ -47,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) layout: Layout,
     spots: Mutex<HashMap<Id, Spot>>,
     pub(crate) waits: Waits,
+    pub(crate) unanswered: Unanswered,
 }
 
 /// A key as it was last seen.
@@ -127,7 +128,7 @@ impl Shared {
     ///
     /// `Err` has the queue if the key has changed.
     pub(crate) async fn confirm(
-        &self,
+        self: &Arc<Self>,
         name: &Name,
         slot: &Slot,
         (owner, share): (&Owner, Share),
@@ -137,10 +138,11 @@ impl Shared {
         let is_same = slot.owner() == owner && slot.value.state == State::Holds;
         // A lease does not get shorter.
         let ttl = seconds(ttl).max(if is_same { slot.value.ttl } else { 0 });
-        let lease = FreshLease::grant(&self.connection, ttl, end).await?;
+        let mut lease = FreshLease::grant(self, (name.clone(), owner.clone()), ttl, end).await?;
         let value = Value { state: State::Holds, share, ttl: lease.ttl, owner: owner.clone() };
         let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
         let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
+        lease.sent();
         match self.transact(compare, vec![Op::Put(put)], &[name], end).await? {
             Ok(revision) => {
                 let spot = Spot { key: slot.key.clone(), lease: lease.id, modified: revision };
@@ -155,7 +157,10 @@ impl Shared {
                 self.remember((name.clone(), owner.clone()), spot);
                 Ok(Ok(grant))
             }
-            Err(queues) => queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range")),
+            Err(queues) => {
+                lease.unused();
+                queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range"))
+            }
         }
     }
 }
@@ -167,7 +172,7 @@ impl EtcdStore {
         timeout: Option<Duration>,
         poll_interval: Duration,
     ) -> Result<Self, Error> {
-        let shared = Shared { connection, layout, spots: Mutex::default(), waits: Waits::default() };
+        let shared = Shared { connection, layout, spots: Mutex::default(), waits: Waits::default(), unanswered: Unanswered::default() };
         // Whether a member answers, and takes the login. The range has no key.
         let probe = RangeRequest { limit: 1, ..RangeRequest::of_one(shared.layout.key_of_nobody().as_bytes()) };
         let answer: Result<RangeResponse, Error> =
@@ -186,8 +191,9 @@ impl EtcdStore {
 
     /// Asks for all or nothing, without a queue entry. `Err` has the queues of a request that is busy.
     async fn take(&self, requests: &[&Request], end: Instant) -> Result<Result<Vec<Grant>, Vec<Queue>>, Error> {
-        let Shared { connection, layout, .. } = &*self.shared;
-        let fresh = |request: &&Request| FreshLease::grant(connection, seconds(request.ttl), end);
+        let (shared, layout) = (&self.shared, &self.shared.layout);
+        let id = |request: &Request| (request.name.clone(), request.owner.clone());
+        let fresh = |request: &&Request| FreshLease::grant(shared, id(request), seconds(request.ttl), end);
         let mut leases = try_join_all(requests.iter().map(fresh)).await?;
         let names: Vec<&Name> = requests.iter().map(|request| &request.name).collect();
         let mut plans: Vec<Plan> = requests.iter().map(|_| Plan::New { after: 0 }).collect();
@@ -211,10 +217,15 @@ impl EtcdStore {
                 puts.push(Op::Put(PutRequest { key: key.clone(), value: value.write(), lease: lease.id }));
                 keys.push(key);
             }
-            let queues = match self.shared.transact(compare, puts, &names, end).await? {
-                Ok(revision) => return Ok(Ok(self.taken(requests, plans, leases, keys, revision))),
+            leases.iter_mut().for_each(FreshLease::sent);
+            let queues = match shared.transact(compare, puts, &names, end).await? {
+                Ok(revision) => {
+                    let revisions = self.counted(requests, &leases, &keys, revision, end).await.map_err(Error::maybe_applied)?;
+                    return Ok(Ok(self.taken(requests, plans, leases, keys, &revisions)));
+                }
                 Err(queues) => queues,
             };
+            leases.iter_mut().for_each(FreshLease::unused);
             for (request, queue) in requests.iter().zip(&queues) {
                 queue.check(request)?;
             }
@@ -231,7 +242,7 @@ impl EtcdStore {
                 if let Some(slot) = own
                     && slot.value.ttl > leases[at].ttl
                 {
-                    leases[at] = FreshLease::grant(connection, slot.value.ttl, end).await?;
+                    leases[at] = FreshLease::grant(shared, id(request), slot.value.ttl, end).await?;
                 }
             }
             if Instant::now() >= end {
@@ -240,16 +251,42 @@ impl EtcdStore {
         }
     }
 
+    /// Gives each of several grants a revision of its own, by another write.
+    async fn counted(
+        &self,
+        requests: &[&Request],
+        leases: &[FreshLease],
+        keys: &[Vec<u8>],
+        revision: i64,
+        end: Instant,
+    ) -> Result<Vec<i64>, Error> {
+        let each = requests.iter().zip(leases).zip(keys).enumerate().map(async |(at, ((request, lease), key))| {
+            if at == 0 {
+                return Ok(revision);
+            }
+            let value = Value { state: State::Holds, share: request.share, ttl: lease.ttl, owner: request.owner.clone() };
+            let put = PutRequest { key: key.clone(), value: value.write(), lease: lease.id };
+            let compare = vec![Compare::is_unchanged(key, revision)];
+            let lost = |_| Error::unavailable("a name was taken away as soon as it was had");
+            self.shared.transact(compare, vec![Op::Put(put)], &[], end).await?.map_err(lost)
+        });
+        let mut revisions = Vec::with_capacity(requests.len());
+        for one in each {
+            revisions.push(one);
+        }
+        try_join_all(revisions).await
+    }
+
     fn taken(
         &self,
         requests: &[&Request],
         plans: Vec<Plan>,
         leases: Vec<FreshLease>,
         keys: Vec<Vec<u8>>,
-        revision: i64,
+        revisions: &[i64],
     ) -> Vec<Grant> {
-        let each = requests.iter().zip(plans).zip(leases).zip(keys);
-        each.map(|(((request, plan), lease), key)| {
+        let each = requests.iter().zip(plans).zip(leases).zip(keys).zip(revisions);
+        each.map(|((((request, plan), lease), key), &revision)| {
             if let Plan::Own(slot) = plan {
                 revoke_later(&self.shared.connection, slot.lease);
             }
@@ -267,7 +304,7 @@ impl EtcdStore {
         let Shared { connection, layout, .. } = &*self.shared;
         let (name, owner) = (&request.name, &request.owner);
         let ttl = seconds(entry_ttl.min(handoff_ttl.max(ENTRY)));
-        let lease = FreshLease::grant(connection, ttl, end).await?;
+        let mut lease = FreshLease::grant(&self.shared, (name.clone(), owner.clone()), ttl, end).await?;
         let key = layout.key(name, owner);
         let value = Value { state: State::Joined, share: request.share, ttl: lease.ttl, owner: owner.clone() };
         let put = PutRequest { key: key.clone(), value: value.write(), lease: lease.id };
@@ -277,7 +314,11 @@ impl EtcdStore {
             success: vec![Op::Put(put).into(), range().into()],
             failure: vec![range().into()],
         };
+        lease.sent();
         let answer: TxnResponse = connection.call(TXN, transaction, end).await?;
+        if !answer.succeeded {
+            lease.unused();
+        }
         let (joined, revision) = (answer.succeeded, answer.revision());
         let range = answer.ranges().next().ok_or_else(|| unexpected("it has no range"))?;
         let queue = Queue::new(revision, range.kvs.into_iter().filter(|kv| layout.is_of(name, &kv.key)));
@@ -290,6 +331,7 @@ impl EtcdStore {
             let delete = vec![Op::Delete(DeleteRangeRequest { key })];
             // Whether it went by this or by another call: it is gone, and its lease goes with this one.
             let _gone = self.shared.transact(compare, delete, &[], end).await.map_err(Error::maybe_applied)?;
+            lease.unused();
             return Err(error);
         }
         self.shared.remember((name.clone(), owner.clone()), Spot { key, lease: lease.id, modified: revision });
@@ -456,17 +498,54 @@ impl EtcdStore {
 
     /// Leaves a key to nobody, for `linger` at least.
     async fn linger(&self, name: &Name, slot: &Slot, linger: Duration, end: Instant) -> Result<Result<(), Queue>, Error> {
-        let lease = FreshLease::grant(&self.shared.connection, seconds(linger), end).await?;
+        let mut lease = FreshLease::grant(&self.shared, (name.clone(), slot.owner().lingering()), seconds(linger), end).await?;
         let value = Value { state: State::Lingers, ttl: lease.ttl, owner: slot.owner().lingering(), ..slot.value.clone() };
         let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
         let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
+        lease.sent();
         match self.shared.transact(compare, vec![Op::Put(put)], &[name], end).await? {
             Ok(_) => {
                 lease.keep();
                 revoke_later(&self.shared.connection, slot.lease);
                 Ok(Ok(()))
             }
-            Err(queues) => queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range")),
+            Err(queues) => {
+                lease.unused();
+                queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range"))
+            }
+        }
+    }
+}
+
+impl EtcdStore {
+    /// Deletes the key of an owner, or leaves it to nobody.
+    async fn give_up(&self, id: &Id, linger: Duration, end: Instant) -> Result<ReleaseReply, Error> {
+        let (name, owner) = id;
+        let spot = self.shared.spot(id).filter(|_| linger.is_zero());
+        // The answer may be lost: nobody is to rely on it again.
+        self.shared.forget(id);
+        let mut queue = match spot {
+            Some(spot) => match self.delete(name, &spot, end).await? {
+                Ok(()) => return Ok(ReleaseReply::Released),
+                Err(queue) => queue,
+            },
+            None => self.shared.queue(name, end).await?,
+        };
+        loop {
+            let Some(slot) = queue.find(owner) else {
+                let lingers = queue.find(&owner.lingering()).is_some();
+                return Ok(if lingers { ReleaseReply::Released } else { ReleaseReply::NotHeld });
+            };
+            let lingers = !linger.is_zero() && queue.held_by(owner).is_some() && slot.value.state != State::Lingers;
+            let done = if lingers {
+                self.linger(name, slot, linger, end).await?
+            } else {
+                self.delete(name, &Spot::from(slot), end).await?
+            };
+            match done {
+                Ok(()) => return Ok(ReleaseReply::Released),
+                Err(changed) => queue = changed,
+            }
         }
     }
 }
@@ -481,7 +560,6 @@ impl Store for EtcdStore {
             .with_cohort(true)
             .with_push(true)
             .with_server_clock(true)
-            .with_late_commands(true)
             .with_timed_calls(true)
             .with_min_ttl(Duration::from_secs(1))
             .with_operation_timeout(self.timeout)
@@ -530,33 +608,10 @@ impl Store for EtcdStore {
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        let (name, end, id) = (&lease.name, self.end(lease.ttl), (lease.name.clone(), lease.owner.clone()));
-        let spot = self.shared.spot(&id).filter(|_| linger.is_zero());
-        // The answer may be lost: nobody is to rely on it again.
-        self.shared.forget(&id);
-        let mut queue = match spot {
-            Some(spot) => match self.delete(name, &spot, end).await? {
-                Ok(()) => return Ok(ReleaseReply::Released),
-                Err(queue) => queue,
-            },
-            None => self.shared.queue(name, end).await?,
-        };
-        loop {
-            let Some(slot) = queue.find(&lease.owner) else {
-                let lingers = queue.find(&lease.owner.lingering()).is_some();
-                return Ok(if lingers { ReleaseReply::Released } else { ReleaseReply::NotHeld });
-            };
-            let lingers = !linger.is_zero() && queue.held_by(&lease.owner).is_some() && slot.value.state != State::Lingers;
-            let done = if lingers {
-                self.linger(name, slot, linger, end).await?
-            } else {
-                self.delete(name, &Spot::from(slot), end).await?
-            };
-            match done {
-                Ok(()) => return Ok(ReleaseReply::Released),
-                Err(changed) => queue = changed,
-            }
-        }
+        let (end, id) = (self.end(lease.ttl), (lease.name.clone(), lease.owner.clone()));
+        let reply = self.give_up(&id, linger, end).await?;
+        self.shared.unanswered.end(&self.shared.connection, &id, end).await.map_err(Error::maybe_applied)?;
+        Ok(reply)
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
@@ -568,6 +623,12 @@ impl Store for EtcdStore {
         let Some(name) = name else { return self.list(end).await };
         let entry = self.entry(name.clone(), &self.shared.queue(name, end).await?, end).await?;
         Ok(Some(entry).filter(Entry::is_in_use).into_iter().collect())
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({:?})", self.connection)
     }
 }
 

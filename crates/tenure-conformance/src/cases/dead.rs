@@ -21,10 +21,10 @@ async fn few_at_a_time<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
 }
 
 /// Readers that hold all at once, and whose leases have all ended when this returns.
-async fn dead_readers(store: &dyn Store) {
+async fn dead_readers(subject: &dyn Subject, store: &dyn Store) {
     let dead: Vec<_> = (0..MANY).map(|_| share(Share::READ, TTL)).collect();
     few_at_a_time(dead.iter().map(|reader| granted(store, reader)).collect()).await;
-    tokio::time::sleep(TTL + Duration::from_millis(50)).await;
+    tokio::time::sleep(TTL + subject.overtime() + Duration::from_millis(50)).await;
 }
 
 /// The first try after the end of the last of them is granted.
@@ -32,7 +32,7 @@ pub async fn dead_readers_keep_no_writer_out(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let alive = reader();
     granted(&ours, &alive).await;
-    dead_readers(&ours).await;
+    dead_readers(subject, &ours).await;
     release(&ours, &alive).await;
     assert!(!is_busy(&theirs, &writer()).await, "the dead kept it out");
     Ok(())
@@ -45,7 +45,7 @@ pub async fn dead_readers_leave_no_kind_behind(subject: &dyn Subject) -> Outcome
     granted(&ours, &long).await;
     granted(&theirs, &brief).await;
     release(&ours, &long).await;
-    tokio::time::sleep(TTL + Duration::from_millis(50)).await;
+    tokio::time::sleep(TTL + subject.overtime() + Duration::from_millis(50)).await;
     granted(&theirs, &request("door", LONG)).await;
     Ok(())
 }
@@ -55,7 +55,7 @@ pub async fn nobody_is_told_of_a_dead_holder(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let alive = reader();
     granted(&ours, &alive).await;
-    dead_readers(&ours).await;
+    dead_readers(subject, &ours).await;
     for _ in 0..3 {
         let AcquireReply::Busy(busy) = theirs.acquire(&writer()).await.unwrap() else { panic!("a writer beside a reader") };
         assert!(busy.holder.as_ref().is_none_or(|holder| holder.owner == alive.owner), "{:?} has ended", busy.holder);
@@ -76,7 +76,7 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
     let dead: Vec<_> = (0..MANY).map(|_| request("door", LONG).with_enqueue(lapsing)).collect();
     let asked = few_at_a_time(dead.iter().map(|dead| is_busy(&store, dead)).collect()).await;
     assert!(asked.into_iter().all(|busy| busy));
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(subject.overtime() + Duration::from_millis(100)).await;
     let waiters = async || store.inspect(Some(&name("door"))).await.unwrap()[0].waiters.len();
     let before = waiters().await;
     let living = tokio::spawn(locker(subject).await.mutex("door").ttl(LONG).acquire());
@@ -91,7 +91,7 @@ pub async fn dead_places_cost_the_living_little(subject: &dyn Subject) -> Outcom
     let freed = BootTime::now();
     let guard = timeout(PATIENCE, living).await.expect("it was forgotten").unwrap().unwrap();
     let took = BootTime::now().since(freed);
-    assert!(took < Duration::from_secs(3), "{MANY} dead places cost {took:?}");
+    assert!(took < subject.overtime() + Duration::from_secs(3), "{MANY} dead places cost {took:?}");
     drop(guard);
     Ok(())
 }
