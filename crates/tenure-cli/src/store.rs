@@ -16,7 +16,7 @@ use crate::exit::{DAMAGED, Failure};
 use crate::output::print;
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
-                      quorum+redis:// (or valkey for redis), postgres://, mysql:// and memcached://";
+                      quorum+redis:// (or valkey for redis), postgres://, mysql://, memcached:// and etcd://";
 const PLANNED: [&str; 1] = ["zookeeper"];
 
 /// Where locks are kept.
@@ -30,6 +30,8 @@ enum Location {
     Postgres(String),
     #[cfg(feature = "mysql")]
     MySql(String),
+    #[cfg(feature = "etcd")]
+    Etcd(String),
 }
 
 /// A lock file, and for whom it is made.
@@ -138,7 +140,21 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
         Location::Postgres(url) => Ok(Locker::builder(postgres(&url, settings)?.open().await?)),
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(Locker::builder(mysql(&url, settings)?.open().await?)),
+        #[cfg(feature = "etcd")]
+        Location::Etcd(url) => Ok(Locker::builder(etcd(&url, settings)?.open().await?)),
     }
+}
+
+#[cfg(feature = "etcd")]
+fn etcd(url: &str, settings: &Settings) -> Result<tenure_etcd::Options, Failure> {
+    let mut options = tenure_etcd::Options::parse(url)?;
+    if let Some(username) = &settings.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &settings.password {
+        options = options.password(&password.0);
+    }
+    Ok(options)
 }
 
 #[cfg(feature = "memcached")]
@@ -198,6 +214,8 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
         match location(&settings.store)? {
             Location::Redis(url) => Ok(redis(&url, &settings)?.quorum().await?.admit().await?),
             Location::Sqlite(_) => Err(Failure::usage("the store is a file, and no quorum has to be admitted")),
+            #[cfg(feature = "etcd")]
+            Location::Etcd(_) => Err(Failure::usage("the store is etcd, whose members vote by themselves")),
             #[cfg(feature = "memcached")]
             Location::Memcached(_) => Err(Failure::usage("several memcached are no quorum, and none has to be admitted")),
             #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -222,6 +240,8 @@ fn statements(settings: &Settings) -> Result<String, Failure> {
         Location::Postgres(url) => Ok(postgres(&url, settings)?.migration()),
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(mysql(&url, settings)?.migration()),
+        #[cfg(feature = "etcd")]
+        Location::Etcd(_) => Err(no_table()),
         #[cfg(feature = "memcached")]
         Location::Memcached(_) => Err(no_table()),
         Location::Redis(_) | Location::Sqlite(_) => Err(no_table()),
@@ -250,6 +270,10 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
         "mysql" | "mariadb" => text(url).map(Location::MySql),
         #[cfg(not(feature = "mysql"))]
         "mysql" | "mariadb" => Err(without("MariaDB and MySQL", "mysql")),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => text(url).map(Location::Etcd),
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(without("etcd", "etcd")),
         several if ["redis", "rediss", "valkey", "valkeys"].contains(&one_of(several)) => redis_url(url),
         "memory" => Err(Failure::usage(format!("memory: keeps locks inside one process, which excludes nobody; {SPOKEN}"))),
         planned if PLANNED.contains(&planned) => {
@@ -269,7 +293,7 @@ fn text(url: &OsStr) -> Result<String, Failure> {
 }
 
 /// For a store that this command was built without.
-#[cfg(not(all(feature = "memcached", feature = "mysql", feature = "postgres")))]
+#[cfg(not(all(feature = "etcd", feature = "memcached", feature = "mysql", feature = "postgres")))]
 fn without(store: &str, feature: &str) -> Failure {
     let how = format!("cargo install tenure-cli --features {feature}");
     Failure::usage(format!("this tenure was built without {store}; build it with: {how}"))

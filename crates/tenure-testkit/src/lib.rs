@@ -19,6 +19,7 @@
 pub mod client;
 pub mod clock;
 pub mod crowd;
+pub mod etcd;
 pub mod guardian;
 pub mod history;
 pub mod lines;
@@ -39,6 +40,7 @@ pub mod worker;
 
 pub use client::{Client, Reply};
 pub use clock::ShiftedClock;
+pub use etcd::EtcdCluster;
 pub use history::{History, Recorder};
 pub use mariadb::MariaDbServer;
 pub use memcached::MemcachedServer;

@@ -194,6 +194,9 @@ async fn open_one(url: &str) -> Result<Arc<dyn Store>, Error> {
     if url.starts_with("postgres:") {
         return tenure_sql::postgres::Options::parse(url)?.open().await;
     }
+    if url.starts_with("etcd:") {
+        return Ok(Arc::new(tenure_etcd::Options::parse(url)?.open().await?));
+    }
     if url.starts_with("mysql:") {
         return tenure_sql::mysql::Options::parse(url)?.open().await;
     }
