@@ -35,6 +35,7 @@ pub mod session;
 pub mod tls;
 mod unprivileged;
 pub mod worker;
+pub mod zookeeper;
 
 pub use client::{Client, Reply};
 pub use clock::ShiftedClock;
@@ -50,3 +51,4 @@ pub use session::SqlSession;
 pub use tenure_conformance::{Counter, Fate, Faulty, Operation, overlap};
 pub use tls::Certificates;
 pub use worker::{Program, Worker};
+pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};
