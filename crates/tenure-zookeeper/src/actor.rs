@@ -11,10 +11,10 @@ use tenure::{Error, ErrorKind, Fence, Holder, Share};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::entry::{Command, Entry, Phase};
+use crate::entry::{Command, Entry, Phase, shown_ttl};
 use crate::failure::{Failed, NO_NODE, no_answer};
 use crate::nodes::{Child, Data, in_order, node};
-use crate::queue::{Place, Smaller, Watch, doubtful, place};
+use crate::queue::{Place, Smaller, Watch, before, doubtful, place};
 use crate::session::{Pending, Reply, answer};
 use crate::store::{Inner, holder_of};
 use crate::wire::{CREATE, EPHEMERAL_SEQUENTIAL, Frame, Reading};
@@ -47,6 +47,8 @@ struct Seen {
     place: Place,
     pzxid: i64,
     first: Option<Child>,
+    /// One in front of it has the same owner token.
+    is_second: bool,
 }
 
 /// Of a request that changed nothing by itself, in a call that may have made a node before.
@@ -167,9 +169,9 @@ impl Actor {
                 Some(mut listed) => answer(&mut listed).await,
                 None => self.ask(Frame::list(&self.entry.parent, false)).await,
             };
-            let seen = self.read(&listed.map_err(not_done)?, &mine).await.map_err(not_done)?;
+            let seen = self.read(&listed.map_err(not_done)?, &mine, request.generated).await.map_err(not_done)?;
             return match seen.place {
-                Place::Holds => self.granted(request, seen.pzxid, is_fresh).await,
+                Place::Holds if !seen.is_second => self.granted(request, seen.pzxid, is_fresh).await,
                 Place::Gone => {
                     self.node = Node::None;
                     continue;
@@ -179,14 +181,14 @@ impl Actor {
                     self.entry.end();
                     Err(Error::other_kind(&self.entry.name, other.kind(), request.share.kind()))
                 }
-                Place::Waits { .. } if request.enqueue == Enqueue::No => {
+                Place::Holds | Place::Waits { .. } if request.enqueue == Enqueue::No => {
                     let first = seen.first;
                     let ((), busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
                     self.node = Node::None;
                     self.entry.end();
                     Ok(AcquireReply::Busy(Busy::new(self.store()?.poll_interval).with_holder(busy)))
                 }
-                Place::Waits { .. } => {
+                Place::Holds | Place::Waits { .. } => {
                     self.entry.state().phase = Phase::Waiting;
                     self.wait(request).await
                 }
@@ -199,7 +201,7 @@ impl Actor {
         if !matches!(self.node, Node::None) {
             return Ok(None);
         }
-        let data = Data { owner: request.owner.clone(), share: request.share, ttl: request.ttl }.write();
+        let data = Data { owner: request.owner.clone(), share: request.share, ttl: shown_ttl(request) }.write();
         let path = self.entry.path_of(&node(&self.entry.guid, request.share));
         let create = Frame::create(CREATE, &path, &data, self.store()?.acl, EPHEMERAL_SEQUENTIAL);
         let [created, listed] = self.entry.session().ask_all([create, Frame::list(&self.entry.parent, false)]);
@@ -285,7 +287,8 @@ impl Actor {
         store.lengthen(self.entry.session(), request.ttl).await;
         self.entry.extend(request.ttl);
         let path = self.entry.path_of(&mine);
-        let answer = if keeps_fence {
+        let is_shown = self.entry.state().written >= request.ttl;
+        let answer = if keeps_fence && is_shown {
             self.ask(Frame::check_all([path.as_str()])).await.and_then(|reply| {
                 let is_there = Reading(&reply.body).is_done().ok_or(Failed::Garbled)?;
                 if is_there { Ok(None) } else { Err(Failed::Code(NO_NODE)) }
@@ -298,7 +301,8 @@ impl Actor {
         match answer {
             Ok(zxid) => {
                 if let Some(zxid) = zxid {
-                    self.entry.state().fence = fence(zxid);
+                    let mut state = self.entry.state();
+                    (state.fence, state.written) = (fence(zxid), request.ttl);
                 }
                 self.hold(request, &store)
             }
@@ -357,27 +361,32 @@ impl Actor {
     }
 
     /// Reads a list of all nodes, and what nodes in front of `mine` say of themselves if that matters.
-    async fn read(&self, listed: &Reply, mine: &str) -> Result<Seen, Failed> {
+    async fn read(&self, listed: &Reply, mine: &str, generated: bool) -> Result<Seen, Failed> {
         let mut reading = Reading(&listed.body);
         let (Some(names), Some(stat)) = (reading.texts(), reading.stat()) else { return Err(Failed::Garbled) };
         let children = in_order(names);
         let mut smaller = Smaller::new();
-        let asked = doubtful(&children, mine);
+        let asked = if generated { doubtful(&children, mine) } else { before(&children, mine) };
+        let (owner, mut is_second) = (self.entry.state().owner.clone(), false);
         let frames = asked.iter().map(|child| Frame::get_data(&self.entry.path_of(&child.name), false)).collect();
         for (child, mut pending) in asked.iter().zip(self.entry.session().ask_each(frames)) {
             match answer(&mut pending).await {
-                Ok(reply) => smaller.extend(data_of(&reply).map(|data| (child.name.clone(), data.share))),
+                Ok(reply) => {
+                    let data = data_of(&reply);
+                    is_second |= data.as_ref().is_some_and(|data| data.owner == owner);
+                    smaller.extend(data.map(|data| (child.name.clone(), data.share)));
+                }
                 // It still counts here, and the next look finds it gone.
                 Err(Failed::Code(NO_NODE)) => {}
                 Err(failed) => return Err(failed),
             }
         }
-        Ok(Seen { place: place(&children, mine, &smaller), pzxid: stat.pzxid, first: children.into_iter().next() })
+        Ok(Seen { place: place(&children, mine, &smaller), pzxid: stat.pzxid, first: children.into_iter().next(), is_second })
     }
 
     /// Sees where the node stands, and watches what it waits for. `proves`: not by what one server alone believes.
     async fn look(&mut self, proves: bool) -> Result<Seen, Failed> {
-        let gone = |pzxid| Seen { place: Place::Gone, pzxid, first: None };
+        let gone = |pzxid| Seen { place: Place::Gone, pzxid, first: None, is_second: false };
         loop {
             let Some(mine) = self.known() else { return Ok(gone(0)) };
             let share = self.entry.state().share;
@@ -396,7 +405,7 @@ impl Actor {
                 return Ok(gone(0));
             }
             let watch = listed.as_mut().ok().and_then(|listed| listed.watch.take());
-            let seen = self.read(&listed?, &mine).await?;
+            let seen = self.read(&listed?, &mine, true).await?;
             let Place::Waits { watch: target, .. } = &seen.place else { return Ok(seen) };
             if let (Watch::Parent, Some(watch)) = (target, watch) {
                 self.watch = Some((Watch::Parent, watch));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure::store::{AcquireReply, ReleaseReply, Request};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, Request};
 use tenure::{Error, Fence, Name, Owner, Share};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -35,6 +35,14 @@ impl Drop for Seat {
         if self.waits {
             self.session.waiters.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+}
+
+/// The ttl that a new node shows: for a waiter, the time for which it would be served.
+pub(crate) fn shown_ttl(request: &Request) -> Duration {
+    match request.enqueue {
+        Enqueue::Join { handoff_ttl, .. } => handoff_ttl,
+        Enqueue::No | Enqueue::Heartbeat => request.ttl,
     }
 }
 
@@ -77,6 +85,8 @@ pub(crate) struct State {
     pub(crate) owner: Owner,
     pub(crate) share: Share,
     pub(crate) phase: Phase,
+    /// Its release was asked for: no renewal finds it any more.
+    pub(crate) released: bool,
     /// Its node, once that is known.
     pub(crate) node: Option<String>,
     pub(crate) fence: Option<Fence>,
@@ -84,6 +94,8 @@ pub(crate) struct State {
     pub(crate) until: Instant,
     pub(crate) since: Instant,
     pub(crate) ttl: Duration,
+    /// The ttl that its node shows to others.
+    pub(crate) written: Duration,
     /// For how long a waiter is kept, and for how long it is served.
     pub(crate) entry_ttl: Duration,
     pub(crate) handoff_ttl: Duration,
@@ -96,6 +108,8 @@ impl Entry {
             owner: request.owner.clone(),
             share: request.share,
             phase: Phase::Asked,
+            released: false,
+            written: shown_ttl(request),
             node: None,
             fence: None,
             until: now + request.ttl,
@@ -122,7 +136,7 @@ impl Entry {
     /// Its node, if it holds.
     pub(crate) fn held_node(&self) -> Option<String> {
         let state = self.state();
-        let holds = matches!(state.phase, Phase::Served | Phase::Held);
+        let holds = matches!(state.phase, Phase::Served | Phase::Held) && !state.released;
         state.node.as_ref().filter(|_| holds).map(|node| self.path_of(node))
     }
 
@@ -135,7 +149,7 @@ impl Entry {
     /// Notes that the server has just said that it holds. Returns whether it had not ended here before.
     pub(crate) fn confirm(&self, ttl: Duration) -> bool {
         let mut state = self.state();
-        if state.phase == Phase::Ended {
+        if state.phase == Phase::Ended || state.released {
             return false;
         }
         if state.phase != Phase::Held {

@@ -65,6 +65,11 @@ pub(crate) fn place(children: &[Child], mine: &str, smaller: &Smaller) -> Place 
     Place::Waits { position, watch: watch.unwrap_or(Watch::Parent) }
 }
 
+/// The nodes in front of `mine`.
+pub(crate) fn before<'a>(children: &'a [Child], mine: &str) -> Vec<&'a Child> {
+    children.iter().take_while(|child| child.name != mine).collect()
+}
+
 /// The nodes in front of `mine` whose data may say that they have less than their names do, and that matters.
 pub(crate) fn doubtful<'a>(children: &'a [Child], mine: &str) -> Vec<&'a Child> {
     let Some(at) = children.iter().position(|child| child.name == mine) else { return Vec::new() };

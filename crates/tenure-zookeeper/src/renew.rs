@@ -13,7 +13,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::entry::{Entry, Slot};
 use crate::failure::{Failed, NO_NODE, no_answer};
-use crate::session::answer;
+use crate::nodes::Data;
+use crate::session::{Session, answer};
 use crate::store::Inner;
 use crate::wire::{Frame, Reading};
 
@@ -62,7 +63,10 @@ impl Inner {
         let all = session.ask(Frame::check_all(batch.iter().map(|asked| asked.path.as_str()))).await;
         let is_done = all.and_then(|reply| Reading(&reply.body).is_done().ok_or(Failed::Garbled));
         match is_done {
-            Ok(true) => batch.iter().map(|asked| self.renewed(asked, Ok(true))).collect(),
+            Ok(true) => {
+                show(batch, session);
+                batch.iter().map(|asked| self.renewed(asked, Ok(true))).collect()
+            }
             // One of them is gone, so none was checked for sure.
             Ok(false) | Err(Failed::Code(NO_NODE)) => {
                 let frames = batch.iter().map(|asked| Frame::check_all([asked.path.as_str()])).collect();
@@ -90,6 +94,20 @@ impl Inner {
                 Ok(RenewReply::Gone)
             }
             Err(failed) => Err(failed.error()),
+        }
+    }
+}
+
+/// Shows longer ttls to others. Nothing depends on that, so nobody waits for it.
+fn show(batch: &[Asked<'_>], session: &Session) {
+    for Asked { lease, entry, path, .. } in batch {
+        let mut state = entry.state();
+        // A downgrade that is under way shows it as well.
+        if state.written < lease.ttl && state.share == lease.share {
+            state.written = lease.ttl;
+            // The owner of now: requests are sent in the order of these locks.
+            let data = Data { owner: state.owner.clone(), share: state.share, ttl: lease.ttl };
+            session.tell(Frame::set_data(path, &data.write()));
         }
     }
 }

@@ -39,7 +39,20 @@ pub(crate) async fn answer(pending: &mut Pending) -> Result<Reply, Failed> {
 
 struct Call {
     frame: Frame,
-    reply: oneshot::Sender<Result<Reply, Failed>>,
+    /// `None` if the answer is of no interest.
+    reply: Option<oneshot::Sender<Result<Reply, Failed>>>,
+}
+
+impl Call {
+    fn is_unwanted(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
+    fn answer(self, answer: Result<Reply, Failed>) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(answer);
+        }
+    }
 }
 
 enum Command {
@@ -114,11 +127,16 @@ impl Session {
         let mut calls = Vec::with_capacity(N);
         let pending = frames.map(|frame| {
             let (reply, pending) = oneshot::channel();
-            calls.push(Call { frame, reply });
+            calls.push(Call { frame, reply: Some(reply) });
             pending
         });
         let _ = self.commands.send(Command::Calls(calls));
         pending
+    }
+
+    /// Sends a request whose answer is of no interest.
+    pub(crate) fn tell(&self, frame: Frame) {
+        let _ = self.commands.send(Command::Calls(vec![Call { frame, reply: None }]));
     }
 
     pub(crate) fn ask_each(&self, frames: Vec<Frame>) -> Vec<Pending> {
@@ -232,7 +250,7 @@ impl Task {
         self.received.close();
         while let Ok(command) = self.received.try_recv() {
             if let Command::Calls(calls) = command {
-                calls.into_iter().for_each(|call| drop(call.reply.send(Err(Failed::Over))));
+                calls.into_iter().for_each(|call| call.answer(Err(Failed::Over)));
             }
         }
     }
@@ -240,7 +258,7 @@ impl Task {
     /// Nothing that was sent has an answer any more.
     fn cut(&mut self) {
         for (_, call) in self.sent.drain(..) {
-            let _ = call.reply.send(Err(Failed::Cut { sent: true }));
+            call.answer(Err(Failed::Cut { sent: true }));
         }
         self.watches.clear();
         self.waiting_since = None;
@@ -330,7 +348,7 @@ impl Task {
     }
 
     fn send(&mut self, link: &mut Link, call: Call) {
-        if call.reply.is_closed() {
+        if call.is_unwanted() {
             return;
         }
         let xid = self.next_xid();
@@ -378,15 +396,15 @@ impl Task {
         }
         let Some((_, call)) = self.sent.pop_front() else { return Err(garbled()) };
         if Failed::is_moved(code) {
-            let _ = call.reply.send(Err(Failed::Cut { sent: false }));
+            call.answer(Err(Failed::Cut { sent: false }));
             return Err(std::io::Error::other("the session is at another server"));
         }
         self.identity.seen = self.identity.seen.max(zxid);
         let answer = match Failed::of(code) {
             Some(failed) => Err(failed),
-            None => Ok(Reply { body: body.to_vec(), watch: call.frame.watch.map(|path| self.watch(path)) }),
+            None => Ok(Reply { body: body.to_vec(), watch: call.frame.watch.clone().map(|path| self.watch(path)) }),
         };
-        let _ = call.reply.send(answer);
+        call.answer(answer);
         Ok(())
     }
 

@@ -217,7 +217,7 @@ impl ZooKeeperStore {
         let slot = entries.get(&key)?.clone();
         {
             let mut state = slot.entry.state();
-            if !matches!(state.phase, Phase::Served | Phase::Held) {
+            if !matches!(state.phase, Phase::Served | Phase::Held) || state.released {
                 return None;
             }
             state.owner = request.owner.clone();
@@ -410,7 +410,7 @@ impl Store for ZooKeeperStore {
         if let Some(slot) = self.0.slot(&lease.name, &lease.owner) {
             check_linger(linger)?;
             // From here on it is released, also if this call is dropped.
-            slot.entry.end();
+            slot.entry.state().released = true;
             self.0.forget(&slot.entry);
             let released = self.ask(&slot, end, Command::Release).await;
             return released.unwrap_or(Ok(ReleaseReply::NotHeld));
