@@ -16,8 +16,8 @@ use crate::exit::{DAMAGED, Failure};
 use crate::output::print;
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
-                      quorum+redis:// (or valkey for redis), postgres:// and mysql://";
-const PLANNED: [&str; 2] = ["memcached", "zookeeper"];
+                      quorum+redis:// (or valkey for redis), postgres://, mysql:// and zookeeper://";
+const PLANNED: [&str; 1] = ["memcached"];
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ enum Location {
     Postgres(String),
     #[cfg(feature = "mysql")]
     MySql(String),
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(String),
 }
 
 /// A lock file, and for whom it is made.
@@ -134,7 +136,21 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
         Location::Postgres(url) => Ok(Locker::builder(postgres(&url, settings)?.open().await?)),
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(Locker::builder(mysql(&url, settings)?.open().await?)),
+        #[cfg(feature = "zookeeper")]
+        Location::ZooKeeper(url) => Ok(Locker::builder(zookeeper(&url, settings)?.open().await?)),
     }
+}
+
+#[cfg(feature = "zookeeper")]
+fn zookeeper(url: &str, settings: &Settings) -> Result<tenure_zookeeper::Options, Failure> {
+    let mut options = tenure_zookeeper::Options::parse(url)?;
+    if let Some(username) = &settings.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &settings.password {
+        options = options.password(&password.0);
+    }
+    Ok(options)
 }
 
 #[cfg(feature = "postgres")]
@@ -182,6 +198,8 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
         match location(&settings.store)? {
             Location::Redis(url) => Ok(redis(&url, &settings)?.quorum().await?.admit().await?),
             Location::Sqlite(_) => Err(Failure::usage("the store is a file, and no quorum has to be admitted")),
+            #[cfg(feature = "zookeeper")]
+            Location::ZooKeeper(_) => Err(Failure::usage("the store is a ZooKeeper, and no quorum has to be admitted")),
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => Err(Failure::usage("the store is a table, and no quorum has to be admitted")),
         }
@@ -204,6 +222,8 @@ fn statements(settings: &Settings) -> Result<String, Failure> {
         Location::Postgres(url) => Ok(postgres(&url, settings)?.migration()),
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(mysql(&url, settings)?.migration()),
+        #[cfg(feature = "zookeeper")]
+        Location::ZooKeeper(_) => Err(Failure::usage("a ZooKeeper has no table that you would make; only postgres: and mysql: have one")),
         Location::Redis(_) | Location::Sqlite(_) => {
             Err(Failure::usage("this store has no table that you would make; only postgres: and mysql: have one"))
         }
@@ -224,6 +244,10 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
         "mysql" | "mariadb" => text(url).map(Location::MySql),
         #[cfg(not(feature = "mysql"))]
         "mysql" | "mariadb" => Err(without("MariaDB and MySQL", "mysql")),
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => text(url).map(Location::ZooKeeper),
+        #[cfg(not(feature = "zookeeper"))]
+        "zookeeper" => Err(without("ZooKeeper", "zookeeper")),
         several if ["redis", "rediss", "valkey", "valkeys"].contains(&one_of(several)) => redis_url(url),
         "memory" => Err(Failure::usage(format!("memory: keeps locks inside one process, which excludes nobody; {SPOKEN}"))),
         planned if PLANNED.contains(&planned) => {
@@ -243,7 +267,7 @@ fn text(url: &OsStr) -> Result<String, Failure> {
 }
 
 /// For a store that this command was built without.
-#[cfg(not(all(feature = "mysql", feature = "postgres")))]
+#[cfg(not(all(feature = "mysql", feature = "postgres", feature = "zookeeper")))]
 fn without(store: &str, feature: &str) -> Failure {
     let how = format!("cargo install tenure-cli --features {feature}");
     Failure::usage(format!("this tenure was built without {store}; build it with: {how}"))

@@ -26,3 +26,5 @@ mod several;
 mod store;
 mod terminal;
 mod waits;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;

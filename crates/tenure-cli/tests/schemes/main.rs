@@ -5,6 +5,8 @@
 mod articles;
 mod calls;
 mod commands;
+#[cfg(feature = "zookeeper")]
+mod curator;
 #[path = "../command/common.rs"]
 mod common;
 mod peers;
