@@ -37,6 +37,7 @@ pub mod session;
 pub mod tls;
 mod unprivileged;
 pub mod worker;
+pub mod zookeeper;
 
 pub use client::{Client, Reply};
 pub use clock::ShiftedClock;
@@ -54,3 +55,4 @@ pub use session::SqlSession;
 pub use tenure_conformance::{Counter, Fate, Faulty, Operation, overlap};
 pub use tls::Certificates;
 pub use worker::{Program, Worker};
+pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};
