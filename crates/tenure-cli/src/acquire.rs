@@ -38,7 +38,7 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
     let text = text(args.output, &variables(&guards), plan.ttl);
     if let Err(failure) = deliver(&text) {
         // Nobody knows the token: nobody could release it.
-        return Err(give_up(&locker, guards, args.taking.min_hold, failure).await);
+        return Err(give_up(&locker, guards, failure).await);
     }
     for guard in guards {
         drop(guard.into_lease());

@@ -1,7 +1,5 @@
 //! Giving up what was taken when the work cannot begin or has ended, and saying what is true of it.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use tenure::{Guards, Locker, Name, Owner, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
@@ -10,25 +8,23 @@ use crate::exit::Failure;
 use crate::take::CLEAN_UP;
 
 /// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the
-/// background.
-pub(crate) async fn give_up(locker: &Locker, guards: Guards, min_hold: Option<Duration>, failure: Failure) -> Failure {
-    match (left_taken(locker, guards).await, min_hold) {
-        (Some(left), _) => failure.and(&left),
+/// background. No work has begun, so no shortest hold is kept.
+pub(crate) async fn give_up(locker: &Locker, guards: Guards, failure: Failure) -> Failure {
+    match left_taken(locker, guards, true).await {
+        Some(left) => failure.and(&left),
         // Its message was printed before: add nothing.
-        (None, _) if failure.text.is_none() => failure,
-        (None, Some(min)) if !min.is_zero() => {
-            failure.and(&format!("what was released stays taken for up to {}, as --min-hold says", format_duration(min)))
-        }
-        (None, _) => failure.and("nothing is held any more"),
+        None if failure.text.is_none() => failure,
+        None => failure.and("nothing is held any more"),
     }
 }
 
 /// Releases, and says which names may stay taken for how long; `None` where none does.
-pub(crate) async fn left_taken(locker: &Locker, guards: Guards) -> Option<String> {
+pub(crate) async fn left_taken(locker: &Locker, guards: Guards, unused: bool) -> Option<String> {
     let lease = format_duration(guards.lease_remaining());
     let tokens: Vec<_> = guards.iter().map(|guard| (guard.name().clone(), guard.token().clone())).collect();
     let (mut left, mut unheard) = (Vec::new(), Vec::new());
-    for (name, release) in guards.release().await {
+    let releases = if unused { guards.release_unused().await } else { guards.release().await };
+    for (name, release) in releases {
         match release {
             Ok(ReleaseOutcome::Released | ReleaseOutcome::StillHeld(_) | ReleaseOutcome::WasLost) => {}
             Ok(ReleaseOutcome::Unknown { until, .. }) => unheard.push((name, until)),

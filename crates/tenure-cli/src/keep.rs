@@ -182,7 +182,7 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         settings.voice.say(format_args!("{what}; let the watched process end instead: a release is taken for a loss"));
     }
     if let Err(failure) = deliver(&text(args.output, &variables(&guards), plan.ttl)) {
-        return Err(give_up(&locker, guards, args.taking.min_hold, failure).await);
+        return Err(give_up(&locker, guards, failure).await);
     }
     // The end of our stdout tells the starter that this is all; its own end is now that of the pipe
     // it answers through.
@@ -208,7 +208,7 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
         End::Abandoned => by_signal(Signal::TERM.as_raw()),
         End::HandedOver | End::Done => 0,
     };
-    if let Some(left) = left_taken(&locker, guards).await {
+    if let Some(left) = left_taken(&locker, guards, false).await {
         say(left);
     }
     Ok(code)

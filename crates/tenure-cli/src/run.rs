@@ -90,18 +90,18 @@ pub(crate) async fn under_lock(
     guards: Guards,
     passed_on: &mut Signals,
 ) -> Result<Done, Failure> {
-    let (voice, names, min_hold) = (plan.settings.voice, &plan.names, plan.taking.min_hold);
+    let (voice, names) = (plan.settings.voice, &plan.names);
     tell_held(plan, &guards).await;
     let mut jobs = match passed_on.job_control() {
         Ok(jobs) => jobs,
-        Err(error) => return Err(give_up(locker, guards, min_hold, unheard(&error)).await),
+        Err(error) => return Err(give_up(locker, guards, unheard(&error)).await),
     };
     if let Some(lost) = guards.end_reason().map(|(name, loss)| lost_before(name, loss)) {
-        return Err(give_up(locker, guards, min_hold, lost).await);
+        return Err(give_up(locker, guards, lost).await);
     }
     let (child, terminal) = match start(command, plan, &guards) {
         Ok(started) => started,
-        Err(failure) => return Err(give_up(locker, guards, min_hold, failure).await),
+        Err(failure) => return Err(give_up(locker, guards, failure).await),
     };
     let mut supervisor = Supervisor::new(&guards, child, terminal, plan.kill_after.unwrap_or_default(), voice);
     supervisor.unrenewed = (!plan.renews).then_some("its ttl ran out, and with --no-renew nothing prolongs it");
@@ -119,7 +119,7 @@ pub(crate) async fn under_lock(
         End::Ended(code) => released(locker, guards, code, voice).await,
         End::Lost => {
             // What the store may still keep for us is of no use to anyone.
-            if let Some(left) = left_taken(locker, guards).await {
+            if let Some(left) = left_taken(locker, guards, false).await {
                 say(left);
             }
             LOST

@@ -16,7 +16,7 @@ use crate::{min_hold, store};
 
 /// Exit code of `--check` for a name that is free.
 const FREE: u8 = 1;
-/// How often a name is looked at whose end is waited for. No store tells one who only looks.
+/// How often a name is looked at whose end is waited for.
 const LOOK: Duration = Duration::from_millis(200);
 /// Number of waiters that are printed as text.
 const QUEUE_SHOWN: usize = 20;

@@ -147,8 +147,13 @@ impl<'a> Plan<'a> {
         // The dropped wait may have taken the lock. It is released before we exit.
         match timeout(CLEAN_UP, locker.flush_releases()).await {
             Ok(()) => Err(failure),
-            Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, format_duration(self.ttl)))),
+            Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, format_duration(self.first_ttl())))),
         }
+    }
+
+    /// How long an acquisition takes the names, if nothing is heard of it again.
+    pub(crate) fn first_ttl(&self) -> Duration {
+        self.ttl.max(self.taking.min_hold.unwrap_or_default())
     }
 
     /// The next signal that ends the wait. A candidate goes on if a signal is for its command.

@@ -21,7 +21,7 @@ pub enum Duplicate {
     ///
     /// The copy has the status, the headers, the body and its trailers. **Requests with the same
     /// key get the same answer, so the key has to name the user**, and the method if there are
-    /// several. Requests that join never run a handler. They are answered with 503 and
+    /// several. Put compression around this layer, not inside it. Requests that join never run a handler. They are answered with 503 and
     /// `Retry-After` if the first one fails, panics, hangs up or loses its lease. The same goes for
     /// an answer above [`copy_limit`](crate::LockLayerBuilder::copy_limit), and after 30 s: the
     /// first client may read its answer as slowly as it likes.
@@ -57,7 +57,8 @@ pub enum OnOutage {
     /// Refuses them with 503. For work that must not be done twice.
     FailClosed,
     /// Serves them **without a lock**, and without a fence, also while a handler has the same key. For
-    /// work that is rather done twice than not at all. They are counted ([`Counts::failed_open`](crate::Counts::failed_open)), and a
+    /// work that is rather done twice than not at all. A handler that has a lease is cancelled when that
+    /// ends, as ever. They are counted ([`Counts::failed_open`](crate::Counts::failed_open)), and a
     /// warning is logged at once and then each second.
     FailOpen,
 }

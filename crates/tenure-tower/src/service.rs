@@ -1,6 +1,6 @@
 //! The service: from the key to the lease, through the handler, to the end of the answer.
 
-use std::mem;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -56,10 +56,10 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The service that is ready serves the request. A clone of it need not be ready.
-        let clone = self.inner.clone();
-        let ready = mem::replace(&mut self.inner, clone);
-        ResponseFuture::new(serve(Arc::clone(&self.shared), ready, request))
+        // What the ready service has reserved for a request is given back: nobody else is to do without it
+        // while this one waits for its body and its key. A clone becomes ready when it is needed.
+        self.inner = self.inner.clone();
+        ResponseFuture::new(serve(Arc::clone(&self.shared), self.inner.clone(), request))
     }
 }
 
@@ -128,7 +128,7 @@ where
 /// Runs the handler, for as long as the lease stands if there is one.
 async fn handle<S, B, R>(
     shared: Arc<Shared>,
-    mut inner: S,
+    inner: S,
     mut request: Request<RequestBody<B>>,
     guard: Option<Guard>,
     lead: Option<Lead>,
@@ -148,7 +148,7 @@ where
         request.extensions_mut().insert(fence);
     }
     let served = match &guard {
-        Some(guard) => match guard.run(inner.call(request)).await {
+        Some(guard) => match guard.run(answer(inner, request)).await {
             Ok(served) => served,
             Err(error) => {
                 shared.note_lost(guard.name(), &error);
@@ -158,7 +158,7 @@ where
                 return Ok(Problem::LockLost.response(form));
             }
         },
-        None => inner.call(request).await,
+        None => answer(inner, request).await,
     };
     let response = match served {
         Ok(response) => response,
@@ -176,4 +176,13 @@ where
         tail.finish().await;
     }
     Ok(Response::from_parts(head, LockBody::handler(body, tail)))
+}
+
+/// Waits until the service is ready, and has it answer.
+async fn answer<S, Q>(mut inner: S, request: Q) -> Result<S::Response, S::Error>
+where
+    S: Service<Q>,
+{
+    poll_fn(|context| inner.poll_ready(context)).await?;
+    inner.call(request).await
 }

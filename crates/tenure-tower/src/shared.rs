@@ -12,7 +12,7 @@ use crate::policy::{Duplicate, Keyless, OnOutage, RefuseWith};
 use crate::problem::Problem;
 use crate::stats::{Event, Stats};
 
-/// Time between two warnings about requests that are served without a lock.
+/// Time between two warnings of one kind.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -20,7 +20,9 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) stats: Stats,
     pub(crate) joins: Arc<Joins>,
-    outage: Outage,
+    unlocked: Warnings,
+    refused: Warnings,
+    lost: Warnings,
 }
 
 #[derive(Clone, Debug)]
@@ -40,10 +42,12 @@ pub(crate) struct Settings {
     pub(crate) copy_limit: usize,
 }
 
-/// Requests that were served without a lock since the last warning.
+/// Warnings of one kind: one at once, and then one in a while. An outage may concern thousands of requests a
+/// second.
 #[derive(Debug, Default)]
-struct Outage {
-    unlocked: AtomicU64,
+struct Warnings {
+    /// Requests since the last warning.
+    requests: AtomicU64,
     /// Time of the next warning, in milliseconds since boot.
     quiet_until: AtomicU64,
 }
@@ -93,7 +97,14 @@ impl Settings {
 
 impl Shared {
     pub(crate) fn new(settings: Settings) -> Self {
-        Self { settings, stats: Stats::default(), joins: Arc::default(), outage: Outage::default() }
+        Self {
+            settings,
+            stats: Stats::default(),
+            joins: Arc::default(),
+            unlocked: Warnings::default(),
+            refused: Warnings::default(),
+            lost: Warnings::default(),
+        }
     }
 
     /// Takes the lease of a request.
@@ -113,6 +124,7 @@ impl Shared {
         match acquire.acquire().await {
             Ok(guard) => {
                 self.stats.count(Event::Granted);
+                self.warn_of_the_rest();
                 Entry::Locked(guard)
             }
             Err(error) => self.refused(name, &error),
@@ -125,12 +137,17 @@ impl Shared {
             ErrorKind::Invalid => (Event::Invalid, Problem::BadKey("The key cannot be used.")),
             _ if error.is_transient() && self.settings.on_outage == OnOutage::FailOpen => {
                 self.stats.count(Event::FailedOpen);
-                self.outage.note(&self.settings.prefix, error);
+                if let Some(requests) = self.unlocked.add() {
+                    let prefix = &*self.settings.prefix;
+                    tracing::warn!(prefix, requests, %error, "requests were served without a lock, because the store is gone");
+                }
                 return Entry::Unlocked;
             }
             _ => {
                 let is_outage = error.is_transient();
-                tracing::warn!(?name, %error, "a request was refused, because its lock cannot be taken");
+                if let Some(requests) = self.refused.add() {
+                    tracing::warn!(?name, requests, %error, "requests were refused, because their locks cannot be taken");
+                }
                 (Event::FailedClosed, if is_outage { Problem::StoreUnavailable } else { Problem::StoreRefused })
             }
         };
@@ -168,24 +185,45 @@ impl Shared {
 
     pub(crate) fn note_lost(&self, name: &Name, error: &Error) {
         self.stats.count(Event::Lost);
-        tracing::warn!(?name, %error, "a lock was lost while its request was served");
+        if let Some(requests) = self.lost.add() {
+            tracing::warn!(?name, requests, %error, "locks were lost while their requests were served");
+        }
+    }
+
+    /// Warns of the requests after the last warning of an outage that is over.
+    fn warn_of_the_rest(&self) {
+        let prefix = &*self.settings.prefix;
+        if let Some(requests) = self.unlocked.rest() {
+            tracing::warn!(prefix, requests, "more requests were served without a lock; the store answers again");
+        }
+        if let Some(requests) = self.refused.rest() {
+            tracing::warn!(prefix, requests, "more requests were refused; the store answers again");
+        }
+        if let Some(requests) = self.lost.rest() {
+            tracing::warn!(prefix, requests, "more locks were lost; the store answers again");
+        }
     }
 }
 
-impl Outage {
-    /// Warns at once, and then once in a while: an outage may concern thousands of requests a
-    /// second.
-    fn note(&self, prefix: &str, error: &Error) {
-        self.unlocked.fetch_add(1, Ordering::Relaxed);
+impl Warnings {
+    /// Counts a request. Returns how many a warning is to name, if one is due.
+    fn add(&self) -> Option<u64> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.due()
+    }
+
+    /// Returns how many requests no warning has named, if one is due.
+    fn rest(&self) -> Option<u64> {
+        if self.requests.load(Ordering::Relaxed) == 0 { None } else { self.due() }
+    }
+
+    fn due(&self) -> Option<u64> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let now = millis(BootTime::now().since_boot());
         let quiet_until = self.quiet_until.load(Ordering::Relaxed);
         let next = now.saturating_add(millis(BETWEEN_WARNINGS));
         let ours = now >= quiet_until
             && self.quiet_until.compare_exchange(quiet_until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if ours {
-            let requests = self.unlocked.swap(0, Ordering::Relaxed);
-            tracing::warn!(prefix, requests, %error, "requests were served without a lock, because the store is gone");
-        }
+        ours.then(|| self.requests.swap(0, Ordering::Relaxed)).filter(|requests| *requests > 0)
     }
 }

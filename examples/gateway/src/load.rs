@@ -71,7 +71,7 @@ impl Side {
                 return Ok(());
             }
             self.limit = Some(rate);
-            rate += rate / 10;
+            rate += (rate / 10).max(1);
         }
     }
 

@@ -1,4 +1,4 @@
-//! A gateway that serves one request per user and action at a time, and what that costs.
+//! A gateway that serves one request per user at a time, and what that costs.
 //!
 //! `service.rs` is the service with the layer. `load.rs` sends requests at a constant rate to it, and
 //! to the same service without the layer. `clicks.rs` sends every request twice.

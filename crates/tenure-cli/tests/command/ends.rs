@@ -93,7 +93,7 @@ fn a_name_whose_clean_up_was_refused_is_told() {
 }
 
 #[test]
-fn a_name_that_stays_taken_for_its_shortest_hold_is_told() {
-    let told = given_up(&["--min-hold", "20s"], true, |_, _| {});
-    assert!(told.contains("stays taken for up to 20s, as --min-hold says") && !told.contains("nothing is held"), "{told}");
+fn a_name_under_which_no_work_began_has_no_shortest_hold() {
+    let told = given_up(&["--min-hold", "20s"], false, |_, _| {});
+    assert!(told.contains("nothing is held any more"), "{told}");
 }

@@ -141,6 +141,10 @@ fn what_cannot_be_once_per_period_is_refused() {
         &["--once-per", "1h", "--wait", "1s"],
         &["--once-per", "1h", "--min-hold", "1s"],
         &["--once-per", "1h", "--restart"],
+        &["--once-per", "1h", "--shared"],
+        &["--once-per", "1h", "--permits", "1/5"],
+        &["--once-per", "1h", "--no-wait"],
+        &["--once-per", "1h", "--max-hold", "10m"],
         &["--once-per", "1m", "--ttl", "31s"],
         &["--once-per", "1ms"],
     ] {

@@ -252,6 +252,25 @@ async fn a_duplicate_waits_as_long_as_it_may() {
     all_free(&locks).await;
 }
 
+/// Two may be served at once: one is, and its duplicate waits. A request with another key is served still.
+#[tokio::test]
+async fn a_waiting_request_takes_up_none_of_the_handlers_capacity() {
+    let (locks, handler) = (memory(), Handler::new());
+    let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
+    let service = layer.layer(tower::limit::ConcurrencyLimit::new(echo(&handler), 2));
+    let sending = |key: &str| tokio::spawn(service.clone().oneshot(request(key)));
+    let first = sending("7");
+    handler.entered(1).await;
+    let second = sending("7");
+    behind(&layer, 1).await;
+    let third = sending("8");
+    handler.entered(2).await;
+    handler.let_out(3);
+    for answer in [first, third, second] {
+        assert_eq!(Answer::of(soon("an answer", answer).await.unwrap().unwrap()).await.unwrap().status, 200);
+    }
+}
+
 #[tokio::test]
 async fn a_waiting_client_that_goes_away_leaves_nothing_behind() {
     let (locks, handler) = (memory(), Handler::new());

@@ -332,6 +332,16 @@ impl Guards {
     pub async fn release(self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
         join_all(self.guards.into_iter().map(|guard| async move { (guard.name().clone(), guard.release().await) })).await
     }
+
+    /// Releases all names as [`release`](Guards::release) does, because no work has begun: without a
+    /// [shortest hold](crate::Acquire::min_hold) and without a [pause](crate::Acquire::linger).
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves the releases to the background.
+    pub async fn release_unused(self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
+        self.iter().for_each(Guard::keep_idle);
+        self.release().await
+    }
 }
 
 impl IntoIterator for Guards {
