@@ -5,12 +5,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use http::uri::PathAndQuery;
 use prost::Message;
 use tenure::{Error, ErrorKind};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout_at};
 use tonic::client::Grpc;
-use http::uri::PathAndQuery;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Streaming};
@@ -97,7 +97,13 @@ impl Connection {
     }
 
     /// Begins a call of several requests or answers.
-    pub(crate) async fn stream<Q, A>(&self, path: &'static str, requests: Vec<Q>, stays: bool, end: Instant) -> Result<Streaming<A>, Failed>
+    pub(crate) async fn stream<Q, A>(
+        &self,
+        path: &'static str,
+        requests: Vec<Q>,
+        stays: bool,
+        end: Instant,
+    ) -> Result<Streaming<A>, Failed>
     where
         Q: Message + Default + 'static,
         A: Message + Default + 'static,
@@ -121,12 +127,18 @@ impl Connection {
     }
 
     /// Waits for an answer, and leaves a member that has none.
-    async fn answered<T>(&self, live: &Live, end: Instant, call: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Failed> {
+    async fn answered<T>(
+        &self,
+        live: &Live,
+        end: Instant,
+        call: impl Future<Output = Result<T, tonic::Status>>,
+    ) -> Result<T, Failed> {
         let (began, server) = (Instant::now(), &self.members[live.at].shown);
         let failed = match timeout_at(end, call).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(status)) => Failed::of(&status, server),
-            Err(_) => Failed::silent(server, end.saturating_duration_since(began)),
+            // The client library has a timer for the request as well.
+            Ok(Err(status)) if status.message() != "Timeout expired" => Failed::of(&status, server),
+            _ => Failed::silent(server, end.saturating_duration_since(began)),
         };
         if failed.leaves {
             self.leave(live);
@@ -218,8 +230,7 @@ impl Connection {
             Err(failed) => return Err(Failed { error: unapplied(failed.error), ..failed }),
             Ok(answer) => answer,
         };
-        let token: AsciiMetadataValue =
-            answer.token.parse().map_err(|_| Failed::unsent(unexpected("its token is no text")))?;
+        let token: AsciiMetadataValue = answer.token.parse().map_err(|_| Failed::unsent(unexpected("its token is no text")))?;
         self.state().token = Some(token.clone());
         Ok(Some(token))
     }

@@ -67,7 +67,8 @@ impl Layout {
     pub(crate) fn name_of<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
         let text = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
         let (name, digits) = text.rsplit_once('/')?;
-        let is_number = (1..=16).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        let is_number =
+            (1..=16).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         is_number.then_some(name)
     }
 }

@@ -14,8 +14,8 @@ use crate::connection::Connection;
 use crate::failure::{Failed, unexpected};
 use crate::keys::span;
 use crate::proto::{
-    LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseId,
-    LeaseLeft, LeaseRevokeResponse,
+    LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseId, LeaseLeft,
+    LeaseRevokeResponse,
 };
 use crate::store::{Id, Shared};
 
@@ -56,7 +56,8 @@ impl FreshLease {
     /// revoke it.
     pub(crate) async fn grant(shared: &Arc<Shared>, of: Id, ttl: i64, end: Instant) -> Result<Self, Error> {
         let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes).map_err(|error| Error::unavailable(format!("the system gives no random numbers: {error}")))?;
+        getrandom::fill(&mut bytes)
+            .map_err(|error| Error::unavailable(format!("the system gives no random numbers: {error}")))?;
         let id = (i64::from_be_bytes(bytes) & i64::MAX) | 1;
         let mut lease = Self { shared: Arc::clone(shared), of, id, ttl, stage: Stage::Unused };
         let request = LeaseGrantRequest { ttl, id };

@@ -58,9 +58,7 @@ async fn known(shared: &Arc<Shared>, leases: &[Lease], spots: &[Option<Spot>], e
 fn is_held(kv: &KeyValue, spot: &Spot, lease: &Lease) -> bool {
     let value = Value::read(&kv.value);
     kv.lease == spot.lease
-        && value.is_some_and(|value| {
-            value.owner == lease.owner && value.state == State::Holds && value.ttl >= seconds(lease.ttl)
-        })
+        && value.is_some_and(|value| value.owner == lease.owner && value.state == State::Holds && value.ttl >= seconds(lease.ttl))
 }
 
 /// Looks for a lease, and renews it: by a longer one if need be.

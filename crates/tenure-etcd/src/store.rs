@@ -172,7 +172,8 @@ impl EtcdStore {
         timeout: Option<Duration>,
         poll_interval: Duration,
     ) -> Result<Self, Error> {
-        let shared = Shared { connection, layout, spots: Mutex::default(), waits: Waits::default(), unanswered: Unanswered::default() };
+        let shared =
+            Shared { connection, layout, spots: Mutex::default(), waits: Waits::default(), unanswered: Unanswered::default() };
         // Whether a member answers, and takes the login. The range has no key.
         let probe = RangeRequest { limit: 1, ..RangeRequest::of_one(shared.layout.key_of_nobody().as_bytes()) };
         let answer: Result<RangeResponse, Error> =
@@ -300,7 +301,12 @@ impl EtcdStore {
     }
 
     /// Joins the queue, if the owner is not in it.
-    async fn join(&self, request: &Request, (entry_ttl, handoff_ttl): (Duration, Duration), end: Instant) -> Result<AcquireReply, Error> {
+    async fn join(
+        &self,
+        request: &Request,
+        (entry_ttl, handoff_ttl): (Duration, Duration),
+        end: Instant,
+    ) -> Result<AcquireReply, Error> {
         let Shared { connection, layout, .. } = &*self.shared;
         let (name, owner) = (&request.name, &request.owner);
         let ttl = seconds(entry_ttl.min(handoff_ttl.max(ENTRY)));
@@ -578,9 +584,7 @@ impl Store for EtcdStore {
                 self.join(request, (entry_ttl, handoff_ttl), end).await
             }
             _ => match self.take(&[request], end).await? {
-                Ok(grants) => {
-                    grants.into_iter().next().map(AcquireReply::Granted).ok_or_else(|| unexpected("it grants nothing"))
-                }
+                Ok(grants) => grants.into_iter().next().map(AcquireReply::Granted).ok_or_else(|| unexpected("it grants nothing")),
                 Err(queues) => {
                     let queue = queues.first().ok_or_else(|| unexpected("it has no range"))?;
                     let mut busy = self.busy(queue, &request.owner, false, end).await;

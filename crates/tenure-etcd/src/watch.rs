@@ -109,7 +109,12 @@ async fn observed(shared: &Shared, request: &Request, end: Instant) -> Result<Bo
     Ok(notices.boxed())
 }
 
-async fn open(shared: &Shared, (key, range_end): KeyRange, start_revision: i64, end: Instant) -> Result<Streaming<WatchResponse>, Error> {
+async fn open(
+    shared: &Shared,
+    (key, range_end): KeyRange,
+    start_revision: i64,
+    end: Instant,
+) -> Result<Streaming<WatchResponse>, Error> {
     let create = WatchCreateRequest { key, range_end, start_revision };
     let requests = vec![WatchRequest { create: Some(create) }];
     Ok(shared.connection.stream(WATCH, requests, true, end).await?)

@@ -106,7 +106,8 @@ impl EtcdCluster {
     /// Runs `etcdctl` with arguments and returns its output; panics if it fails.
     #[track_caller]
     pub fn ctl(&self, arguments: &[&str]) -> String {
-        let output = Spawned::output(self.etcdctl().args(arguments)).expect("etcdctl can be started: apt-get install etcd-client");
+        let output =
+            Spawned::output(self.etcdctl().args(arguments)).expect("etcdctl can be started: apt-get install etcd-client");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "etcdctl {arguments:?} failed: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
