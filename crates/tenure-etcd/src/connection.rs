@@ -227,7 +227,7 @@ impl Connection {
             // As etcdctl does: a password for a server that asks for none.
             Err(failed) if failed.error.to_string().contains("authentication is not enabled") => return Ok(None),
             // A login changes nothing.
-            Err(failed) => return Err(Failed { error: unapplied(failed.error), ..failed }),
+            Err(failed) => return Err(Failed { error: unapplied(&failed.error), ..failed }),
             Ok(answer) => answer,
         };
         let token: AsciiMetadataValue = answer.token.parse().map_err(|_| Failed::unsent(unexpected("its token is no text")))?;
@@ -241,7 +241,7 @@ impl Connection {
 }
 
 /// What was asked before a call was sent changed nothing.
-fn unapplied(error: Error) -> Error {
+fn unapplied(error: &Error) -> Error {
     let kind = if error.kind() == ErrorKind::Unavailable { ErrorKind::Refused } else { error.kind() };
     Error::new(kind, error.to_string())
 }

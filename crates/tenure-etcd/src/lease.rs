@@ -123,7 +123,8 @@ impl Unanswered {
             match revoked {
                 // It has ended.
                 Err(failed) if failed.code == Code::NotFound => {}
-                revoked => drop(revoked?),
+                Err(failed) => return Err(failed.into()),
+                Ok(LeaseRevokeResponse {}) => {}
             }
             if let Some(leases) = self.all().get_mut(id) {
                 leases.retain(|(other, _)| *other != lease);
