@@ -240,7 +240,7 @@ impl Connection {
     }
 }
 
-/// What was asked before a call was sent changed nothing.
+/// Says that the call was not applied: it was never sent.
 fn unapplied(error: &Error) -> Error {
     let kind = if error.kind() == ErrorKind::Unavailable { ErrorKind::Refused } else { error.kind() };
     Error::new(kind, error.to_string())

@@ -33,7 +33,7 @@ pub(crate) async fn all(shared: &Arc<Shared>, leases: &[Lease], end: Instant) ->
     stream::iter(each).buffered(LOOKS).collect().await
 }
 
-/// Renews those whose key and lease are known: a renewal of the lease, and a look whether it has the key.
+/// Renews those whose key and lease are known: a renewal of the lease, and a read of the key.
 /// Returns which of them are renewed.
 async fn known(shared: &Arc<Shared>, leases: &[Lease], seen_keys: &[Option<Seen>], end: Instant) -> Result<Vec<bool>, Error> {
     let ids: Vec<i64> = seen_keys.iter().flatten().map(|seen| seen.lease).collect();

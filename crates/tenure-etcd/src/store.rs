@@ -434,7 +434,7 @@ impl EtcdStore {
 
     async fn busy(&self, queue: &Queue, owner: &Owner, end: Instant) -> Busy {
         let mut busy = Busy::new(self.poll_interval);
-        busy.position = queue.position(owner).and_then(|position| queue.ahead(position));
+        busy.position = queue.position(owner).and_then(|position| queue.waiters_before(position));
         // A call that waits for the ttl of somebody else is not to fail by it.
         busy.holder = match queue.holders().first() {
             Some(slot) => self.holder(slot, end).await.ok().flatten(),

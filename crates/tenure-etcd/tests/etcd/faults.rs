@@ -152,7 +152,7 @@ async fn leases_survive_a_crash_of_the_server() {
     assert!(granted(&store, &waits).await.fence.unwrap() > before);
 }
 
-/// A stopped server is told as silent within the timeout, and the lease is there when it goes on.
+/// A stopped server is reported within the timeout, and the lease is there when it goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_server_is_waited_for_no_longer_than_the_timeout() {
     let etcd = EtcdCluster::of(1).start();
