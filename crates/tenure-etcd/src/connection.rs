@@ -136,8 +136,9 @@ impl Connection {
         let (began, server) = (Instant::now(), &self.members[live.at].shown);
         let failed = match timeout_at(end, call).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(status)) => Failed::of(&status, server),
-            Err(_) => Failed::silent(server, end.saturating_duration_since(began)),
+            // The client library has a timer for the request as well.
+            Ok(Err(status)) if status.message() != "Timeout expired" => Failed::of(&status, server),
+            _ => Failed::silent(server, end.saturating_duration_since(began)),
         };
         if failed.leaves {
             self.leave(live);
@@ -226,7 +227,7 @@ impl Connection {
             // As etcdctl does: a password for a server that asks for none.
             Err(failed) if failed.error.to_string().contains("authentication is not enabled") => return Ok(None),
             // A login changes nothing.
-            Err(failed) => return Err(Failed { error: unapplied(failed.error), ..failed }),
+            Err(failed) => return Err(Failed { error: unapplied(&failed.error), ..failed }),
             Ok(answer) => answer,
         };
         let token: AsciiMetadataValue = answer.token.parse().map_err(|_| Failed::unsent(unexpected("its token is no text")))?;
@@ -239,8 +240,8 @@ impl Connection {
     }
 }
 
-/// What was asked before a call was sent changed nothing.
-fn unapplied(error: Error) -> Error {
+/// Says that the call was not applied: it was never sent.
+fn unapplied(error: &Error) -> Error {
     let kind = if error.kind() == ErrorKind::Unavailable { ErrorKind::Refused } else { error.kind() };
     Error::new(kind, error.to_string())
 }

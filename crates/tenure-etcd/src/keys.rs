@@ -73,7 +73,7 @@ impl Layout {
     }
 }
 
-/// What an owner does at a name.
+/// Stage of an owner at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Its hold was confirmed.

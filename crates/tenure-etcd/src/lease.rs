@@ -123,7 +123,8 @@ impl Unanswered {
             match revoked {
                 // It has ended.
                 Err(failed) if failed.code == Code::NotFound => {}
-                revoked => drop(revoked?),
+                Err(failed) => return Err(failed.into()),
+                Ok(LeaseRevokeResponse {}) => {}
             }
             if let Some(leases) = self.all().get_mut(id) {
                 leases.retain(|(other, _)| *other != lease);
@@ -173,7 +174,7 @@ pub(crate) async fn keep_alive(connection: &Connection, ids: &[i64], end: Instan
     Ok(left)
 }
 
-/// What is left of a lease, at most. `None` if it has ended.
+/// Returns the time that a lease has left, at most. `None` if it has ended.
 pub(crate) async fn left(connection: &Connection, id: i64, end: Instant) -> Result<Option<Duration>, Error> {
     let answer: LeaseLeft = connection.call(LEASE_TIME_TO_LIVE, LeaseId { id }, end).await?;
     let LeaseLeft { ttl, granted_ttl, .. } = answer;

@@ -105,7 +105,7 @@ impl Queue {
     }
 
     /// Number of waiters in front of the slot at `position`. `None` if that holds.
-    pub(crate) fn ahead(&self, position: usize) -> Option<u32> {
+    pub(crate) fn waiters_before(&self, position: usize) -> Option<u32> {
         position.checked_sub(self.held).map(|ahead| u32::try_from(ahead).unwrap_or(u32::MAX))
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::keys::{State, Value, seconds};
 use crate::lease::keep_alive;
 use crate::proto::{KeyValue, Op, RangeRequest, TXN, TxnRequest, TxnResponse};
-use crate::store::{Shared, Spot};
+use crate::store::{Seen, Shared};
 
 /// Leases of one batch: etcd allows 128 reads in a transaction.
 pub(crate) const AT_ONCE: usize = 120;
@@ -20,8 +20,9 @@ const LOOKS: usize = 16;
 
 /// Renews a batch. A lease that is not as it was last seen is looked for.
 pub(crate) async fn all(shared: &Arc<Shared>, leases: &[Lease], end: Instant) -> Vec<Result<RenewReply, Error>> {
-    let spots: Vec<Option<Spot>> = leases.iter().map(|lease| shared.spot(&(lease.name.clone(), lease.owner.clone()))).collect();
-    let known = match known(shared, leases, &spots, end).await {
+    let seen_keys: Vec<Option<Seen>> =
+        leases.iter().map(|lease| shared.seen(&(lease.name.clone(), lease.owner.clone()))).collect();
+    let known = match known(shared, leases, &seen_keys, end).await {
         Ok(known) => known,
         Err(error) => return leases.iter().map(|_| Err(error.clone())).collect(),
     };
@@ -32,32 +33,32 @@ pub(crate) async fn all(shared: &Arc<Shared>, leases: &[Lease], end: Instant) ->
     stream::iter(each).buffered(LOOKS).collect().await
 }
 
-/// Renews those whose key and lease are known: a renewal of the lease, and a look whether it has the key.
+/// Renews those whose key and lease are known: a renewal of the lease, and a read of the key.
 /// Returns which of them are renewed.
-async fn known(shared: &Arc<Shared>, leases: &[Lease], spots: &[Option<Spot>], end: Instant) -> Result<Vec<bool>, Error> {
-    let ids: Vec<i64> = spots.iter().flatten().map(|spot| spot.lease).collect();
+async fn known(shared: &Arc<Shared>, leases: &[Lease], seen_keys: &[Option<Seen>], end: Instant) -> Result<Vec<bool>, Error> {
+    let ids: Vec<i64> = seen_keys.iter().flatten().map(|seen| seen.lease).collect();
     if ids.is_empty() {
         return Ok(vec![false; leases.len()]);
     }
-    let reads = spots.iter().flatten().map(|spot| Op::Range(RangeRequest::of_one(&spot.key)).into()).collect();
+    let reads = seen_keys.iter().flatten().map(|seen| Op::Range(RangeRequest::of_one(&seen.key)).into()).collect();
     let transaction = TxnRequest { success: reads, ..TxnRequest::default() };
     let look = async {
         let answer: TxnResponse = shared.connection.call(TXN, transaction, end).await?;
         Ok::<_, Error>(answer.ranges().map(|range| range.kvs.into_iter().next()).collect::<Vec<_>>())
     };
-    let (kept, seen) = try_join(keep_alive(&shared.connection, &ids, end), look).await?;
-    let mut answers = kept.into_iter().zip(seen);
-    let renewed = leases.iter().zip(spots).map(|(lease, spot)| {
-        let Some((spot, (ttl, kv))) = spot.as_ref().and_then(|spot| Some((spot, answers.next()?))) else { return false };
-        ttl > 0 && kv.is_some_and(|kv| is_held(&kv, spot, lease))
+    let (kept, found) = try_join(keep_alive(&shared.connection, &ids, end), look).await?;
+    let mut answers = kept.into_iter().zip(found);
+    let renewed = leases.iter().zip(seen_keys).map(|(lease, seen)| {
+        let Some((seen, (ttl, kv))) = seen.as_ref().and_then(|seen| Some((seen, answers.next()?))) else { return false };
+        ttl > 0 && kv.is_some_and(|kv| is_held(&kv, seen, lease))
     });
     Ok(renewed.collect())
 }
 
 /// Whether a key is this lease's, confirmed, and its lease is long enough.
-fn is_held(kv: &KeyValue, spot: &Spot, lease: &Lease) -> bool {
+fn is_held(kv: &KeyValue, seen: &Seen, lease: &Lease) -> bool {
     let value = Value::read(&kv.value);
-    kv.lease == spot.lease
+    kv.lease == seen.lease
         && value.is_some_and(|value| value.owner == lease.owner && value.state == State::Holds && value.ttl >= seconds(lease.ttl))
 }
 
@@ -75,7 +76,7 @@ async fn one(shared: &Arc<Shared>, lease: &Lease, end: Instant) -> Result<RenewR
                 shared.forget(&id);
                 return Ok(RenewReply::Gone);
             }
-            shared.remember(id, Spot::from(slot));
+            shared.remember(id, Seen::from(slot));
             return Ok(RenewReply::Renewed);
         }
         // It was served and comes for it now, or wants to stay longer. Another client's is none of ours.

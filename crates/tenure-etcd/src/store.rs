@@ -29,7 +29,7 @@ const AT_ONCE: usize = 60;
 /// Keys that a list reads at a time.
 const PAGE: i64 = 2_000;
 /// Remembered keys. One that was forgotten costs a read.
-const MOST_SPOTS: usize = 20_000;
+const MOST_SEEN: usize = 20_000;
 
 /// Locks in etcd. [`Options`](crate::Options) opens it.
 pub struct EtcdStore {
@@ -45,20 +45,20 @@ pub(crate) type Id = (Name, Owner);
 pub(crate) struct Shared {
     pub(crate) connection: Arc<Connection>,
     pub(crate) layout: Layout,
-    spots: Mutex<HashMap<Id, Spot>>,
+    seen_keys: Mutex<HashMap<Id, Seen>>,
     pub(crate) waits: Waits,
     pub(crate) unanswered: Unanswered,
 }
 
 /// A key as it was last seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct Seen {
     pub(crate) key: Vec<u8>,
     pub(crate) lease: i64,
     pub(crate) modified: i64,
 }
 
-impl From<&Slot> for Spot {
+impl From<&Slot> for Seen {
     fn from(slot: &Slot) -> Self {
         Self { key: slot.key.clone(), lease: slot.lease, modified: slot.modified }
     }
@@ -103,25 +103,25 @@ impl Shared {
         if queues.len() < otherwise.len() { Err(unexpected("it has too few ranges")) } else { Ok(Err(queues)) }
     }
 
-    pub(crate) fn spot(&self, id: &Id) -> Option<Spot> {
-        self.spots().get(id).cloned()
+    pub(crate) fn seen(&self, id: &Id) -> Option<Seen> {
+        self.seen_keys().get(id).cloned()
     }
 
-    pub(crate) fn remember(&self, id: Id, spot: Spot) {
-        let mut spots = self.spots();
-        if spots.len() >= MOST_SPOTS {
-            spots.clear();
+    pub(crate) fn remember(&self, id: Id, seen: Seen) {
+        let mut seen_keys = self.seen_keys();
+        if seen_keys.len() >= MOST_SEEN {
+            seen_keys.clear();
         }
-        spots.insert(id, spot);
+        seen_keys.insert(id, seen);
     }
 
     pub(crate) fn forget(&self, id: &Id) {
-        self.spots().remove(id);
+        self.seen_keys().remove(id);
         self.waits.end(id);
     }
 
-    fn spots(&self) -> MutexGuard<'_, HashMap<Id, Spot>> {
-        self.spots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn seen_keys(&self) -> MutexGuard<'_, HashMap<Id, Seen>> {
+        self.seen_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a hold to a key that is as it was seen, with a lease of its own for `ttl` at least.
@@ -145,7 +145,7 @@ impl Shared {
         lease.sent();
         match self.transact(compare, vec![Op::Put(put)], &[name], end).await? {
             Ok(revision) => {
-                let spot = Spot { key: slot.key.clone(), lease: lease.id, modified: revision };
+                let seen = Seen { key: slot.key.clone(), lease: lease.id, modified: revision };
                 let grant = Grant::new(fence(revision), span(lease.ttl));
                 lease.keep();
                 // The key has left it.
@@ -154,7 +154,7 @@ impl Shared {
                     self.forget(&(name.clone(), slot.owner().clone()));
                 }
                 self.waits.end(&(name.clone(), owner.clone()));
-                self.remember((name.clone(), owner.clone()), spot);
+                self.remember((name.clone(), owner.clone()), seen);
                 Ok(Ok(grant))
             }
             Err(queues) => {
@@ -172,8 +172,13 @@ impl EtcdStore {
         timeout: Option<Duration>,
         poll_interval: Duration,
     ) -> Result<Self, Error> {
-        let shared =
-            Shared { connection, layout, spots: Mutex::default(), waits: Waits::default(), unanswered: Unanswered::default() };
+        let shared = Shared {
+            connection,
+            layout,
+            seen_keys: Mutex::default(),
+            waits: Waits::default(),
+            unanswered: Unanswered::default(),
+        };
         // Whether a member answers, and takes the login. The range has no key.
         let probe = RangeRequest { limit: 1, ..RangeRequest::of_one(shared.layout.key_of_nobody().as_bytes()) };
         let answer: Result<RangeResponse, Error> =
@@ -292,9 +297,9 @@ impl EtcdStore {
                 revoke_later(&self.shared.connection, slot.lease);
             }
             let grant = Grant::new(fence(revision), span(lease.ttl));
-            let spot = Spot { key, lease: lease.id, modified: revision };
+            let seen = Seen { key, lease: lease.id, modified: revision };
             lease.keep();
-            self.shared.remember((request.name.clone(), request.owner.clone()), spot);
+            self.shared.remember((request.name.clone(), request.owner.clone()), seen);
             grant
         })
         .collect()
@@ -340,7 +345,7 @@ impl EtcdStore {
             lease.unused();
             return Err(error);
         }
-        self.shared.remember((name.clone(), owner.clone()), Spot { key, lease: lease.id, modified: revision });
+        self.shared.remember((name.clone(), owner.clone()), Seen { key, lease: lease.id, modified: revision });
         lease.keep();
         if queue.held_by(owner).is_some() {
             return self.settle(request, queue, end).await.map_err(Error::maybe_applied);
@@ -352,16 +357,16 @@ impl EtcdStore {
     async fn heartbeat(&self, request: &Request, end: Instant) -> Result<AcquireReply, Error> {
         let id = (request.name.clone(), request.owner.clone());
         let handoff_ttl = self.shared.waits.handoff_ttl(&id);
-        let Some(spot) = self.shared.spot(&id) else {
+        let Some(seen) = self.shared.seen(&id) else {
             let queue = self.shared.queue(&request.name, end).await?;
             return self.wait(request, queue, handoff_ttl, end).await;
         };
-        let ids = [spot.lease];
+        let ids = [seen.lease];
         let alive = keep_alive(&self.shared.connection, &ids, end);
         let (alive, queue) = try_join(alive, self.shared.queue(&request.name, end)).await?;
         match queue.find(&request.owner) {
-            Some(slot) if slot.lease == spot.lease && alive == [0] => Ok(self.lapsed(request, &queue, end).await),
-            Some(slot) if slot.lease == spot.lease && queue.held_by(&request.owner).is_none() => {
+            Some(slot) if slot.lease == seen.lease && alive == [0] => Ok(self.lapsed(request, &queue, end).await),
+            Some(slot) if slot.lease == seen.lease && queue.held_by(&request.owner).is_none() => {
                 Ok(self.waits(request, &queue, handoff_ttl, end).await)
             }
             _ => self.wait(request, queue, handoff_ttl, end).await,
@@ -380,7 +385,7 @@ impl EtcdStore {
         if keep_alive(&self.shared.connection, &[slot.lease], end).await? == [0] {
             return Ok(self.lapsed(request, &queue, end).await);
         }
-        self.shared.remember((request.name.clone(), request.owner.clone()), Spot::from(&slot));
+        self.shared.remember((request.name.clone(), request.owner.clone()), Seen::from(&slot));
         Ok(self.waits(request, &queue, handoff_ttl, end).await)
     }
 
@@ -414,7 +419,7 @@ impl EtcdStore {
             return self.lapsed(request, queue, end).await;
         };
         self.shared.waits.note(&id, before);
-        let busy = self.busy(queue, &request.owner, request.enqueue == Enqueue::Heartbeat, end).await;
+        let busy = self.busy(queue, &request.owner, end).await;
         AcquireReply::Busy(busy.with_grant_seq(u64::try_from(queue.revision).ok()))
     }
 
@@ -424,16 +429,14 @@ impl EtcdStore {
         if request.generated {
             self.shared.forget(&id);
         }
-        AcquireReply::Busy(self.busy(queue, &request.owner, false, end).await.with_position(None))
+        AcquireReply::Busy(self.busy(queue, &request.owner, end).await.with_position(None))
     }
 
-    async fn busy(&self, queue: &Queue, owner: &Owner, briefly: bool, end: Instant) -> Busy {
+    async fn busy(&self, queue: &Queue, owner: &Owner, end: Instant) -> Busy {
         let mut busy = Busy::new(self.poll_interval);
-        busy.position = queue.position(owner).and_then(|position| queue.ahead(position));
-        let holder = queue.holders().iter().find(|slot| slot.owner() != owner || !briefly);
-        busy.holder = match holder {
-            // A heartbeat is sent often: it asks the server no more than it has to.
-            Some(slot) if briefly => Some(slot.holder()),
+        busy.position = queue.position(owner).and_then(|position| queue.waiters_before(position));
+        // A call that waits for the ttl of somebody else is not to fail by it.
+        busy.holder = match queue.holders().first() {
             Some(slot) => self.holder(slot, end).await.ok().flatten(),
             None => None,
         };
@@ -490,12 +493,12 @@ impl EtcdStore {
     }
 
     /// Deletes a key that is as it was seen. `Err` has the queue if it has changed.
-    async fn delete(&self, name: &Name, spot: &Spot, end: Instant) -> Result<Result<(), Queue>, Error> {
-        let delete = DeleteRangeRequest { key: spot.key.clone() };
-        let compare = vec![Compare::is_unchanged(&spot.key, spot.modified)];
+    async fn delete(&self, name: &Name, seen: &Seen, end: Instant) -> Result<Result<(), Queue>, Error> {
+        let delete = DeleteRangeRequest { key: seen.key.clone() };
+        let compare = vec![Compare::is_unchanged(&seen.key, seen.modified)];
         match self.shared.transact(compare, vec![Op::Delete(delete)], &[name], end).await? {
             Ok(_) => {
-                revoke_later(&self.shared.connection, spot.lease);
+                revoke_later(&self.shared.connection, seen.lease);
                 Ok(Ok(()))
             }
             Err(queues) => queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range")),
@@ -527,11 +530,11 @@ impl EtcdStore {
     /// Deletes the key of an owner, or leaves it to nobody.
     async fn give_up(&self, id: &Id, linger: Duration, end: Instant) -> Result<ReleaseReply, Error> {
         let (name, owner) = id;
-        let spot = self.shared.spot(id).filter(|_| linger.is_zero());
+        let seen = self.shared.seen(id).filter(|_| linger.is_zero());
         // The answer may be lost: nobody is to rely on it again.
         self.shared.forget(id);
-        let mut queue = match spot {
-            Some(spot) => match self.delete(name, &spot, end).await? {
+        let mut queue = match seen {
+            Some(seen) => match self.delete(name, &seen, end).await? {
                 Ok(()) => return Ok(ReleaseReply::Released),
                 Err(queue) => queue,
             },
@@ -546,7 +549,7 @@ impl EtcdStore {
             let done = if lingers {
                 self.linger(name, slot, linger, end).await?
             } else {
-                self.delete(name, &Spot::from(slot), end).await?
+                self.delete(name, &Seen::from(slot), end).await?
             };
             match done {
                 Ok(()) => return Ok(ReleaseReply::Released),
@@ -587,7 +590,7 @@ impl Store for EtcdStore {
                 Ok(grants) => grants.into_iter().next().map(AcquireReply::Granted).ok_or_else(|| unexpected("it grants nothing")),
                 Err(queues) => {
                     let queue = queues.first().ok_or_else(|| unexpected("it has no range"))?;
-                    let mut busy = self.busy(queue, &request.owner, false, end).await;
+                    let mut busy = self.busy(queue, &request.owner, end).await;
                     busy.position = busy.position.filter(|_| request.generated);
                     Ok(AcquireReply::Busy(busy))
                 }

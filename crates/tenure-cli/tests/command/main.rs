@@ -8,6 +8,8 @@ mod attacker;
 mod codes;
 mod common;
 mod ends;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod kinds;
 mod lab;
 mod lead;

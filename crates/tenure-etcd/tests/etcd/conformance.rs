@@ -39,7 +39,7 @@ impl Subject for Way {
         let (etcd, key) = (EtcdCluster::shared(), format!("{}{}/694d8d2f", self.prefix, name.as_str()));
         match what {
             Plant::Value(_, None) => drop(etcd.ctl(&["put", &key, ""])),
-            // `etcdctl.rs` has the like of it.
+            // The tests of the command have locks of `etcdctl`.
             Plant::Value(_, Some(_)) => return Err(NotApplicable("the keys of other clients have no values")),
             Plant::OtherType => return Err(NotApplicable("etcd has values of one type only")),
             Plant::Nothing => drop(etcd.ctl(&["del", &key])),

@@ -1,0 +1,88 @@
+//! The command on etcd, and `etcdctl lock` beside it.
+
+use std::process::Stdio;
+
+use tenure_testkit::{EtcdCluster, Spawned};
+
+use crate::common::{Place, assert_one_line, count};
+
+fn url() -> String {
+    EtcdCluster::shared().url(&EtcdCluster::fresh_prefix())
+}
+
+#[test]
+fn two_hundred_and_fifty_turns_on_etcd() {
+    count(10, Some(&url()), || ());
+}
+
+#[test]
+fn every_command_speaks_to_etcd() {
+    let (place, url) = (Place::new(), url());
+    let run =
+        place.output(&["run", "--store", &url, "x", "--", "sh", "-c", "echo $TENURE_FENCE; tenure=$TENURE; $tenure show x"]);
+    assert!(run.code == 0 && run.out.lines().count() >= 2, "{run:?}");
+    let lease = place.output(&["acquire", "--store", &url, "--ttl", "1m", "x"]);
+    assert!(lease.code == 0 && lease.out.contains("TENURE_FENCE="), "{lease:?}");
+    let token = lease.out.lines().find_map(|line| line.split_once("TENURE_TOKEN=")).expect("it prints the token").1;
+    let token = token.split(';').next().unwrap().trim_matches('\'').to_owned();
+    assert_eq!(place.output(&["renew", "--store", &url, "--ttl", "2m", "--token", &token, "x"]).code, 0, "{token}");
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "--shared", "x", "--", "true"]).code, 75);
+    let shown = place.output(&["show", "--store", &url, "-o", "json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown.out).unwrap();
+    assert_eq!(shown.as_array().unwrap().len(), 1, "{shown}");
+    assert!(shown[0]["holders"][0]["ttl_ms"].as_u64().unwrap() > 60_000, "{shown}");
+    assert_eq!(place.output(&["release", "--store", &url, "--token", &token, "x"]).code, 0);
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "-a", "y", "--permits", "1/3", "x", "--", "true"]).code, 0);
+    // The lock of another client is shown by its key, and can be broken.
+    let key = url.split_once("prefix=").unwrap().1.to_owned() + "x/694d8d2f";
+    EtcdCluster::shared().ctl(&["put", &key, ""]);
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
+    assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
+}
+
+#[test]
+fn faulty_urls_of_etcd_say_what_is_wrong() {
+    let place = Place::new();
+    for (url, code, why) in [
+        ("etcd://h?colour=red", 64, "colour="),
+        ("etcd://", 64, "host"),
+        ("etcds://127.0.0.1:1?ca=/nowhere", 64, "/nowhere"),
+        ("etcd://127.0.0.1:1", 69, "refused"),
+    ] {
+        let refused = place.output(&["run", "-n", "--store", url, "x", "--", "true"]);
+        assert!(refused.code == code && refused.err.contains(why), "{url}: {refused:?}");
+        assert_one_line(&refused);
+    }
+}
+
+/// Five processes of each kind, on one counter that bears no overlap.
+#[test]
+fn etcdctl_lock_and_tenure_take_turns() {
+    const TURNS: usize = 10;
+    let (place, etcd, prefix) = (Place::new(), EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let (url, name) = (etcd.url(&prefix), format!("{prefix}counter"));
+    let file = place.path("count");
+    std::fs::write(&file, "0").unwrap();
+    let step = format!("n=$(cat {0}); sleep 0.002; echo $((n + 1)) > {0}", file.display());
+    let mut children = Vec::new();
+    for turn in 0..TURNS {
+        for _ in 0..5 {
+            let mut theirs = etcd.etcdctl();
+            theirs.args(["lock", "--ttl=10", &name, "--", "sh", "-c", &step]).stdout(Stdio::null());
+            children.push((turn, Spawned::spawn(&mut theirs).unwrap()));
+            let mut ours = place.tenure(&["run", "--store", &url, "counter", "--", "sh", "-c", &step]);
+            children.push((turn, Spawned::spawn(ours.stdout(Stdio::null())).unwrap()));
+        }
+        while let Some(at) = children.iter().position(|(begun, _)| *begun < turn) {
+            let status = children.swap_remove(at).1.wait_exit(std::time::Duration::from_secs(60));
+            assert!(status.success(), "{status}");
+        }
+    }
+    for (_, mut child) in children {
+        assert!(child.wait_exit(std::time::Duration::from_secs(60)).success());
+    }
+    let counted = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(counted.trim(), (TURNS * 10).to_string(), "two were inside at once");
+}

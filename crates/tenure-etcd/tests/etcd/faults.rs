@@ -1,0 +1,192 @@
+//! Answers that are lost, commands that come late, a history that is compacted, a server that stops.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Store};
+use tenure::{ErrorKind, Locker, Share};
+use tenure_testkit::{EtcdCluster, Proxy};
+use tokio::time::timeout;
+
+use crate::requests::{busy, granted, joining, lease, owner, request};
+use crate::{PATIENCE, behind_proxy, open};
+
+#[tokio::test]
+async fn a_call_whose_answer_is_lost_may_be_made_again() {
+    let (proxy, store, other) = behind_proxy().await;
+    let held = owner();
+    // The lease, and the key.
+    for _ in 0..3 {
+        proxy.hold_replies();
+        let error = store.acquire(&request("x", &held)).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error:?}");
+        proxy.cut();
+        proxy.heal();
+    }
+    granted(&store, &request("x", &held)).await;
+    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, held);
+    proxy.hold_replies();
+    let error = store.release(&lease("x", &held), Duration::ZERO).await.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error:?}");
+    proxy.cut();
+    proxy.heal();
+    // It may have run, so what the second finds says nothing.
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    granted(&other, &request("x", &owner())).await;
+}
+
+/// Each of the messages to the server is held back in turn, until its owner has been released. It then takes
+/// nothing.
+#[tokio::test]
+async fn a_command_that_comes_after_the_release_takes_nothing() {
+    for spared in 0..4 {
+        for joins in [false, true] {
+            let (proxy, store, other) = behind_proxy().await;
+            let late = if joins { joining("x") } else { request("x", &owner()) };
+            let first = proxy.commands();
+            let acquire = tokio::spawn({
+                let (store, late) = (store.clone(), late.clone());
+                async move { store.acquire(&late).await }
+            });
+            // So many messages go through; not every call has as many.
+            timeout(Duration::from_millis(300), proxy.reached(first + spared)).await.ok();
+            proxy.hold_present_requests();
+            let answer = acquire.await.unwrap();
+            // The first try may be held back as well.
+            while store.release(&late.lease(), Duration::ZERO).await.is_err() {}
+            proxy.release_requests();
+            // What was held back is there before this is answered.
+            granted(&store, &request("y", &owner())).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let left = other.inspect(Some(&late.name)).await.unwrap();
+            assert!(left.is_empty(), "{left:?} is left of a command that came late: {answer:?}");
+        }
+    }
+}
+
+/// The watch begins at a revision that is gone. The waiter asks again, and has the name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compacted_history_forgets_no_waiter() {
+    let etcd = EtcdCluster::of(1).start();
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    granted(&store, &request("x", &held)).await;
+    let waiting = joining("x");
+    assert_eq!(busy(&store, &waiting).await.position, Some(0));
+    // Before the stream is read, so its start is gone.
+    etcd.ctl(&["put", "other", "1"]);
+    etcd.ctl(&["put", "other", "2"]);
+    let revision = granted(&store, &request("y", &owner())).await.fence.unwrap().counter();
+    etcd.ctl(&["compact", &revision.to_string()]);
+    let mut notices = store.watch(&waiting).await.unwrap();
+    let notice = timeout(PATIENCE, notices.next()).await.expect("it is silent").unwrap();
+    assert_eq!(notice, Notice::Changed);
+    let locks = Locker::new(open(&etcd.url("a/")).await);
+    let guard = tokio::spawn(locks.mutex("x").acquire());
+    store.release(&waiting.lease(), Duration::ZERO).await.unwrap();
+    etcd.ctl(&["compact", &(revision + 1).to_string()]);
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    drop(timeout(PATIENCE, guard).await.expect("the waiter was forgotten").unwrap().unwrap());
+}
+
+/// A mutex is handed over by the event itself: its fence is the revision of the deletion.
+#[tokio::test]
+async fn a_hand_over_needs_no_question() {
+    let (proxy, store, other) = behind_proxy().await;
+    let (held, waiting) = (owner(), joining("x"));
+    granted(&other, &request("x", &held)).await;
+    busy(&store, &waiting).await;
+    let mut notices = store.watch(&waiting).await.unwrap();
+    // The watch has begun when a heartbeat behind it is answered.
+    let watching = tokio::spawn(async move { (notices.next().await, notices) });
+    busy(&store, &waiting.clone().with_enqueue(Enqueue::Heartbeat)).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let asked = proxy.commands();
+    other.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    let (notice, _notices) = timeout(PATIENCE, watching).await.expect("nobody told the waiter").unwrap();
+    assert!(matches!(notice, Some(Notice::Granted { ref owner, .. }) if *owner == waiting.owner), "{notice:?}");
+    // An acknowledgement of HTTP/2 may go out.
+    assert!(proxy.commands() <= asked + 1, "{} messages for one hand-over", proxy.commands() - asked);
+    assert_eq!(store.renew(&[waiting.lease()]).await.remove(0).unwrap(), RenewReply::Renewed);
+}
+
+/// A reader that waits behind another reader is notified as well.
+#[tokio::test]
+async fn readers_behind_a_writer_are_notified_together() {
+    let etcd = EtcdCluster::shared();
+    let store = open(&etcd.url(&EtcdCluster::fresh_prefix())).await;
+    let writer = request("x", &owner()).with_share(Share::WRITE);
+    granted(&store, &writer).await;
+    let readers = [joining("x").with_share(Share::READ), joining("x").with_share(Share::READ)];
+    let mut notices = Vec::new();
+    for reader in &readers {
+        busy(&store, reader).await;
+        notices.push(store.watch(reader).await.unwrap());
+    }
+    let both = async {
+        let [first, second] = &mut notices[..] else { unreachable!("there are two") };
+        tokio::join!(first.next(), second.next())
+    };
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        store.release(&writer.lease(), Duration::ZERO).await.unwrap()
+    };
+    let ((first, second), _) = timeout(PATIENCE, async { tokio::join!(both, release) }).await.expect("one was forgotten");
+    for (notice, reader) in [first, second].into_iter().zip(&readers) {
+        assert!(matches!(notice, Some(Notice::Granted { ref owner, .. }) if *owner == reader.owner), "{notice:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_survive_a_crash_of_the_server() {
+    let etcd = EtcdCluster::of(1).start();
+    let store = open(&(etcd.url("a/") + "&timeout=3s")).await;
+    let (held, waits) = (owner(), joining("x"));
+    let before = granted(&store, &request("x", &held)).await.fence.unwrap();
+    etcd.kill(0);
+    let error = store.inspect(None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
+    etcd.restart(0);
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(busy(&store, &waits).await.position, Some(0));
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert!(granted(&store, &waits).await.fence.unwrap() > before);
+}
+
+/// A stopped server is reported within the timeout, and the lease is there when it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_server_is_waited_for_no_longer_than_the_timeout() {
+    let etcd = EtcdCluster::of(1).start();
+    let store = open(&(etcd.url("a/") + "&timeout=300ms")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    etcd.stop(0);
+    for _ in 0..2 {
+        let began = std::time::Instant::now();
+        let error = store.renew(&[lease("x", &held)]).await.remove(0).unwrap_err();
+        assert!(error.kind() == ErrorKind::Unreachable && began.elapsed() < Duration::from_secs(1), "{error:?}");
+    }
+    etcd.cont(0);
+    let renewed = async { while store.renew(&[lease("x", &held)]).await.remove(0).ok() != Some(RenewReply::Renewed) {} };
+    timeout(PATIENCE, renewed).await.expect("it does not find the way back");
+}
+
+/// The connection dies under a wait. The waiter keeps its place, and is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_survives_its_connection() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let proxy = Proxy::start_opaque(etcd.addr(0));
+    let other = open(&etcd.url(&prefix)).await;
+    let held = owner();
+    granted(&other, &request("x", &held)).await;
+    let locks = Locker::new(open(&EtcdCluster::url_at(proxy.addr(), &prefix)).await);
+    let waits = tokio::spawn(locks.mutex("x").acquire());
+    let waiters = async || other.inspect(None).await.unwrap().pop().map_or(0, |entry| entry.waiters.len());
+    while waiters().await == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    proxy.cut();
+    other.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    let guard = timeout(PATIENCE, waits).await.expect("it was forgotten").unwrap().unwrap();
+    assert!(matches!(other.acquire(&request("x", &owner())).await.unwrap(), AcquireReply::Busy(_)));
+    drop(guard);
+}

@@ -1,0 +1,108 @@
+//! Three members: one of them dies, stops, or is cut off.
+
+use std::time::Duration;
+
+use tenure::store::{RenewReply, Store};
+use tenure::{Fence, Locker};
+use tenure_testkit::{EtcdCluster, Program, Proxy, Signal, Worker};
+use tokio::time::timeout;
+
+use crate::requests::{granted, lease, owner, request};
+use crate::{PATIENCE, open};
+
+/// Renews until it is renewed.
+async fn renewed(store: &dyn Store, lease: &tenure::Lease) {
+    let renewed = async {
+        loop {
+            match store.renew(std::slice::from_ref(lease)).await.remove(0) {
+                Ok(reply) => return assert_eq!(reply, RenewReply::Renewed),
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, renewed).await.expect("it does not find the way back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_survives_its_leader() {
+    let etcd = EtcdCluster::of(3).start();
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    let before = granted(&store, &request("x", &held)).await.fence;
+    let locks = Locker::new(open(&etcd.url("a/")).await);
+    let waits = tokio::spawn(locks.mutex("x").acquire());
+    let leader = etcd.leader();
+    etcd.kill(leader);
+    renewed(&store, &lease("x", &held)).await;
+    assert!(!waits.is_finished(), "it was granted beside the holder");
+    let released = async { while store.release(&lease("x", &held), Duration::ZERO).await.is_err() {} };
+    timeout(PATIENCE, released).await.expect("it cannot release");
+    let guard = timeout(PATIENCE, waits).await.expect("the waiter was forgotten").unwrap().unwrap();
+    assert!(guard.fence() > before, "{:?} after {before:?}", guard.fence());
+    etcd.restart(leader);
+    drop(guard);
+}
+
+/// The member in use stops: another one answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_member_is_left() {
+    let etcd = EtcdCluster::of(3).start();
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    granted(&store, &request("x", &held)).await;
+    etcd.stop(0);
+    renewed(&store, &lease("x", &held)).await;
+    granted(&store, &request("y", &owner())).await;
+    etcd.cont(0);
+}
+
+/// A member that its clients cannot reach, and the others can.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_out_of_reach_is_left() {
+    let etcd = EtcdCluster::of(3).start();
+    let proxy = Proxy::start_opaque(etcd.addr(0));
+    let url = format!("etcd://{},{}?prefix=a/", proxy.addr(), etcd.addr(1));
+    let (store, held) = (open(&url).await, owner());
+    granted(&store, &request("x", &held)).await;
+    proxy.black_hole();
+    renewed(&store, &lease("x", &held)).await;
+    proxy.heal();
+}
+
+/// Without a majority nothing is granted and nothing is renewed, and no lease ends before its ttl when it is
+/// back.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_majority_nothing_is_granted() {
+    let etcd = EtcdCluster::of(3).start();
+    let (store, held) = (open(&(etcd.url("a/") + "&timeout=500ms")).await, owner());
+    granted(&store, &request("x", &held)).await;
+    etcd.stop(1);
+    etcd.stop(2);
+    for _ in 0..3 {
+        let error = store.acquire(&request("y", &owner())).await.unwrap_err();
+        assert!(error.is_transient(), "{error:?}");
+        assert!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap_err().is_transient());
+    }
+    etcd.cont(1);
+    etcd.cont(2);
+    renewed(&store, &lease("x", &held)).await;
+}
+
+/// A holder that stands still is overtaken. It knows, and the later holder's fence is larger.
+#[test]
+fn a_holder_that_stands_still_has_the_smaller_fence() {
+    let etcd = EtcdCluster::of(3).start();
+    let url = etcd.url("a/");
+    let start = || Worker::start(Program::this_test().on(&url));
+    let (mut first, mut second) = (start(), start());
+    let before: Option<Fence> = first.acquire("x", Duration::from_secs(2));
+    first.signal(Signal::Stop);
+    let after = second.acquire("x", Duration::from_secs(10));
+    assert!(before.is_some() && after > before, "{after:?} after {before:?}");
+    first.signal(Signal::Cont);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while first.state() != "Lost" {
+        assert!(std::time::Instant::now() < deadline, "it does not know: {}", first.state());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    second.release();
+}
