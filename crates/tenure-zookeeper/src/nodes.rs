@@ -54,16 +54,12 @@ pub(crate) fn in_order(names: Vec<String>) -> Vec<Child> {
     children
 }
 
-/// The 128 bits by which a node is found again whose number nobody has heard, as a UUID.
-pub(crate) fn guid(owner: &Owner, generated: bool) -> Result<String, Error> {
-    let digits = match owner.as_bytes().len().checked_sub(32) {
-        Some(at) if generated && owner.is_generated() => String::from_utf8_lossy(&owner.as_bytes()[at..]).into_owned(),
-        _ => {
-            let mut random = [0_u8; 16];
-            getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
-            format!("{:032x}", u128::from_be_bytes(random))
-        }
-    };
+/// The 128 random bits by which an entry finds its node again if it has not heard its number, as a UUID. They are not those of
+/// the owner token: what is left of one attempt must not be taken for a later one with the same token.
+pub(crate) fn guid() -> Result<String, Error> {
+    let mut random = [0_u8; 16];
+    getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
+    let digits = format!("{:032x}", u128::from_be_bytes(random));
     Ok(format!("_c_{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]))
 }
 
