@@ -223,7 +223,9 @@ fn statements(settings: &Settings) -> Result<String, Failure> {
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(mysql(&url, settings)?.migration()),
         #[cfg(feature = "zookeeper")]
-        Location::ZooKeeper(_) => Err(Failure::usage("a ZooKeeper has no table that you would make; only postgres: and mysql: have one")),
+        Location::ZooKeeper(_) => {
+            Err(Failure::usage("a ZooKeeper has no table that you would make; only postgres: and mysql: have one"))
+        }
         Location::Redis(_) | Location::Sqlite(_) => {
             Err(Failure::usage("this store has no table that you would make; only postgres: and mysql: have one"))
         }

@@ -48,7 +48,9 @@ impl Failed {
         match self {
             Self::Code(code) => answered(code),
             Self::Cut { sent: false } => Error::unreachable("there is no connection to ZooKeeper"),
-            Self::Cut { sent: true } => Error::unreachable("the connection to ZooKeeper broke before the answer came").maybe_applied(),
+            Self::Cut { sent: true } => {
+                Error::unreachable("the connection to ZooKeeper broke before the answer came").maybe_applied()
+            }
             // Nodes of a session that has ended are gone, so nothing of the call is left.
             Self::Over => Error::unreachable("ZooKeeper has ended the session"),
             Self::Garbled => Error::unreachable("ZooKeeper answered in a way that makes no sense").maybe_applied(),

@@ -52,7 +52,12 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects to a server, for a session of its own if `identity` has none. Returns the timeout that the server gives it.
-    pub(crate) async fn dial(host: &Host, identity: &mut Identity, timeout: Duration, end: Instant) -> Result<(Self, Duration), Undialled> {
+    pub(crate) async fn dial(
+        host: &Host,
+        identity: &mut Identity,
+        timeout: Duration,
+        end: Instant,
+    ) -> Result<(Self, Duration), Undialled> {
         let late = |_| Undialled::Failed(io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time"));
         timeout_at(end, Self::shake_hands(host, identity, timeout)).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
     }

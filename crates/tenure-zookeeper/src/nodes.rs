@@ -47,7 +47,7 @@ fn permits(head: &str) -> Option<Share> {
 
 /// The lock nodes among all children, in their order. The server's number goes on from its largest to its smallest, so only
 /// differences count.
-pub(crate) fn in_order(names: Vec<String>) -> Vec<Child> {
+pub(crate) fn in_order(names: &[String]) -> Vec<Child> {
     let mut children: Vec<_> = names.iter().filter_map(|name| Child::read(name)).collect();
     let Some(origin) = children.first().map(|child| child.sequence) else { return children };
     children.sort_by_key(|child| child.sequence.wrapping_sub(origin));
@@ -107,7 +107,8 @@ pub(crate) fn check_path(path: &str, what: &str) -> Result<(), Error> {
     let bad = |why: String| Error::invalid(format!("{what} {path:?} is no path of ZooKeeper: {why}"));
     for part in path.split('/') {
         if part.is_empty() {
-            return Err(bad("a part of it is empty".into()).with_hint("write it without a / at either end, and with one between two parts"));
+            return Err(bad("a part of it is empty".into())
+                .with_hint("write it without a / at either end, and with one between two parts"));
         }
         if part == "." || part == ".." {
             return Err(bad(format!("a part of it is {part:?}")).with_hint("use another name"));
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn numbers_go_on_from_the_largest_to_the_smallest() {
         let names = ["lock--2147483648", "lock-2147483646", "door", "lock--2147483647", "lock-2147483647"];
-        let sorted: Vec<_> = in_order(names.map(str::to_owned).to_vec()).into_iter().map(|child| child.name).collect();
+        let sorted: Vec<_> = in_order(&names.map(str::to_owned)).into_iter().map(|child| child.name).collect();
         assert_eq!(sorted, ["lock-2147483646", "lock-2147483647", "lock--2147483648", "lock--2147483647"]);
     }
 

@@ -9,10 +9,11 @@ use percent_encoding::percent_decode_str;
 use tenure::{Error, Locker, parse_duration};
 use tokio::time::Instant;
 
+use crate::inner::Inner;
 use crate::link::Host;
 use crate::nodes::check_path;
 use crate::sessions::Sessions;
-use crate::store::{Inner, ZooKeeperStore};
+use crate::store::ZooKeeperStore;
 use crate::wire::Acl;
 
 const FORMS: &str = "zookeeper://host1,host2,host3/chroot";
@@ -230,7 +231,8 @@ mod tests {
 
     #[test]
     fn a_url_is_read_and_shown_without_its_password() {
-        let options = Options::parse("zookeeper://me:s%40cret@a,b:1,[::1]:2/app/x/?prefix=/locks&timeout=1s&acl=creator").unwrap();
+        let options =
+            Options::parse("zookeeper://me:s%40cret@a,b:1,[::1]:2/app/x/?prefix=/locks&timeout=1s&acl=creator").unwrap();
         assert_eq!(options.to_string(), "zookeeper://a:2181,b:1,[::1]:2/app/x/locks");
         assert_eq!((options.username.as_deref(), options.password.as_deref()), (Some("me"), Some("s@cret")));
         assert!(!format!("{options:?} {options}").contains("cret"));

@@ -42,7 +42,6 @@ pub(crate) fn holders(children: &[Child], smaller: &Smaller) -> usize {
     children.iter().take_while(fits).count()
 }
 
-
 /// Finds the place of the node `mine`.
 pub(crate) fn place(children: &[Child], mine: &str, smaller: &Smaller) -> Place {
     let Some(at) = children.iter().position(|child| child.name == mine) else { return Place::Gone };

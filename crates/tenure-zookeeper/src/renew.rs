@@ -13,9 +13,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::entry::{Entry, Slot};
 use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::inner::Inner;
 use crate::nodes::Data;
 use crate::session::{Session, answer};
-use crate::store::Inner;
 use crate::wire::{Frame, Reading};
 
 /// So many are checked in one transaction: a message may have 1 MiB.
@@ -59,7 +59,9 @@ impl Inner {
             self.lengthen(session, longest).await;
         }
         // So that it does not end here while the answer is under way.
-        batch.iter().for_each(|asked| asked.entry.extend(asked.lease.ttl));
+        for asked in batch {
+            asked.entry.extend(asked.lease.ttl);
+        }
         let all = session.ask(Frame::check_all(batch.iter().map(|asked| asked.path.as_str()))).await;
         let is_done = all.and_then(|reply| Reading(&reply.body).is_done().ok_or(Failed::Garbled));
         match is_done {

@@ -5,8 +5,8 @@
 //! keep the session.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -58,7 +58,11 @@ impl Call {
 enum Command {
     Calls(Vec<Call>),
     /// Connects anew, with another timeout; a shorter one only if that is meant.
-    Retime { timeout: Duration, shortens: bool, done: oneshot::Sender<()> },
+    Retime {
+        timeout: Duration,
+        shortens: bool,
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// Where the servers are, and how to log in.
@@ -161,7 +165,13 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// Connects to the first server that answers.
-async fn dial(how: &How, identity: &mut Identity, timeout: Duration, end: Instant, at: &mut usize) -> Result<(Link, Duration), Undialled> {
+async fn dial(
+    how: &How,
+    identity: &mut Identity,
+    timeout: Duration,
+    end: Instant,
+    at: &mut usize,
+) -> Result<(Link, Duration), Undialled> {
     let mut last = Undialled::Failed(std::io::ErrorKind::TimedOut.into());
     for left in (1..=how.hosts.len()).rev() {
         let now = Instant::now();
@@ -250,7 +260,9 @@ impl Task {
         self.received.close();
         while let Ok(command) = self.received.try_recv() {
             if let Command::Calls(calls) = command {
-                calls.into_iter().for_each(|call| call.answer(Err(Failed::Over)));
+                for call in calls {
+                    call.answer(Err(Failed::Over));
+                }
             }
         }
     }
@@ -409,11 +421,11 @@ impl Task {
     }
 
     fn watch(&mut self, path: String) -> oneshot::Receiver<()> {
-        let (fires, fired) = oneshot::channel();
+        let (sender, fires) = oneshot::channel();
         let watches = self.watches.entry(path).or_default();
-        watches.retain(|watch| !watch.is_closed());
-        watches.push(fires);
-        fired
+        watches.retain(|other| !other.is_closed());
+        watches.push(sender);
+        fires
     }
 }
 

@@ -32,7 +32,12 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     /// Makes the first session.
-    pub(crate) async fn open(hosts: Vec<Host>, login: Option<(String, String)>, shown: String, end: Instant) -> Result<Self, Error> {
+    pub(crate) async fn open(
+        hosts: Vec<Host>,
+        login: Option<(String, String)>,
+        shown: String,
+        end: Instant,
+    ) -> Result<Self, Error> {
         let sessions = Self {
             how: Arc::new(How { hosts, login, shortest: OnceLock::new() }),
             shown,

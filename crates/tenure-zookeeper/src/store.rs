@@ -1,26 +1,25 @@
 //! The store.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
-use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry as Shown, Error, ErrorKind, Holder, Lease, Name, Owner, Queued};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::actor::{Actor, data_of};
+use crate::actor::Actor;
 use crate::entry::{Command, Entry, Phase, Slot};
-use crate::failure::{Failed, NO_NODE, NODE_EXISTS, UNIMPLEMENTED, no_answer};
-use crate::nodes::{Child, Data, checked, guid, in_order, stranger};
+use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::inner::{Inner, holder_of, locked};
+use crate::nodes::{Child, Data, guid};
 use crate::queue::{Smaller, holders};
 use crate::session::{Session, answer};
-use crate::sessions::Sessions;
-use crate::wire::{Acl, CONTAINER, CREATE, CREATE_CONTAINER, Frame, PERSISTENT, Reading};
+use crate::wire::{Frame, Reading};
 
 /// Longest time for a call that concerns no lease.
 const CALL: Duration = Duration::from_secs(24 * 3_600);
@@ -29,144 +28,6 @@ const GRACE: Duration = Duration::from_millis(20);
 
 /// Locks in ZooKeeper. Made by [`Options`](crate::Options).
 pub struct ZooKeeperStore(pub(crate) Arc<Inner>);
-
-type Key = (Name, Owner);
-
-pub(crate) struct Inner {
-    pub(crate) sessions: Sessions,
-    /// The path of all names, without a / at its end: chroot and prefix.
-    pub(crate) root: String,
-    pub(crate) acl: Acl,
-    pub(crate) poll_interval: Duration,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) shown: String,
-    pub(crate) entries: Mutex<HashMap<Key, Slot>>,
-    pub(crate) listeners: Mutex<HashMap<Key, mpsc::UnboundedSender<Notice>>>,
-    /// Until when a node may be made by a request whose answer was lost.
-    pub(crate) late: Mutex<Option<Instant>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Inner {
-    fn path(&self, name: &Name) -> Result<String, Error> {
-        checked(name.as_str(), name)?;
-        Ok(format!("{}/{name}", self.root))
-    }
-
-    fn slot(&self, name: &Name, owner: &Owner) -> Option<Slot> {
-        locked(&self.entries).get(&(name.clone(), owner.clone())).cloned()
-    }
-
-    pub(crate) fn forget(&self, entry: &Arc<Entry>) {
-        let owner = entry.state().owner.clone();
-        let (mut entries, key) = (locked(&self.entries), (entry.name.clone(), owner));
-        if entries.get(&key).is_some_and(|slot| Arc::ptr_eq(&slot.entry, entry)) {
-            entries.remove(&key);
-        }
-    }
-
-    /// Notes that a node may still be made until then.
-    pub(crate) fn note_late(&self, until: Instant) {
-        let mut late = locked(&self.late);
-        *late = (*late).max(Some(until));
-    }
-
-    pub(crate) fn notify(&self, name: &Name, owner: &Owner, notice: Notice) {
-        let (mut listeners, key) = (locked(&self.listeners), (name.clone(), owner.clone()));
-        if listeners.get(&key).is_some_and(|listener| listener.send(notice).is_err()) {
-            listeners.remove(&key);
-        }
-    }
-
-    /// Lets a session last for a longer ttl, if the ensemble gives that.
-    pub(crate) async fn lengthen(&self, session: &Session, ttl: Duration) {
-        let needed = self.sessions.needed(ttl);
-        if session.timeout() < needed {
-            session.retime(needed, false).await;
-        }
-    }
-
-    /// Makes the nodes above a lock. Those of names go by themselves when they are empty, where the server has such nodes.
-    pub(crate) async fn make_parents(&self, session: &Session, parent: &str) -> Result<(), Error> {
-        for container in [(CREATE_CONTAINER, CONTAINER), (CREATE, PERSISTENT)] {
-            let ends = parent.match_indices('/').map(|(at, _)| at).skip(1).chain([parent.len()]);
-            let frames = ends.map(|end| {
-                let (op, flags) = if end <= self.root.len() { (CREATE, PERSISTENT) } else { container };
-                Frame::create(op, &parent[..end], b"", self.acl, flags)
-            });
-            let mut result = Ok(());
-            for mut pending in session.ask_each(frames.collect()) {
-                if let Err(failed) = answer(&mut pending).await
-                    && failed != Failed::Code(NODE_EXISTS)
-                {
-                    result = result.and(Err(failed));
-                }
-            }
-            match result {
-                Err(Failed::Code(UNIMPLEMENTED)) => {}
-                result => return result.map_err(|failed| failed.error()),
-            }
-        }
-        Ok(())
-    }
-
-    /// The nodes of a lock, with what they say of themselves.
-    async fn read(&self, session: &Session, parent: &str) -> Result<Vec<(Child, Option<Data>)>, Failed> {
-        let listed = match session.ask(Frame::list(parent, false)).await {
-            Err(Failed::Code(NO_NODE)) => return Ok(Vec::new()),
-            listed => listed?,
-        };
-        let children = in_order(Reading(&listed.body).texts().ok_or(Failed::Garbled)?);
-        let frames = children.iter().map(|child| Frame::get_data(&format!("{parent}/{}", child.name), false));
-        let pending = session.ask_each(frames.collect());
-        let mut read = Vec::new();
-        for (child, mut pending) in children.into_iter().zip(pending) {
-            match answer(&mut pending).await {
-                Ok(reply) => read.push((child, data_of(&reply))),
-                Err(Failed::Code(NO_NODE)) => {}
-                Err(failed) => return Err(failed),
-            }
-        }
-        Ok(read)
-    }
-
-    /// A call of the ensemble that changes nothing, so it is repeated if a session or a connection ends.
-    async fn reading<T, F>(&self, end: Instant, read: impl Fn(Arc<Session>) -> F) -> Result<T, Error>
-    where
-        F: Future<Output = Result<T, Failed>>,
-    {
-        let began = Instant::now();
-        let call = async {
-            loop {
-                let session = self.sessions.any(end).await?;
-                match read(session).await {
-                    Err(Failed::Cut { .. } | Failed::Over) => {}
-                    result => return result.map_err(|failed| failed.error()),
-                }
-            }
-        };
-        timeout_at(end, call).await.unwrap_or_else(|_| {
-            Err(Error::unreachable(format!("ZooKeeper did not answer within {:?}", end.saturating_duration_since(began))))
-        })
-    }
-
-    /// The node of an owner of another process, or of another store.
-    async fn elsewhere(&self, parent: &str, owner: &Owner, end: Instant) -> Result<Option<String>, Error> {
-        let nodes = self.reading(end, |session| async move { self.read(&session, parent).await }).await?;
-        let is_owners = |(child, data): &(Child, Option<Data>)| match data {
-            Some(data) => data.owner == *owner,
-            None => stranger(child) == *owner,
-        };
-        Ok(nodes.into_iter().find(is_owners).map(|(child, _)| format!("{parent}/{}", child.name)))
-    }
-
-    fn busy(&self) -> AcquireReply {
-        AcquireReply::Busy(Busy::new(self.poll_interval))
-    }
-}
 
 impl ZooKeeperStore {
     fn end(&self, ttl: Duration) -> Instant {
@@ -244,7 +105,8 @@ impl ZooKeeperStore {
     }
 
     fn shown(&self, name: &Name, nodes: Vec<(Child, Option<Data>)>) -> Option<Shown> {
-        let smaller: Smaller = nodes.iter().filter_map(|(child, data)| Some((child.name.clone(), data.as_ref()?.share))).collect();
+        let smaller: Smaller =
+            nodes.iter().filter_map(|(child, data)| Some((child.name.clone(), data.as_ref()?.share))).collect();
         let children: Vec<_> = nodes.iter().map(|(child, _)| child.clone()).collect();
         let mut waiters: Vec<_> = nodes.into_iter().map(|(child, data)| self.with_own(name, holder_of(&child, data))).collect();
         let holders: Vec<_> = waiters.drain(..holders(&children, &smaller)).collect();
@@ -266,7 +128,12 @@ impl ZooKeeperStore {
     async fn names(&self, session: &Session) -> Result<Vec<String>, Failed> {
         let (root, mut found, mut level) = (&self.0.root, Vec::new(), vec![String::new()]);
         while !level.is_empty() {
-            let frames = level.iter().map(|path| Frame::list(if root.is_empty() && path.is_empty() { "/".to_owned() } else { format!("{root}{path}") }.as_str(), false));
+            let frames = level.iter().map(|path| {
+                Frame::list(
+                    if root.is_empty() && path.is_empty() { "/".to_owned() } else { format!("{root}{path}") }.as_str(),
+                    false,
+                )
+            });
             let mut below = Vec::new();
             for (path, mut pending) in level.iter().zip(session.ask_each(frames.collect())) {
                 let listed = match answer(&mut pending).await {
@@ -277,7 +144,8 @@ impl ZooKeeperStore {
                 if names.iter().any(|name| Child::read(name).is_some()) {
                     found.push(path.trim_start_matches('/').to_owned());
                 }
-                let is_own = |name: &String| Child::read(name).is_none() && !(root.is_empty() && path.is_empty() && name == "zookeeper");
+                let is_own =
+                    |name: &String| Child::read(name).is_none() && !(root.is_empty() && path.is_empty() && name == "zookeeper");
                 below.extend(names.into_iter().filter(is_own).map(|name| format!("{path}/{name}")));
             }
             level = below;
@@ -332,14 +200,6 @@ fn received(notices: mpsc::UnboundedReceiver<Notice>) -> BoxStream<'static, Noti
 fn elsewhere() -> Error {
     let what = "the lock is held by a session of another process, which alone can renew it or pass it on";
     Error::new(ErrorKind::Unsupported, what).with_hint("release it, and acquire it in this process")
-}
-
-/// The holder, as its node says.
-pub(crate) fn holder_of(child: &Child, data: Option<Data>) -> Holder {
-    match data {
-        Some(data) => Holder::new(data.owner, data.share).with_ttl(data.ttl),
-        None => Holder::new(stranger(child), child.share),
-    }
 }
 
 #[async_trait]
@@ -453,12 +313,11 @@ impl Store for ZooKeeperStore {
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Shown>, Error> {
         let end = self.end(Duration::MAX);
-        let names = match name {
-            Some(name) => vec![name.clone()],
-            None => {
-                let found = self.0.reading(end, |session| async move { self.names(&session).await }).await?;
-                found.into_iter().filter_map(|name| Name::new(name).ok()).collect()
-            }
+        let names = if let Some(name) = name {
+            vec![name.clone()]
+        } else {
+            let found = self.0.reading(end, |session| async move { self.names(&session).await }).await?;
+            found.into_iter().filter_map(|name| Name::new(name).ok()).collect()
         };
         let mut shown = Vec::new();
         for name in names {

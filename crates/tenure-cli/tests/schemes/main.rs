@@ -5,10 +5,10 @@
 mod articles;
 mod calls;
 mod commands;
-#[cfg(feature = "zookeeper")]
-mod curator;
 #[path = "../command/common.rs"]
 mod common;
+#[cfg(feature = "zookeeper")]
+mod curator;
 mod peers;
 mod redisson;
 mod sides;

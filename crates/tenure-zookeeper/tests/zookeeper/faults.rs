@@ -174,7 +174,11 @@ async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
                 }
                 let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
                 let given_up = what == "release" && polls > 0;
-                assert_eq!(kept == RenewReply::Gone, given_up, "{text}: a release that was sent is done, and nothing else gives up");
+                assert_eq!(
+                    kept == RenewReply::Gone,
+                    given_up,
+                    "{text}: a release that was sent is done, and nothing else gives up"
+                );
                 let next = request("x", &owner());
                 assert!(matches!(other.acquire(&next).await.unwrap(), AcquireReply::Granted(_)), "{text}");
                 assert!(!store.features().late_commands, "{text}: nothing is under way");
