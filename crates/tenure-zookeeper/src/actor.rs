@@ -18,7 +18,7 @@ use crate::entry::{Command, Entry, Phase, shown_ttl};
 use crate::failure::{Failed, NO_NODE, no_answer};
 use crate::inner::{Inner, holder_of};
 use crate::nodes::{Child, Data, node};
-use crate::queue::{Place, Watch};
+use crate::queue::{Status, Watch};
 use crate::session::{Pending, Reply, answer};
 use crate::wire::{CREATE, EPHEMERAL_SEQUENTIAL, Frame, Reading};
 
@@ -47,7 +47,7 @@ enum Node {
 
 /// Where the node stood, and the last change of the queue by then.
 struct Seen {
-    place: Place,
+    status: Status,
     pzxid: i64,
     first: Option<Child>,
     /// One in front of it has the same owner token.
@@ -184,25 +184,25 @@ impl Actor {
                 None => self.ask(Frame::list(&self.entry.parent, false)).await,
             };
             let seen = self.read(&listed.map_err(not_done)?, &mine, request.generated).await.map_err(not_done)?;
-            return match seen.place {
-                Place::Holds if !seen.is_second => self.granted(request, seen.pzxid, is_fresh).await,
-                Place::Gone => {
+            return match seen.status {
+                Status::Holds if !seen.is_second => self.granted(request, seen.pzxid, is_fresh).await,
+                Status::Gone => {
                     self.node = Node::None;
                     continue;
                 }
-                Place::OtherKind(other) => {
+                Status::OtherKind(other) => {
                     self.delete_known(&mine).await;
                     self.entry.end();
                     Err(Error::other_kind(&self.entry.name, other.kind(), request.share.kind()))
                 }
-                Place::Holds | Place::Waits { .. } if request.enqueue == Enqueue::No => {
+                Status::Holds | Status::Waits { .. } if request.enqueue == Enqueue::No => {
                     let first = seen.first;
                     let ((), busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
                     self.node = Node::None;
                     self.entry.end();
                     Ok(AcquireReply::Busy(Busy::new(self.store()?.poll_interval).with_holder(busy)))
                 }
-                Place::Holds | Place::Waits { .. } => {
+                Status::Holds | Status::Waits { .. } => {
                     self.entry.state().phase = Phase::Waiting;
                     self.wait(request).await
                 }

@@ -73,7 +73,7 @@ pub(crate) fn node(guid: &str, share: Share) -> String {
     }
 }
 
-/// What the data of a node says.
+/// Contents of a node's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub(crate) owner: Owner,

@@ -18,7 +18,7 @@ use crate::nodes::Data;
 use crate::session::{Session, answer};
 use crate::wire::{Frame, Reading};
 
-/// So many are checked in one transaction: a message may have 1 MiB.
+/// Number of nodes that one transaction checks: a message may have 1 MiB.
 const BATCH: usize = 256;
 
 /// A lease that is here, and its place among all.
@@ -37,7 +37,7 @@ impl Inner {
         for (at, (lease, slot)) in leases.iter().zip(slots).enumerate() {
             let Some(entry) = slot.as_ref().map(|slot| &slot.entry) else { continue };
             let Some(path) = entry.held_node() else { continue };
-            sessions.entry(Arc::as_ptr(&entry.seat.session).addr()).or_default().push(Asked { at, lease, entry, path });
+            sessions.entry(Arc::as_ptr(&entry.used.session).addr()).or_default().push(Asked { at, lease, entry, path });
         }
         let batches: Vec<_> = sessions.values().flat_map(|asked| asked.chunks(BATCH)).collect();
         let began = Instant::now();

@@ -26,7 +26,7 @@ const SILENT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
-    /// Fires, or ends, when a look at the watched path is useful.
+    /// Fires, or ends, when a read of the watched path is useful.
     pub(crate) watch: Option<oneshot::Receiver<()>>,
 }
 
@@ -392,7 +392,7 @@ impl Task {
         Ok(())
     }
 
-    /// All watches of a path are told, whatever has changed there.
+    /// Notifies all who watch a path, of any change there.
     fn event(&mut self, reading: &mut Reading<'_>) -> Option<()> {
         let (_kind, _state, path) = (reading.int()?, reading.int()?, reading.text()?);
         for watch in self.watches.remove(&path).into_iter().flatten() {

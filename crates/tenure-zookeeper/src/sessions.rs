@@ -11,11 +11,11 @@ use tenure::Error;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::entry::Seat;
+use crate::entry::SessionUse;
 use crate::link::{Host, Undialled};
 use crate::session::{How, Session};
 
-/// So many waiters have a session each. Servers allow 60 connections of one address by default.
+/// Number of waiters that have a session each. Servers allow 60 connections of one address by default.
 const WAITERS: usize = 8;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Sessions {
     /// The runtime of the one who opened the store: that of a caller may end earlier.
     runtime: Mutex<Handle>,
     open: Mutex<Vec<Arc<Session>>>,
-    /// Whoever makes a session keeps others from making the same.
+    /// Held while a session is made, so that nobody makes the same.
     opening: tokio::sync::Mutex<()>,
     limits: OnceLock<(Duration, Duration)>,
 }
@@ -102,25 +102,25 @@ impl Sessions {
     }
 
     /// A place in a session for a lease of `ttl`.
-    pub(crate) async fn for_lease(&self, ttl: Duration, end: Instant) -> Result<Seat, Error> {
+    pub(crate) async fn for_lease(&self, ttl: Duration, end: Instant) -> Result<SessionUse, Error> {
         let needed = self.needed(ttl);
         let fits = || {
             let open = self.opened();
             let fits = |session: &&Arc<Session>| session.timeout() == needed && session.waiters.load(Ordering::Acquire) == 0;
-            open.iter().find(fits).map(|session| Seat::new(session.clone(), false))
+            open.iter().find(fits).map(|session| SessionUse::new(session.clone(), false))
         };
-        if let Some(seat) = fits() {
-            return Ok(seat);
+        if let Some(used) = fits() {
+            return Ok(used);
         }
         let _turn = self.turn(end).await?;
         match fits() {
-            Some(seat) => Ok(seat),
-            None => Ok(Seat::new(self.make(needed, end).await?, false)),
+            Some(used) => Ok(used),
+            None => Ok(SessionUse::new(self.make(needed, end).await?, false)),
         }
     }
 
     /// A place in a session for a waiter.
-    pub(crate) async fn for_waiter(&self, entry_ttl: Duration, handoff_ttl: Duration, end: Instant) -> Result<Seat, Error> {
+    pub(crate) async fn for_waiter(&self, entry_ttl: Duration, handoff_ttl: Duration, end: Instant) -> Result<SessionUse, Error> {
         let (shortest, longest) = self.limits();
         let needed = self.needed(handoff_ttl).max(entry_ttl).clamp(shortest, longest);
         let _turn = self.turn(end).await?;
@@ -134,14 +134,14 @@ impl Sessions {
                 busy.iter().min_by_key(|session| waiting(session)).filter(|_| busy.len() >= WAITERS).copied()
             };
             // The first one stays for reads.
-            unused.filter(|_| open.len() > 1).or_else(shared).map(|session| Seat::new(session.clone(), true))
+            unused.filter(|_| open.len() > 1).or_else(shared).map(|session| SessionUse::new(session.clone(), true))
         };
-        let Some(seat) = chosen else { return Ok(Seat::new(self.make(needed, end).await?, true)) };
-        let (timeout, is_alone) = (seat.session.timeout(), seat.session.users.load(Ordering::Acquire) == 1);
+        let Some(used) = chosen else { return Ok(SessionUse::new(self.make(needed, end).await?, true)) };
+        let (timeout, is_alone) = (used.session.timeout(), used.session.users.load(Ordering::Acquire) == 1);
         if timeout < needed || (is_alone && timeout > needed) {
-            self.within(end, seat.session.retime(needed, is_alone)).await?;
+            self.within(end, used.session.retime(needed, is_alone)).await?;
         }
-        Ok(seat)
+        Ok(used)
     }
 
     async fn turn(&self, end: Instant) -> Result<tokio::sync::MutexGuard<'_, ()>, Error> {

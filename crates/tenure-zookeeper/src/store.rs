@@ -56,13 +56,13 @@ impl ZooKeeperStore {
     /// Begins to ask for a name. `None` if another call with this token was faster.
     async fn begin(&self, request: &Request, parent: String, end: Instant) -> Result<Option<Slot>, Error> {
         let Self(inner) = self;
-        let seat = match request.enqueue {
+        let used = match request.enqueue {
             Enqueue::Join { entry_ttl, handoff_ttl } if request.generated => {
                 inner.sessions.for_waiter(entry_ttl, handoff_ttl, end).await?
             }
             _ => inner.sessions.for_lease(request.ttl, end).await?,
         };
-        let entry = Arc::new(Entry::new(request, parent, guid()?, seat));
+        let entry = Arc::new(Entry::new(request, parent, guid()?, used));
         let (commands, received) = mpsc::unbounded_channel();
         let slot = Slot { entry: entry.clone(), commands };
         let mut entries = locked(&inner.entries);

@@ -9,7 +9,7 @@ use crate::entry::Phase;
 use crate::failure::{Failed, NO_NODE};
 use crate::inner::Inner;
 use crate::nodes::{Child, in_order};
-use crate::queue::{Place, Smaller, Watch, before, doubtful, place};
+use crate::queue::{Smaller, Status, Watch, before, doubtful, status};
 use crate::session::{Reply, answer};
 use crate::wire::{Frame, Reading};
 
@@ -22,19 +22,19 @@ impl Actor {
         }
         self.keep_waiting();
         let seen = self.look(false).await.map_err(not_done)?;
-        match seen.place {
-            Place::Holds => self.granted(request, seen.pzxid, false).await,
-            Place::Waits { position, .. } => {
+        match seen.status {
+            Status::Holds => self.granted(request, seen.pzxid, false).await,
+            Status::Waits { position, .. } => {
                 self.keep_waiting();
                 let busy = self.busy(seen.first.as_ref()).await;
                 let AcquireReply::Busy(busy) = busy else { return Ok(busy) };
                 Ok(AcquireReply::Busy(busy.with_position(position).with_grant_seq(0)))
             }
-            Place::OtherKind(other) => {
+            Status::OtherKind(other) => {
                 self.entry.end();
                 Err(Error::other_kind(&self.entry.name, other.kind(), request.share.kind()))
             }
-            Place::Gone => {
+            Status::Gone => {
                 self.entry.end();
                 Ok(self.busy(None).await)
             }
@@ -76,17 +76,17 @@ impl Actor {
                     is_second |= data.as_ref().is_some_and(|data| data.owner == owner);
                     smaller.extend(data.map(|data| (child.name.clone(), data.share)));
                 }
-                // It still counts here, and the next look finds it gone.
+                // It still counts here, and the next poll finds it gone.
                 Err(Failed::Code(NO_NODE)) => {}
                 Err(failed) => return Err(failed),
             }
         }
-        Ok(Seen { place: place(&children, mine, &smaller), pzxid: stat.pzxid, first: children.into_iter().next(), is_second })
+        Ok(Seen { status: status(&children, mine, &smaller), pzxid: stat.pzxid, first: children.into_iter().next(), is_second })
     }
 
-    /// Sees where the node stands, and watches what it waits for. `proves`: not by what one server alone believes.
+    /// Sees where the node stands, and watches what it waits for. `proves`: by a transaction, because one server alone may be behind.
     pub(super) async fn look(&mut self, proves: bool) -> Result<Seen, Failed> {
-        let gone = |pzxid| Seen { place: Place::Gone, pzxid, first: None, is_second: false };
+        let gone = |pzxid| Seen { status: Status::Gone, pzxid, first: None, is_second: false };
         loop {
             let Some(mine) = self.known() else { return Ok(gone(0)) };
             let share = self.entry.state().share;
@@ -106,7 +106,7 @@ impl Actor {
             }
             let watch = listed.as_mut().ok().and_then(|listed| listed.watch.take());
             let seen = self.read(&listed?, &mine, true).await?;
-            let Place::Waits { watch: target, .. } = &seen.place else { return Ok(seen) };
+            let Status::Waits { watch: target, .. } = &seen.status else { return Ok(seen) };
             if let (Watch::Parent, Some(watch)) = (target, watch) {
                 self.watch = Some((Watch::Parent, watch));
                 return Ok(seen);
@@ -145,8 +145,8 @@ impl Actor {
             }
         };
         match timeout_at(until, seen).await {
-            Ok(Ok(Seen { place: Place::Holds, pzxid, .. })) => self.served(pzxid),
-            Ok(Ok(Seen { place: Place::Gone | Place::OtherKind(_), .. })) => self.entry.end(),
+            Ok(Ok(Seen { status: Status::Holds, pzxid, .. })) => self.served(pzxid),
+            Ok(Ok(Seen { status: Status::Gone | Status::OtherKind(_), .. })) => self.entry.end(),
             _ => {}
         }
     }
@@ -160,7 +160,7 @@ impl Actor {
             }
             (state.phase, state.fence, state.since) = (Phase::Served, fence(pzxid), Instant::now());
             state.until = Instant::now() + state.handoff_ttl;
-            // One that would be believed is followed by a renewal for the whole ttl.
+            // A waiter that accepts it asks for a renewal for the whole ttl.
             let keeps = store.sessions.kept(self.entry.session(), state.handoff_ttl) == state.handoff_ttl;
             match state.fence {
                 Some(fence) if keeps && state.ttl <= store.sessions.longest_ttl() => {

@@ -1,4 +1,4 @@
-//! What a URL says, as the server sees it.
+//! Settings of a URL, as the server sees them.
 
 use std::time::Duration;
 
