@@ -58,7 +58,7 @@ impl ZooKeeperStore {
         let Self(inner) = self;
         let used = match request.enqueue {
             Enqueue::Join { entry_ttl, handoff_ttl } if request.generated => {
-                inner.sessions.for_waiter(entry_ttl, handoff_ttl, end).await?
+                inner.sessions.for_waiter(request.ttl, entry_ttl, handoff_ttl, end).await?
             }
             _ => inner.sessions.for_lease(request.ttl, end).await?,
         };

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
 use tenure::{EndReason, ErrorKind, Lease, Locker, Name, State};
-use tenure_testkit::{Proxy, ZooKeeperEnsemble, ZooKeeperServer as Server, wait_until};
+use tenure_conformance::Process;
+use tenure_testkit::zookeeper::TICK;
+use tenure_testkit::{Program, Proxy, Worker, ZooKeeperEnsemble, ZooKeeperServer as Server, wait_until};
 use tokio::time::timeout;
 
 use crate::open;
@@ -86,6 +88,43 @@ async fn a_lease_outlives_the_leader() {
     let _ = guard.release().await.unwrap();
     let second = timeout(PATIENCE, waiter).await.expect("the waiter was forgotten").unwrap();
     assert!(second.fence() > fence, "{:?} after {fence:?}", second.fence());
+}
+
+/// Its session was made for longer, and connected for its ttl. All servers of the ensemble go by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_process_costs_its_ttl_in_an_ensemble() {
+    let ensemble = ZooKeeperEnsemble::start();
+    let ttl = Duration::from_secs(2);
+    for server in &ensemble.servers {
+        let url = server.url("app");
+        let mut worker = Worker::start(Program::this_test().on(&url));
+        let before = Process::acquire(&mut worker, "x", ttl);
+        let store = open(&ensemble.url("app")).await;
+        busy(&store, &request("x", &owner())).await;
+        Process::kill(&mut worker);
+        let killed = std::time::Instant::now();
+        let guard = timeout(PATIENCE, locker(&store, 2).mutex("x").acquire()).await.expect("it stays taken").unwrap();
+        let freed = killed.elapsed();
+        assert!(freed < ttl + 5 * TICK, "free only after {freed:?}");
+        assert!(guard.fence() > before, "{:?} after {before:?}", guard.fence());
+        let _ = guard.release().await.unwrap();
+    }
+}
+
+/// The holder that goes on has lost its lease, and its successor has a larger fence.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_stopped_is_overtaken_in_an_ensemble() {
+    let ensemble = ZooKeeperEnsemble::start();
+    let url = ensemble.url("app");
+    let mut worker = Worker::start(Program::this_test().on(&url));
+    let before = Process::acquire(&mut worker, "x", Duration::from_secs(2));
+    Process::stop(&mut worker, true);
+    let store = open(&url).await;
+    let guard = timeout(PATIENCE, locker(&store, 2).mutex("x").acquire()).await.expect("it stays taken").unwrap();
+    assert!(guard.fence() > before, "{:?} after {before:?}", guard.fence());
+    Process::stop(&mut worker, false);
+    assert!(Process::is_lost(&mut worker));
+    guard.verify().await.unwrap();
 }
 
 /// Nobody is asked for that.
