@@ -183,7 +183,8 @@ impl Actor {
                 Some(mut listed) => answer(&mut listed).await,
                 None => self.ask(Frame::list(&self.entry.parent, false)).await,
             };
-            let seen = self.read(&listed.map_err(not_done)?, &mine, request.generated).await.map_err(not_done)?;
+            let seen = self.read(&listed.map_err(not_done)?, request.generated).await.map_err(not_done)?;
+            let is_fresh = is_fresh && self.known().as_ref() == Some(&mine);
             return match seen.status {
                 Status::Holds if !seen.is_second => self.granted(request, seen.pzxid, is_fresh).await,
                 Status::Gone => {

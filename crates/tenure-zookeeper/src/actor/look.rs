@@ -61,10 +61,19 @@ impl Actor {
     }
 
     /// Reads a list of all nodes, and what nodes in front of `mine` say of themselves if that matters.
-    pub(super) async fn read(&self, listed: &Reply, mine: &str, generated: bool) -> Result<Seen, Failed> {
+    pub(super) async fn read(&mut self, listed: &Reply, generated: bool) -> Result<Seen, Failed> {
         let mut reading = Reading(&listed.body);
         let (Some(names), Some(stat)) = (reading.texts(), reading.stat()) else { return Err(Failed::Garbled) };
         let children = in_order(&names);
+        // A create whose answer was lost may have been done in front of the one that repeated it.
+        let Some(mine) = children.iter().find(|child| child.name.starts_with(&self.entry.guid)).map(|child| child.name.clone())
+        else {
+            return Ok(Seen { status: Status::Gone, pzxid: stat.pzxid, first: None, is_second: false });
+        };
+        if self.known().as_ref() != Some(&mine) {
+            self.found(&mine);
+        }
+        let mine = mine.as_str();
         let mut smaller = Smaller::new();
         let asked = if generated { doubtful(&children, mine) } else { before(&children, mine) };
         let (owner, mut is_second) = (self.entry.state().owner.clone(), false);
@@ -105,7 +114,7 @@ impl Actor {
                 return Ok(gone(0));
             }
             let watch = listed.as_mut().ok().and_then(|listed| listed.watch.take());
-            let seen = self.read(&listed?, &mine, true).await?;
+            let seen = self.read(&listed?, true).await?;
             let Status::Waits { watch: target, .. } = &seen.status else { return Ok(seen) };
             if let (Watch::Parent, Some(watch)) = (target, watch) {
                 self.watch = Some((Watch::Parent, watch));
