@@ -29,7 +29,7 @@ pub const TICK: Duration = Duration::from_millis(200);
 pub struct ZooKeeperServer {
     dir: TempDir,
     port: u16,
-    /// What the others of its ensemble have in their settings as well.
+    /// Settings that all servers of its ensemble have.
     ensemble: String,
     process: Mutex<Option<Spawned>>,
 }

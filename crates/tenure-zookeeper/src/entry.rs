@@ -13,12 +13,12 @@ use crate::session::Session;
 
 /// A session, for as long as a node of ours may be in it.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct SessionUse {
     pub(crate) session: Arc<Session>,
     waits: bool,
 }
 
-impl Seat {
+impl SessionUse {
     pub(crate) fn new(session: Arc<Session>, waits: bool) -> Self {
         let counts = |count: &AtomicUsize| count.fetch_add(1, Ordering::AcqRel);
         counts(&session.users);
@@ -29,7 +29,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionUse {
     fn drop(&mut self) {
         self.session.users.fetch_sub(1, Ordering::AcqRel);
         if self.waits {
@@ -76,7 +76,7 @@ pub(crate) struct Entry {
     /// The path of the name.
     pub(crate) parent: String,
     pub(crate) guid: String,
-    pub(crate) seat: Seat,
+    pub(crate) used: SessionUse,
     state: Mutex<State>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct State {
 }
 
 impl Entry {
-    pub(crate) fn new(request: &Request, parent: String, guid: String, seat: Seat) -> Self {
+    pub(crate) fn new(request: &Request, parent: String, guid: String, used: SessionUse) -> Self {
         let now = Instant::now();
         let state = State {
             owner: request.owner.clone(),
@@ -118,11 +118,11 @@ impl Entry {
             entry_ttl: Duration::ZERO,
             handoff_ttl: Duration::ZERO,
         };
-        Self { name: request.name.clone(), parent, guid, seat, state: Mutex::new(state) }
+        Self { name: request.name.clone(), parent, guid, used, state: Mutex::new(state) }
     }
 
     pub(crate) fn session(&self) -> &Session {
-        &self.seat.session
+        &self.used.session
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

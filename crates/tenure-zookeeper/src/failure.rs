@@ -7,7 +7,7 @@ use tenure::{Error, ErrorKind};
 pub(crate) const NO_NODE: i32 = -101;
 pub(crate) const NODE_EXISTS: i32 = -110;
 pub(crate) const UNIMPLEMENTED: i32 = -6;
-const NO_AUTH: i32 = -102;
+pub(crate) const NO_AUTH: i32 = -102;
 const NO_CHILDREN: i32 = -108;
 const INVALID_ACL: i32 = -114;
 const AUTH_FAILED: i32 = -115;

@@ -27,6 +27,7 @@
 mod actor;
 mod entry;
 mod failure;
+mod inner;
 mod link;
 mod nodes;
 mod options;

@@ -47,23 +47,19 @@ fn permits(head: &str) -> Option<Share> {
 
 /// The lock nodes among all children, in their order. The server's number goes on from its largest to its smallest, so only
 /// differences count.
-pub(crate) fn in_order(names: Vec<String>) -> Vec<Child> {
+pub(crate) fn in_order(names: &[String]) -> Vec<Child> {
     let mut children: Vec<_> = names.iter().filter_map(|name| Child::read(name)).collect();
     let Some(origin) = children.first().map(|child| child.sequence) else { return children };
     children.sort_by_key(|child| child.sequence.wrapping_sub(origin));
     children
 }
 
-/// The 128 bits by which a node is found again whose number nobody has heard, as a UUID.
-pub(crate) fn guid(owner: &Owner, generated: bool) -> Result<String, Error> {
-    let digits = match owner.as_bytes().len().checked_sub(32) {
-        Some(at) if generated && owner.is_generated() => String::from_utf8_lossy(&owner.as_bytes()[at..]).into_owned(),
-        _ => {
-            let mut random = [0_u8; 16];
-            getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
-            format!("{:032x}", u128::from_be_bytes(random))
-        }
-    };
+/// The 128 random bits by which an entry finds its node again if it has not heard its number, as a UUID. They are not those of
+/// the owner token: what is left of one attempt must not be taken for a later one with the same token.
+pub(crate) fn guid() -> Result<String, Error> {
+    let mut random = [0_u8; 16];
+    getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
+    let digits = format!("{:032x}", u128::from_be_bytes(random));
     Ok(format!("_c_{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]))
 }
 
@@ -77,7 +73,7 @@ pub(crate) fn node(guid: &str, share: Share) -> String {
     }
 }
 
-/// What the data of a node says.
+/// Contents of a node's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Data {
     pub(crate) owner: Owner,
@@ -158,7 +154,7 @@ mod tests {
     #[test]
     fn numbers_go_on_from_the_largest_to_the_smallest() {
         let names = ["lock--2147483648", "lock-2147483646", "door", "lock--2147483647", "lock-2147483647"];
-        let sorted: Vec<_> = in_order(names.map(str::to_owned).to_vec()).into_iter().map(|child| child.name).collect();
+        let sorted: Vec<_> = in_order(&names.map(str::to_owned)).into_iter().map(|child| child.name).collect();
         assert_eq!(sorted, ["lock-2147483646", "lock-2147483647", "lock--2147483648", "lock--2147483647"]);
     }
 

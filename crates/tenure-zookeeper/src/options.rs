@@ -9,10 +9,11 @@ use percent_encoding::percent_decode_str;
 use tenure::{Error, Locker, parse_duration};
 use tokio::time::Instant;
 
+use crate::inner::Inner;
 use crate::link::Host;
 use crate::nodes::check_path;
 use crate::sessions::Sessions;
-use crate::store::{Inner, ZooKeeperStore};
+use crate::store::ZooKeeperStore;
 use crate::wire::Acl;
 
 const FORMS: &str = "zookeeper://host1,host2,host3/chroot";

@@ -1,4 +1,4 @@
-//! The place of a node among the others of its name.
+//! The status of a node among the others of its name.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::nodes::Child;
 
 /// Where a node stands.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Status {
     /// It is not there.
     Gone,
     /// It holds.
@@ -42,17 +42,17 @@ pub(crate) fn holders(children: &[Child], smaller: &Smaller) -> usize {
     children.iter().take_while(fits).count()
 }
 
-/// Finds the place of the node `mine`.
-pub(crate) fn place(children: &[Child], mine: &str, smaller: &Smaller) -> Place {
-    let Some(at) = children.iter().position(|child| child.name == mine) else { return Place::Gone };
+/// Finds the status of the node `mine`.
+pub(crate) fn status(children: &[Child], mine: &str, smaller: &Smaller) -> Status {
+    let Some(at) = children.iter().position(|child| child.name == mine) else { return Status::Gone };
     let (before, share) = (&children[..at], children[at].share);
     let other = |child: &&Child| child.share.counted().capacity() != share.counted().capacity();
     if let Some(other) = before.iter().find(other) {
-        return Place::OtherKind(other.share);
+        return Status::OtherKind(other.share);
     }
     let holders = holders(&children[..=at], smaller);
     if holders > at {
-        return Place::Holds;
+        return Status::Holds;
     }
     let is_writer = |child: &&Child| smaller.get(&child.name).unwrap_or(&child.share).is_exclusive();
     let watch = match share {
@@ -61,7 +61,7 @@ pub(crate) fn place(children: &[Child], mine: &str, smaller: &Smaller) -> Place 
         _ => None,
     };
     let position = u32::try_from(at - holders).unwrap_or(u32::MAX);
-    Place::Waits { position, watch: watch.unwrap_or(Watch::Parent) }
+    Status::Waits { position, watch: watch.unwrap_or(Watch::Parent) }
 }
 
 /// The nodes in front of `mine`.
@@ -88,37 +88,37 @@ mod tests {
         kinds.iter().enumerate().map(name).collect()
     }
 
-    fn waits(position: u32, watch: Option<&Child>) -> Place {
-        Place::Waits { position, watch: watch.map_or(Watch::Parent, |child| Watch::Child(child.name.clone())) }
+    fn waits(position: u32, watch: Option<&Child>) -> Status {
+        Status::Waits { position, watch: watch.map_or(Watch::Parent, |child| Watch::Child(child.name.clone())) }
     }
 
     #[test]
     fn each_watches_the_one_in_front_of_it_that_matters() {
         let nodes = queue(&["__READ__", "__READ__", "__WRIT__", "__READ__", "lock-", "__READ__"]);
-        let at = |i: usize| place(&nodes, &nodes[i].name, &Smaller::new());
-        assert_eq!((at(0), at(1)), (Place::Holds, Place::Holds));
+        let at = |i: usize| status(&nodes, &nodes[i].name, &Smaller::new());
+        assert_eq!((at(0), at(1)), (Status::Holds, Status::Holds));
         assert_eq!(at(2), waits(0, Some(&nodes[1])));
         assert_eq!(at(3), waits(1, Some(&nodes[2])));
         assert_eq!(at(4), waits(2, Some(&nodes[3])));
         assert_eq!(at(5), waits(3, Some(&nodes[4])));
-        assert_eq!(place(&nodes, "other", &Smaller::new()), Place::Gone);
+        assert_eq!(status(&nodes, "other", &Smaller::new()), Status::Gone);
     }
 
     #[test]
     fn permits_add_up_in_order() {
         let nodes = queue(&["g-2of3-lock-", "g-2of3-lock-", "g-1of3-lock-"]);
-        let at = |i: usize, smaller: &Smaller| place(&nodes, &nodes[i].name, smaller);
+        let at = |i: usize, smaller: &Smaller| status(&nodes, &nodes[i].name, smaller);
         let none = Smaller::new();
-        assert_eq!((at(0, &none), at(1, &none), at(2, &none)), (Place::Holds, waits(0, None), waits(1, None)));
+        assert_eq!((at(0, &none), at(1, &none), at(2, &none)), (Status::Holds, waits(0, None), waits(1, None)));
         let less = Smaller::from([(nodes[0].name.clone(), Share::permits(1, 3).unwrap())]);
-        assert_eq!((at(1, &less), at(2, &less)), (Place::Holds, waits(0, None)));
+        assert_eq!((at(1, &less), at(2, &less)), (Status::Holds, waits(0, None)));
         assert_eq!(doubtful(&nodes, &nodes[2].name).len(), 2);
     }
 
     #[test]
     fn the_first_kind_of_a_name_is_its_kind() {
         let nodes = queue(&["lock-", "g-1of3-lock-", "__READ__"]);
-        assert_eq!(place(&nodes, &nodes[1].name, &Smaller::new()), Place::OtherKind(Share::MUTEX));
-        assert_eq!(place(&nodes, &nodes[0].name, &Smaller::new()), Place::Holds);
+        assert_eq!(status(&nodes, &nodes[1].name, &Smaller::new()), Status::OtherKind(Share::MUTEX));
+        assert_eq!(status(&nodes, &nodes[0].name, &Smaller::new()), Status::Holds);
     }
 }

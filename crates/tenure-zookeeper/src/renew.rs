@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::entry::{Entry, Slot};
 use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::inner::Inner;
 use crate::nodes::Data;
 use crate::session::{Session, answer};
-use crate::store::Inner;
 use crate::wire::{Frame, Reading};
 
-/// So many are checked in one transaction: a message may have 1 MiB.
+/// Number of nodes that one transaction checks: a message may have 1 MiB.
 const BATCH: usize = 256;
 
 /// A lease that is here, and its place among all.
@@ -37,7 +37,7 @@ impl Inner {
         for (at, (lease, slot)) in leases.iter().zip(slots).enumerate() {
             let Some(entry) = slot.as_ref().map(|slot| &slot.entry) else { continue };
             let Some(path) = entry.held_node() else { continue };
-            sessions.entry(Arc::as_ptr(&entry.seat.session).addr()).or_default().push(Asked { at, lease, entry, path });
+            sessions.entry(Arc::as_ptr(&entry.used.session).addr()).or_default().push(Asked { at, lease, entry, path });
         }
         let batches: Vec<_> = sessions.values().flat_map(|asked| asked.chunks(BATCH)).collect();
         let began = Instant::now();
@@ -59,7 +59,9 @@ impl Inner {
             self.lengthen(session, longest).await;
         }
         // So that it does not end here while the answer is under way.
-        batch.iter().for_each(|asked| asked.entry.extend(asked.lease.ttl));
+        for asked in batch {
+            asked.entry.extend(asked.lease.ttl);
+        }
         let all = session.ask(Frame::check_all(batch.iter().map(|asked| asked.path.as_str()))).await;
         let is_done = all.and_then(|reply| Reading(&reply.body).is_done().ok_or(Failed::Garbled));
         match is_done {

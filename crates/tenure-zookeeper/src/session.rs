@@ -26,7 +26,7 @@ const SILENT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
-    /// Fires, or ends, when a look at the watched path is useful.
+    /// Fires, or ends, when a read of the watched path is useful.
     pub(crate) watch: Option<oneshot::Receiver<()>>,
 }
 
@@ -79,8 +79,8 @@ pub(crate) struct How {
 pub(crate) struct Session {
     commands: mpsc::UnboundedSender<Command>,
     shared: Arc<Shared>,
-    /// The longest timeout that the ensemble gives.
-    pub(crate) longest: Duration,
+    /// The timeout that it was made with.
+    pub(crate) made: Duration,
     /// Entries that have their nodes here, and those of them that wait.
     pub(crate) users: AtomicUsize,
     pub(crate) waiters: AtomicUsize,
@@ -93,22 +93,28 @@ struct Shared {
 }
 
 impl Session {
-    /// Makes a session. The ensemble knows it by the longest timeout, and this connection by the one that is wanted: a leader
-    /// that is elected later knows the former alone, and so ends no session early.
-    pub(crate) async fn open(how: Arc<How>, wanted: Duration, end: Instant, runtime: &Handle) -> Result<Self, Undialled> {
+    /// Makes a session. The ensemble knows it by the timeout `made`, and this connection by the one that is `wanted`. A leader
+    /// that is elected later, or one that hears of the session from another server, may go by the former.
+    pub(crate) async fn open(
+        how: Arc<How>,
+        made: Duration,
+        wanted: Duration,
+        end: Instant,
+        runtime: &Handle,
+    ) -> Result<Self, Undialled> {
         let (mut identity, mut at) = (Identity::default(), fastrand::usize(..how.hosts.len()));
-        let (link, longest) = dial(&how, &mut identity, Duration::MAX, end, &mut at).await?;
-        let (link, timeout) = if wanted >= longest {
-            (link, longest)
+        let (link, made) = dial(&how, &mut identity, made, end, &mut at).await?;
+        let (link, timeout) = if wanted >= made {
+            (link, made)
         } else {
             drop(link);
             dial(&how, &mut identity, wanted, end, &mut at).await?
         };
         let (commands, received) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared { timeout: AtomicU64::new(millis(timeout)), over: watch::Sender::new(false) });
-        let task = Task { how, identity, at, shared: shared.clone(), received, longest, timeout, ..Task::new() };
+        let task = Task { how, identity, at, shared: shared.clone(), received, made, timeout, ..Task::new() };
         runtime.spawn(task.run(link));
-        Ok(Self { commands, shared, longest, users: AtomicUsize::new(0), waiters: AtomicUsize::new(0) })
+        Ok(Self { commands, shared, made, users: AtomicUsize::new(0), waiters: AtomicUsize::new(0) })
     }
 
     /// The timeout in force.
@@ -155,7 +161,7 @@ impl Session {
     /// Connects with this timeout from now on. It does not become shorter unless it `shortens`.
     pub(crate) async fn retime(&self, timeout: Duration, shortens: bool) {
         let (done, is_done) = oneshot::channel();
-        let _ = self.commands.send(Command::Retime { timeout: timeout.min(self.longest), shortens, done });
+        let _ = self.commands.send(Command::Retime { timeout, shortens, done });
         let _ = is_done.await;
     }
 }
@@ -198,7 +204,7 @@ struct Task {
     at: usize,
     shared: Arc<Shared>,
     received: mpsc::UnboundedReceiver<Command>,
-    longest: Duration,
+    made: Duration,
     timeout: Duration,
     xid: i32,
     sent: VecDeque<(i32, Call)>,
@@ -227,7 +233,7 @@ impl Task {
             at: 0,
             shared: Arc::new(Shared { timeout: AtomicU64::new(0), over: watch::Sender::new(false) }),
             received: mpsc::unbounded_channel().1,
-            longest: Duration::ZERO,
+            made: Duration::ZERO,
             timeout: Duration::ZERO,
             xid: 0,
             sent: VecDeque::new(),
@@ -260,7 +266,9 @@ impl Task {
         self.received.close();
         while let Ok(command) = self.received.try_recv() {
             if let Command::Calls(calls) = command {
-                calls.into_iter().for_each(|call| call.answer(Err(Failed::Over)));
+                for call in calls {
+                    call.answer(Err(Failed::Over));
+                }
             }
         }
     }
@@ -276,7 +284,7 @@ impl Task {
 
     /// Connects again. `None` if the session has ended, or must have.
     async fn reconnect(&mut self) -> Option<Link> {
-        let give_up = self.last_heard + self.longest + SILENT;
+        let give_up = self.last_heard + self.made.max(self.timeout) + SILENT;
         loop {
             let wanted = self.retiming.as_ref().map_or(self.timeout, |(wanted, _)| *wanted);
             let end = Instant::now() + (self.timeout / 3).max(SILENT);
@@ -390,7 +398,7 @@ impl Task {
         Ok(())
     }
 
-    /// All watches of a path are told, whatever has changed there.
+    /// Notifies all who watch a path, of any change there.
     fn event(&mut self, reading: &mut Reading<'_>) -> Option<()> {
         let (_kind, _state, path) = (reading.int()?, reading.int()?, reading.text()?);
         for watch in self.watches.remove(&path).into_iter().flatten() {
@@ -419,11 +427,11 @@ impl Task {
     }
 
     fn watch(&mut self, path: String) -> oneshot::Receiver<()> {
-        let (fires, fired) = oneshot::channel();
+        let (sender, fires) = oneshot::channel();
         let watches = self.watches.entry(path).or_default();
-        watches.retain(|watch| !watch.is_closed());
-        watches.push(fires);
-        fired
+        watches.retain(|other| !other.is_closed());
+        watches.push(sender);
+        fires
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sessions of a store, each with the timeout that its leases need.
 //!
 //! Leases of one ttl share a session. A waiter has one with a short timeout, so that it costs little
-//! if its process dies. When it is to hold for longer, its session gets a longer timeout.
+//! if its process dies. When it is to hold for longer, its session gets the timeout that it was made with.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,11 +11,11 @@ use tenure::Error;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::entry::Seat;
+use crate::entry::SessionUse;
 use crate::link::{Host, Undialled};
 use crate::session::{How, Session};
 
-/// So many waiters have a session each. Servers allow 60 connections of one address by default.
+/// Number of waiters that have a session each. Servers allow 60 connections of one address by default.
 const WAITERS: usize = 8;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Sessions {
     /// The runtime of the one who opened the store: that of a caller may end earlier.
     runtime: Mutex<Handle>,
     open: Mutex<Vec<Arc<Session>>>,
-    /// Whoever makes a session keeps others from making the same.
+    /// Held while a session is made, so that nobody makes the same.
     opening: tokio::sync::Mutex<()>,
     limits: OnceLock<(Duration, Duration)>,
 }
@@ -46,8 +46,8 @@ impl Sessions {
             opening: tokio::sync::Mutex::default(),
             limits: OnceLock::new(),
         };
-        let first = sessions.make(Duration::from_millis(1), end).await?;
-        let _ = sessions.limits.set((first.timeout(), first.longest));
+        let first = sessions.make(Duration::MAX, Duration::from_millis(1), end).await?;
+        let _ = sessions.limits.set((first.timeout(), first.made));
         let _ = sessions.how.shortest.set(first.timeout());
         Ok(sessions)
     }
@@ -98,50 +98,58 @@ impl Sessions {
         if let Some(session) = self.opened().first() {
             return Ok(session.clone());
         }
-        self.make(self.shortest(), end).await
+        self.make(self.shortest(), self.shortest(), end).await
     }
 
     /// A place in a session for a lease of `ttl`.
-    pub(crate) async fn for_lease(&self, ttl: Duration, end: Instant) -> Result<Seat, Error> {
+    pub(crate) async fn for_lease(&self, ttl: Duration, end: Instant) -> Result<SessionUse, Error> {
         let needed = self.needed(ttl);
         let fits = || {
             let open = self.opened();
-            let fits = |session: &&Arc<Session>| session.timeout() == needed && session.waiters.load(Ordering::Acquire) == 0;
-            open.iter().find(fits).map(|session| Seat::new(session.clone(), false))
+            let fits = |session: &&Arc<Session>| {
+                session.timeout() == needed && session.made == needed && session.waiters.load(Ordering::Acquire) == 0
+            };
+            open.iter().find(fits).map(|session| SessionUse::new(session.clone(), false))
         };
-        if let Some(seat) = fits() {
-            return Ok(seat);
+        if let Some(used) = fits() {
+            return Ok(used);
         }
         let _turn = self.turn(end).await?;
         match fits() {
-            Some(seat) => Ok(seat),
-            None => Ok(Seat::new(self.make(needed, end).await?, false)),
+            Some(used) => Ok(used),
+            None => Ok(SessionUse::new(self.make(needed, needed, end).await?, false)),
         }
     }
 
-    /// A place in a session for a waiter.
-    pub(crate) async fn for_waiter(&self, entry_ttl: Duration, handoff_ttl: Duration, end: Instant) -> Result<Seat, Error> {
+    /// A place in a session for a waiter that is to hold for `ttl`.
+    pub(crate) async fn for_waiter(
+        &self,
+        ttl: Duration,
+        entry_ttl: Duration,
+        handoff_ttl: Duration,
+        end: Instant,
+    ) -> Result<SessionUse, Error> {
         let (shortest, longest) = self.limits();
-        let needed = self.needed(handoff_ttl).max(entry_ttl).clamp(shortest, longest);
+        let made = self.needed(ttl);
+        let needed = self.needed(handoff_ttl).max(entry_ttl).clamp(shortest, longest).min(made);
         let _turn = self.turn(end).await?;
         let chosen = {
             let open = self.opened();
             let waiting = |session: &Arc<Session>| session.waiters.load(Ordering::Acquire);
-            let is_unused = |session: &&Arc<Session>| session.users.load(Ordering::Acquire) == 0;
+            let is_unused = |session: &&Arc<Session>| session.users.load(Ordering::Acquire) == 0 && session.made == made;
             let unused = open.iter().filter(is_unused).min_by_key(|session| session.timeout().abs_diff(needed));
             let shared = || {
-                let busy: Vec<_> = open.iter().filter(|session| waiting(session) > 0).collect();
+                let busy: Vec<_> = open.iter().filter(|session| waiting(session) > 0 && session.made >= made).collect();
                 busy.iter().min_by_key(|session| waiting(session)).filter(|_| busy.len() >= WAITERS).copied()
             };
-            // The first one stays for reads.
-            unused.filter(|_| open.len() > 1).or_else(shared).map(|session| Seat::new(session.clone(), true))
+            unused.or_else(shared).map(|session| SessionUse::new(session.clone(), true))
         };
-        let Some(seat) = chosen else { return Ok(Seat::new(self.make(needed, end).await?, true)) };
-        let (timeout, is_alone) = (seat.session.timeout(), seat.session.users.load(Ordering::Acquire) == 1);
+        let Some(used) = chosen else { return Ok(SessionUse::new(self.make(made, needed, end).await?, true)) };
+        let (timeout, is_alone) = (used.session.timeout(), used.session.users.load(Ordering::Acquire) == 1);
         if timeout < needed || (is_alone && timeout > needed) {
-            self.within(end, seat.session.retime(needed, is_alone)).await?;
+            self.within(end, used.session.retime(needed, is_alone)).await?;
         }
-        Ok(seat)
+        Ok(used)
     }
 
     async fn turn(&self, end: Instant) -> Result<tokio::sync::MutexGuard<'_, ()>, Error> {
@@ -153,10 +161,10 @@ impl Sessions {
         tokio::time::timeout_at(end, what).await.map_err(late)
     }
 
-    async fn make(&self, timeout: Duration, end: Instant) -> Result<Arc<Session>, Error> {
+    async fn make(&self, made: Duration, timeout: Duration, end: Instant) -> Result<Arc<Session>, Error> {
         loop {
             let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let made = Session::open(self.how.clone(), timeout, end, &runtime).await;
+            let made = Session::open(self.how.clone(), made, timeout, end, &runtime).await;
             let session = made.map_err(|failed| match failed {
                 Undialled::Expired => Error::unavailable("ZooKeeper ended a session as soon as it was made"),
                 Undialled::Failed(error) => Error::unreachable(format!("no server of {} answers", self.shown)).with_source(error),

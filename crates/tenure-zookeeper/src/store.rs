@@ -1,170 +1,33 @@
 //! The store.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
-use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry as Shown, Error, ErrorKind, Holder, Lease, Name, Owner, Queued};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::actor::{Actor, data_of};
+use crate::actor::Actor;
 use crate::entry::{Command, Entry, Phase, Slot};
-use crate::failure::{Failed, NO_NODE, NODE_EXISTS, UNIMPLEMENTED, no_answer};
-use crate::nodes::{Child, Data, checked, guid, in_order, stranger};
+use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::inner::{Inner, holder_of, locked};
+use crate::nodes::{Child, Data, guid};
 use crate::queue::{Smaller, holders};
 use crate::session::{Session, answer};
-use crate::sessions::Sessions;
-use crate::wire::{Acl, CONTAINER, CREATE, CREATE_CONTAINER, Frame, PERSISTENT, Reading};
+use crate::wire::{Frame, Reading};
 
 /// Longest time for a call that concerns no lease.
 const CALL: Duration = Duration::from_secs(24 * 3_600);
+/// Time in which an answer goes from one task to another.
+const GRACE: Duration = Duration::from_millis(20);
 
 /// Locks in ZooKeeper. Made by [`Options`](crate::Options).
 pub struct ZooKeeperStore(pub(crate) Arc<Inner>);
-
-type Key = (Name, Owner);
-
-pub(crate) struct Inner {
-    pub(crate) sessions: Sessions,
-    /// The path of all names, without a / at its end: chroot and prefix.
-    pub(crate) root: String,
-    pub(crate) acl: Acl,
-    pub(crate) poll_interval: Duration,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) shown: String,
-    pub(crate) entries: Mutex<HashMap<Key, Slot>>,
-    pub(crate) listeners: Mutex<HashMap<Key, mpsc::UnboundedSender<Notice>>>,
-    /// Until when a node may be made by a request whose answer was lost.
-    pub(crate) late: Mutex<Option<Instant>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Inner {
-    fn path(&self, name: &Name) -> Result<String, Error> {
-        checked(name.as_str(), name)?;
-        Ok(format!("{}/{name}", self.root))
-    }
-
-    fn slot(&self, name: &Name, owner: &Owner) -> Option<Slot> {
-        locked(&self.entries).get(&(name.clone(), owner.clone())).cloned()
-    }
-
-    pub(crate) fn forget(&self, entry: &Arc<Entry>) {
-        let owner = entry.state().owner.clone();
-        let (mut entries, key) = (locked(&self.entries), (entry.name.clone(), owner));
-        if entries.get(&key).is_some_and(|slot| Arc::ptr_eq(&slot.entry, entry)) {
-            entries.remove(&key);
-        }
-    }
-
-    /// Notes that a node may still be made until then.
-    pub(crate) fn note_late(&self, until: Instant) {
-        let mut late = locked(&self.late);
-        *late = (*late).max(Some(until));
-    }
-
-    pub(crate) fn notify(&self, name: &Name, owner: &Owner, notice: Notice) {
-        let (mut listeners, key) = (locked(&self.listeners), (name.clone(), owner.clone()));
-        if listeners.get(&key).is_some_and(|listener| listener.send(notice).is_err()) {
-            listeners.remove(&key);
-        }
-    }
-
-    /// Lets a session last for a longer ttl, if the ensemble gives that.
-    pub(crate) async fn lengthen(&self, session: &Session, ttl: Duration) {
-        let needed = self.sessions.needed(ttl);
-        if session.timeout() < needed {
-            session.retime(needed, false).await;
-        }
-    }
-
-    /// Makes the nodes above a lock. Those of names go by themselves when they are empty, where the server has such nodes.
-    pub(crate) async fn make_parents(&self, session: &Session, parent: &str) -> Result<(), Error> {
-        for container in [(CREATE_CONTAINER, CONTAINER), (CREATE, PERSISTENT)] {
-            let ends = parent.match_indices('/').map(|(at, _)| at).skip(1).chain([parent.len()]);
-            let frames = ends.map(|end| {
-                let (op, flags) = if end <= self.root.len() { (CREATE, PERSISTENT) } else { container };
-                Frame::create(op, &parent[..end], b"", self.acl, flags)
-            });
-            let mut result = Ok(());
-            for mut pending in session.ask_each(frames.collect()) {
-                if let Err(failed) = answer(&mut pending).await
-                    && failed != Failed::Code(NODE_EXISTS)
-                {
-                    result = result.and(Err(failed));
-                }
-            }
-            match result {
-                Err(Failed::Code(UNIMPLEMENTED)) => {}
-                result => return result.map_err(|failed| failed.error()),
-            }
-        }
-        Ok(())
-    }
-
-    /// The nodes of a lock, with what they say of themselves.
-    async fn read(&self, session: &Session, parent: &str) -> Result<Vec<(Child, Option<Data>)>, Failed> {
-        let listed = match session.ask(Frame::list(parent, false)).await {
-            Err(Failed::Code(NO_NODE)) => return Ok(Vec::new()),
-            listed => listed?,
-        };
-        let children = in_order(Reading(&listed.body).texts().ok_or(Failed::Garbled)?);
-        let frames = children.iter().map(|child| Frame::get_data(&format!("{parent}/{}", child.name), false));
-        let pending = session.ask_each(frames.collect());
-        let mut read = Vec::new();
-        for (child, mut pending) in children.into_iter().zip(pending) {
-            match answer(&mut pending).await {
-                Ok(reply) => read.push((child, data_of(&reply))),
-                Err(Failed::Code(NO_NODE)) => {}
-                Err(failed) => return Err(failed),
-            }
-        }
-        Ok(read)
-    }
-
-    /// A call of the ensemble that changes nothing, so it is repeated if a session or a connection ends.
-    async fn reading<T, F>(&self, end: Instant, read: impl Fn(Arc<Session>) -> F) -> Result<T, Error>
-    where
-        F: Future<Output = Result<T, Failed>>,
-    {
-        let began = Instant::now();
-        let call = async {
-            loop {
-                let session = self.sessions.any(end).await?;
-                match read(session).await {
-                    Err(Failed::Cut { .. } | Failed::Over) => {}
-                    result => return result.map_err(|failed| failed.error()),
-                }
-            }
-        };
-        timeout_at(end, call).await.unwrap_or_else(|_| {
-            Err(Error::unreachable(format!("ZooKeeper did not answer within {:?}", end.saturating_duration_since(began))))
-        })
-    }
-
-    /// The node of an owner of another process, or of another store.
-    async fn elsewhere(&self, parent: &str, owner: &Owner, end: Instant) -> Result<Option<String>, Error> {
-        let nodes = self.reading(end, |session| async move { self.read(&session, parent).await }).await?;
-        let is_owners = |(child, data): &(Child, Option<Data>)| match data {
-            Some(data) => data.owner == *owner,
-            None => stranger(child) == *owner,
-        };
-        Ok(nodes.into_iter().find(is_owners).map(|(child, _)| format!("{parent}/{}", child.name)))
-    }
-
-    fn busy(&self) -> AcquireReply {
-        AcquireReply::Busy(Busy::new(self.poll_interval))
-    }
-}
 
 impl ZooKeeperStore {
     fn end(&self, ttl: Duration) -> Instant {
@@ -181,7 +44,8 @@ impl ZooKeeperStore {
         let began = Instant::now();
         let (reply, replied) = oneshot::channel();
         let _ = slot.commands.send(command(reply));
-        match timeout_at(end, replied).await {
+        // The task answers at the end by itself, unless it is at something else.
+        match timeout_at(end + GRACE, replied).await {
             Ok(Ok(answer)) => Some(answer),
             // It has ended.
             Ok(Err(_)) => None,
@@ -192,13 +56,13 @@ impl ZooKeeperStore {
     /// Begins to ask for a name. `None` if another call with this token was faster.
     async fn begin(&self, request: &Request, parent: String, end: Instant) -> Result<Option<Slot>, Error> {
         let Self(inner) = self;
-        let seat = match request.enqueue {
+        let used = match request.enqueue {
             Enqueue::Join { entry_ttl, handoff_ttl } if request.generated => {
-                inner.sessions.for_waiter(entry_ttl, handoff_ttl, end).await?
+                inner.sessions.for_waiter(request.ttl, entry_ttl, handoff_ttl, end).await?
             }
             _ => inner.sessions.for_lease(request.ttl, end).await?,
         };
-        let entry = Arc::new(Entry::new(request, parent, guid(&request.owner, request.generated)?, seat));
+        let entry = Arc::new(Entry::new(request, parent, guid()?, used));
         let (commands, received) = mpsc::unbounded_channel();
         let slot = Slot { entry: entry.clone(), commands };
         let mut entries = locked(&inner.entries);
@@ -338,14 +202,6 @@ fn elsewhere() -> Error {
     Error::new(ErrorKind::Unsupported, what).with_hint("release it, and acquire it in this process")
 }
 
-/// The holder, as its node says.
-pub(crate) fn holder_of(child: &Child, data: Option<Data>) -> Holder {
-    match data {
-        Some(data) => Holder::new(data.owner, data.share).with_ttl(data.ttl),
-        None => Holder::new(stranger(child), child.share),
-    }
-}
-
 #[async_trait]
 impl Store for ZooKeeperStore {
     fn features(&self) -> Features {
@@ -457,12 +313,11 @@ impl Store for ZooKeeperStore {
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Shown>, Error> {
         let end = self.end(Duration::MAX);
-        let names = match name {
-            Some(name) => vec![name.clone()],
-            None => {
-                let found = self.0.reading(end, |session| async move { self.names(&session).await }).await?;
-                found.into_iter().filter_map(|name| Name::new(name).ok()).collect()
-            }
+        let names = if let Some(name) = name {
+            vec![name.clone()]
+        } else {
+            let found = self.0.reading(end, |session| async move { self.names(&session).await }).await?;
+            found.into_iter().filter_map(|name| Name::new(name).ok()).collect()
         };
         let mut shown = Vec::new();
         for name in names {

@@ -145,7 +145,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What is left of an answer.
+/// The rest of an answer.
 pub(crate) struct Reading<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reading<'a> {

@@ -5,11 +5,8 @@ use tenure_testkit::ZooKeeperServer as Server;
 use crate::common::Place;
 use crate::sides::{Library, contend, java, library};
 
-const CURATOR: [Library; 3] = [
-    library("curator", "", java),
-    Library { flags: &[], ..library("curator-write", "", java) },
-    Library { flags: &["--shared"], ..library("curator-read", "", java) },
-];
+const MUTEX: Library = library("curator", "", java);
+const READER: Library = Library { flags: &["--shared"], ..library("curator-read", "", java) };
 
 fn url() -> String {
     Server::shared().url(&Server::fresh_chroot())
@@ -25,18 +22,19 @@ fn with_chroot() -> (Place, String) {
 #[test]
 fn curator_and_tenure_take_turns() {
     let (_, url) = with_chroot();
-    let judged = contend(&CURATOR[0], &url, &url);
+    let judged = contend(&MUTEX, &url, &url);
     assert!(judged.is_ok(), "who begins with tenure is ours:\n{}", judged.unwrap_err());
 }
 
 #[test]
 fn a_holder_of_curator_keeps_ours_out_and_is_shown() {
-    for (side, shared) in [(&CURATOR[0], "75"), (&CURATOR[2], "0")] {
+    for (side, shared) in [(&MUTEX, "75"), (&READER, "0")] {
         let (place, url) = with_chroot();
-        let held = side.holds(&place, &url);
+        let mut held = side.holds(&place, &url);
         assert_eq!(place.output(&side.ours(&url, &["-n"], &["true"])).code.to_string(), shared, "{}", side.name);
         let shown = place.output(&["show", "--store", &url, "x"]);
         assert!(shown.code == 0 && shown.out.contains("_c_"), "{shown:?}");
+        drop(held.0.stdin.take());
         assert_eq!(held.end().code, 0);
         assert_eq!(place.output(&side.ours(&url, &["-n"], &["true"])).code, 0, "{}", side.name);
     }
@@ -44,7 +42,7 @@ fn a_holder_of_curator_keeps_ours_out_and_is_shown() {
 
 #[test]
 fn ours_keeps_curator_out() {
-    for side in [&CURATOR[0], &CURATOR[2]] {
+    for side in [&MUTEX, &READER] {
         let (place, url) = with_chroot();
         let java = (side.program)(&[side.name, &url, "x", "try"]);
         let mut words = vec![java.get_program().to_str().unwrap().to_owned()];

@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
 mod conformance;
+mod faults;
+#[path = "../../../tenure-sql/tests/shared/requests.rs"]
+mod requests;
+mod settings;
 
 use std::sync::Arc;
 

@@ -1,0 +1,237 @@
+//! Servers that stop, die and come back, and answers that are lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
+use tenure::{EndReason, ErrorKind, Lease, Locker, Name, State};
+use tenure_conformance::Process;
+use tenure_testkit::zookeeper::TICK;
+use tenure_testkit::{Program, Proxy, Worker, ZooKeeperEnsemble, ZooKeeperServer as Server, wait_until};
+use tokio::time::timeout;
+
+use crate::open;
+use crate::requests::{CALLS, Case, busy, granted, joining, lease, owner, request};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const POLLS: usize = 6;
+
+/// A chroot of its own behind a proxy, and stores that reach it through the proxy and without it.
+async fn through_proxy() -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
+    let (proxy, chroot) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_chroot());
+    let behind = open(&(Server::url_at(proxy.addr(), &chroot) + "?timeout=1s")).await;
+    (proxy, behind, open(&(Server::shared().url(&chroot) + "?timeout=1s")).await)
+}
+
+async fn renewed(store: &dyn Store, lease: Lease) -> RenewReply {
+    store.renew(&[lease]).await.remove(0).unwrap()
+}
+
+fn locker(store: &Arc<dyn Store>, ttl: u64) -> Locker {
+    Locker::builder(store.clone()).ttl(Duration::from_secs(ttl)).build().unwrap()
+}
+
+/// Its node is found again by the token in its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_whose_answer_was_lost_is_found_again() {
+    let (proxy, store, other) = through_proxy().await;
+    // Else the first request finds that the node of the name is missing.
+    let (first, held) = (owner(), owner());
+    granted(&store, &request("x", &first)).await;
+    store.release(&lease("x", &first), Duration::ZERO).await.unwrap();
+    proxy.hold_replies();
+    assert!(store.acquire(&request("x", &held)).await.unwrap_err().may_have_been_applied());
+    busy(&other, &request("x", &owner())).await;
+    proxy.cut();
+    proxy.heal();
+    granted(&store, &request("x", &held)).await;
+    let entry = other.inspect(Some(&Name::new("x").unwrap())).await.unwrap().remove(0);
+    assert_eq!((entry.holders.len(), entry.waiters.len()), (1, 0), "it was made twice: {entry:?}");
+    assert!(store.features().late_commands, "the first request may still be on its way");
+    assert_eq!(renewed(&store, lease("x", &held)).await, RenewReply::Renewed);
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    granted(&other, &request("x", &owner())).await;
+}
+
+/// Its session, and all that it holds, goes on at the same server over another connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_connection_costs_no_lease_and_no_place() {
+    let (proxy, store, other) = through_proxy().await;
+    let (held, waiting, theirs) = (owner(), joining("y"), owner());
+    granted(&store, &request("x", &held)).await;
+    granted(&other, &request("y", &theirs)).await;
+    assert_eq!(busy(&store, &waiting).await.position, Some(0));
+    proxy.cut();
+    assert_eq!(renewed(&store, lease("x", &held)).await, RenewReply::Renewed);
+    other.release(&lease("y", &theirs), Duration::ZERO).await.unwrap();
+    granted(&store, &waiting).await;
+}
+
+/// A session outlives the leader, and fences go on to rise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_outlives_the_leader() {
+    let ensemble = ZooKeeperEnsemble::start();
+    let (store, other) = (open(&ensemble.url("app")).await, open(&ensemble.url("app")).await);
+    let (locks, theirs) = (locker(&store, 20), locker(&other, 20));
+    let guard = locks.mutex("x").acquire().await.unwrap();
+    let waiter = tokio::spawn(async move { theirs.mutex("x").acquire().await.unwrap() });
+    ensemble.leader().kill();
+    let verified = async {
+        while guard.verify().await.is_err() {
+            assert_eq!(guard.state(), State::Held);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, verified).await.expect("no leader was found");
+    assert!(!waiter.is_finished(), "two hold");
+    let fence = guard.fence();
+    let _ = guard.release().await.unwrap();
+    let second = timeout(PATIENCE, waiter).await.expect("the waiter was forgotten").unwrap();
+    assert!(second.fence() > fence, "{:?} after {fence:?}", second.fence());
+}
+
+/// Its session was made for longer, and connected for its ttl. All servers of the ensemble go by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_process_costs_its_ttl_in_an_ensemble() {
+    let ensemble = ZooKeeperEnsemble::start();
+    let ttl = Duration::from_secs(2);
+    for server in &ensemble.servers {
+        let url = server.url("app");
+        let mut worker = Worker::start(Program::this_test().on(&url));
+        let before = Process::acquire(&mut worker, "x", ttl);
+        let store = open(&ensemble.url("app")).await;
+        busy(&store, &request("x", &owner())).await;
+        Process::kill(&mut worker);
+        let killed = std::time::Instant::now();
+        let guard = timeout(PATIENCE, locker(&store, 2).mutex("x").acquire()).await.expect("it stays taken").unwrap();
+        let freed = killed.elapsed();
+        assert!(freed < ttl + 5 * TICK, "free only after {freed:?}");
+        assert!(guard.fence() > before, "{:?} after {before:?}", guard.fence());
+        let _ = guard.release().await.unwrap();
+    }
+}
+
+/// The holder that goes on has lost its lease, and its successor has a larger fence.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_stopped_is_overtaken_in_an_ensemble() {
+    let ensemble = ZooKeeperEnsemble::start();
+    let url = ensemble.url("app");
+    let mut worker = Worker::start(Program::this_test().on(&url));
+    let before = Process::acquire(&mut worker, "x", Duration::from_secs(2));
+    Process::stop(&mut worker, true);
+    let store = open(&url).await;
+    let guard = timeout(PATIENCE, locker(&store, 2).mutex("x").acquire()).await.expect("it stays taken").unwrap();
+    assert!(guard.fence() > before, "{:?} after {before:?}", guard.fence());
+    Process::stop(&mut worker, false);
+    assert!(Process::is_lost(&mut worker));
+    guard.verify().await.unwrap();
+}
+
+/// Nobody is asked for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_is_a_loss_at_the_deadline() {
+    let server = Server::start();
+    let (store, other) = (open(&server.url("app")).await, open(&server.url("app")).await);
+    let guard = locker(&store, 2).mutex("x").acquire().await.unwrap();
+    let fence = guard.fence();
+    server.stop();
+    assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), EndReason::Expired);
+    server.cont();
+    let next = timeout(PATIENCE, locker(&other, 2).mutex("x").acquire()).await.expect("the name stays taken").unwrap();
+    assert!(next.fence() > fence);
+}
+
+/// It has its sessions on its disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_outlives_a_crash_of_the_server() {
+    let server = Server::start();
+    let store = open(&server.url("app")).await;
+    let held = owner();
+    let first = granted(&store, &request("x", &held)).await.fence;
+    server.kill();
+    let error = store.inspect(Some(&Name::new("x").unwrap())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    server.restart();
+    let kept = async {
+        loop {
+            match store.renew(&[lease("x", &held)]).await.remove(0) {
+                Ok(reply) => break reply,
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+        }
+    };
+    assert_eq!(timeout(PATIENCE, kept).await.unwrap(), RenewReply::Renewed);
+    busy(&store, &request("x", &owner())).await;
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    assert!(granted(&store, &request("x", &owner())).await.fence > first);
+}
+
+/// One event for one release, however many wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_waiter_watches_the_one_in_front_of_it_alone() {
+    let server = Server::start();
+    let store = open(&server.url("app")).await;
+    let (held, waiting) = (owner(), ["x"; 5].map(joining));
+    granted(&store, &request("x", &held)).await;
+    for request in &waiting {
+        busy(&store, request).await;
+    }
+    let watched = || server.four_letters("wchp").lines().filter(|line| line.starts_with('/')).count();
+    assert_eq!(watched(), 5, "{}", server.four_letters("wchp"));
+    // The middle one goes: nobody is served, and the one behind it watches another.
+    store.release(&waiting[2].lease(), Duration::ZERO).await.unwrap();
+    wait_until(PATIENCE, "the next to watch another", || watched() == 4);
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    for request in [&waiting[0], &waiting[1], &waiting[3], &waiting[4]] {
+        while !matches!(store.acquire(request).await.unwrap(), AcquireReply::Granted(_)) {
+            tokio::task::yield_now().await;
+        }
+        store.release(&request.lease(), Duration::ZERO).await.unwrap();
+    }
+}
+
+/// Each call dropped at each of its polls, on a fast and on a slow connection, leaves what a release clears.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
+    for delay in [Duration::ZERO, Duration::from_millis(2)] {
+        for what in CALLS {
+            let (proxy, store, other) = through_proxy().await;
+            for polls in 0..=POLLS {
+                let case = Case { store: &store, owner: owner(), held: owner() };
+                granted(&store, &request("taken", &case.held)).await;
+                granted(&store, &request("mine", &case.held)).await;
+                proxy.delay(delay);
+                case.call(what, polls).await;
+                proxy.delay(Duration::ZERO);
+                for name in ["x", "y", "taken"] {
+                    store.release(&lease(name, &case.owner), Duration::ZERO).await.unwrap();
+                }
+                let text = format!("{what} dropped after {polls} polls, with a delay of {delay:?}");
+                for entry in other.inspect(None).await.unwrap() {
+                    let ours = entry.holders.iter().any(|holder| holder.owner == case.owner);
+                    assert!(!ours && entry.waiters.is_empty(), "{text}: {entry:?} is left");
+                }
+                let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
+                let given_up = what == "release" && polls > 0;
+                assert_eq!(
+                    kept == RenewReply::Gone,
+                    given_up,
+                    "{text}: a release that was sent is done, and nothing else gives up"
+                );
+                let next = request("x", &owner());
+                assert!(matches!(other.acquire(&next).await.unwrap(), AcquireReply::Granted(_)), "{text}");
+                assert!(!store.features().late_commands, "{text}: nothing is under way");
+                other.release(&next.lease(), Duration::ZERO).await.unwrap();
+                for name in ["taken", "mine"] {
+                    store.release(&lease(name, &case.held), Duration::ZERO).await.unwrap();
+                }
+                let gone = async {
+                    while !other.inspect(None).await.unwrap().is_empty() {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("{text}: something is left"));
+            }
+        }
+    }
+}
