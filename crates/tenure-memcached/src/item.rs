@@ -19,7 +19,7 @@ pub(crate) struct Item {
     pub(crate) record: Record,
     pub(crate) now: Now,
     scheme: Scheme,
-    /// The value as it was read, and its version.
+    /// The value as it was read, with the numbers of its grants, and its version.
     found: Option<(Vec<u8>, u64)>,
     /// End of a value that is an owner token alone. In the scheme of records it is of another
     /// client.
@@ -49,7 +49,9 @@ impl Item {
             let shown = left.and_then(|left| u64::from(flags).checked_sub(left.into())).map(Duration::from_secs);
             let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
             let record = counted(record, number);
-            return Ok(Self { record, now, scheme, found: Some((bytes, version)), plain: None, number, granted: false });
+            // A number that was filled in is no reason to write.
+            let found = Some((record.to_string().into_bytes(), version));
+            return Ok(Self { record, now, scheme, found, plain: None, number, granted: false });
         }
         let now = clock.estimate(sent_at);
         let until = left.map_or(Duration::MAX, |left| now.shown + Duration::from_secs(left.into()));
