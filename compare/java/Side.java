@@ -11,9 +11,15 @@ import java.util.ConcurrentModificationException;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
 import net.javacrumbs.shedlock.core.LockConfiguration;
 import net.javacrumbs.shedlock.core.SimpleLock;
 import net.javacrumbs.shedlock.provider.redis.spring.RedisLockProvider;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RPermitExpirableSemaphore;
@@ -24,7 +30,7 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactor
 import org.springframework.integration.redis.util.RedisLockRegistry;
 
 /**
- * Redisson, Spring Integration and ShedLock as the other side of tenure's tests.
+ * Redisson, Spring Integration, ShedLock and Curator as the other side of tenure's tests.
  *
  * <pre>
  *   Side LIBRARY URL NAME count   takes turns in this folder until it has a file `enough`; prints how many
@@ -35,8 +41,10 @@ import org.springframework.integration.redis.util.RedisLockRegistry;
  * LIBRARY is redisson, an RLock; redisson-fenced, an RFencedLock; redisson-fair, an RFairLock;
  * redisson-write and redisson-read, of an RReadWriteLock; redisson-permits and redisson-semaphore, both
  * permits of an RPermitExpirableSemaphore or an RSemaphore; spring, a RedisLockRegistry that polls;
- * spring-pub-sub, one that is woken; or shedlock. A turn is what tenure_testkit::Counter calls a visit.
- * URL is redis://HOST:PORT, and for Redisson also redis+cluster://HOST:PORT,HOST:PORT,.... If the lock was lost, this program says so and exits 79.
+ * spring-pub-sub, one that is woken; or shedlock; curator, an InterProcessMutex; curator-write and
+ * curator-read, of an InterProcessReadWriteLock. A turn is what tenure_testkit::Counter calls a visit.
+ * URL is redis://HOST:PORT, and for Redisson also redis+cluster://HOST:PORT,HOST:PORT,....
+ * For Curator it is zookeeper://HOST:PORT/CHROOT. If the lock was lost, this program says so and exits 79.
  *
  * -Dtimes=N acquires it so often; -Dwatchdog=MS is the lockWatchdogTimeout, and -Dfairwait=MS the
  * fairLockWaitTimeout. A line of input while it holds has it release once.
@@ -201,6 +209,40 @@ public final class Side {
         }
     }
 
+    /** A release that fails says why. */
+    private record OfCurator(InterProcessMutex mutex) implements Lock {
+        @Override
+        public void acquire() throws Exception {
+            mutex.acquire();
+        }
+
+        @Override
+        public boolean asks() {
+            try {
+                return mutex.acquire(0, TimeUnit.MILLISECONDS);
+            } catch (Exception failure) {
+                throw new IllegalStateException(failure);
+            }
+        }
+
+        @Override
+        public String release() {
+            try {
+                mutex.release();
+                return null;
+            } catch (Exception failure) {
+                return failure.toString();
+            }
+        }
+    }
+
+    private static CuratorFramework curator(String url) {
+        var retry = new ExponentialBackoffRetry(50, 10);
+        var client = CuratorFrameworkFactory.newClient(url.substring("zookeeper://".length()), 4_000, 3_000, retry);
+        client.start();
+        return client;
+    }
+
     private static Lock lock(String library, String url, String name) {
         return switch (library) {
             case "redisson" -> new OfJava(redisson(url).getLock(name));
@@ -216,6 +258,9 @@ public final class Side {
                 registry.setRedisLockType(RedisLockRegistry.RedisLockType.PUB_SUB_LOCK);
                 yield new OfJava(registry.obtain(name));
             }
+            case "curator" -> new OfCurator(new InterProcessMutex(curator(url), "/" + name));
+            case "curator-write" -> new OfCurator(new InterProcessReadWriteLock(curator(url), "/" + name).writeLock());
+            case "curator-read" -> new OfCurator(new InterProcessReadWriteLock(curator(url), "/" + name).readLock());
             case "shedlock" -> new Shed(connections(url), name);
             default -> throw new IllegalArgumentException(library);
         };

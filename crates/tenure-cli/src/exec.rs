@@ -4,15 +4,19 @@
 //! Only a process can ask for its own parent-death signal, so the child starts as this, asks, and
 //! becomes the command.
 
+use std::env;
 use std::env::ArgsOs;
 use std::ffi::{OsStr, OsString};
 use std::io::{Error, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{Access, access};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::exit::{CANNOT_RUN, NOT_FOUND, USAGE, by_signal, say};
+use crate::exit::{CANNOT_RUN, Failure, NOT_FOUND, USAGE, by_signal, say};
 use crate::{myself, terminal};
 
 /// First argument of this program when it is to become the command.
@@ -41,7 +45,24 @@ pub(crate) fn main(mut args: ArgsOs) -> u8 {
         terminal::come_to_front();
     }
     let error = Command::new(&program).args(args).exec();
-    refused(&program, &error)
+    let Failure { code, text, .. } = refused(&program, &error);
+    say(text.unwrap_or_default());
+    code
+}
+
+/// Refuses a command that is not there or not executable, before anything is taken for it.
+pub(crate) fn check(program: &OsStr) -> Result<(), Failure> {
+    let places: Vec<PathBuf> = match env::var_os("PATH") {
+        _ if program.is_empty() || program.as_bytes().contains(&b'/') => vec![program.into()],
+        Some(path) => env::split_paths(&path).map(|folder| folder.join(program)).collect(),
+        // The C library has a path of its own then.
+        None => return Ok(()),
+    };
+    if places.iter().any(|place| place.is_file() && access(place, Access::EXEC_OK).is_ok()) {
+        return Ok(());
+    }
+    let is_there = places.iter().any(|place| Path::exists(place));
+    Err(refused(program, &if is_there { ErrorKind::PermissionDenied } else { ErrorKind::NotFound }.into()))
 }
 
 /// Dies of the interrupt key: a shell ends a script only if what it ran did not survive the key.
@@ -72,14 +93,13 @@ fn die_with(parent: u32) -> bool {
     std::os::unix::process::parent_id() == parent
 }
 
-fn refused(program: &OsStr, error: &Error) -> u8 {
+fn refused(program: &OsStr, error: &Error) -> Failure {
     let program = program.to_string_lossy();
-    if error.kind() == ErrorKind::NotFound {
-        say(format_args!(
-            "cannot run {program:?}, there is no such command (or its interpreter is missing); check PATH and spelling"
-        ));
-        return NOT_FOUND;
+    match error.kind() {
+        ErrorKind::NotFound => {
+            let what = format!("cannot run {program:?}, there is no such command (or its interpreter is missing)");
+            Failure::new(NOT_FOUND, format!("{what}; check PATH and spelling"))
+        }
+        _ => Failure::new(CANNOT_RUN, format!("cannot run {program:?}, {error}; is it an executable file?")),
     }
-    say(format_args!("cannot run {program:?}, {error}; is it an executable file?"));
-    CANNOT_RUN
 }

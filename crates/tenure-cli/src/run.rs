@@ -14,11 +14,11 @@ use crate::config::{Settings, TTL};
 use crate::exit::{Failure, LOST, Voice, say};
 use crate::give_up::{give_up, left_taken};
 use crate::signals::{Signals, unheard, unheard_before};
-use crate::store;
 use crate::supervise::{End, Supervisor};
 use crate::take::{CLEAN_UP, Plan};
 use crate::terminal::{self, Terminal};
 use crate::variables::variables;
+use crate::{exec, store};
 
 /// Longest wait for a name that is taken once in each period.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -27,7 +27,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
     let taking = match args.once_per {
-        Some(period) => Cow::Owned(once_per(period, &args.taking, &settings)?),
+        Some(period) => {
+            // It would use up the period of a host that can run it.
+            args.command.first().map_or(Ok(()), |program| exec::check(program))?;
+            Cow::Owned(once_per(period, &args.taking, &settings)?)
+        }
         None => Cow::Borrowed(&args.taking),
     };
     let plan = Plan { renews: !args.no_renew, ..Plan::guarded(&args.name, &taking, &settings)? };

@@ -16,8 +16,7 @@ use crate::exit::{DAMAGED, Failure};
 use crate::output::print;
 
 const SPOKEN: &str = "this version speaks sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
-                      quorum+redis:// (or valkey for redis), postgres://, mysql:// and memcached://";
-const PLANNED: [&str; 1] = ["zookeeper"];
+                      quorum+redis:// (or valkey for redis), postgres://, mysql://, memcached://, zookeeper:// and etcd://";
 
 /// Where locks are kept.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,6 +29,10 @@ enum Location {
     Postgres(String),
     #[cfg(feature = "mysql")]
     MySql(String),
+    #[cfg(feature = "etcd")]
+    Etcd(String),
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(String),
 }
 
 /// A lock file, and for whom it is made.
@@ -138,44 +141,40 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
         Location::Postgres(url) => Ok(Locker::builder(postgres(&url, settings)?.open().await?)),
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(Locker::builder(mysql(&url, settings)?.open().await?)),
+        #[cfg(feature = "etcd")]
+        Location::Etcd(url) => Ok(Locker::builder(etcd(&url, settings)?.open().await?)),
+        #[cfg(feature = "zookeeper")]
+        Location::ZooKeeper(url) => Ok(Locker::builder(zookeeper(&url, settings)?.open().await?)),
     }
 }
 
+/// Makes the function that reads the URL of a store, and adds the login of the settings.
+#[cfg(any(feature = "etcd", feature = "memcached", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+macro_rules! options {
+    ($name:ident, $options:ty) => {
+        fn $name(url: &str, settings: &Settings) -> Result<$options, Failure> {
+            let mut options = <$options>::parse(url)?;
+            if let Some(username) = &settings.username {
+                options = options.username(username);
+            }
+            if let Some(password) = &settings.password {
+                options = options.password(&password.0);
+            }
+            Ok(options)
+        }
+    };
+}
+
+#[cfg(feature = "etcd")]
+options!(etcd, tenure_etcd::Options);
 #[cfg(feature = "memcached")]
-fn memcached(url: &str, settings: &Settings) -> Result<tenure_memcached::Options, Failure> {
-    let mut options = tenure_memcached::Options::parse(url)?;
-    if let Some(username) = &settings.username {
-        options = options.username(username);
-    }
-    if let Some(password) = &settings.password {
-        options = options.password(&password.0);
-    }
-    Ok(options)
-}
-
-#[cfg(feature = "postgres")]
-fn postgres(url: &str, settings: &Settings) -> Result<tenure_sql::postgres::Options, Failure> {
-    let mut options = tenure_sql::postgres::Options::parse(url)?;
-    if let Some(username) = &settings.username {
-        options = options.username(username);
-    }
-    if let Some(password) = &settings.password {
-        options = options.password(&password.0);
-    }
-    Ok(options)
-}
-
+options!(memcached, tenure_memcached::Options);
 #[cfg(feature = "mysql")]
-fn mysql(url: &str, settings: &Settings) -> Result<tenure_sql::mysql::Options, Failure> {
-    let mut options = tenure_sql::mysql::Options::parse(url)?;
-    if let Some(username) = &settings.username {
-        options = options.username(username);
-    }
-    if let Some(password) = &settings.password {
-        options = options.password(&password.0);
-    }
-    Ok(options)
-}
+options!(mysql, tenure_sql::mysql::Options);
+#[cfg(feature = "postgres")]
+options!(postgres, tenure_sql::postgres::Options);
+#[cfg(feature = "zookeeper")]
+options!(zookeeper, tenure_zookeeper::Options);
 
 fn redis(url: &str, settings: &Settings) -> Result<tenure_redis::Options, Failure> {
     let mut options = tenure_redis::Options::parse(url)?;
@@ -197,11 +196,7 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
     let admitted = async {
         match location(&settings.store)? {
             Location::Redis(url) => Ok(redis(&url, &settings)?.quorum().await?.admit().await?),
-            Location::Sqlite(_) => Err(Failure::usage("the store is a file, and no quorum has to be admitted")),
-            #[cfg(feature = "memcached")]
-            Location::Memcached(_) => Err(Failure::usage("several memcached are no quorum, and none has to be admitted")),
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
-            _ => Err(Failure::usage("the store is a table, and no quorum has to be admitted")),
+            _ => Err(Failure::usage("the store is no quorum of Redis servers, so nothing has to be admitted")),
         }
     };
     admitted.await.map_err(|failure: Failure| settings.bad_store(failure))?;
@@ -222,9 +217,7 @@ fn statements(settings: &Settings) -> Result<String, Failure> {
         Location::Postgres(url) => Ok(postgres(&url, settings)?.migration()),
         #[cfg(feature = "mysql")]
         Location::MySql(url) => Ok(mysql(&url, settings)?.migration()),
-        #[cfg(feature = "memcached")]
-        Location::Memcached(_) => Err(no_table()),
-        Location::Redis(_) | Location::Sqlite(_) => Err(no_table()),
+        _ => Err(no_table()),
     }
 }
 
@@ -250,11 +243,16 @@ fn location(url: &OsStr) -> Result<Location, Failure> {
         "mysql" | "mariadb" => text(url).map(Location::MySql),
         #[cfg(not(feature = "mysql"))]
         "mysql" | "mariadb" => Err(without("MariaDB and MySQL", "mysql")),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => text(url).map(Location::Etcd),
+        #[cfg(not(feature = "etcd"))]
+        "etcd" | "etcds" => Err(without("etcd", "etcd")),
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => text(url).map(Location::ZooKeeper),
+        #[cfg(not(feature = "zookeeper"))]
+        "zookeeper" => Err(without("ZooKeeper", "zookeeper")),
         several if ["redis", "rediss", "valkey", "valkeys"].contains(&one_of(several)) => redis_url(url),
         "memory" => Err(Failure::usage(format!("memory: keeps locks inside one process, which excludes nobody; {SPOKEN}"))),
-        planned if PLANNED.contains(&planned) => {
-            Err(Failure::usage(format!("this version cannot speak {planned}: yet; it speaks sqlite: and redis:")))
-        }
         other => Err(Failure::usage(format!("{other}: is no store that tenure knows; {SPOKEN}"))),
     }
 }
@@ -269,7 +267,7 @@ fn text(url: &OsStr) -> Result<String, Failure> {
 }
 
 /// For a store that this command was built without.
-#[cfg(not(all(feature = "memcached", feature = "mysql", feature = "postgres")))]
+#[cfg(not(all(feature = "etcd", feature = "memcached", feature = "mysql", feature = "postgres", feature = "zookeeper")))]
 fn without(store: &str, feature: &str) -> Failure {
     let how = format!("cargo install tenure-cli --features {feature}");
     Failure::usage(format!("this tenure was built without {store}; build it with: {how}"))

@@ -116,6 +116,7 @@ pub const PROCESS_BOUND: &[&str] = &[
     "a_lease_passes_to_another",
     "a_lingering_name_can_be_broken",
     "a_lingering_name_is_nobodys",
+    "a_lingering_share_is_nobodys_share",
     "a_repeated_linger_is_released",
     "a_shortest_hold_keeps_the_name",
 ];

@@ -118,8 +118,8 @@ impl<L: Locks> AdvisoryStore<L> {
         is_present && leases.remove(&key).is_some()
     }
 
-    /// Forgets leases whose session has ended. What was asked for on one that broke may still run there, until another
-    /// session has ended it.
+    /// Forgets leases whose session has ended. A session whose connection broke may still run a statement. Its
+    /// lease is forgotten when another session has ended it.
     fn sweep(&self) {
         self.leases().retain(|_, held| {
             if !self.sessions.is_over(&held.live) || self.sessions.is_buried(&held.live.session) {

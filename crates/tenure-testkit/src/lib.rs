@@ -19,6 +19,7 @@
 pub mod client;
 pub mod clock;
 pub mod crowd;
+pub mod etcd;
 pub mod guardian;
 pub mod history;
 pub mod lines;
@@ -36,9 +37,11 @@ pub mod session;
 pub mod tls;
 mod unprivileged;
 pub mod worker;
+pub mod zookeeper;
 
 pub use client::{Client, Reply};
 pub use clock::ShiftedClock;
+pub use etcd::EtcdCluster;
 pub use history::{History, Recorder};
 pub use mariadb::MariaDbServer;
 pub use memcached::MemcachedServer;
@@ -52,3 +55,4 @@ pub use session::SqlSession;
 pub use tenure_conformance::{Counter, Fate, Faulty, Operation, overlap};
 pub use tls::Certificates;
 pub use worker::{Program, Worker};
+pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};

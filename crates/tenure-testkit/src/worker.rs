@@ -160,7 +160,7 @@ impl Terms {
 }
 
 /// Becomes a worker on the store at `url`, until standard input ends: `memory:`, `sqlite:PATH[?timeout=SPAN]`, `postgres:`,
-/// `mysql:`, `memcached:`, one of Redis,
+/// `mysql:`, `memcached:`, `zookeeper:`, one of Redis,
 /// or `all:URL URL` for all of several.
 ///
 /// If the store cannot be opened, the worker reports that as the failure of acquisition 0.
@@ -194,11 +194,17 @@ async fn open_one(url: &str) -> Result<Arc<dyn Store>, Error> {
     if url.starts_with("postgres:") {
         return tenure_sql::postgres::Options::parse(url)?.open().await;
     }
+    if url.starts_with("etcd:") {
+        return Ok(Arc::new(tenure_etcd::Options::parse(url)?.open().await?));
+    }
     if url.starts_with("mysql:") {
         return tenure_sql::mysql::Options::parse(url)?.open().await;
     }
     if url.starts_with("memcached:") {
         return Ok(Arc::new(tenure_memcached::Options::parse(url)?.open().await?));
+    }
+    if url.starts_with("zookeeper:") {
+        return Ok(Arc::new(tenure_zookeeper::Options::parse(url)?.open().await?));
     }
     let Some(file) = url.strip_prefix("sqlite:") else { return Options::parse(url)?.open().await };
     let (path, timeout) = file.split_once("?timeout=").map_or((file, None), |(path, timeout)| (path, Some(timeout)));

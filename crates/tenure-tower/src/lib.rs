@@ -33,6 +33,8 @@
 //! - The key is taken until the response *body* has ended, or the client has gone away. The last
 //!   part of a body is sent once the release was answered. So a client that has the whole answer
 //!   finds the key free, unless the body ended in a way that only its reader can see.
+//! - An answer that switches protocols (101, a web socket) has no body. Its key is free at once, so work
+//!   on the connection that goes on needs a lock of its own.
 //! - If the lease is lost, the handler is cancelled: its future is dropped, and the answer is 503. A
 //!   body that is being sent ends with an error.
 //! - The [`Fence`](tenure::Fence) of the lease is an extension of the request. By it a database

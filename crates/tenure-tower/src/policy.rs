@@ -56,8 +56,8 @@ impl RefuseWith {
 pub enum OnOutage {
     /// Refuses them with 503. For work that must not be done twice.
     FailClosed,
-    /// Serves them **without a lock**, and without a fence. For work that is rather done twice than
-    /// not at all. They are counted ([`Counts::failed_open`](crate::Counts::failed_open)), and a
+    /// Serves them **without a lock**, and without a fence, also while a handler has the same key. For
+    /// work that is rather done twice than not at all. They are counted ([`Counts::failed_open`](crate::Counts::failed_open)), and a
     /// warning is logged at once and then each second.
     FailOpen,
 }

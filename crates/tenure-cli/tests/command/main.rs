@@ -28,3 +28,5 @@ mod several;
 mod store;
 mod terminal;
 mod waits;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;

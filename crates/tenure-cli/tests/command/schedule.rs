@@ -104,6 +104,34 @@ fn a_tick_that_failed_is_over() {
     assert_eq!(place.output(&["run", "-E", "0", "--once-per", "1h", "report", "--", "false"]).code, 0);
 }
 
+/// Another host has it, and runs it.
+#[test]
+fn a_missing_command_uses_up_no_tick() {
+    let place = Place::new();
+    std::fs::write(place.path("plain"), "echo no").unwrap();
+    for (command, code) in [("no-such-command", 127), ("./no-such-command", 127), ("", 127), ("./plain", 126), (".", 126)] {
+        let ended = place.output(&["run", "--once-per", "1h", "report", "--", command]);
+        assert_eq!((ended.code, ended.out.as_str()), (code, ""), "{command:?}: {ended:?}");
+        assert_one_line(&ended);
+    }
+    assert_eq!(place.output(&["run", "--once-per", "1h", "report", "--", "echo", "run"]).out, "run\n");
+}
+
+/// One host is late for a tick, and another early for the next: both ticks run, and once.
+#[test]
+fn the_room_between_ticks_is_half_a_period_on_both_sides() {
+    let place = Place::new();
+    let (period, started) = (Duration::from_secs(6), Instant::now());
+    let run = || place.output(&["run", "-q", "--once-per", "6s", "report", "--", "true"]).code;
+    // Late for its tick by somewhat less than a quarter of the period.
+    std::thread::sleep(period * 2 / 10);
+    assert_eq!(run(), 0);
+    // Early for the next by as much: its tick is a period after the first.
+    std::thread::sleep((period * 8 / 10).saturating_sub(started.elapsed()));
+    assert_eq!(run(), 0, "a host that was early for its tick did not run it");
+    assert_eq!(run(), 75, "the tick ran twice");
+}
+
 #[test]
 fn what_cannot_be_once_per_period_is_refused() {
     let place = Place::new();

@@ -7,6 +7,8 @@ mod calls;
 mod commands;
 #[path = "../command/common.rs"]
 mod common;
+#[cfg(feature = "zookeeper")]
+mod curator;
 mod peers;
 mod redisson;
 mod sides;

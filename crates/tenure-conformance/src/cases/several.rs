@@ -91,7 +91,7 @@ pub async fn all_are_taken_once_however_often_it_is_asked(subject: &dyn Subject)
     assert!(ours.renew(&longer).await.iter().all(|answer| matches!(answer, Ok(RenewReply::Renewed))));
     let second = taken(&theirs, &brief).await;
     assert!(!ours.features().fence || second.iter().zip(&first).all(|(second, first)| second >= first));
-    tokio::time::sleep(TTL * 3 / 2).await;
+    tokio::time::sleep(TTL * 3 / 2 + subject.overtime()).await;
     assert!(is_refused(&theirs, &each(LONG)).await, "the repetition shortened the leases");
     release(&ours, &brief).await;
     let others = each(LONG);
@@ -132,7 +132,7 @@ pub async fn all_does_not_overtake_who_waits(subject: &dyn Subject) -> Outcome {
         granted(&theirs, &dying).await;
         let waiting = joining(&request("door", LONG));
         assert!(matches!(theirs.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
-        tokio::time::sleep(TTL).await;
+        tokio::time::sleep(TTL + subject.overtime()).await;
         assert!(is_refused(&ours, &each(LONG)).await, "it overtook who waits");
         assert!(is_refused(&ours, &each(LONG)).await, "it overtook who was served");
         assert_free(subject, "attic").await;
@@ -191,7 +191,7 @@ pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subje
     let held = request("attic", LONG).with_share(permits[0].share);
     for attic_is_free in [true, false] {
         if !attic_is_free {
-            tokio::time::sleep(TTL).await;
+            tokio::time::sleep(TTL + subject.overtime()).await;
             granted(&theirs, &held).await;
         }
         let error = ours.acquire_all(&permits).await.unwrap_err();

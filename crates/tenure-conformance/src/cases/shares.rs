@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::{
     LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, name,
-    request,
+    of_any_process, request,
 };
 
 pub(super) fn share(share: Share, ttl: Duration) -> Request {
@@ -231,7 +231,8 @@ pub async fn two_kinds_at_a_name_are_a_mismatch(subject: &dyn Subject) -> Outcom
     let counted = |request: &Request| request.share.counted().capacity();
     for (i, held) in kinds().into_iter().enumerate() {
         granted(&ours, &held).await;
-        for lingers in [false, true] {
+        let can_linger = !ours.features().process_bound;
+        for lingers in [false, true].into_iter().take(if can_linger { 2 } else { 1 }) {
             for other in all().into_iter().filter(|other| counted(other) != counted(&held)) {
                 for other in [joining(&other), other] {
                     let error = theirs.acquire(&other).await.unwrap_err();
@@ -246,7 +247,7 @@ pub async fn two_kinds_at_a_name_are_a_mismatch(subject: &dyn Subject) -> Outcom
             }
             let entry = ours.inspect(Some(&held.name)).await.unwrap().pop().expect("it is held");
             assert_eq!((entry.holders.len(), entry.waiters.len()), (1, 0), "kind {i}, lingers: {lingers}");
-            let linger = if lingers { Duration::ZERO } else { LONG };
+            let linger = if lingers || !can_linger { Duration::ZERO } else { LONG };
             let owner = if lingers { held.owner.lingering() } else { held.owner.clone() };
             let given_up = lease(&held).with_owner(owner);
             assert_eq!(ours.release(&given_up, linger).await.unwrap(), ReleaseReply::Released);
@@ -269,6 +270,10 @@ pub async fn a_mutex_is_the_writer_of_a_read_write_lock(subject: &dyn Subject) -
         let error = ours.acquire(&changed).await.unwrap_err();
         assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{error}");
         assert_eq!(holders(&theirs).await, BTreeMap::from([(held.owner.clone(), held.share)]));
+        if ours.features().process_bound {
+            release(&ours, &held).await;
+            continue;
+        }
         // A share that lingers keeps the same ones out.
         assert_eq!(ours.release(&lease(&held), LONG).await.unwrap(), ReleaseReply::Released);
         assert!(is_busy(&theirs, &mutex()).await && is_busy(&theirs, &writer()).await);
@@ -371,6 +376,7 @@ pub async fn many_shares_of_a_name_are_renewed_in_one_batch(subject: &dyn Subjec
 /// A share that was given up with a linger is nobody's for so long; what others hold is not touched.
 pub async fn a_lingering_share_is_nobodys_share(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
+    of_any_process(subject).await?;
     let (gone, stays) = (permits(2, 3), permits(1, 3));
     granted(&ours, &gone).await;
     granted(&theirs, &stays).await;
@@ -394,6 +400,7 @@ pub async fn a_share_is_adopted(subject: &dyn Subject) -> Outcome {
     let before = granted(&ours, &first).await.fence;
     let before = before.max(granted(&ours, &second).await.fence);
     let adopt = reader().with_from(first.owner.clone());
+    let theirs = if ours.features().process_bound { ours.clone() } else { theirs };
     let after = granted(&theirs, &adopt).await.fence;
     assert!(after > before || before.is_none());
     let late = reader().with_from(first.owner.clone());
@@ -447,10 +454,14 @@ pub async fn a_given_share_is_busy_for_its_second_user(subject: &dyn Subject) ->
         granted(&ours, &first).await;
         assert!(is_busy(&theirs, &second).await, "{:?} beside {:?}", second.share, first.share);
         assert_eq!(holders(&ours).await, BTreeMap::from([(first.owner.clone(), first.share)]));
-        assert_eq!(ours.release(&lease(&first), LONG).await.unwrap(), ReleaseReply::Released);
-        assert!(is_busy(&theirs, &second).await, "{:?} while {:?} lingers", second.share, first.share);
-        let lingering = first.clone().with_owner(first.owner.lingering());
-        release(&ours, &lingering).await;
+        if ours.features().process_bound {
+            release(&ours, &first).await;
+        } else {
+            assert_eq!(ours.release(&lease(&first), LONG).await.unwrap(), ReleaseReply::Released);
+            assert!(is_busy(&theirs, &second).await, "{:?} while {:?} lingers", second.share, first.share);
+            let lingering = first.clone().with_owner(first.owner.lingering());
+            release(&ours, &lingering).await;
+        }
         granted(&theirs, &second).await;
         release(&theirs, &second).await;
     }

@@ -143,6 +143,8 @@ impl Candidate {
         if let Some(margin) = self.safety_margin {
             acquire = acquire.safety_margin(margin);
         }
+        // Observers ask the store, so it has to know each leader.
+        acquire.settings.terms.hands_on = false;
         Ok(Leadership(acquire.acquire().await?))
     }
 }

@@ -21,13 +21,16 @@ pub(crate) struct Terms {
     pub(crate) min_hold: Duration,
     /// Time for which the name stays taken by nobody after its release.
     pub(crate) linger: Duration,
+    /// The lease may go from task to task of this process without the store, which then keeps the token
+    /// and the fence of the first.
+    pub(crate) hands_on: bool,
 }
 
 impl Terms {
     /// Makes the terms of a lease that is renewed for as long as its holder keeps it.
     pub(crate) const fn new(ttl: Duration, drift: f64) -> Self {
         let (safety_margin, min_hold, linger) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        Self { ttl, drift, safety_margin, renews: true, max_hold: None, min_hold, linger }
+        Self { ttl, drift, safety_margin, renews: true, max_hold: None, min_hold, linger, hands_on: true }
     }
 
     /// Resolution of clocks, which are read in whole milliseconds at either end.

@@ -161,8 +161,8 @@ impl HeldLease {
     /// End of the time in which the lease may go from task to task without the store. The time of
     /// the grant if it never may.
     pub(crate) fn handoffs_until(&self) -> BootTime {
-        let Terms { ttl, renews, min_hold, linger, .. } = self.terms;
-        let plain = renews && self.cap.load(Ordering::Acquire) == u64::MAX && min_hold.is_zero() && linger.is_zero();
+        let Terms { ttl, renews, min_hold, linger, hands_on, .. } = self.terms;
+        let plain = hands_on && renews && self.cap.load(Ordering::Acquire) == u64::MAX && min_hold.is_zero() && linger.is_zero();
         let current = self.current();
         let passes = self.generated && plain && current.ttl == ttl && current.share.is_exclusive();
         if passes { self.granted_at + HANDOFF_WINDOW } else { self.granted_at }

@@ -56,6 +56,21 @@ async fn each_leader_is_seen_once() {
     assert_eq!(label(next(&mut leaders).await.as_ref()), Some("b"));
 }
 
+/// A plain mutex would go on to the next task of the process, and the store would show the first leader still.
+#[tokio::test(start_paused = true)]
+async fn the_next_leader_of_the_same_process_is_seen_with_its_own_fence() {
+    let (_, _, locks) = world();
+    let election = locks.election("billing");
+    let candidate = election.candidate("a");
+    let first = candidate.campaign().await.unwrap();
+    let (token, next_one) = (first.token().clone(), tokio::spawn(async move { candidate.campaign().await.unwrap() }));
+    settle().await;
+    first.resign().await.unwrap();
+    let second = timeout(SOON, next_one).await.expect("nobody leads").unwrap();
+    let seen = next(&mut election.observe()).await.expect("nobody is seen");
+    assert!(seen.owner != token && (&seen.owner, seen.fence) == (second.token(), second.fence()), "{seen:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_notice_makes_it_look_at_once() {
     let (_, store, locks) = world();

@@ -20,6 +20,7 @@ fn held(table: &mut LeaseTable, since: u64) -> (Id, Arc<HeldLease>) {
         max_hold: None,
         min_hold: Duration::ZERO,
         linger: Duration::ZERO,
+        hands_on: true,
     };
     let held = Arc::new(HeldLease::new(lease, terms, "".into(), at(since), TTL));
     (table.insert(Arc::clone(&held)).0, held)

@@ -18,6 +18,7 @@ const TERMS: Terms = Terms {
     max_hold: None,
     min_hold: Duration::ZERO,
     linger: Duration::ZERO,
+    hands_on: true,
 };
 
 #[test]

@@ -1,0 +1,59 @@
+//! The recipes of Curator and ours on one path: they exclude each other, in one queue.
+
+use tenure_testkit::ZooKeeperServer as Server;
+
+use crate::common::Place;
+use crate::sides::{Library, contend, java, library};
+
+const CURATOR: [Library; 3] = [
+    library("curator", "", java),
+    Library { flags: &[], ..library("curator-write", "", java) },
+    Library { flags: &["--shared"], ..library("curator-read", "", java) },
+];
+
+fn url() -> String {
+    Server::shared().url(&Server::fresh_chroot())
+}
+
+/// Curator makes no chroot by itself.
+fn with_chroot() -> (Place, String) {
+    let (place, url) = (Place::new(), url());
+    assert_eq!(place.output(&["run", "--store", &url, "x", "--", "true"]).code, 0);
+    (place, url)
+}
+
+#[test]
+fn curator_and_tenure_take_turns() {
+    let (_, url) = with_chroot();
+    let judged = contend(&CURATOR[0], &url, &url);
+    assert!(judged.is_ok(), "who begins with tenure is ours:\n{}", judged.unwrap_err());
+}
+
+#[test]
+fn a_holder_of_curator_keeps_ours_out_and_is_shown() {
+    for (side, shared) in [(&CURATOR[0], "75"), (&CURATOR[2], "0")] {
+        let (place, url) = with_chroot();
+        let held = side.holds(&place, &url);
+        assert_eq!(place.output(&side.ours(&url, &["-n"], &["true"])).code.to_string(), shared, "{}", side.name);
+        let shown = place.output(&["show", "--store", &url, "x"]);
+        assert!(shown.code == 0 && shown.out.contains("_c_"), "{shown:?}");
+        assert_eq!(held.end().code, 0);
+        assert_eq!(place.output(&side.ours(&url, &["-n"], &["true"])).code, 0, "{}", side.name);
+    }
+}
+
+#[test]
+fn ours_keeps_curator_out() {
+    for side in [&CURATOR[0], &CURATOR[2]] {
+        let (place, url) = with_chroot();
+        let java = (side.program)(&[side.name, &url, "x", "try"]);
+        let mut words = vec![java.get_program().to_str().unwrap().to_owned()];
+        words.extend(java.get_args().map(|word| word.to_str().unwrap().to_owned()));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let tried = place.output(&side.ours(&url, &[], &words));
+        // Readers of both hold together.
+        let expected = if side.name == "curator-read" { 0 } else { 75 };
+        assert_eq!(tried.code, expected, "{}: {tried:?}", side.name);
+        assert_eq!(side.start(&place, &url, "try").end().code, 0);
+    }
+}

@@ -1,0 +1,272 @@
+//! The way to etcd: one member at a time, and another one if that fails.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use http::uri::PathAndQuery;
+use prost::Message;
+use tenure::{Error, ErrorKind};
+use tokio::runtime::{Handle, Id};
+use tokio::time::{Instant, timeout_at};
+use tonic::client::Grpc;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::failure::{Failed, unexpected};
+use crate::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
+
+/// A way to a member, and how it is shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) shown: String,
+}
+
+/// User and password.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub(crate) username: String,
+    pub(crate) password: String,
+}
+
+pub(crate) struct Connection {
+    members: Vec<Member>,
+    login: Option<Login>,
+    shown: String,
+    state: Mutex<State>,
+    /// One dials at a time, and the others use what it has got.
+    dialing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The member in use, or to be tried first.
+    at: usize,
+    live: Option<Live>,
+    token: Option<AsciiMetadataValue>,
+    /// Number of connections so far: an old failure does not end a new connection.
+    made: u64,
+}
+
+#[derive(Clone)]
+struct Live {
+    channel: Channel,
+    /// The connection is served by a task of this runtime, and ends with it.
+    runtime: Id,
+    number: u64,
+    at: usize,
+}
+
+impl Connection {
+    pub(crate) fn new(members: Vec<Member>, login: Option<Login>, shown: String) -> Self {
+        Self { members, login, shown, state: Mutex::default(), dialing: tokio::sync::Mutex::default() }
+    }
+
+    /// One request and its answer.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped ends its own stream of the connection alone. The request may be
+    /// executed.
+    pub(crate) async fn call<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Message + Default + 'static,
+    {
+        match self.once(path, request.clone(), end).await {
+            // Not applied: the server looks at the token first.
+            Err(failed) if failed.needs_login() && self.login.is_some() => {
+                self.state().token = None;
+                self.once(path, request, end).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn once<Q, A>(&self, path: &'static str, message: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Default + 'static,
+        A: Message + Default + 'static,
+    {
+        let live = self.live(end).await?;
+        let request = self.request(message, &live, end).await?;
+        self.answered(&live, end, unary(&live.channel, path, request)).await
+    }
+
+    /// Begins a call of several requests or answers.
+    pub(crate) async fn stream<Q, A>(
+        &self,
+        path: &'static str,
+        requests: Vec<Q>,
+        stays: bool,
+        end: Instant,
+    ) -> Result<Streaming<A>, Failed>
+    where
+        Q: Message + Default + 'static,
+        A: Message + Default + 'static,
+    {
+        let live = self.live(end).await?;
+        let requests = stream::iter(requests);
+        let requests = if stays { requests.chain(stream::pending()).boxed() } else { requests.boxed() };
+        let mut request = Request::new(requests);
+        if let Some(token) = self.token(&live, end).await? {
+            request.metadata_mut().insert("token", token);
+        }
+        // A member that has lost its leader ends the stream.
+        request.metadata_mut().insert("hasleader", AsciiMetadataValue::from_static("true"));
+        let call = async {
+            let mut grpc = Grpc::new(live.channel.clone());
+            grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+            let codec = ProstCodec::<Q, A>::default();
+            grpc.streaming(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
+        };
+        self.answered(&live, end, call).await
+    }
+
+    /// Waits for an answer, and leaves a member that has none.
+    async fn answered<T>(
+        &self,
+        live: &Live,
+        end: Instant,
+        call: impl Future<Output = Result<T, tonic::Status>>,
+    ) -> Result<T, Failed> {
+        let (began, server) = (Instant::now(), &self.members[live.at].shown);
+        let failed = match timeout_at(end, call).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(status)) => Failed::of(&status, server),
+            Err(_) => Failed::silent(server, end.saturating_duration_since(began)),
+        };
+        if failed.leaves {
+            self.leave(live);
+        }
+        Err(failed)
+    }
+
+    /// Uses the next member from now on.
+    fn leave(&self, live: &Live) {
+        let mut state = self.state();
+        if state.live.as_ref().is_some_and(|present| present.number == live.number) {
+            state.live = None;
+            state.at = (live.at + 1) % self.members.len();
+        }
+    }
+
+    async fn live(&self, end: Instant) -> Result<Live, Failed> {
+        if let Some(live) = self.present() {
+            return Ok(live);
+        }
+        let silent = |_| Failed::unsent(Error::unreachable(format!("{self} did not answer in time")));
+        let _turn = timeout_at(end, self.dialing.lock()).await.map_err(silent)?;
+        if let Some(live) = self.present() {
+            return Ok(live);
+        }
+        let first = self.state().at;
+        let mut last = None;
+        for tried in 0..self.members.len() {
+            let (at, left) = ((first + tried) % self.members.len(), end.saturating_duration_since(Instant::now()));
+            let share = left / u32::try_from(self.members.len() - tried).unwrap_or(1);
+            match self.dial(&self.members[at], Instant::now() + share).await {
+                Ok(channel) => {
+                    let mut state = self.state();
+                    state.made += 1;
+                    let live = Live { channel, runtime: Handle::current().id(), number: state.made, at };
+                    (state.at, state.live) = (at, Some(live.clone()));
+                    // Each member knows the tokens that it has given out.
+                    state.token = None;
+                    return Ok(live);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(Failed::unsent(last.unwrap_or_else(|| Error::unreachable("there is no member"))))
+    }
+
+    async fn dial(&self, member: &Member, end: Instant) -> Result<Channel, Error> {
+        let Member { endpoint, shown } = member;
+        match timeout_at(end, endpoint.connect()).await {
+            Ok(Ok(channel)) => Ok(channel),
+            Ok(Err(error)) => {
+                let mut cause: &dyn std::error::Error = &error;
+                while let Some(deeper) = cause.source() {
+                    cause = deeper;
+                }
+                Err(Error::unreachable(format!("cannot connect to {shown}: {cause}")))
+            }
+            Err(_) => Err(Error::unreachable(format!("cannot connect to {shown}: no answer"))),
+        }
+    }
+
+    fn present(&self) -> Option<Live> {
+        let runtime = Handle::current().id();
+        self.state().live.clone().filter(|live| live.runtime == runtime)
+    }
+
+    async fn request<Q>(&self, message: Q, live: &Live, end: Instant) -> Result<Request<Q>, Failed> {
+        let mut request = Request::new(message);
+        // So that the server drops a request that is too late.
+        request.set_timeout(end.saturating_duration_since(Instant::now()));
+        if let Some(token) = self.token(live, end).await? {
+            request.metadata_mut().insert("token", token);
+        }
+        Ok(request)
+    }
+
+    async fn token(&self, live: &Live, end: Instant) -> Result<Option<AsciiMetadataValue>, Failed> {
+        let Some(Login { username, password }) = &self.login else { return Ok(None) };
+        if let Some(token) = self.state().token.clone() {
+            return Ok(Some(token));
+        }
+        let request = AuthenticateRequest { name: username.clone(), password: password.clone() };
+        let call = unary(&live.channel, AUTHENTICATE, Request::new(request));
+        let answer: Result<AuthenticateResponse, Failed> = self.answered(live, end, call).await;
+        let answer = match answer {
+            // As etcdctl does: a password for a server that asks for none.
+            Err(failed) if failed.error.to_string().contains("authentication is not enabled") => return Ok(None),
+            // A login changes nothing.
+            Err(failed) => return Err(Failed { error: unapplied(failed.error), ..failed }),
+            Ok(answer) => answer,
+        };
+        let token: AsciiMetadataValue = answer.token.parse().map_err(|_| Failed::unsent(unexpected("its token is no text")))?;
+        self.state().token = Some(token.clone());
+        Ok(Some(token))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What was asked before a call was sent changed nothing.
+fn unapplied(error: Error) -> Error {
+    let kind = if error.kind() == ErrorKind::Unavailable { ErrorKind::Refused } else { error.kind() };
+    Error::new(kind, error.to_string())
+}
+
+async fn unary<Q, A>(channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
+where
+    Q: Message + Default + 'static,
+    A: Message + Default + 'static,
+{
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+    let codec = ProstCodec::<Q, A>::default();
+    grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
+}
+
+/// Timeouts of a connection's making. A call has its own, which is shorter.
+pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connection({self})")
+    }
+}

@@ -1,0 +1,83 @@
+//! From an answer of gRPC to an error.
+
+use std::time::Duration;
+
+use tenure::{Error, ErrorKind};
+use tonic::{Code, Status};
+
+/// A call that was not answered as it should be.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) code: Code,
+    pub(crate) error: Error,
+    /// Another connection may serve better.
+    pub(crate) leaves: bool,
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}
+
+/// Texts of a member that is without its leader, or lost it on the way. The request may go through yet.
+const LEADERLESS: [&str; 5] = ["no leader", "leader changed", "request timed out", "server stopped", "unhealthy cluster"];
+
+impl Failed {
+    pub(crate) fn of(status: &Status, server: &str) -> Self {
+        let (code, text) = (status.code(), status.message());
+        let Some(said) = text.strip_prefix("etcdserver: ").or_else(|| text.strip_prefix("auth: ")) else {
+            return Self::unheard(code, text, server);
+        };
+        let leaves = LEADERLESS.iter().any(|leaderless| said.contains(leaderless));
+        let what = format!("{server} says: {said}");
+        let error = match code {
+            _ if leaves => Error::unreachable(what).maybe_applied(),
+            Code::PermissionDenied | Code::Unauthenticated => {
+                Error::refused(what).with_hint("correct the user, its password or its roles")
+            }
+            Code::FailedPrecondition | Code::InvalidArgument if said.contains("auth") || said.contains("user name") => {
+                Error::refused(what).with_hint("correct the user and the password")
+            }
+            Code::ResourceExhausted if said.contains("space") => {
+                Error::unavailable(what).with_hint("compact and defragment it, then: etcdctl alarm disarm")
+            }
+            _ => Error::unavailable(what),
+        };
+        Self { code, error, leaves }
+    }
+
+    /// No answer of etcd: the connection broke, or something else answered.
+    fn unheard(code: Code, text: &str, server: &str) -> Self {
+        let error = match code {
+            Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied => {
+                Error::refused(format!("{server} does not answer as etcd: {text}"))
+            }
+            _ => Error::unreachable(format!("the connection to {server} broke: {text}")).maybe_applied(),
+        };
+        Self { code, error, leaves: true }
+    }
+
+    pub(crate) fn silent(server: &str, limit: Duration) -> Self {
+        let error = Error::unreachable(format!("{server} did not answer within {limit:?}")).maybe_applied();
+        Self { code: Code::DeadlineExceeded, error, leaves: true }
+    }
+
+    /// The connection could not be made, so nothing was sent.
+    pub(crate) fn unsent(error: Error) -> Self {
+        Self { code: Code::Unavailable, error, leaves: true }
+    }
+
+    /// The token of the login has expired, or the server has forgotten it.
+    pub(crate) fn needs_login(&self) -> bool {
+        let text = self.error.to_string();
+        self.code == Code::Unauthenticated
+            || (self.error.kind() == ErrorKind::Refused && text.contains("user name is empty"))
+            || text.contains("revision of auth store is old")
+    }
+}
+
+/// An answer that etcd does not give.
+pub(crate) fn unexpected(why: &str) -> Error {
+    Error::unavailable(format!("etcd's answer cannot be used: {why}")).maybe_applied()
+}

@@ -1,0 +1,182 @@
+//! Leases of etcd: each key has one, which ends with it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tenure::Error;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
+use tonic::Code;
+
+use crate::connection::Connection;
+use crate::failure::{Failed, unexpected};
+use crate::keys::span;
+use crate::proto::{
+    LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseId, LeaseLeft,
+    LeaseRevokeResponse,
+};
+use crate::store::{Id, Shared};
+
+/// How long a clean-up may take that nobody waits for.
+const CLEAN_UP: Duration = Duration::from_secs(2);
+/// Time by which a lease may outlive its ttl.
+const SLACK: Duration = Duration::from_secs(5);
+/// Owners that are kept in mind before those are looked for whose leases have ended.
+const FEW: usize = 1_000;
+
+/// A lease that is to have a key.
+///
+/// If the call goes away before it has used it, it is revoked in the background. If a write with it had
+/// no answer, it is kept in mind: the write may still run. The release of the owner revokes the lease.
+/// After that the write fails, so nothing of an owner runs later than its release.
+#[derive(Debug)]
+pub(crate) struct FreshLease {
+    shared: Arc<Shared>,
+    of: Id,
+    pub(crate) id: i64,
+    /// Ttl that the server has granted, in seconds.
+    pub(crate) ttl: i64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// No write uses it.
+    Unused,
+    /// A write that uses it may run.
+    Sent,
+    /// It has a key.
+    Kept,
+}
+
+impl FreshLease {
+    /// Asks for a lease of so many seconds. Its number is made here, so a drop before the answer can
+    /// revoke it.
+    pub(crate) async fn grant(shared: &Arc<Shared>, of: Id, ttl: i64, end: Instant) -> Result<Self, Error> {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| Error::unavailable(format!("the system gives no random numbers: {error}")))?;
+        let id = (i64::from_be_bytes(bytes) & i64::MAX) | 1;
+        let mut lease = Self { shared: Arc::clone(shared), of, id, ttl, stage: Stage::Unused };
+        let request = LeaseGrantRequest { ttl, id };
+        let answer: LeaseGrantResponse = shared.connection.call(LEASE_GRANT, request, end).await?;
+        if answer.id != id || answer.ttl < 1 {
+            return Err(unexpected("it is about another lease"));
+        }
+        lease.ttl = answer.ttl;
+        Ok(lease)
+    }
+
+    /// A write that uses it begins.
+    pub(crate) fn sent(&mut self) {
+        self.stage = Stage::Sent;
+    }
+
+    /// The write was answered, and was not done.
+    pub(crate) fn unused(&mut self) {
+        self.stage = Stage::Unused;
+    }
+
+    pub(crate) fn keep(mut self) {
+        self.stage = Stage::Kept;
+    }
+}
+
+impl Drop for FreshLease {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Unused => revoke_later(&self.shared.connection, self.id),
+            Stage::Sent => self.shared.unanswered.note(self.of.clone(), self.id, Instant::now() + span(self.ttl) + SLACK),
+            Stage::Kept => {}
+        }
+    }
+}
+
+/// Leases that a write without an answer may still use.
+#[derive(Debug, Default)]
+pub(crate) struct Unanswered(Mutex<HashMap<Id, Vec<(i64, Instant)>>>);
+
+impl Unanswered {
+    fn note(&self, of: Id, id: i64, until: Instant) {
+        let (mut all, now) = (self.all(), Instant::now());
+        if all.len() >= FEW {
+            all.retain(|_, leases| {
+                leases.retain(|(_, until)| *until > now);
+                !leases.is_empty()
+            });
+        }
+        all.entry(of).or_default().push((id, until));
+    }
+
+    fn of(&self, id: &Id) -> Vec<i64> {
+        let now = Instant::now();
+        let all = self.all();
+        all.get(id).into_iter().flatten().filter(|(_, until)| *until > now).map(|(lease, _)| *lease).collect()
+    }
+
+    /// Makes sure that no write of an owner runs from now on.
+    pub(crate) async fn end(&self, connection: &Connection, id: &Id, end: Instant) -> Result<(), Error> {
+        for lease in self.of(id) {
+            let revoked: Result<LeaseRevokeResponse, Failed> = connection.call(LEASE_REVOKE, LeaseId { id: lease }, end).await;
+            match revoked {
+                // It has ended.
+                Err(failed) if failed.code == Code::NotFound => {}
+                revoked => drop(revoked?),
+            }
+            if let Some(leases) = self.all().get_mut(id) {
+                leases.retain(|(other, _)| *other != lease);
+            }
+        }
+        self.all().retain(|other, leases| other != id || !leases.is_empty());
+        Ok(())
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Id, Vec<(i64, Instant)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a lease in the background. It has no key any more, so this only saves the server some memory.
+pub(crate) fn revoke_later(connection: &Arc<Connection>, id: i64) {
+    let connection = Arc::clone(connection);
+    if id != 0
+        && let Ok(runtime) = Handle::try_current()
+    {
+        runtime.spawn(async move {
+            let end = Instant::now() + CLEAN_UP;
+            // It ends by itself as well.
+            let _: Result<LeaseRevokeResponse, Failed> = connection.call(LEASE_REVOKE, LeaseId { id }, end).await;
+        });
+    }
+}
+
+/// Renews leases to their granted ttl. The answers are the new ttls, in the order of the leases; 0 for
+/// one that has ended.
+pub(crate) async fn keep_alive(connection: &Connection, ids: &[i64], end: Instant) -> Result<Vec<i64>, Error> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let requests = ids.iter().map(|id| LeaseId { id: *id }).collect();
+    let mut answers = connection.stream::<LeaseId, LeaseLeft>(LEASE_KEEP_ALIVE, requests, false, end).await?;
+    let mut left = Vec::with_capacity(ids.len());
+    let silent = |_| Error::unreachable("etcd did not renew in time").maybe_applied();
+    while left.len() < ids.len() {
+        match timeout_at(end, answers.next()).await.map_err(silent)? {
+            Some(Ok(answer)) if answer.id == ids[left.len()] => left.push(answer.ttl),
+            Some(Ok(_)) => return Err(unexpected("it renews another lease")),
+            Some(Err(status)) => return Err(Failed::of(&status, &connection.to_string()).into()),
+            None => return Err(Error::unreachable("etcd did not renew to the end").maybe_applied()),
+        }
+    }
+    Ok(left)
+}
+
+/// What is left of a lease, at most. `None` if it has ended.
+pub(crate) async fn left(connection: &Connection, id: i64, end: Instant) -> Result<Option<Duration>, Error> {
+    let answer: LeaseLeft = connection.call(LEASE_TIME_TO_LIVE, LeaseId { id }, end).await?;
+    let LeaseLeft { ttl, granted_ttl, .. } = answer;
+    // Whole seconds, rounded down.
+    Ok(u64::try_from(ttl).ok().map(|_| span((ttl + 1).min(granted_ttl.max(1)))))
+}

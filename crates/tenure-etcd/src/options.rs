@@ -1,0 +1,302 @@
+//! The URL of an etcd.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tenure::{Error, Locker, parse_duration};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use crate::connection::{Connection, FIRST_CONTACT, Login, Member};
+use crate::keys::Layout;
+use crate::store::EtcdStore;
+
+const PORT: u16 = 2379;
+const FORMS: &str = "etcd://host:2379,host:2379/prefix";
+const KNOWN: [&str; 7] = ["timeout", "poll_interval", "prefix", "tls", "ca", "cert", "key"];
+
+/// Settings of an etcd, read from a URL.
+///
+/// `etcd://[user:password@]host[:port][,host[:port]...][/prefix][?parameters]`, or `etcds://` for TLS. The
+/// hosts are members of one cluster. One is used at a time, and the next one if it fails. Names are
+/// kept behind `prefix/`, as keys of etcd.
+///
+/// | parameter | meaning | default |
+/// |---|---|---|
+/// | `prefix=locks.` | put in front of each key as it is | none, or the path and a slash |
+/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
+/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 500 ms |
+/// | `tls=yes` | connects with TLS, as `etcds://` does | only with `etcds://` |
+/// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
+#[derive(Clone)]
+pub struct Options {
+    hosts: Vec<String>,
+    login: Option<Login>,
+    username: Option<String>,
+    layout: Layout,
+    timeout: Option<Duration>,
+    poll_interval: Duration,
+    tls: bool,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Options {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(unread)?;
+        let tls = match &*scheme.to_ascii_lowercase() {
+            "etcd" => false,
+            "etcds" => true,
+            _ => return Err(unread()),
+        };
+        let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        // They may be the rest of a password, which no message shows.
+        if parameters.contains('@') {
+            return Err(unescaped());
+        }
+        let (authority, path) = address.split_once('/').unwrap_or((address, ""));
+        if path.contains('@') || authority.matches('@').count() > 1 {
+            return Err(unescaped());
+        }
+        let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
+        let hosts = hosts.split(',').map(host).collect::<Result<_, _>>()?;
+        let path = decoded("the path", path.trim_end_matches('/'))?;
+        let prefix = if path.is_empty() { String::new() } else { path + "/" };
+        let mut options = Self {
+            hosts,
+            login: None,
+            username: None,
+            layout: Layout { prefix },
+            timeout: None,
+            poll_interval: Duration::from_millis(500),
+            tls,
+            ca: None,
+            cert: None,
+            key: None,
+        };
+        if let Some(user) = user {
+            let (name, password) = user.split_once(':').map_or((user, None), |(name, password)| (name, Some(password)));
+            options = options.username(&decoded("the user", name)?);
+            if let Some(password) = password {
+                options = options.password(&decoded("the password", password)?);
+            }
+        }
+        options.read(parameters)
+    }
+
+    fn read(mut self, parameters: &str) -> Result<Self, Error> {
+        let mut seen = Vec::new();
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if !KNOWN.contains(&key) {
+                let what = format!("{key}= is no parameter of this store URL");
+                return Err(Error::invalid(what).with_hint(format!("known are {}", KNOWN.join(", "))));
+            }
+            if seen.contains(&key) {
+                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
+            }
+            seen.push(key);
+            self.set(key, decoded(key, value)?)?;
+        }
+        if self.cert.is_some() != self.key.is_some() {
+            let what = "the store URL has only one of cert= and key=";
+            return Err(Error::invalid(what).with_hint("a client certificate needs both"));
+        }
+        if !self.tls && (self.ca.is_some() || self.cert.is_some()) {
+            let what = "the store URL has a certificate, and no TLS to use it for";
+            return Err(Error::invalid(what).with_hint("write etcds:// in front"));
+        }
+        Ok(self)
+    }
+
+    fn set(&mut self, key: &str, value: String) -> Result<(), Error> {
+        match key {
+            "timeout" => self.timeout = Some(positive(key, &value)?),
+            "poll_interval" => self.poll_interval = positive(key, &value)?,
+            "prefix" if self.layout.prefix.is_empty() => self.layout.prefix = value,
+            "prefix" => {
+                let what = "the store URL has a prefix in its path, and prefix= as well";
+                return Err(Error::invalid(what).with_hint("give one of them"));
+            }
+            "ca" => self.ca = Some(value.into()),
+            "cert" => self.cert = Some(value.into()),
+            "key" => self.key = Some(value.into()),
+            _ => match &*value {
+                "yes" => self.tls = true,
+                "no" if !self.tls => {}
+                "no" => return Err(Error::invalid("tls=no of the store URL contradicts etcds://").with_hint("write etcd://")),
+                other => return Err(Error::invalid(format!("{key}={other} of the store URL is neither yes nor no"))),
+            },
+        }
+        Ok(())
+    }
+
+    /// Sets the user to log in as, instead of the URL's.
+    #[must_use]
+    pub fn username(mut self, username: &str) -> Self {
+        self.username = Some(username.to_owned());
+        self.with_login(None)
+    }
+
+    /// Sets the password to log in with, instead of the URL's. Without a user there is no login.
+    #[must_use]
+    pub fn password(self, password: &str) -> Self {
+        self.with_login(Some(password.to_owned()))
+    }
+
+    fn with_login(mut self, password: Option<String>) -> Self {
+        let password = password.or_else(|| self.login.take().map(|login| login.password));
+        let username = self.username.clone().unwrap_or_default();
+        self.login = Some(Login { username, password: password.unwrap_or_default() });
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no member answers within 5 s,
+    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused,
+    /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used.
+    pub async fn open(self) -> Result<EtcdStore, Error> {
+        let shown = self.to_string();
+        let members = self.hosts.iter().map(|host| self.member(host)).collect::<Result<_, _>>()?;
+        let login = self.login.filter(|login| !login.username.is_empty());
+        let connection = Arc::new(Connection::new(members, login, shown));
+        EtcdStore::open(connection, self.layout, self.timeout, self.poll_interval).await
+    }
+
+    /// Returns a [`Locker`] on it.
+    ///
+    /// # Errors
+    /// As [`open`](Options::open).
+    pub async fn connect(self) -> Result<Locker, Error> {
+        self.open().await.map(Locker::new)
+    }
+
+    fn member(&self, host: &str) -> Result<Member, Error> {
+        let scheme = if self.tls { "https" } else { "http" };
+        let bad = |error: tonic::transport::Error| Error::invalid(format!("{host} is no host of etcd")).with_source(error);
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(bad)?;
+        endpoint = endpoint.tcp_nodelay(true).connect_timeout(FIRST_CONTACT);
+        if self.tls {
+            let mut tls = ClientTlsConfig::new();
+            tls = match &self.ca {
+                Some(ca) => tls.ca_certificate(Certificate::from_pem(file(ca)?)),
+                None => tls.with_native_roots(),
+            };
+            if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
+                tls = tls.identity(Identity::from_pem(file(cert)?, file(key)?));
+            }
+            let bad = |error: tonic::transport::Error| {
+                Error::invalid("the TLS files of the store URL cannot be used").with_source(error)
+            };
+            endpoint = endpoint.tls_config(tls).map_err(bad)?;
+        }
+        Ok(Member { endpoint, shown: format!("etcd at {host}") })
+    }
+}
+
+fn unread() -> Error {
+    Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}"))
+}
+
+/// A character of the password is taken for one of the URL.
+fn unescaped() -> Error {
+    Error::invalid("the store URL cannot be read: it has an @ too many")
+        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
+}
+
+fn decoded(what: &str, text: &str) -> Result<String, Error> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(std::borrow::Cow::into_owned).map_err(|_| Error::invalid(format!("{what} of the store URL is not UTF-8")))
+}
+
+fn positive(key: &str, value: &str) -> Result<Duration, Error> {
+    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
+    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
+    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
+}
+
+/// A host with its port.
+fn host(host: &str) -> Result<String, Error> {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    let is_v6 = name.starts_with('[') && name.ends_with(']');
+    if name.is_empty() || (name.contains(':') && !is_v6) || name.contains(char::is_whitespace) {
+        return Err(Error::invalid("the store URL has a host that cannot be read").with_hint(format!("write e.g. {FORMS}")));
+    }
+    let bad = |_| Error::invalid(format!("the port of {name} in the store URL is no number")).with_hint("write e.g. :2379");
+    let port = port.map_or(Ok(PORT), |port| port.parse::<u16>().map_err(bad))?;
+    Ok(format!("{name}:{port}"))
+}
+
+fn file(path: &PathBuf) -> Result<Vec<u8>, Error> {
+    let what = || Error::invalid(format!("the file {} of the store URL cannot be read", path.display()));
+    std::fs::read(path).map_err(|error| what().with_source(error))
+}
+
+/// Without secrets.
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "etcds" } else { "etcd" };
+        write!(f, "{scheme}://{}", self.hosts.join(","))
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_read() {
+        let options = Options::parse("etcds://me:p%40ss@a,b:99,[::1]/team/locks?timeout=200ms&ca=/x").unwrap();
+        assert_eq!(options.hosts, ["a:2379", "b:99", "[::1]:2379"]);
+        assert_eq!((options.layout.prefix.as_str(), options.timeout), ("team/locks/", Some(Duration::from_millis(200))));
+        let login = options.login.as_ref().unwrap();
+        assert_eq!((login.username.as_str(), login.password.as_str()), ("me", "p@ss"));
+        assert_eq!(format!("{options} {options:?}").matches("ss@").count(), 0);
+        assert_eq!(options.password("other").username("you").login.unwrap().password, "other");
+        assert_eq!(Options::parse("etcd://h?prefix=a.").unwrap().layout.prefix, "a.");
+        assert_eq!(Options::parse("etcd://h").unwrap().layout.prefix, "");
+    }
+
+    #[test]
+    fn bad_urls_are_refused_with_what_to_write() {
+        for (url, why) in [
+            ("etcd:h", "looks like"),
+            ("http://h", "looks like"),
+            ("etcd://", "host that cannot be read"),
+            ("etcd://h:x", "is no number"),
+            ("etcd://::1", "cannot be read"),
+            ("etcd://h?colour=red", "colour= is no parameter"),
+            ("etcd://h?timeout=0", "leaves no time"),
+            ("etcd://h?timeout=1s&timeout=1s", "twice"),
+            ("etcd://h/a?prefix=b", "in its path"),
+            ("etcd://h?tls=maybe", "neither yes nor no"),
+            ("etcds://h?tls=no", "contradicts"),
+            ("etcds://h?cert=/x", "only one of"),
+            ("etcd://h?ca=/x", "no TLS"),
+            ("etcd://u:s3cret@x@h", "an @ too many"),
+            ("etcd://u:s3c/ret@h", "an @ too many"),
+            ("etcd://u:s3c?ret@h", "an @ too many"),
+        ] {
+            let error = Options::parse(url).unwrap_err().to_string();
+            assert!(error.contains(why) && !error.contains("s3c"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A real etcd of one member or of three, for one test or for all tests of a process.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::guardian;
+use crate::process::{Signal, Spawned, free_port};
+use crate::tls::Certificates;
+
+const START: Duration = Duration::from_secs(60);
+
+/// How to start an [`EtcdCluster`].
+#[derive(Debug, Default)]
+pub struct Builder {
+    members: usize,
+    certificates: Option<[std::path::PathBuf; 3]>,
+}
+
+impl Builder {
+    /// Takes connections with TLS alone, of clients with a certificate.
+    #[must_use]
+    pub fn tls(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some([certificates.ca(), certificates.server_cert(), certificates.server_key()]);
+        self
+    }
+
+    /// Starts all members, and waits until they answer.
+    pub fn start(self) -> EtcdCluster {
+        guardian::watch_over_us().expect("a guardian can be started");
+        loop {
+            let dir = TempDir::with_prefix("etcd-").expect("a temporary directory can be made");
+            let ports = (0..self.members.max(1)).map(|_| [free_port(), free_port()]).collect::<Vec<_>>();
+            let processes = ports.iter().map(|_| Mutex::default()).collect();
+            let cluster = EtcdCluster { dir, ports, processes, certificates: self.certificates.clone() };
+            if cluster.launch_all() {
+                return cluster;
+            }
+        }
+    }
+}
+
+/// An etcd. It and its data go when this is dropped.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    dir: TempDir,
+    /// Of each member: for clients, and for other members.
+    ports: Vec<[u16; 2]>,
+    processes: Vec<Mutex<Option<Spawned>>>,
+    certificates: Option<[std::path::PathBuf; 3]>,
+}
+
+impl EtcdCluster {
+    /// One with settings of its own.
+    pub fn of(members: usize) -> Builder {
+        Builder { members, certificates: None }
+    }
+
+    /// The one that all tests of this process share, for those that do not harm it. It has one member, and ends with the process.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<EtcdCluster> = OnceLock::new();
+        SHARED.get_or_init(|| Self::of(1).start())
+    }
+
+    /// A prefix that nobody else in this process has.
+    pub fn fresh_prefix() -> String {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        format!("test{}-{}/", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Where a member listens.
+    pub fn addr(&self, member: usize) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.ports[member][0]).into()
+    }
+
+    /// A store URL for a way to a member: its own address, or that of a proxy.
+    pub fn url_at(addr: SocketAddr, prefix: &str) -> String {
+        format!("etcd://{addr}?prefix={prefix}")
+    }
+
+    /// The store URL of all members.
+    pub fn url(&self, prefix: &str) -> String {
+        let members: Vec<_> = (0..self.ports.len()).map(|member| self.addr(member).to_string()).collect();
+        format!("etcd://{}?prefix={prefix}", members.join(","))
+    }
+
+    /// `etcdctl`, for all members.
+    pub fn etcdctl(&self) -> Command {
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        let members: Vec<_> = (0..self.ports.len()).map(|member| format!("{scheme}://{}", self.addr(member))).collect();
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", members.join(","))).stdin(Stdio::null());
+        if let Some([ca, cert, key]) = &self.certificates {
+            for (option, file) in [("cacert", ca), ("cert", cert), ("key", key)] {
+                command.arg(format!("--{option}={}", file.display()));
+            }
+        }
+        command
+    }
+
+    /// Runs `etcdctl` with arguments and returns its output; panics if it fails.
+    #[track_caller]
+    pub fn ctl(&self, arguments: &[&str]) -> String {
+        let output =
+            Spawned::output(self.etcdctl().args(arguments)).expect("etcdctl can be started: apt-get install etcd-client");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "etcdctl {arguments:?} failed: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The member that leads now.
+    pub fn leader(&self) -> usize {
+        let deadline = Instant::now() + START;
+        loop {
+            for member in 0..self.ports.len() {
+                let mut one = Command::new("etcdctl");
+                one.env("ETCDCTL_API", "3").args(["--command-timeout=2s", "endpoint", "status", "--write-out=fields"]);
+                one.arg(format!("--endpoints=http://{}", self.addr(member))).stdin(Stdio::null());
+                let output = Spawned::output(&mut one).expect("etcdctl can be started");
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                let field = |name: &str| {
+                    let line = text.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;
+                    line.split(':').nth(1).map(|value| value.trim().to_owned())
+                };
+                if field("Leader").is_some() && field("Leader") == field("MemberID") {
+                    return member;
+                }
+            }
+            assert!(Instant::now() < deadline, "no member leads");
+        }
+    }
+
+    /// Freezes a member.
+    pub fn stop(&self, member: usize) {
+        self.signal(member, Signal::Stop);
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self, member: usize) {
+        self.signal(member, Signal::Cont);
+    }
+
+    fn signal(&self, member: usize, signal: Signal) {
+        self.process(member).as_mut().expect("it runs").signal(signal).expect("it runs");
+    }
+
+    /// Kills a member as `SIGKILL` does.
+    pub fn kill(&self, member: usize) {
+        if let Some(mut process) = self.process(member).take() {
+            process.kill();
+        }
+    }
+
+    /// Starts a member again with the data it had, on the same ports.
+    pub fn restart(&self, member: usize) {
+        self.kill(member);
+        self.launch(member);
+        assert!(self.is_ready(member), "a port of the member was taken meanwhile");
+    }
+
+    fn process(&self, member: usize) -> MutexGuard<'_, Option<Spawned>> {
+        self.processes[member].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn launch_all(&self) -> bool {
+        for member in 0..self.ports.len() {
+            self.launch(member);
+        }
+        (0..self.ports.len()).all(|member| self.is_ready(member))
+    }
+
+    fn log(&self, member: usize) -> std::path::PathBuf {
+        self.dir.path().join(format!("log{member}"))
+    }
+
+    fn launch(&self, member: usize) {
+        let log = fs::File::create(self.log(member)).expect("the server's directory can be written");
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        let [client, peer] = self.ports[member];
+        let peers: Vec<_> =
+            self.ports.iter().enumerate().map(|(i, ports)| format!("m{i}=http://127.0.0.1:{}", ports[1])).collect();
+        let mut etcd = Command::new("etcd");
+        etcd.current_dir(self.dir.path()).stdin(Stdio::null());
+        // Its settings come as variables as well.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD")) {
+            etcd.env_remove(name);
+        }
+        etcd.arg(format!("--name=m{member}")).arg(format!("--data-dir=data{member}"));
+        for option in ["--listen-client-urls", "--advertise-client-urls"] {
+            etcd.arg(format!("{option}={scheme}://127.0.0.1:{client}"));
+        }
+        for option in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
+            etcd.arg(format!("{option}=http://127.0.0.1:{peer}"));
+        }
+        etcd.arg(format!("--initial-cluster={}", peers.join(","))).arg("--initial-cluster-state=new");
+        if let Some([ca, cert, key]) = &self.certificates {
+            etcd.arg("--client-cert-auth").arg(format!("--trusted-ca-file={}", ca.display()));
+            etcd.arg(format!("--cert-file={}", cert.display())).arg(format!("--key-file={}", key.display()));
+        }
+        // Survives a kill, and no crash of the machine.
+        etcd.arg("--unsafe-no-fsync");
+        etcd.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
+        let process = Spawned::spawn(&mut etcd).expect("etcd can be started: apt-get install etcd-server");
+        *self.process(member) = Some(process);
+    }
+
+    /// Waits until a member serves clients; false when a port was taken.
+    fn is_ready(&self, member: usize) -> bool {
+        let deadline = Instant::now() + START;
+        let log = || fs::read_to_string(self.log(member)).unwrap_or_default();
+        while !log().contains("ready to serve client requests") {
+            if let Some(process) = self.process(member).as_mut()
+                && let Some(status) = process.child().try_wait().expect("a child of ours can be waited for")
+            {
+                assert!(log().contains("address already in use"), "etcd ended with {status}:\n{}", log());
+                return false;
+            }
+            assert!(Instant::now() < deadline, "etcd was not ready within {START:?}:\n{}", log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+}

@@ -1,0 +1,220 @@
+//! A real ZooKeeper for one test, for all tests of a process, or an ensemble of three.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::guardian;
+use crate::process::{Signal, Spawned, free_port, wait_until};
+
+const START: Duration = Duration::from_secs(60);
+const LOG: &str = "log";
+/// Where Debian has it.
+const CLASSES: &str = "/usr/share/java/zookeeper.jar";
+const PROGRAM: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
+
+/// The length of a tick: sessions end a tick or so after their timeout.
+pub const TICK: Duration = Duration::from_millis(200);
+
+/// A ZooKeeper. It and its data go when this is dropped.
+#[derive(Debug)]
+pub struct ZooKeeperServer {
+    dir: TempDir,
+    port: u16,
+    /// What the others of its ensemble have in their settings as well.
+    ensemble: String,
+    process: Mutex<Option<Spawned>>,
+}
+
+impl ZooKeeperServer {
+    /// Starts one alone.
+    pub fn start() -> Self {
+        loop {
+            let server = Self::prepared(free_port());
+            if server.launch() {
+                server.wait_until_ready();
+                return server;
+            }
+        }
+    }
+
+    /// The one that all tests of this process share, for those that do not harm it. It ends with the process.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<ZooKeeperServer> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// A path that nobody else in this process has.
+    pub fn fresh_chroot() -> String {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        format!("test_{}_{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// A store URL for a way to it: its own address, or that of a proxy.
+    pub fn url_at(addr: SocketAddr, chroot: &str) -> String {
+        format!("zookeeper://{addr}/{chroot}")
+    }
+
+    /// The store URL of a chroot.
+    pub fn url(&self, chroot: &str) -> String {
+        Self::url_at(self.addr(), chroot)
+    }
+
+    /// Freezes it.
+    pub fn stop(&self) {
+        self.signal(Signal::Stop);
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self) {
+        self.signal(Signal::Cont);
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.process().as_mut().expect("it runs").signal(signal).expect("it runs");
+    }
+
+    /// Kills it, as `SIGKILL` does.
+    pub fn kill(&self) {
+        if let Some(mut process) = self.process().take() {
+            process.kill();
+        }
+    }
+
+    /// Starts it again with the data it had, on the same port.
+    pub fn restart(&self) {
+        self.kill();
+        assert!(self.launch(), "the port of the server was taken meanwhile");
+        self.wait_until_ready();
+    }
+
+    /// The answer to one of its commands of four letters; empty if it does not serve.
+    pub fn four_letters(&self, command: &str) -> String {
+        let ask = || {
+            let mut stream = TcpStream::connect(self.addr())?;
+            stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+            stream.write_all(command.as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        };
+        ask().unwrap_or_default()
+    }
+
+    /// The log so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default()
+    }
+
+    fn prepared(port: u16) -> Self {
+        guardian::watch_over_us().expect("a guardian can be started");
+        let dir = TempDir::with_prefix("zookeeper-").expect("a temporary directory can be made");
+        Self { dir, port, ensemble: String::new(), process: Mutex::default() }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Spawned>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.four_letters("srvr").contains("Mode: ")
+    }
+
+    fn wait_until_ready(&self) {
+        let deadline = Instant::now() + START;
+        while !self.is_ready() {
+            assert!(Instant::now() < deadline, "zookeeper was not ready within {START:?}:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts the process, and waits until it listens; false when its port was taken.
+    fn launch(&self) -> bool {
+        let (dir, port, tick) = (self.dir.path(), self.port, TICK.as_millis());
+        let mut settings = format!(
+            "tickTime={tick}\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
+             maxSessionTimeout=120000\nadmin.enableServer=false\n4lw.commands.whitelist=*\ninitLimit=50\nsyncLimit=10\n",
+            dir.join("data").display()
+        );
+        let _ = write!(settings, "{}", self.ensemble);
+        fs::create_dir_all(dir.join("data")).expect("a directory of ours can be written");
+        fs::write(dir.join("zoo.cfg"), settings).expect("a directory of ours can be written");
+        let log = fs::File::create(dir.join(LOG)).expect("a directory of ours can be written");
+        assert!(Path::new(CLASSES).exists(), "there is no {CLASSES}: apt-get install zookeeper");
+        let mut java = Command::new("java");
+        // Nothing here outlives the machine.
+        java.args(["-Xmx128m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dzookeeper.forceSync=no"]);
+        java.args(["-Dzookeeper.preAllocSize=64", "-Dzookeeper.jmx.log4j.disable=true", "-cp", CLASSES, PROGRAM, "zoo.cfg"]);
+        java.current_dir(dir).stdin(Stdio::null());
+        java.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
+        let mut process = Spawned::spawn(&mut java).expect("java can be started: apt-get install zookeeper");
+        let deadline = Instant::now() + START;
+        while TcpStream::connect(self.addr()).is_err() {
+            if let Some(status) = process.child().try_wait().expect("a child of ours can be waited for") {
+                let log = self.log();
+                assert!(log.contains("in use"), "zookeeper ended with {status}:\n{log}");
+                return false;
+            }
+            assert!(Instant::now() < deadline, "zookeeper did not listen within {START:?}:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        *self.process() = Some(process);
+        true
+    }
+}
+
+/// Three servers, of which two are enough.
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    /// Its servers.
+    pub servers: Vec<ZooKeeperServer>,
+}
+
+impl ZooKeeperEnsemble {
+    /// Starts three, and waits until all serve.
+    pub fn start() -> Self {
+        let mut servers: Vec<_> = (0..3).map(|_| ZooKeeperServer::prepared(free_port())).collect();
+        let mut ensemble = String::new();
+        for id in 1..=servers.len() {
+            let _ = writeln!(ensemble, "server.{id}=127.0.0.1:{}:{}", free_port(), free_port());
+        }
+        for (id, server) in (1..).zip(&mut servers) {
+            server.ensemble.clone_from(&ensemble);
+            let data = server.dir.path().join("data");
+            fs::create_dir_all(&data).expect("a directory of ours can be written");
+            fs::write(data.join("myid"), format!("{id}\n")).expect("a directory of ours can be written");
+            assert!(server.launch(), "a port of the ensemble was taken meanwhile");
+        }
+        servers.iter().for_each(ZooKeeperServer::wait_until_ready);
+        Self { servers }
+    }
+
+    /// The store URL of a chroot, with all its servers.
+    pub fn url(&self, chroot: &str) -> String {
+        let hosts: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
+        format!("zookeeper://{}/{chroot}", hosts.join(","))
+    }
+
+    /// The server that leads now. Waits for one.
+    pub fn leader(&self) -> &ZooKeeperServer {
+        let leads = |server: &&ZooKeeperServer| server.four_letters("srvr").contains("Mode: leader");
+        let mut leader = None;
+        wait_until(START, "a leader", || {
+            leader = self.servers.iter().find(leads);
+            leader.is_some()
+        });
+        leader.expect("it was just there")
+    }
+}

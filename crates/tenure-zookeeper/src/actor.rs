@@ -1,0 +1,572 @@
+//! The task of one entry: it makes its node, watches the one in front of it, and deletes it.
+//!
+//! All requests for an entry go through its task, one after the other. A caller that goes away
+//! cancels nothing here, so the task always knows its node, or knows that it has to look for it.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tenure::store::{AcquireReply, Busy, Enqueue, Grant, Notice, ReleaseReply, Request};
+use tenure::{Error, ErrorKind, Fence, Holder, Share};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::entry::{Command, Entry, Phase, shown_ttl};
+use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::nodes::{Child, Data, in_order, node};
+use crate::queue::{Place, Smaller, Watch, before, doubtful, place};
+use crate::session::{Pending, Reply, answer};
+use crate::store::{Inner, holder_of};
+use crate::wire::{CREATE, EPHEMERAL_SEQUENTIAL, Frame, Reading};
+
+/// Pause before what failed is tried again in the background.
+const AGAIN: Duration = Duration::from_millis(50);
+
+pub(crate) struct Actor {
+    entry: Arc<Entry>,
+    store: Weak<Inner>,
+    node: Node,
+    /// A node may be there that is not known.
+    doubtful: bool,
+    watch: Option<(Watch, oneshot::Receiver<()>)>,
+    /// The first in the queue, and what it says of itself.
+    first: Option<(String, Holder)>,
+}
+
+enum Node {
+    None,
+    /// It was asked for.
+    Creating(Pending),
+    /// The answer was lost.
+    Unknown,
+    Known(String),
+}
+
+/// Where the node stood, and the last change of the queue by then.
+struct Seen {
+    place: Place,
+    pzxid: i64,
+    first: Option<Child>,
+    /// One in front of it has the same owner token.
+    is_second: bool,
+}
+
+/// Of a request that changed nothing by itself, in a call that may have made a node before.
+fn not_done(failed: Failed) -> Error {
+    match failed {
+        Failed::Code(_) => failed.error(),
+        _ => failed.error().maybe_applied(),
+    }
+}
+
+/// The end of a whole call.
+fn late(end: Instant, began: Instant) -> Error {
+    no_answer(end.saturating_duration_since(began))
+}
+
+impl Actor {
+    pub(crate) fn new(entry: Arc<Entry>, store: Weak<Inner>) -> Self {
+        Self { entry, store, node: Node::None, doubtful: false, watch: None, first: None }
+    }
+
+    pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let entry = self.entry.clone();
+        let over = entry.session().over();
+        tokio::pin!(over);
+        loop {
+            let until = self.entry.state().until;
+            tokio::select! {
+                biased;
+                () = &mut over => break,
+                command = commands.recv() => match command {
+                    Some(Command::Acquire(request, end, reply)) => {
+                        if !self.acquire_for(&request, end, reply).await {
+                            break self.remove(None).await;
+                        }
+                    }
+                    Some(Command::Release(reply)) => break self.remove(Some(reply)).await,
+                    None => break self.remove(None).await,
+                },
+                () = sleep_until(until) => if self.lapses() {
+                    break self.remove(None).await;
+                },
+                () = fired(&mut self.watch) => self.moved().await,
+            }
+            if self.entry.state().phase == Phase::Ended {
+                break self.remove(None).await;
+            }
+        }
+        let was_waiting = matches!(self.entry.state().phase, Phase::Waiting | Phase::Served);
+        self.entry.end();
+        if let Some(store) = self.store.upgrade() {
+            store.forget(&self.entry);
+            if was_waiting {
+                self.notify(&store, Notice::Changed);
+            }
+        }
+    }
+
+    /// Ends it here, if its time has come. From then on no renewal finds it.
+    fn lapses(&self) -> bool {
+        let mut state = self.entry.state();
+        let lapses = Instant::now() >= state.until;
+        if lapses {
+            state.phase = Phase::Ended;
+        }
+        lapses
+    }
+
+    /// Answers an acquisition. Returns whether the entry is to stay.
+    async fn acquire_for(
+        &mut self,
+        request: &Request,
+        end: Instant,
+        reply: oneshot::Sender<Result<AcquireReply, Error>>,
+    ) -> bool {
+        let (began, is_first) = (Instant::now(), self.entry.state().phase == Phase::Asked);
+        let answer = timeout_at(end, self.acquire(request)).await.unwrap_or_else(|_| Err(late(end, began)));
+        let failed_for_good = match &answer {
+            Ok(_) => false,
+            Err(error) => !error.is_transient() || !request.generated,
+        };
+        let is_heard = reply.send(answer).is_ok();
+        // Nobody else knows of a node that was made in vain. A supplied token is not asked for again.
+        !is_first || (is_heard && !failed_for_good)
+    }
+
+    async fn acquire(&mut self, request: &Request) -> Result<AcquireReply, Error> {
+        let (phase, share) = {
+            let state = self.entry.state();
+            (state.phase, state.share)
+        };
+        let covers = share.capacity() == request.share.capacity() && share.weight() >= request.share.weight();
+        if !covers {
+            let what = format!(
+                "the owner of {:?} has {share:?} of {:?}, and cannot have {:?} instead",
+                self.entry.name, self.entry.name, request.share
+            );
+            return Err(Error::invalid(what).with_hint("release it, and acquire the other share"));
+        }
+        match phase {
+            Phase::Asked => self.begin(request).await,
+            Phase::Waiting => self.wait(request).await,
+            Phase::Served | Phase::Held => self.confirm(request, phase == Phase::Served && share == request.share).await,
+            Phase::Ended => Ok(self.busy(None).await),
+        }
+    }
+
+    /// Makes the node, and sees where it stands.
+    async fn begin(&mut self, request: &Request) -> Result<AcquireReply, Error> {
+        loop {
+            let listed = self.create(request)?;
+            let is_fresh = listed.is_some();
+            match self.settle().await {
+                Ok(()) => {}
+                Err(Failed::Code(NO_NODE)) => {
+                    self.store()?.make_parents(self.entry.session(), &self.entry.parent).await?;
+                    continue;
+                }
+                // A supplied token is sent once.
+                Err(Failed::Cut { sent: false }) if request.generated => continue,
+                Err(failed) => return Err(failed.error()),
+            }
+            let Some(mine) = self.known() else {
+                if request.generated {
+                    continue;
+                }
+                return Err(Failed::Cut { sent: true }.error());
+            };
+            let listed = match listed {
+                Some(mut listed) => answer(&mut listed).await,
+                None => self.ask(Frame::list(&self.entry.parent, false)).await,
+            };
+            let seen = self.read(&listed.map_err(not_done)?, &mine, request.generated).await.map_err(not_done)?;
+            return match seen.place {
+                Place::Holds if !seen.is_second => self.granted(request, seen.pzxid, is_fresh).await,
+                Place::Gone => {
+                    self.node = Node::None;
+                    continue;
+                }
+                Place::OtherKind(other) => {
+                    self.delete_known(&mine).await;
+                    self.entry.end();
+                    Err(Error::other_kind(&self.entry.name, other.kind(), request.share.kind()))
+                }
+                Place::Holds | Place::Waits { .. } if request.enqueue == Enqueue::No => {
+                    let first = seen.first;
+                    let ((), busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
+                    self.node = Node::None;
+                    self.entry.end();
+                    Ok(AcquireReply::Busy(Busy::new(self.store()?.poll_interval).with_holder(busy)))
+                }
+                Place::Holds | Place::Waits { .. } => {
+                    self.entry.state().phase = Phase::Waiting;
+                    self.wait(request).await
+                }
+            };
+        }
+    }
+
+    /// Asks for the node and for the list of all, unless it was asked for.
+    fn create(&mut self, request: &Request) -> Result<Option<Pending>, Error> {
+        if !matches!(self.node, Node::None) {
+            return Ok(None);
+        }
+        let data = Data { owner: request.owner.clone(), share: request.share, ttl: shown_ttl(request) }.write();
+        let path = self.entry.path_of(&node(&self.entry.guid, request.share));
+        let create = Frame::create(CREATE, &path, &data, self.store()?.acl, EPHEMERAL_SEQUENTIAL);
+        let [created, listed] = self.entry.session().ask_all([create, Frame::list(&self.entry.parent, false)]);
+        self.node = Node::Creating(created);
+        Ok(Some(listed))
+    }
+
+    /// Waits until it is known whether there is a node, and which.
+    async fn settle(&mut self) -> Result<(), Failed> {
+        loop {
+            match &mut self.node {
+                Node::None | Node::Known(_) => return Ok(()),
+                Node::Creating(created) => match answer(created).await {
+                    Ok(reply) => self.found(Reading(&reply.body).text().ok_or(Failed::Garbled)?),
+                    Err(Failed::Cut { sent: true } | Failed::Garbled) => {
+                        self.node = Node::Unknown;
+                        self.doubtful = true;
+                        if let Some(store) = self.store.upgrade() {
+                            store.note_late(self.entry.state().until);
+                        }
+                    }
+                    Err(failed) => {
+                        self.node = Node::None;
+                        return Err(failed);
+                    }
+                },
+                Node::Unknown => {
+                    self.node = match self.ask(Frame::list(&self.entry.parent, false)).await {
+                        Err(Failed::Code(NO_NODE)) => Node::None,
+                        listed => self.mine(&listed?)?.into_iter().next().map_or(Node::None, Node::Known),
+                    };
+                    if let Node::Known(name) = &self.node {
+                        self.entry.state().node = Some(name.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    fn found(&mut self, path: String) {
+        let name = path.rsplit_once('/').map_or(path.as_str(), |(_, name)| name).to_owned();
+        self.entry.state().node = Some(name.clone());
+        self.node = Node::Known(name);
+    }
+
+    /// The nodes of a list that this entry made.
+    fn mine(&self, listed: &Reply) -> Result<Vec<String>, Failed> {
+        let names = Reading(&listed.body).texts().ok_or(Failed::Garbled)?;
+        let mine = names.into_iter().filter(|name| name.starts_with(&self.entry.guid) && Child::read(name).is_some());
+        Ok(mine.collect())
+    }
+
+    fn known(&self) -> Option<String> {
+        if let Node::Known(name) = &self.node { Some(name.clone()) } else { None }
+    }
+
+    /// The name was found free. If that was just written and is for long enough, it is granted.
+    async fn granted(&mut self, request: &Request, pzxid: i64, is_fresh: bool) -> Result<AcquireReply, Error> {
+        let store = self.store()?;
+        {
+            let mut state = self.entry.state();
+            (state.fence, state.phase) = (fence(pzxid), Phase::Served);
+        }
+        if !is_fresh || self.entry.session().timeout() < store.sessions.needed(request.ttl) {
+            return self.confirm(request, true).await;
+        }
+        self.hold(request, &store)
+    }
+
+    fn hold(&self, request: &Request, store: &Inner) -> Result<AcquireReply, Error> {
+        let ttl = store.sessions.kept(self.entry.session(), request.ttl);
+        self.entry.state().share = request.share;
+        if !self.entry.confirm(ttl) {
+            return Ok(AcquireReply::Busy(Busy::new(store.poll_interval)));
+        }
+        let fence = self.entry.state().fence;
+        Ok(AcquireReply::Granted(Grant::new(fence, ttl)))
+    }
+
+    /// Grants again what it has. The server has to write for that: a server that is cut off from the others still reads.
+    async fn confirm(&mut self, request: &Request, keeps_fence: bool) -> Result<AcquireReply, Error> {
+        let (store, Some(mine)) = (self.store()?, self.known()) else { return Ok(self.busy(None).await) };
+        store.lengthen(self.entry.session(), request.ttl).await;
+        self.entry.extend(request.ttl);
+        let path = self.entry.path_of(&mine);
+        let is_shown = self.entry.state().written >= request.ttl;
+        let answer = if keeps_fence && is_shown {
+            self.ask(Frame::check_all([path.as_str()])).await.and_then(|reply| {
+                let is_there = Reading(&reply.body).is_done().ok_or(Failed::Garbled)?;
+                if is_there { Ok(None) } else { Err(Failed::Code(NO_NODE)) }
+            })
+        } else {
+            let data = Data { owner: request.owner.clone(), share: request.share, ttl: request.ttl }.write();
+            let written = self.ask(Frame::set_data(&path, &data)).await;
+            written.and_then(|reply| Ok(Some(Reading(&reply.body).stat().ok_or(Failed::Garbled)?.mzxid)))
+        };
+        match answer {
+            Ok(zxid) => {
+                if let Some(zxid) = zxid {
+                    let mut state = self.entry.state();
+                    (state.fence, state.written) = (fence(zxid), request.ttl);
+                }
+                self.hold(request, &store)
+            }
+            Err(Failed::Code(NO_NODE)) => {
+                self.entry.end();
+                Ok(self.busy(None).await)
+            }
+            Err(failed) => Err(not_done(failed)),
+        }
+    }
+
+    /// Sees whether it is served by now, and watches for it if not.
+    async fn wait(&mut self, request: &Request) -> Result<AcquireReply, Error> {
+        if let Enqueue::Join { entry_ttl, handoff_ttl } = request.enqueue {
+            let mut state = self.entry.state();
+            (state.entry_ttl, state.handoff_ttl) = (entry_ttl, handoff_ttl);
+        }
+        self.keep_waiting();
+        let seen = self.look(false).await.map_err(not_done)?;
+        match seen.place {
+            Place::Holds => self.granted(request, seen.pzxid, false).await,
+            Place::Waits { position, .. } => {
+                self.keep_waiting();
+                let busy = self.busy(seen.first.as_ref()).await;
+                let AcquireReply::Busy(busy) = busy else { return Ok(busy) };
+                Ok(AcquireReply::Busy(busy.with_position(position).with_grant_seq(0)))
+            }
+            Place::OtherKind(other) => {
+                self.entry.end();
+                Err(Error::other_kind(&self.entry.name, other.kind(), request.share.kind()))
+            }
+            Place::Gone => {
+                self.entry.end();
+                Ok(self.busy(None).await)
+            }
+        }
+    }
+
+    async fn busy(&mut self, first: Option<&Child>) -> AcquireReply {
+        let poll_interval = self.store.upgrade().map_or(AGAIN, |store| store.poll_interval);
+        if let Some(child) = first
+            && self.first.as_ref().is_none_or(|(name, _)| *name != child.name)
+        {
+            self.first = holder(&self.entry, first).await.map(|holder| (child.name.clone(), holder));
+        }
+        let holder = first.and(self.first.as_ref()).map(|(_, holder)| holder.clone());
+        AcquireReply::Busy(Busy::new(poll_interval).with_holder(holder))
+    }
+
+    /// Keeps a waiter from now on for as long as it asked.
+    fn keep_waiting(&self) {
+        let mut state = self.entry.state();
+        if state.phase == Phase::Waiting {
+            state.until = Instant::now() + state.entry_ttl;
+        }
+    }
+
+    /// Reads a list of all nodes, and what nodes in front of `mine` say of themselves if that matters.
+    async fn read(&self, listed: &Reply, mine: &str, generated: bool) -> Result<Seen, Failed> {
+        let mut reading = Reading(&listed.body);
+        let (Some(names), Some(stat)) = (reading.texts(), reading.stat()) else { return Err(Failed::Garbled) };
+        let children = in_order(names);
+        let mut smaller = Smaller::new();
+        let asked = if generated { doubtful(&children, mine) } else { before(&children, mine) };
+        let (owner, mut is_second) = (self.entry.state().owner.clone(), false);
+        let frames = asked.iter().map(|child| Frame::get_data(&self.entry.path_of(&child.name), false)).collect();
+        for (child, mut pending) in asked.iter().zip(self.entry.session().ask_each(frames)) {
+            match answer(&mut pending).await {
+                Ok(reply) => {
+                    let data = data_of(&reply);
+                    is_second |= data.as_ref().is_some_and(|data| data.owner == owner);
+                    smaller.extend(data.map(|data| (child.name.clone(), data.share)));
+                }
+                // It still counts here, and the next look finds it gone.
+                Err(Failed::Code(NO_NODE)) => {}
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok(Seen { place: place(&children, mine, &smaller), pzxid: stat.pzxid, first: children.into_iter().next(), is_second })
+    }
+
+    /// Sees where the node stands, and watches what it waits for. `proves`: not by what one server alone believes.
+    async fn look(&mut self, proves: bool) -> Result<Seen, Failed> {
+        let gone = |pzxid| Seen { place: Place::Gone, pzxid, first: None, is_second: false };
+        loop {
+            let Some(mine) = self.known() else { return Ok(gone(0)) };
+            let share = self.entry.state().share;
+            let list = Frame::list(&self.entry.parent, !share.is_exclusive() && share != Share::READ);
+            let path = self.entry.path_of(&mine);
+            let mut listed = if proves {
+                let [mut checked, mut listed] = self.entry.session().ask_all([Frame::check_all([path.as_str()]), list]);
+                if !Reading(&answer(&mut checked).await?.body).is_done().ok_or(Failed::Garbled)? {
+                    return Ok(gone(0));
+                }
+                answer(&mut listed).await
+            } else {
+                self.ask(list).await
+            };
+            if matches!(listed, Err(Failed::Code(NO_NODE))) {
+                return Ok(gone(0));
+            }
+            let watch = listed.as_mut().ok().and_then(|listed| listed.watch.take());
+            let seen = self.read(&listed?, &mine, true).await?;
+            let Place::Waits { watch: target, .. } = &seen.place else { return Ok(seen) };
+            if let (Watch::Parent, Some(watch)) = (target, watch) {
+                self.watch = Some((Watch::Parent, watch));
+                return Ok(seen);
+            }
+            let Watch::Child(child) = target else { return Ok(seen) };
+            if self.watch.as_ref().is_some_and(|(watched, _)| watched == target) {
+                return Ok(seen);
+            }
+            match self.ask(Frame::get_data(&self.entry.path_of(child), true)).await {
+                Ok(mut reply) => {
+                    let is_smaller = !share.is_exclusive() && data_of(&reply).is_some_and(|data| !data.share.is_exclusive());
+                    if !is_smaller {
+                        self.watch = reply.watch.take().map(|watch| (target.clone(), watch));
+                        return Ok(seen);
+                    }
+                }
+                Err(Failed::Code(NO_NODE)) => {}
+                Err(failed) => return Err(failed),
+            }
+        }
+    }
+
+    /// Something has changed in front of it, or nobody would say so any more.
+    async fn moved(&mut self) {
+        self.watch = None;
+        if self.entry.state().phase != Phase::Waiting {
+            return;
+        }
+        let until = self.entry.state().until;
+        let seen = async {
+            loop {
+                match self.look(true).await {
+                    Err(Failed::Cut { .. } | Failed::Garbled) => tokio::time::sleep(AGAIN).await,
+                    seen => break seen,
+                }
+            }
+        };
+        match timeout_at(until, seen).await {
+            Ok(Ok(Seen { place: Place::Holds, pzxid, .. })) => self.served(pzxid),
+            Ok(Ok(Seen { place: Place::Gone | Place::OtherKind(_), .. })) => self.entry.end(),
+            _ => {}
+        }
+    }
+
+    fn served(&self, pzxid: i64) {
+        let Some(store) = self.store.upgrade() else { return };
+        let notice = {
+            let mut state = self.entry.state();
+            if state.phase != Phase::Waiting {
+                return;
+            }
+            (state.phase, state.fence, state.since) = (Phase::Served, fence(pzxid), Instant::now());
+            state.until = Instant::now() + state.handoff_ttl;
+            // One that would be believed is followed by a renewal for the whole ttl.
+            let keeps = store.sessions.kept(self.entry.session(), state.handoff_ttl) == state.handoff_ttl;
+            match state.fence {
+                Some(fence) if keeps && state.ttl <= store.sessions.longest_ttl() => {
+                    Notice::Granted { owner: state.owner.clone(), fence, handoff_ttl: state.handoff_ttl }
+                }
+                _ => Notice::Changed,
+            }
+        };
+        self.notify(&store, notice);
+    }
+
+    fn notify(&self, store: &Inner, notice: Notice) {
+        let owner = self.entry.state().owner.clone();
+        store.notify(&self.entry.name, &owner, notice);
+    }
+
+    async fn delete_known(&self, mine: &str) {
+        // If it fails, the task deletes it when it ends.
+        let _ = self.ask(Frame::delete(&self.entry.path_of(mine))).await;
+    }
+
+    /// Deletes whatever this entry has made, however long that takes, and says what became of it as soon as that is known.
+    async fn remove(&mut self, mut reply: Option<oneshot::Sender<Result<ReleaseReply, Error>>>) {
+        self.entry.end();
+        loop {
+            let deleted = self.delete().await;
+            let (said, is_done) = match deleted {
+                Ok(true) => (Ok(ReleaseReply::Released), true),
+                Ok(false) | Err(Failed::Over) => (Ok(ReleaseReply::NotHeld), true),
+                Err(Failed::Code(_)) => (deleted.map(|_| ReleaseReply::NotHeld).map_err(Failed::error), true),
+                Err(failed) => (Err(failed.error().maybe_applied()), self.entry.session().is_over()),
+            };
+            if let Some(reply) = reply.take() {
+                let _ = reply.send(said);
+            }
+            if is_done {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn delete(&mut self) -> Result<bool, Failed> {
+        match self.settle().await {
+            Ok(()) | Err(Failed::Code(_)) => {}
+            Err(Failed::Cut { sent: false }) if !self.doubtful => return Ok(false),
+            Err(failed) => return Err(failed),
+        }
+        let mut mine: Vec<_> = self.known().into_iter().collect();
+        if self.doubtful {
+            match self.ask(Frame::list(&self.entry.parent, false)).await {
+                Err(Failed::Code(NO_NODE)) => return Ok(false),
+                listed => mine = self.mine(&listed?)?,
+            }
+        }
+        let mut was_there = false;
+        for name in mine {
+            match self.ask(Frame::delete(&self.entry.path_of(&name))).await {
+                Ok(_) => was_there = true,
+                Err(Failed::Code(NO_NODE)) => {}
+                Err(failed) => return Err(failed),
+            }
+        }
+        self.node = Node::None;
+        Ok(was_there)
+    }
+
+    async fn ask(&self, frame: Frame) -> Result<Reply, Failed> {
+        self.entry.session().ask(frame).await
+    }
+
+    fn store(&self) -> Result<Arc<Inner>, Error> {
+        self.store.upgrade().ok_or_else(|| Error::new(ErrorKind::Unreachable, "the store was dropped"))
+    }
+}
+
+/// Waits for the watch to fire, or to be lost.
+async fn fired(watch: &mut Option<(Watch, oneshot::Receiver<()>)>) {
+    match watch {
+        Some((_, fires)) => drop(fires.await),
+        None => std::future::pending().await,
+    }
+}
+
+fn fence(zxid: i64) -> Option<Fence> {
+    Fence::from_token(zxid.cast_unsigned())
+}
+
+pub(crate) fn data_of(reply: &Reply) -> Option<Data> {
+    Data::read(Reading(&reply.body).bytes()?)
+}
+
+/// The holder, as its node says. `None` if it is not there any more, or cannot be read.
+async fn holder(entry: &Entry, child: Option<&Child>) -> Option<Holder> {
+    let child = child?;
+    let reply = entry.session().ask(Frame::get_data(&entry.path_of(&child.name), false)).await.ok()?;
+    Some(holder_of(child, data_of(&reply)))
+}

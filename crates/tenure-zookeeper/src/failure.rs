@@ -1,0 +1,78 @@
+//! Why a request failed, and the error that callers get.
+
+use std::time::Duration;
+
+use tenure::{Error, ErrorKind};
+
+pub(crate) const NO_NODE: i32 = -101;
+pub(crate) const NODE_EXISTS: i32 = -110;
+pub(crate) const UNIMPLEMENTED: i32 = -6;
+const NO_AUTH: i32 = -102;
+const NO_CHILDREN: i32 = -108;
+const INVALID_ACL: i32 = -114;
+const AUTH_FAILED: i32 = -115;
+const BAD_ARGUMENTS: i32 = -8;
+const SESSION_EXPIRED: i32 = -112;
+const SESSION_MOVED: i32 = -118;
+
+/// Why a request has no good answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// The server answered with this code: it was not done.
+    Code(i32),
+    /// The connection broke. If it was not sent, it was not done.
+    Cut { sent: bool },
+    /// The session has ended, and all its nodes with it.
+    Over,
+    /// The answer makes no sense.
+    Garbled,
+}
+
+impl Failed {
+    /// Reads the code of an answer; `None` if all is well.
+    pub(crate) fn of(code: i32) -> Option<Self> {
+        match code {
+            0 => None,
+            SESSION_EXPIRED => Some(Self::Over),
+            code => Some(Self::Code(code)),
+        }
+    }
+
+    /// Whether the server has this session at another place by now.
+    pub(crate) fn is_moved(code: i32) -> bool {
+        code == SESSION_MOVED
+    }
+
+    /// The error of a call that may change something.
+    pub(crate) fn error(self) -> Error {
+        match self {
+            Self::Code(code) => answered(code),
+            Self::Cut { sent: false } => Error::unreachable("there is no connection to ZooKeeper"),
+            Self::Cut { sent: true } => {
+                Error::unreachable("the connection to ZooKeeper broke before the answer came").maybe_applied()
+            }
+            // Nodes of a session that has ended are gone, so nothing of the call is left.
+            Self::Over => Error::unreachable("ZooKeeper has ended the session"),
+            Self::Garbled => Error::unreachable("ZooKeeper answered in a way that makes no sense").maybe_applied(),
+        }
+    }
+}
+
+fn answered(code: i32) -> Error {
+    match code {
+        NO_AUTH => Error::refused("ZooKeeper refuses this: the node is for others")
+            .with_hint("log in with a user and a password that its ACL names, or use another prefix="),
+        AUTH_FAILED => Error::refused("ZooKeeper refuses the login").with_hint("correct the user and the password"),
+        INVALID_ACL => Error::refused("ZooKeeper refuses the ACL: nobody is logged in")
+            .with_hint("acl=creator needs a user and a password, which a server takes by its digest scheme"),
+        NO_CHILDREN => Error::new(ErrorKind::Mismatch, "a node above the name is ephemeral, and can have no locks below it")
+            .with_hint("use another name, or another prefix="),
+        BAD_ARGUMENTS => Error::invalid("ZooKeeper takes no such path").with_hint("use plain characters in the name"),
+        code => Error::unavailable(format!("ZooKeeper answered with the code {code}")),
+    }
+}
+
+/// Nothing came within the limit.
+pub(crate) fn no_answer(limit: Duration) -> Error {
+    Error::unreachable(format!("ZooKeeper did not answer within {limit:?}")).maybe_applied()
+}

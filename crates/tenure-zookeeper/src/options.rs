@@ -1,0 +1,264 @@
+//! The URL of an ensemble.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tenure::{Error, Locker, parse_duration};
+use tokio::time::Instant;
+
+use crate::link::Host;
+use crate::nodes::check_path;
+use crate::sessions::Sessions;
+use crate::store::{Inner, ZooKeeperStore};
+use crate::wire::Acl;
+
+const FORMS: &str = "zookeeper://host1,host2,host3/chroot";
+const PORT: u16 = 2181;
+const KNOWN: [&str; 4] = ["timeout", "poll_interval", "prefix", "acl"];
+/// Longest time for the first contact.
+const FIRST_CONTACT: Duration = Duration::from_secs(5);
+
+/// Settings of a store in ZooKeeper, read from a URL.
+///
+/// `zookeeper://[user[:password]@]host[:port][,host[:port]...][/chroot][?parameters]`. The port is 2181
+/// if none is given. All paths are below the chroot, as in other clients.
+///
+/// | parameter | meaning | default |
+/// |---|---|---|
+/// | `prefix=locks` | a path below the chroot: a name `a/b` is at `/chroot/locks/a/b` | none |
+/// | `acl=creator` | `open`: everybody may use the nodes; `creator`: only those who log in as this user | `open` |
+/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
+/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 1 s |
+///
+/// The user logs in by the scheme `digest`.
+#[derive(Clone)]
+pub struct Options {
+    hosts: Vec<Host>,
+    username: Option<String>,
+    password: Option<String>,
+    chroot: String,
+    prefix: String,
+    acl: Acl,
+    timeout: Option<Duration>,
+    poll_interval: Duration,
+}
+
+impl Options {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let form = |what: &str| Error::invalid(what).with_hint(format!("write e.g. {FORMS}"));
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| form("the store URL is none of ZooKeeper"))?;
+        if !scheme.eq_ignore_ascii_case("zookeeper") {
+            return Err(form("the store URL is none of ZooKeeper"));
+        }
+        let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, chroot) = address.split_once('/').unwrap_or((address, ""));
+        let (login, hosts) = authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
+        // They may be the rest of a password, which no message shows.
+        if login.is_some_and(|login| login.contains('@')) || chroot.contains('@') || parameters.contains('@') {
+            return Err(unescaped());
+        }
+        let (username, password) = login.map_or((None, None), |login| match login.split_once(':') {
+            Some((username, password)) => (Some(username), Some(password)),
+            None => (Some(login), None),
+        });
+        let mut options = Self {
+            hosts: hosts.split(',').map(host).collect::<Result<_, _>>()?,
+            username: username.filter(|username| !username.is_empty()).map(|text| decoded("the user", text)).transpose()?,
+            password: password.map(|text| decoded("the password", text)).transpose()?,
+            chroot: path("the chroot", &decoded("the chroot", chroot)?)?,
+            prefix: String::new(),
+            acl: Acl::Open,
+            timeout: None,
+            poll_interval: Duration::from_secs(1),
+        };
+        let mut seen = Vec::new();
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if !KNOWN.contains(&key) {
+                let what = format!("{key}= is no parameter of this store URL");
+                return Err(Error::invalid(what).with_hint(format!("known are {}", KNOWN.join(", "))));
+            }
+            if seen.contains(&key) {
+                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
+            }
+            seen.push(key);
+            options.set(key, &decoded(key, value)?)?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
+        match key {
+            "timeout" => self.timeout = Some(positive(key, value)?),
+            "poll_interval" => self.poll_interval = positive(key, value)?,
+            "prefix" => self.prefix = path("the prefix", value)?,
+            _ => {
+                self.acl = match value {
+                    "open" => Acl::Open,
+                    "creator" => Acl::Creator,
+                    other => {
+                        let what = format!("{key}={other} is no ACL that tenure makes");
+                        return Err(Error::invalid(what).with_hint("known are open and creator"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the user to log in as, instead of the URL's.
+    #[must_use]
+    pub fn username(mut self, username: &str) -> Self {
+        self.username = Some(username.to_owned());
+        self
+    }
+
+    /// Sets the password to log in with, instead of the URL's.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Connects, and makes a session.
+    ///
+    /// # Errors
+    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no server answers within 5 s, or all refuse the
+    /// connection. [`Invalid`](tenure::ErrorKind::Invalid) if `acl=creator` has no user and password.
+    pub async fn open(self) -> Result<ZooKeeperStore, Error> {
+        let shown = self.to_string();
+        if self.acl == Acl::Creator && (self.username.is_none() || self.password.is_none()) {
+            return Err(Error::invalid("acl=creator needs a user and a password").with_hint("give both, or use acl=open"));
+        }
+        let login = self.username.zip(self.password);
+        let sessions = Sessions::open(self.hosts, login, shown.clone(), Instant::now() + FIRST_CONTACT).await?;
+        Ok(ZooKeeperStore(Arc::new(Inner {
+            sessions,
+            root: self.chroot + &self.prefix,
+            acl: self.acl,
+            poll_interval: self.poll_interval,
+            timeout: self.timeout,
+            shown,
+            entries: Mutex::new(HashMap::new()),
+            listeners: Mutex::new(HashMap::new()),
+            late: Mutex::new(None),
+        })))
+    }
+
+    /// Returns a [`Locker`] on the ensemble.
+    ///
+    /// # Errors
+    /// As [`open`](Options::open).
+    pub async fn connect(self) -> Result<Locker, Error> {
+        self.open().await.map(Locker::new)
+    }
+}
+
+fn unescaped() -> Error {
+    Error::invalid("the store URL cannot be read: it has an @ too many")
+        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
+}
+
+fn decoded(what: &str, text: &str) -> Result<String, Error> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| Error::invalid(format!("{what} of the store URL is not UTF-8")))
+}
+
+/// A path with a / in front, or nothing.
+fn path(what: &str, text: &str) -> Result<String, Error> {
+    let text = text.strip_prefix('/').unwrap_or(text);
+    let text = text.strip_suffix('/').unwrap_or(text);
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    check_path(text, what)?;
+    Ok(format!("/{text}"))
+}
+
+fn host(text: &str) -> Result<Host, Error> {
+    let bad = |why: &str| Error::invalid(format!("the store URL has a host that {why}")).with_hint(format!("write e.g. {FORMS}"));
+    let (name, port) = match text.strip_prefix('[') {
+        // An address of IPv6 has colons of its own.
+        Some(rest) => rest.split_once(']').ok_or_else(|| bad("has no ]"))?,
+        None => text.find(':').map_or((text, ""), |at| text.split_at(at)),
+    };
+    if name.is_empty() {
+        return Err(bad("is empty"));
+    }
+    let port = match port.strip_prefix(':') {
+        Some(port) => port.parse().map_err(|_| bad("has no port behind its colon"))?,
+        None if port.is_empty() => PORT,
+        None => return Err(bad("goes on behind its ]")),
+    };
+    Ok(Host { name: decoded("a host", name)?, port })
+}
+
+fn positive(key: &str, value: &str) -> Result<Duration, Error> {
+    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
+    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
+    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
+}
+
+/// Without secrets.
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("zookeeper://")?;
+        for (i, Host { name, port }) in self.hosts.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            if name.contains(':') { write!(f, "{comma}[{name}]:{port}")? } else { write!(f, "{comma}{name}:{port}")? }
+        }
+        write!(f, "{}{}", self.chroot, self.prefix)
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_read_and_shown_without_its_password() {
+        let options =
+            Options::parse("zookeeper://me:s%40cret@a,b:1,[::1]:2/app/x/?prefix=/locks&timeout=1s&acl=creator").unwrap();
+        assert_eq!(options.to_string(), "zookeeper://a:2181,b:1,[::1]:2/app/x/locks");
+        assert_eq!((options.username.as_deref(), options.password.as_deref()), (Some("me"), Some("s@cret")));
+        assert!(!format!("{options:?} {options}").contains("cret"));
+        assert_eq!((options.timeout, options.acl), (Some(Duration::from_secs(1)), Acl::Creator));
+    }
+
+    #[test]
+    fn bad_urls_say_why() {
+        let table = [
+            ("redis://a", "none of ZooKeeper"),
+            ("zookeeper:a", "none of ZooKeeper"),
+            ("zookeeper://", "is empty"),
+            ("zookeeper://a,,b", "is empty"),
+            ("zookeeper://a:x", "no port"),
+            ("zookeeper://[::1", "no ]"),
+            ("zookeeper://a?ttl=1", "ttl="),
+            ("zookeeper://a?timeout=0", "timeout=0"),
+            ("zookeeper://a?timeout=1s&timeout=2s", "twice"),
+            ("zookeeper://a?acl=all", "acl=all"),
+            ("zookeeper://a?prefix=a//b", "the prefix"),
+            ("zookeeper://a/b/../c", "the chroot"),
+            ("zookeeper://me:p@ss@a", "an @ too many"),
+            ("zookeeper://me:p/ss@a", "an @ too many"),
+        ];
+        for (url, why) in table {
+            let error = Options::parse(url).unwrap_err();
+            assert!(error.to_string().contains(why) && !error.to_string().contains("ss@"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Renewals: one transaction checks that the nodes of many leases are there.
+//!
+//! A read would not do. A server that is cut off from the others goes on answering, while the rest of
+//! the ensemble ends its sessions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tenure::store::RenewReply;
+use tenure::{Error, ErrorKind, Lease, format_duration};
+use tokio::time::{Instant, timeout_at};
+
+use crate::entry::{Entry, Slot};
+use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::nodes::Data;
+use crate::session::{Session, answer};
+use crate::store::Inner;
+use crate::wire::{Frame, Reading};
+
+/// So many are checked in one transaction: a message may have 1 MiB.
+const BATCH: usize = 256;
+
+/// A lease that is here, and its place among all.
+struct Asked<'a> {
+    at: usize,
+    lease: &'a Lease,
+    entry: &'a Arc<Entry>,
+    path: String,
+}
+
+impl Inner {
+    /// Answers for leases, of which some are not here.
+    pub(crate) async fn renew(&self, leases: &[Lease], slots: &[Option<Slot>], end: Instant) -> Vec<Result<RenewReply, Error>> {
+        let mut answers: Vec<_> = leases.iter().map(|_| Ok(RenewReply::Gone)).collect();
+        let mut sessions: HashMap<usize, Vec<Asked<'_>>> = HashMap::new();
+        for (at, (lease, slot)) in leases.iter().zip(slots).enumerate() {
+            let Some(entry) = slot.as_ref().map(|slot| &slot.entry) else { continue };
+            let Some(path) = entry.held_node() else { continue };
+            sessions.entry(Arc::as_ptr(&entry.seat.session).addr()).or_default().push(Asked { at, lease, entry, path });
+        }
+        let batches: Vec<_> = sessions.values().flat_map(|asked| asked.chunks(BATCH)).collect();
+        let began = Instant::now();
+        let renewals = batches.into_iter().map(|batch| async move {
+            let answers = timeout_at(end, self.renew_batch(batch)).await;
+            (batch, answers.unwrap_or_else(|_| vec![Err(no_answer(end.saturating_duration_since(began))); batch.len()]))
+        });
+        for (batch, renewed) in join_all(renewals).await {
+            for (asked, answer) in batch.iter().zip(renewed) {
+                answers[asked.at] = answer;
+            }
+        }
+        answers
+    }
+
+    async fn renew_batch(&self, batch: &[Asked<'_>]) -> Vec<Result<RenewReply, Error>> {
+        let session = batch[0].entry.session();
+        if let Some(longest) = batch.iter().map(|asked| asked.lease.ttl).max() {
+            self.lengthen(session, longest).await;
+        }
+        // So that it does not end here while the answer is under way.
+        batch.iter().for_each(|asked| asked.entry.extend(asked.lease.ttl));
+        let all = session.ask(Frame::check_all(batch.iter().map(|asked| asked.path.as_str()))).await;
+        let is_done = all.and_then(|reply| Reading(&reply.body).is_done().ok_or(Failed::Garbled));
+        match is_done {
+            Ok(true) => {
+                show(batch, session);
+                batch.iter().map(|asked| self.renewed(asked, Ok(true))).collect()
+            }
+            // One of them is gone, so none was checked for sure.
+            Ok(false) | Err(Failed::Code(NO_NODE)) => {
+                let frames = batch.iter().map(|asked| Frame::check_all([asked.path.as_str()])).collect();
+                let mut answers = Vec::new();
+                for (asked, mut pending) in batch.iter().zip(session.ask_each(frames)) {
+                    let answer = answer(&mut pending).await;
+                    let is_there = answer.and_then(|reply| Reading(&reply.body).is_done().ok_or(Failed::Garbled));
+                    answers.push(self.renewed(asked, is_there));
+                }
+                answers
+            }
+            Err(failed) => batch.iter().map(|asked| self.renewed(asked, Err(failed))).collect(),
+        }
+    }
+
+    fn renewed(&self, asked: &Asked<'_>, is_there: Result<bool, Failed>) -> Result<RenewReply, Error> {
+        let (entry, ttl) = (asked.entry, asked.lease.ttl);
+        match is_there {
+            Ok(true) if self.sessions.kept(entry.session(), ttl) < ttl => Err(too_long(self.sessions.longest_ttl())),
+            Ok(true) if entry.confirm(ttl) => Ok(RenewReply::Renewed),
+            Ok(true) => Ok(RenewReply::Gone),
+            Ok(false) | Err(Failed::Code(NO_NODE) | Failed::Over) => {
+                entry.end();
+                self.forget(entry);
+                Ok(RenewReply::Gone)
+            }
+            Err(failed) => Err(failed.error()),
+        }
+    }
+}
+
+/// Shows longer ttls to others. Nothing depends on that, so nobody waits for it.
+fn show(batch: &[Asked<'_>], session: &Session) {
+    for Asked { lease, entry, path, .. } in batch {
+        let mut state = entry.state();
+        // A downgrade that is under way shows it as well.
+        if state.written < lease.ttl && state.share == lease.share {
+            state.written = lease.ttl;
+            // The owner of now: requests are sent in the order of these locks.
+            let data = Data { owner: state.owner.clone(), share: state.share, ttl: lease.ttl };
+            session.tell(Frame::set_data(path, &data.write()));
+        }
+    }
+}
+
+fn too_long(longest: std::time::Duration) -> Error {
+    let what = format!("the ensemble keeps a lease for at most {}", format_duration(longest));
+    Error::new(ErrorKind::Unsupported, what).with_hint("use a shorter ttl, or raise maxSessionTimeout of the servers")
+}

@@ -1,0 +1,178 @@
+//! The sessions of a store, each with the timeout that its leases need.
+//!
+//! Leases of one ttl share a session. A waiter has one with a short timeout, so that it costs little
+//! if its process dies. When it is to hold for longer, its session gets a longer timeout.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tenure::Error;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::entry::Seat;
+use crate::link::{Host, Undialled};
+use crate::session::{How, Session};
+
+/// So many waiters have a session each. Servers allow 60 connections of one address by default.
+const WAITERS: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    how: Arc<How>,
+    shown: String,
+    /// The runtime of the one who opened the store: that of a caller may end earlier.
+    runtime: Mutex<Handle>,
+    open: Mutex<Vec<Arc<Session>>>,
+    /// Whoever makes a session keeps others from making the same.
+    opening: tokio::sync::Mutex<()>,
+    limits: OnceLock<(Duration, Duration)>,
+}
+
+impl Sessions {
+    /// Makes the first session.
+    pub(crate) async fn open(
+        hosts: Vec<Host>,
+        login: Option<(String, String)>,
+        shown: String,
+        end: Instant,
+    ) -> Result<Self, Error> {
+        let sessions = Self {
+            how: Arc::new(How { hosts, login, shortest: OnceLock::new() }),
+            shown,
+            runtime: Mutex::new(Handle::current()),
+            open: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            limits: OnceLock::new(),
+        };
+        let first = sessions.make(Duration::from_millis(1), end).await?;
+        let _ = sessions.limits.set((first.timeout(), first.longest));
+        let _ = sessions.how.shortest.set(first.timeout());
+        Ok(sessions)
+    }
+
+    /// The shortest and the longest timeout that the ensemble gives.
+    fn limits(&self) -> (Duration, Duration) {
+        self.limits.get().copied().unwrap_or_default()
+    }
+
+    pub(crate) fn shortest(&self) -> Duration {
+        self.limits().0
+    }
+
+    /// How far the leader may lag behind the server that answers: a tick, if the ensemble has the usual shortest timeout of two.
+    pub(crate) fn slack(&self) -> Duration {
+        self.limits().0 / 2
+    }
+
+    /// The longest ttl that a session can keep.
+    pub(crate) fn longest_ttl(&self) -> Duration {
+        self.limits().1.saturating_sub(self.slack())
+    }
+
+    /// The timeout of a session for leases of `ttl`.
+    pub(crate) fn needed(&self, ttl: Duration) -> Duration {
+        let (shortest, longest) = self.limits();
+        let millis = ttl.saturating_add(self.slack()).as_nanos().div_ceil(1_000_000);
+        Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)).clamp(shortest, longest)
+    }
+
+    /// For how long a session keeps what it was asked to keep for `ttl`.
+    pub(crate) fn kept(&self, session: &Session, ttl: Duration) -> Duration {
+        ttl.min(session.timeout().saturating_sub(self.slack()))
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|session| !session.is_over());
+        open
+    }
+
+    /// Any session, for reads.
+    pub(crate) async fn any(&self, end: Instant) -> Result<Arc<Session>, Error> {
+        if let Some(session) = self.opened().iter().max_by_key(|session| session.timeout()) {
+            return Ok(session.clone());
+        }
+        let _turn = self.turn(end).await?;
+        if let Some(session) = self.opened().first() {
+            return Ok(session.clone());
+        }
+        self.make(self.shortest(), end).await
+    }
+
+    /// A place in a session for a lease of `ttl`.
+    pub(crate) async fn for_lease(&self, ttl: Duration, end: Instant) -> Result<Seat, Error> {
+        let needed = self.needed(ttl);
+        let fits = || {
+            let open = self.opened();
+            let fits = |session: &&Arc<Session>| session.timeout() == needed && session.waiters.load(Ordering::Acquire) == 0;
+            open.iter().find(fits).map(|session| Seat::new(session.clone(), false))
+        };
+        if let Some(seat) = fits() {
+            return Ok(seat);
+        }
+        let _turn = self.turn(end).await?;
+        match fits() {
+            Some(seat) => Ok(seat),
+            None => Ok(Seat::new(self.make(needed, end).await?, false)),
+        }
+    }
+
+    /// A place in a session for a waiter.
+    pub(crate) async fn for_waiter(&self, entry_ttl: Duration, handoff_ttl: Duration, end: Instant) -> Result<Seat, Error> {
+        let (shortest, longest) = self.limits();
+        let needed = self.needed(handoff_ttl).max(entry_ttl).clamp(shortest, longest);
+        let _turn = self.turn(end).await?;
+        let chosen = {
+            let open = self.opened();
+            let waiting = |session: &Arc<Session>| session.waiters.load(Ordering::Acquire);
+            let is_unused = |session: &&Arc<Session>| session.users.load(Ordering::Acquire) == 0;
+            let unused = open.iter().filter(is_unused).min_by_key(|session| session.timeout().abs_diff(needed));
+            let shared = || {
+                let busy: Vec<_> = open.iter().filter(|session| waiting(session) > 0).collect();
+                busy.iter().min_by_key(|session| waiting(session)).filter(|_| busy.len() >= WAITERS).copied()
+            };
+            // The first one stays for reads.
+            unused.filter(|_| open.len() > 1).or_else(shared).map(|session| Seat::new(session.clone(), true))
+        };
+        let Some(seat) = chosen else { return Ok(Seat::new(self.make(needed, end).await?, true)) };
+        let (timeout, is_alone) = (seat.session.timeout(), seat.session.users.load(Ordering::Acquire) == 1);
+        if timeout < needed || (is_alone && timeout > needed) {
+            self.within(end, seat.session.retime(needed, is_alone)).await?;
+        }
+        Ok(seat)
+    }
+
+    async fn turn(&self, end: Instant) -> Result<tokio::sync::MutexGuard<'_, ()>, Error> {
+        self.within(end, self.opening.lock()).await
+    }
+
+    async fn within<T>(&self, end: Instant, what: impl Future<Output = T>) -> Result<T, Error> {
+        let late = |_| Error::unreachable(format!("no server of {} answers", self.shown));
+        tokio::time::timeout_at(end, what).await.map_err(late)
+    }
+
+    async fn make(&self, timeout: Duration, end: Instant) -> Result<Arc<Session>, Error> {
+        loop {
+            let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let made = Session::open(self.how.clone(), timeout, end, &runtime).await;
+            let session = made.map_err(|failed| match failed {
+                Undialled::Expired => Error::unavailable("ZooKeeper ended a session as soon as it was made"),
+                Undialled::Failed(error) => Error::unreachable(format!("no server of {} answers", self.shown)).with_source(error),
+            })?;
+            if session.is_over() && runtime.id() != Handle::current().id() {
+                // That runtime has ended.
+                *self.runtime.lock().unwrap_or_else(PoisonError::into_inner) = Handle::current();
+                continue;
+            }
+            let session = Arc::new(session);
+            self.opened().push(session.clone());
+            return Ok(session);
+        }
+    }
+
+    pub(crate) fn runtime(&self) -> Handle {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,504 @@
+//! The store.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Entry as Shown, Error, ErrorKind, Holder, Lease, Name, Owner, Queued};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::actor::{Actor, data_of};
+use crate::entry::{Command, Entry, Phase, Slot};
+use crate::failure::{Failed, NO_NODE, NODE_EXISTS, UNIMPLEMENTED, no_answer};
+use crate::nodes::{Child, Data, checked, guid, in_order, stranger};
+use crate::queue::{Smaller, holders};
+use crate::session::{Session, answer};
+use crate::sessions::Sessions;
+use crate::wire::{Acl, CONTAINER, CREATE, CREATE_CONTAINER, Frame, PERSISTENT, Reading};
+
+/// Longest time for a call that concerns no lease.
+const CALL: Duration = Duration::from_secs(24 * 3_600);
+
+/// Locks in ZooKeeper. Made by [`Options`](crate::Options).
+pub struct ZooKeeperStore(pub(crate) Arc<Inner>);
+
+type Key = (Name, Owner);
+
+pub(crate) struct Inner {
+    pub(crate) sessions: Sessions,
+    /// The path of all names, without a / at its end: chroot and prefix.
+    pub(crate) root: String,
+    pub(crate) acl: Acl,
+    pub(crate) poll_interval: Duration,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) shown: String,
+    pub(crate) entries: Mutex<HashMap<Key, Slot>>,
+    pub(crate) listeners: Mutex<HashMap<Key, mpsc::UnboundedSender<Notice>>>,
+    /// Until when a node may be made by a request whose answer was lost.
+    pub(crate) late: Mutex<Option<Instant>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn path(&self, name: &Name) -> Result<String, Error> {
+        checked(name.as_str(), name)?;
+        Ok(format!("{}/{name}", self.root))
+    }
+
+    fn slot(&self, name: &Name, owner: &Owner) -> Option<Slot> {
+        locked(&self.entries).get(&(name.clone(), owner.clone())).cloned()
+    }
+
+    pub(crate) fn forget(&self, entry: &Arc<Entry>) {
+        let owner = entry.state().owner.clone();
+        let (mut entries, key) = (locked(&self.entries), (entry.name.clone(), owner));
+        if entries.get(&key).is_some_and(|slot| Arc::ptr_eq(&slot.entry, entry)) {
+            entries.remove(&key);
+        }
+    }
+
+    /// Notes that a node may still be made until then.
+    pub(crate) fn note_late(&self, until: Instant) {
+        let mut late = locked(&self.late);
+        *late = (*late).max(Some(until));
+    }
+
+    pub(crate) fn notify(&self, name: &Name, owner: &Owner, notice: Notice) {
+        let (mut listeners, key) = (locked(&self.listeners), (name.clone(), owner.clone()));
+        if listeners.get(&key).is_some_and(|listener| listener.send(notice).is_err()) {
+            listeners.remove(&key);
+        }
+    }
+
+    /// Lets a session last for a longer ttl, if the ensemble gives that.
+    pub(crate) async fn lengthen(&self, session: &Session, ttl: Duration) {
+        let needed = self.sessions.needed(ttl);
+        if session.timeout() < needed {
+            session.retime(needed, false).await;
+        }
+    }
+
+    /// Makes the nodes above a lock. Those of names go by themselves when they are empty, where the server has such nodes.
+    pub(crate) async fn make_parents(&self, session: &Session, parent: &str) -> Result<(), Error> {
+        for container in [(CREATE_CONTAINER, CONTAINER), (CREATE, PERSISTENT)] {
+            let ends = parent.match_indices('/').map(|(at, _)| at).skip(1).chain([parent.len()]);
+            let frames = ends.map(|end| {
+                let (op, flags) = if end <= self.root.len() { (CREATE, PERSISTENT) } else { container };
+                Frame::create(op, &parent[..end], b"", self.acl, flags)
+            });
+            let mut result = Ok(());
+            for mut pending in session.ask_each(frames.collect()) {
+                if let Err(failed) = answer(&mut pending).await
+                    && failed != Failed::Code(NODE_EXISTS)
+                {
+                    result = result.and(Err(failed));
+                }
+            }
+            match result {
+                Err(Failed::Code(UNIMPLEMENTED)) => {}
+                result => return result.map_err(|failed| failed.error()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes of a lock, with what they say of themselves.
+    async fn read(&self, session: &Session, parent: &str) -> Result<Vec<(Child, Option<Data>)>, Failed> {
+        let listed = match session.ask(Frame::list(parent, false)).await {
+            Err(Failed::Code(NO_NODE)) => return Ok(Vec::new()),
+            listed => listed?,
+        };
+        let children = in_order(Reading(&listed.body).texts().ok_or(Failed::Garbled)?);
+        let frames = children.iter().map(|child| Frame::get_data(&format!("{parent}/{}", child.name), false));
+        let pending = session.ask_each(frames.collect());
+        let mut read = Vec::new();
+        for (child, mut pending) in children.into_iter().zip(pending) {
+            match answer(&mut pending).await {
+                Ok(reply) => read.push((child, data_of(&reply))),
+                Err(Failed::Code(NO_NODE)) => {}
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok(read)
+    }
+
+    /// A call of the ensemble that changes nothing, so it is repeated if a session or a connection ends.
+    async fn reading<T, F>(&self, end: Instant, read: impl Fn(Arc<Session>) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Failed>>,
+    {
+        let began = Instant::now();
+        let call = async {
+            loop {
+                let session = self.sessions.any(end).await?;
+                match read(session).await {
+                    Err(Failed::Cut { .. } | Failed::Over) => {}
+                    result => return result.map_err(|failed| failed.error()),
+                }
+            }
+        };
+        timeout_at(end, call).await.unwrap_or_else(|_| {
+            Err(Error::unreachable(format!("ZooKeeper did not answer within {:?}", end.saturating_duration_since(began))))
+        })
+    }
+
+    /// The node of an owner of another process, or of another store.
+    async fn elsewhere(&self, parent: &str, owner: &Owner, end: Instant) -> Result<Option<String>, Error> {
+        let nodes = self.reading(end, |session| async move { self.read(&session, parent).await }).await?;
+        let is_owners = |(child, data): &(Child, Option<Data>)| match data {
+            Some(data) => data.owner == *owner,
+            None => stranger(child) == *owner,
+        };
+        Ok(nodes.into_iter().find(is_owners).map(|(child, _)| format!("{parent}/{}", child.name)))
+    }
+
+    fn busy(&self) -> AcquireReply {
+        AcquireReply::Busy(Busy::new(self.poll_interval))
+    }
+}
+
+impl ZooKeeperStore {
+    fn end(&self, ttl: Duration) -> Instant {
+        Instant::now() + self.features().limit(ttl).min(CALL)
+    }
+
+    /// Asks the task of an entry.
+    async fn ask<T>(
+        &self,
+        slot: &Slot,
+        end: Instant,
+        command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command,
+    ) -> Option<Result<T, Error>> {
+        let began = Instant::now();
+        let (reply, replied) = oneshot::channel();
+        let _ = slot.commands.send(command(reply));
+        match timeout_at(end, replied).await {
+            Ok(Ok(answer)) => Some(answer),
+            // It has ended.
+            Ok(Err(_)) => None,
+            Err(_) => Some(Err(no_answer(end.saturating_duration_since(began)))),
+        }
+    }
+
+    /// Begins to ask for a name. `None` if another call with this token was faster.
+    async fn begin(&self, request: &Request, parent: String, end: Instant) -> Result<Option<Slot>, Error> {
+        let Self(inner) = self;
+        let seat = match request.enqueue {
+            Enqueue::Join { entry_ttl, handoff_ttl } if request.generated => {
+                inner.sessions.for_waiter(entry_ttl, handoff_ttl, end).await?
+            }
+            _ => inner.sessions.for_lease(request.ttl, end).await?,
+        };
+        let entry = Arc::new(Entry::new(request, parent, guid(&request.owner, request.generated)?, seat));
+        let (commands, received) = mpsc::unbounded_channel();
+        let slot = Slot { entry: entry.clone(), commands };
+        let mut entries = locked(&inner.entries);
+        let std::collections::hash_map::Entry::Vacant(free) = entries.entry((request.name.clone(), request.owner.clone())) else {
+            return Ok(None);
+        };
+        free.insert(slot.clone());
+        inner.sessions.runtime().spawn(Actor::new(entry, Arc::downgrade(inner)).run(received));
+        Ok(Some(slot))
+    }
+
+    /// Gives a lease of this store to another owner. `None` if it is not there.
+    fn pass(&self, request: &Request, from: &Owner) -> Option<Slot> {
+        let mut entries = locked(&self.0.entries);
+        let key = (request.name.clone(), from.clone());
+        let slot = entries.get(&key)?.clone();
+        {
+            let mut state = slot.entry.state();
+            if !matches!(state.phase, Phase::Served | Phase::Held) || state.released {
+                return None;
+            }
+            state.owner = request.owner.clone();
+            // It is to be written.
+            state.phase = Phase::Held;
+        }
+        entries.remove(&key);
+        entries.insert((request.name.clone(), request.owner.clone()), slot.clone());
+        Some(slot)
+    }
+
+    async fn adopt(&self, request: &Request, parent: &str, from: &Owner, end: Instant) -> Result<AcquireReply, Error> {
+        if let Some(slot) = self.pass(request, from) {
+            let answer = self.ask(&slot, end, |reply| Command::Acquire(request.clone(), end, reply)).await;
+            return answer.unwrap_or_else(|| Ok(self.0.busy()));
+        }
+        if self.0.elsewhere(parent, from, end).await?.is_some() && self.0.slot(&request.name, from).is_none() {
+            return Err(elsewhere());
+        }
+        Ok(self.0.busy())
+    }
+
+    fn shown(&self, name: &Name, nodes: Vec<(Child, Option<Data>)>) -> Option<Shown> {
+        let smaller: Smaller =
+            nodes.iter().filter_map(|(child, data)| Some((child.name.clone(), data.as_ref()?.share))).collect();
+        let children: Vec<_> = nodes.iter().map(|(child, _)| child.clone()).collect();
+        let mut waiters: Vec<_> = nodes.into_iter().map(|(child, data)| self.with_own(name, holder_of(&child, data))).collect();
+        let holders: Vec<_> = waiters.drain(..holders(&children, &smaller)).collect();
+        let waiters: Vec<_> = waiters.into_iter().map(|waiter| Queued::new(waiter.owner, waiter.share)).collect();
+        let shown = Shown::new(name.clone(), holders, waiters);
+        shown.is_in_use().then_some(shown)
+    }
+
+    /// A holder, with what this process knows of its own leases.
+    fn with_own(&self, name: &Name, holder: Holder) -> Holder {
+        let Some(slot) = self.0.slot(name, &holder.owner) else { return holder };
+        let state = slot.entry.state();
+        let left = state.until.saturating_duration_since(Instant::now());
+        let (fence, age) = (state.fence, state.since.elapsed());
+        holder.with_ttl(left).with_age(age).with_fence(fence)
+    }
+
+    /// All names below a path that have lock nodes.
+    async fn names(&self, session: &Session) -> Result<Vec<String>, Failed> {
+        let (root, mut found, mut level) = (&self.0.root, Vec::new(), vec![String::new()]);
+        while !level.is_empty() {
+            let frames = level.iter().map(|path| {
+                Frame::list(
+                    if root.is_empty() && path.is_empty() { "/".to_owned() } else { format!("{root}{path}") }.as_str(),
+                    false,
+                )
+            });
+            let mut below = Vec::new();
+            for (path, mut pending) in level.iter().zip(session.ask_each(frames.collect())) {
+                let listed = match answer(&mut pending).await {
+                    Err(Failed::Code(NO_NODE)) => continue,
+                    listed => listed?,
+                };
+                let names = Reading(&listed.body).texts().ok_or(Failed::Garbled)?;
+                if names.iter().any(|name| Child::read(name).is_some()) {
+                    found.push(path.trim_start_matches('/').to_owned());
+                }
+                let is_own =
+                    |name: &String| Child::read(name).is_none() && !(root.is_empty() && path.is_empty() && name == "zookeeper");
+                below.extend(names.into_iter().filter(is_own).map(|name| format!("{path}/{name}")));
+            }
+            level = below;
+        }
+        Ok(found)
+    }
+
+    /// Notices each change of the nodes of a name.
+    async fn observe(&self, name: &Name, end: Instant) -> Result<BoxStream<'static, Notice>, Error> {
+        let Self(inner) = self;
+        let (parent, (sender, notices)) = (inner.path(name)?, mpsc::unbounded_channel());
+        let path = parent.as_str();
+        let arm = |session: Arc<Session>| async move {
+            match session.ask(Frame::list(path, true)).await {
+                Err(Failed::Code(NO_NODE)) => Ok(None),
+                listed => Ok(listed?.watch),
+            }
+        };
+        let mut armed = inner.reading(end, arm).await?;
+        if armed.is_none() {
+            let session = inner.sessions.any(end).await?;
+            inner.make_parents(&session, &parent).await?;
+            armed = inner.reading(end, arm).await?;
+        }
+        let (store, parent) = (Arc::downgrade(inner), parent.clone());
+        tokio::spawn(async move {
+            loop {
+                match armed.take() {
+                    Some(watch) => tokio::select! {
+                        _ = watch => {}
+                        () = sender.closed() => return,
+                    },
+                    None => tokio::time::sleep(Duration::from_secs(1)).await,
+                }
+                let Some(store) = store.upgrade() else { return };
+                if let Ok(session) = store.sessions.any(Instant::now() + CALL).await {
+                    armed = session.ask(Frame::list(&parent, true)).await.ok().and_then(|listed| listed.watch);
+                }
+                if sender.send(Notice::Changed).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(received(notices))
+    }
+}
+
+fn received(notices: mpsc::UnboundedReceiver<Notice>) -> BoxStream<'static, Notice> {
+    stream::unfold(notices, async |mut notices| Some((notices.recv().await?, notices))).boxed()
+}
+
+fn elsewhere() -> Error {
+    let what = "the lock is held by a session of another process, which alone can renew it or pass it on";
+    Error::new(ErrorKind::Unsupported, what).with_hint("release it, and acquire it in this process")
+}
+
+/// The holder, as its node says.
+pub(crate) fn holder_of(child: &Child, data: Option<Data>) -> Holder {
+    match data {
+        Some(data) => Holder::new(data.owner, data.share).with_ttl(data.ttl),
+        None => Holder::new(stranger(child), child.share),
+    }
+}
+
+#[async_trait]
+impl Store for ZooKeeperStore {
+    fn features(&self) -> Features {
+        let late = locked(&self.0.late).is_some_and(|until| Instant::now() < until);
+        Features::basic()
+            .with_fence(true)
+            .with_shares(true)
+            .with_queue(true)
+            .with_push(true)
+            .with_server_clock(true)
+            .with_process_bound(true)
+            .with_late_commands(late)
+            .with_timed_calls(true)
+            .with_min_ttl(self.0.sessions.shortest())
+            .with_operation_timeout(self.0.timeout)
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
+        if request.owner.as_bytes().is_empty() {
+            return Err(Error::invalid("the owner is empty").with_hint("use one with a byte at least"));
+        }
+        let (parent, end) = (self.0.path(&request.name)?, self.end(request.ttl));
+        // Two with one token would have one place.
+        let request = match request.enqueue {
+            Enqueue::Join { .. } if !request.generated => &request.clone().with_enqueue(Enqueue::No),
+            _ => request,
+        };
+        loop {
+            if let Some(slot) = self.0.slot(&request.name, &request.owner) {
+                if !request.generated {
+                    return Ok(self.0.busy());
+                }
+                if let Some(answer) = self.ask(&slot, end, |reply| Command::Acquire(request.clone(), end, reply)).await {
+                    return answer;
+                }
+                self.0.forget(&slot.entry);
+            }
+            if let Some(from) = &request.from {
+                return self.adopt(request, &parent, from, end).await;
+            }
+            if request.enqueue == Enqueue::Heartbeat {
+                return Ok(self.0.busy());
+            }
+            if let Some(slot) = self.begin(request, parent.clone(), end).await? {
+                let answer = self.ask(&slot, end, |reply| Command::Acquire(request.clone(), end, reply)).await;
+                return answer.unwrap_or_else(|| Err(Failed::Over.error()));
+            }
+        }
+    }
+
+    async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
+        Ok(None)
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+        let Some(shortest) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
+        let end = self.end(shortest);
+        let slots: Vec<_> = leases.iter().map(|lease| self.0.slot(&lease.name, &lease.owner)).collect();
+        match (leases, &slots[..]) {
+            // A user may have its token from another process, and is to learn why it cannot be renewed.
+            ([lease], [None]) => vec![self.renew_elsewhere(lease, end).await],
+            // Several are those that a watchdog had from this store.
+            _ => self.0.renew(leases, &slots, end).await,
+        }
+    }
+
+    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        let (parent, end) = (self.0.path(&lease.name)?, self.end(lease.ttl));
+        if let Some(slot) = self.0.slot(&lease.name, &lease.owner) {
+            check_linger(linger)?;
+            // From here on it is released, also if this call is dropped.
+            slot.entry.state().released = true;
+            self.0.forget(&slot.entry);
+            let released = self.ask(&slot, end, Command::Release).await;
+            return released.unwrap_or(Ok(ReleaseReply::NotHeld));
+        }
+        let Some(path) = self.0.elsewhere(&parent, &lease.owner, end).await? else { return Ok(ReleaseReply::NotHeld) };
+        check_linger(linger)?;
+        let session = self.0.sessions.any(end).await?;
+        let began = Instant::now();
+        match timeout_at(end, session.ask(Frame::delete(&path))).await {
+            Ok(Ok(_)) => Ok(ReleaseReply::Released),
+            Ok(Err(Failed::Code(NO_NODE))) => Ok(ReleaseReply::NotHeld),
+            // The node is that of another session, so the end of this one says nothing of it.
+            Ok(Err(failed)) => Err(failed.error().maybe_applied()),
+            Err(_) => Err(no_answer(end.saturating_duration_since(began))),
+        }
+    }
+
+    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+        if request.enqueue == Enqueue::No || !request.generated {
+            return self.observe(&request.name, self.end(request.ttl)).await;
+        }
+        let (sender, notices) = mpsc::unbounded_channel();
+        let key = (request.name.clone(), request.owner.clone());
+        {
+            let mut listeners = locked(&self.0.listeners);
+            listeners.retain(|_, listener| !listener.is_closed());
+            listeners.insert(key, sender.clone());
+        }
+        if let Some(slot) = self.0.slot(&request.name, &request.owner) {
+            let state = slot.entry.state();
+            if state.phase == Phase::Served {
+                let _ = sender.send(Notice::Changed);
+            }
+        }
+        Ok(received(notices))
+    }
+
+    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Shown>, Error> {
+        let end = self.end(Duration::MAX);
+        let names = match name {
+            Some(name) => vec![name.clone()],
+            None => {
+                let found = self.0.reading(end, |session| async move { self.names(&session).await }).await?;
+                found.into_iter().filter_map(|name| Name::new(name).ok()).collect()
+            }
+        };
+        let mut shown = Vec::new();
+        for name in names {
+            let parent = &self.0.path(&name)?;
+            let nodes = self.0.reading(end, |session| async move { self.0.read(&session, parent).await }).await?;
+            shown.extend(self.shown(&name, nodes));
+        }
+        Ok(shown)
+    }
+}
+
+fn check_linger(linger: Duration) -> Result<(), Error> {
+    if linger.is_zero() {
+        return Ok(());
+    }
+    let what = "a lock in ZooKeeper cannot stay taken by nobody: it ends with the session that holds it";
+    Err(Error::new(ErrorKind::Unsupported, what).with_hint("leave min-hold out"))
+}
+
+impl ZooKeeperStore {
+    /// Renews a lease that this store does not have.
+    async fn renew_elsewhere(&self, lease: &Lease, end: Instant) -> Result<RenewReply, Error> {
+        let parent = self.0.path(&lease.name)?;
+        let found = self.0.elsewhere(&parent, &lease.owner, end).await?;
+        if found.is_some() { Err(elsewhere()) } else { Ok(RenewReply::Gone) }
+    }
+}
+
+impl fmt::Display for ZooKeeperStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.shown)
+    }
+}
+
+impl fmt::Debug for ZooKeeperStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ZooKeeperStore({self})")
+    }
+}
