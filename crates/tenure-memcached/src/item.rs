@@ -92,7 +92,7 @@ impl Item {
             self.granted = true;
         }
         if let Answer::Busy { holder: Some(holder), .. } = &mut change.answer {
-            self.show(holder);
+            Self::show(holder);
         }
         Ok(change)
     }
@@ -100,12 +100,12 @@ impl Item {
     /// As [`Record::inspect`].
     pub(crate) fn inspect(&self, name: &Name) -> Option<Entry> {
         let mut entry = self.record.inspect(name, self.now.shown)?;
-        entry.holders.iter_mut().for_each(|holder| self.show(holder));
+        entry.holders.iter_mut().for_each(Self::show);
         Some(entry)
     }
 
     /// Shows of a lease what is left at least.
-    fn show(&self, holder: &mut Holder) {
+    fn show(holder: &mut Holder) {
         holder.ttl = holder.ttl.map(|ttl| ttl.saturating_sub(BEHIND + Duration::from_secs(1)));
     }
 

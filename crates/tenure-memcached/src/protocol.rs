@@ -35,7 +35,7 @@ impl Key {
         let mut key = String::with_capacity(name.len());
         for letter in name.chars() {
             match letter {
-                '\0'..=' ' | '\x7f' | '%' => key.push_str(&format!("%{:02X}", u32::from(letter))),
+                '\0'..=' ' | '\x7f' | '%' => key.extend(['%', hex(u32::from(letter) >> 4), hex(u32::from(letter) & 15)]),
                 _ => key.push(letter),
             }
         }
@@ -54,6 +54,10 @@ impl Key {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
+}
+
+fn hex(digit: u32) -> char {
+    char::from_digit(digit, 16).map_or('0', |digit| digit.to_ascii_uppercase())
 }
 
 /// When the server may forget an item: a point on its own clock, in seconds. 0 for never.
@@ -236,7 +240,7 @@ impl Parser {
                 _ => {}
             }
             let (size, flags) = if word == "VA" { rest.split_once(' ').unwrap_or((rest, "")) } else { ("", rest) };
-            let flags = Flags::read(flags)?;
+            let flags = Words::read(flags)?;
             if flags.opaque.map(Expected::Opaque) != Some(expected) {
                 return Err(confused(text));
             }
@@ -276,14 +280,14 @@ impl Parser {
 
 /// What stands behind the first word of a reply.
 #[derive(Debug, Default)]
-struct Flags {
+struct Words {
     opaque: Option<u32>,
     version: Option<u64>,
     left: Option<u32>,
     flags: u32,
 }
 
-impl Flags {
+impl Words {
     fn read(text: &str) -> Result<Self, Error> {
         let mut flags = Self::default();
         for word in text.split_ascii_whitespace() {

@@ -14,6 +14,7 @@ use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, Releas
 use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
 use tokio::time::{Instant, timeout};
 
+use crate::connection::Connection;
 use crate::options::{Options, Scheme};
 use crate::protocol::Key;
 use crate::servers::Servers;
@@ -140,7 +141,7 @@ impl Store for MemcachedStore {
             .with_queue(records)
             .with_cohort(true)
             .with_server_clock(true)
-            .with_late_commands(self.0.servers.all.iter().any(|server| server.has_late_commands()))
+            .with_late_commands(self.0.servers.all.iter().any(Connection::has_late_commands))
             .with_min_ttl(MIN_TTL)
             .with_max_name(Key::MAX - self.0.prefix.len())
             .with_operation_timeout(self.0.timeout)
