@@ -63,7 +63,7 @@ fn hex(digit: u32) -> char {
 /// When the server may forget an item: a point on its own clock, in seconds. 0 for never.
 pub(crate) type Expiry = u32;
 
-/// What a write expects at its key.
+/// State of a key that a write expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     Nothing,
@@ -278,7 +278,7 @@ impl Parser {
     }
 }
 
-/// What stands behind the first word of a reply.
+/// Words behind the first one of a reply.
 #[derive(Debug, Default)]
 struct Words {
     opaque: Option<u32>,

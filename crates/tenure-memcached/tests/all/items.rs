@@ -9,7 +9,7 @@ use tenure_testkit::MemcachedServer;
 use crate::open;
 use crate::requests::{busy, granted, joining, lease, owner, request};
 
-/// What `get` answers.
+/// Answer to `get`.
 fn get(server: &MemcachedServer, key: &str) -> Vec<String> {
     server.ask(&format!("get {key}"), None)
 }
